@@ -1,0 +1,81 @@
+"""What can go wrong for a user, each with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class UndulatusError(Exception):
+    """A mistake the user can mend; the message says how."""
+
+
+class InputError(UndulatusError, ValueError):
+    """The data or a parameter cannot be used as given."""
+
+
+class PhaseTooLargeError(InputError):
+    """A value lies so far out that cos and sin of its phase have no correct digits."""
+
+    def __init__(self, row: int, column: str, value: float, limit: float) -> None:
+        super().__init__(
+            f"Row {row} lies too far from the training data to be classified.\n"
+            f"  largest value: {value:.6g} (standardised) in column {column}\n"
+            f"  its phase exceeds {limit:.0e} radians, where cosines lose their digits\n"
+            f"Mask fill values before calling, rescale the column, or leave standardize=True."
+        )
+
+
+class NotFiniteError(InputError):
+    """The data contain NaN or infinity."""
+
+    def __init__(self, found: str, row: int, column: str) -> None:
+        super().__init__(
+            f"Input X contains {found}: first at row {row}, column {column}.\n"
+            f"Drop or mask such rows before fitting or predicting."
+        )
+
+
+class NumericalError(UndulatusError, ArithmeticError):
+    """A posterior could not be factorised even with the largest jitter."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            f"The {size} x {size} posterior precision is not positive definite, "
+            f"even with the largest jitter.\n"
+            f"Check the features for duplicated or enormous columns, "
+            f'or fit with precision="double".'
+        )
+
+
+class TooManyRowsError(InputError, MemoryError):
+    """An exact Gaussian process on this many rows would not fit in memory."""
+
+    def __init__(self, rows: int, needed: float, available: float) -> None:
+        super().__init__(
+            f"GPC is exact and needs about {needed / 2**30:.1f} GiB for {rows} training rows, "
+            f"but {available / 2**30:.1f} GiB of memory is available.\n"
+            f"Fit on a subset, or use RFFGPC or VFFGPC, whose memory does not grow with the rows."
+        )
+
+
+class ModelFileError(UndulatusError, ValueError):
+    """A model file cannot be read or written."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+
+
+class DatasetError(UndulatusError):
+    """A dataset could not be fetched or is not what it should be."""
+
+
+@contextmanager
+def as_input_errors() -> Iterator[None]:
+    """Turn scikit-learn's ``ValueError`` about input into an :class:`InputError`."""
+    try:
+        yield
+    except UndulatusError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error

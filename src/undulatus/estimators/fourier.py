@@ -1,0 +1,312 @@
+"""RFF-GPC and VFF-GPC as scikit-learn classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Integral, Real
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from undulatus.errors import InputError
+from undulatus.estimators.checkpoint import Checkpoint, fingerprint
+from undulatus.estimators.classifier import BinaryGaussianProcess, Training
+from undulatus.estimators.progress import ProgressLine
+from undulatus.estimators.rows import column_namer
+from undulatus.gp.blocks import Pixels, block_rows, count_threads, require_phases, single_threaded_blas
+from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
+from undulatus.gp.posterior import latent_moments, variance_root
+from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
+from undulatus.gp.variational import Progress, Start, choose_start, fit_batch
+
+Array = npt.NDArray[Any]
+
+DOUBLE_ROWS = 30_000
+"""Up to this many training rows, ``precision="auto"`` works in double precision."""
+
+
+class FourierGPC(BinaryGaussianProcess):
+    """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
+
+    _learns_frequencies: ClassVar[bool]
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BinaryGaussianProcess._parameter_constraints,
+        "n_frequencies": [Interval(Integral, 1, None, closed="left")],
+        "kernel": [StrOptions(set(KERNELS))],
+        "solver": [StrOptions({"auto", "batch"})],
+        "frequencies": ["array-like", None],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "precision": [StrOptions({"auto", "single", "double"})],
+        "variance_tolerance": [Interval(Real, 0, None, closed="left")],
+        "checkpoint": [str, PathLike, None],
+        "n_jobs": [Integral, None],
+        "warm_start": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        n_frequencies: int = 100,
+        *,
+        kernel: str = "rbf",
+        solver: str = "auto",
+        frequencies: npt.ArrayLike | None = None,
+        standardize: bool = True,
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        batch_size: int = 2048,
+        precision: str = "auto",
+        class_weight: dict[Any, float] | str | None = None,
+        prior_correction: Any = None,
+        variance_tolerance: float = 0.0,
+        checkpoint: str | PathLike[str] | None = None,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        self.n_frequencies = n_frequencies
+        self.kernel = kernel
+        self.solver = solver
+        self.frequencies = frequencies
+        self.standardize = standardize
+        self.max_iter = max_iter
+        self.tol = tol
+        self.batch_size = batch_size
+        self.precision = precision
+        self.class_weight = class_weight
+        self.prior_correction = prior_correction
+        self.variance_tolerance = variance_tolerance
+        self.checkpoint = checkpoint
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from labelled rows.
+
+        Parameters
+        ----------
+        X : (n, d) array, table with named columns, memory map, or anything 2-D to slice
+            Features; never copied whole.
+        y : (n,) array
+            Two classes, of any type.
+        sample_weight : (n,) array, optional
+            Weights >= 0; a weight of 2 equals a row given twice.
+        """
+        earlier = self._earlier_start()
+        self._start_again()
+        threads = count_threads(self.n_jobs)
+        training = self._prepare(X, y, sample_weight, merge=True, threads=threads)
+        rng = self._generator()
+        dtype = self._choose_dtype(training.rows.shape[0])
+        unit = self._unit_frequencies(rng) if earlier is None else earlier.unit_frequencies
+        pixels = Pixels(
+            training.rows,
+            training.positive,
+            training.weight,
+            training.standardisation,
+            dtype,
+            block_rows(2 * len(unit), dtype.itemsize),
+            threads,
+        )
+        with single_threaded_blas():
+            start = earlier or choose_start(pixels, unit, mean_distance(training.variances), rng)
+            self._require_reach(training, start)
+            self._climb(pixels, training, start)
+        return self
+
+    def _climb(self, pixels: Pixels, training: Training, start: Start) -> None:
+        line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
+        checkpoint = self._open_checkpoint(training, start)
+
+        def report(progress: Progress) -> None:
+            if checkpoint is not None:
+                checkpoint.save(progress)
+            line(progress.climb.n_iter, progress.climb.bounds[-1])
+
+        fit = fit_batch(
+            pixels,
+            start,
+            learn_frequencies=self._learns_frequencies,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            resume=None if checkpoint is None else checkpoint.load(),
+            report=report,
+        )
+        line.close()
+        self.frequencies_ = fit.frequencies
+        self.lengthscale_ = fit.lengthscale
+        self.signal_variance_ = fit.signal_variance
+        self.posterior_ = fit.posterior
+        self.bound_ = fit.bounds[-1]
+        self.bound_history_ = np.array(fit.bounds)
+        self.n_iter_ = len(fit.bounds) - 1
+        self.fit_report_ = {
+            "solver": "batch",
+            "precision": "single" if pixels.dtype == np.float32 else "double",
+            "steps": self.n_iter_,
+            "jitter": fit.posterior.jitter,
+            "stopped": fit.outcome,
+            "rows": pixels.n_rows,
+            "starting_lengthscale": start.lengthscale,
+        }
+        self._warn_about(fit.outcome)
+
+    def _earlier_start(self) -> Start | None:
+        if not (self.warm_start and hasattr(self, "frequencies_")):
+            return None
+        unit = self.frequencies_ * self.lengthscale_
+        if unit.shape[0] != self.n_frequencies:
+            raise InputError(
+                f"warm_start=True goes on from {unit.shape[0]} frequencies, but n_frequencies "
+                f"is {self.n_frequencies}. Set warm_start=False to fit anew."
+            )
+        return Start(unit, self.lengthscale_, self.signal_variance_)
+
+    def _unit_frequencies(self, rng: np.random.Generator) -> Array:
+        shape = (self.n_frequencies, self.n_features_in_)
+        if self.frequencies is None:
+            return find_kernel(self.kernel).draw(rng, *shape)
+        unit = np.array(self.frequencies, dtype=np.float64)
+        if unit.shape != shape:
+            raise InputError(
+                f"frequencies must have shape {shape} (n_frequencies, features of X), "
+                f"got {unit.shape}."
+            )
+        if not np.isfinite(unit).all():
+            raise InputError("frequencies must be finite, but hold NaN or infinity.")
+        return unit
+
+    def _choose_dtype(self, n_rows: int) -> np.dtype[Any]:
+        if self.precision == "auto":
+            return np.dtype(np.float64 if n_rows <= DOUBLE_ROWS else np.float32)
+        return np.dtype(np.float64 if self.precision == "double" else np.float32)
+
+    def _require_reach(self, training: Training, start: Start) -> None:
+        # The box of the data is enough to see whether any row could be too far out.
+        summary = training.summary
+        corners = np.stack([summary.low, summary.high])
+        x = training.standardisation(corners, np.float64)
+        require_phases(x, start.at[0], column_namer(self))
+
+    def _open_checkpoint(self, training: Training, start: Start) -> Checkpoint | None:
+        if self.checkpoint is None:
+            return None
+        ignored = ("checkpoint", "n_jobs", "verbose", "max_iter", "variance_tolerance")
+        settings = {
+            name: np.asarray(value).tolist() if name == "frequencies" else value
+            for name, value in self.get_params().items()
+            if name not in ignored
+        }
+        settings["class"] = type(self).__name__
+        return Checkpoint(self.checkpoint, fingerprint(training, settings))
+
+    # Prediction
+
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32 if self.fit_report_["precision"] == "single" else np.float64)
+
+    def _block_plan(self) -> tuple[np.dtype[Any], int, int]:
+        dtype = self._dtype()
+        rows = block_rows(2 * len(self.frequencies_), dtype.itemsize)
+        return dtype, rows, count_threads(self.n_jobs)
+
+    def _check_reach(self, x: Array, first_row: int) -> None:
+        require_phases(x, self.frequencies_, column_namer(self), first_row)
+
+    def _latent_mean(self) -> Callable[[Array], Array]:
+        amplitudes, delays = amplitudes_and_delays(self.posterior_.mean, self.signal_variance_)
+        return lambda x: sum_of_waves(x, self.frequencies_, amplitudes, delays)
+
+    def _latent_moments(self) -> Callable[[Array], tuple[Array, Array]]:
+        dtype = self._dtype()
+        mean = self.posterior_.mean.astype(dtype)
+        root = variance_root(self.posterior_, self.signal_variance_, self.variance_tolerance)
+        root = np.asarray(root, dtype=dtype)
+
+        def moments(x: Array) -> tuple[Array, Array]:
+            z = fourier_features(x, self.frequencies_, self.signal_variance_)
+            return latent_moments(z, mean, root)
+
+        return moments
+
+
+_SHARED_DOC = """
+
+    Parameters
+    ----------
+    n_frequencies : int
+        Number D of Fourier frequencies; cost grows as D² a row.
+    kernel : {"rbf", "matern32", "matern52"}
+        Whose spectral density the frequencies are drawn from.
+    solver : {"auto", "batch"}
+        ``"batch"`` is the paper's Algorithm 1; ``"auto"`` picks by size.
+    frequencies : (D, d) array, optional
+        Starting frequencies in units of 1/lengthscale; drawn at random when absent.
+    standardize : bool
+        Centre and scale each feature by its weighted training mean and deviation.
+    max_iter, tol : int, float
+        Most outer iterations; the fit stops when one raises the bound by less than
+        ``tol`` of its size.
+    batch_size : int
+        Rows in a minibatch of a stochastic solver.
+    precision : {"auto", "single", "double"}
+        Of the features; ``"auto"`` is double up to 30,000 training rows. Matrices
+        are factorised in double always.
+    class_weight : dict or "balanced", optional
+        Weights of the classes.
+    prior_correction : mapping, (2,) array or "training", optional
+        Real class frequencies, to undo balanced sampling or class weights by a shift of
+        the latent mean; ``"training"`` are those of ``y`` before ``class_weight``.
+    variance_tolerance : float
+        Largest error in probability allowed for a faster variance; 0 is exact.
+    checkpoint : path, optional
+        File written at every outer iteration, and continued from when it fits the data.
+    n_jobs : int, optional
+        Threads; all cores when absent. The model does not depend on it.
+    random_state : int, RandomState or None
+        Seed of the frequencies.
+    warm_start : bool
+        Start from the frequencies and hyperparameters of the last fit.
+    verbose : int
+        1 shows a line of progress, 2 a line an iteration.
+
+    Attributes
+    ----------
+    classes_ : (2,) array
+    frequencies_ : (D, d) array
+        Effective frequencies, radians per unit of the standardised feature.
+    lengthscale_, signal_variance_ : float
+        σ and γ.
+    posterior_ : Posterior
+        Of the 2 D whitened weights.
+    bound_, bound_history_ : float, array
+        Bound on the log evidence, at the end and after each outer iteration.
+    n_iter_ : int
+    fit_report_ : dict
+        Solver, precision, steps, jitter, and why it stopped.
+    feature_quantiles_ : (7, d) array
+        Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
+    n_features_in_, feature_names_in_
+    """
+
+
+class RFFGPC(FourierGPC):
+    __doc__ = f"""Gaussian-process classifier over random Fourier features, which stay as drawn.
+
+    Approximates :class:`GPC` as ``n_frequencies`` grows, at a cost linear in rows.{_SHARED_DOC}"""
+
+    _learns_frequencies = False
+
+
+class VFFGPC(FourierGPC):
+    __doc__ = f"""Gaussian-process classifier that learns its Fourier frequencies.
+
+    Starts from the random features of :class:`RFFGPC` and moves the frequencies to
+    raise the evidence bound: a kernel fitted to the data.{_SHARED_DOC}"""
+
+    _learns_frequencies = True

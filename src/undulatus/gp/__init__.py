@@ -1,0 +1,1 @@
+"""The method of the paper: arrays in, arrays out."""

@@ -1,0 +1,113 @@
+"""The paper's Algorithm 1: tighten ξ, take a few steps uphill, repeat until the bound stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+
+Array = npt.NDArray[Any]
+
+INNER_STEPS = 10
+"""Quasi-Newton steps on the hyperparameters in an outer iteration."""
+TIGHTENINGS = 3
+"""Updates of ξ in an outer iteration: each costs one pass, a step on the hyperparameters two."""
+
+
+class Evidence(Protocol):
+    """A bound on the log evidence, in hyperparameters θ and local parameters ξ that it keeps."""
+
+    limits: list[tuple[float, float]]
+    """Lowest and highest value of each hyperparameter."""
+
+    def tighten(self, theta: Array) -> float:
+        """Set ξ to its optimum under the posterior at θ; return the bound."""
+        ...
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        """Return the bound at θ and its gradient, ξ held."""
+        ...
+
+
+@dataclass(frozen=True)
+class Climb:
+    """Where an ascent is, or ended.
+
+    ``outcome`` is ``"converged"``, ``"max_iter"`` or ``"interrupted"``; ``bounds``
+    holds the bound after each outer iteration.
+    """
+
+    theta: Array
+    bounds: tuple[float, ...]
+    outcome: str = "max_iter"
+
+    @property
+    def n_iter(self) -> int:
+        """Outer iterations done."""
+        return len(self.bounds)
+
+
+def ascend(
+    evidence: Evidence,
+    start: Climb,
+    *,
+    max_iter: int,
+    tol: float,
+    report: Callable[[Climb], None] = lambda climb: None,
+) -> Climb:
+    """Maximise the bound from ``start`` until it grows by less than ``tol`` of itself.
+
+    ``report`` is called after every outer iteration; what it is given is enough,
+    together with ξ, to go on from there. An interrupt ends the ascent at the
+    last finished iteration.
+    """
+    climb = start
+    try:
+        while climb.n_iter < max_iter:
+            climb = _iterate(evidence, climb, tol)
+            report(climb)
+            if climb.outcome == "converged":
+                break
+    except KeyboardInterrupt:
+        if not climb.bounds:
+            raise
+        climb = Climb(climb.theta, climb.bounds, "interrupted")
+    return climb
+
+
+def has_stalled(bounds: Sequence[float], tol: float) -> bool:
+    """Whether the last step raised the bound by less than ``tol`` of its size.
+
+    A hundred nats are added to the size: on a few rows, hundredths of a nat mean nothing.
+    """
+    return bounds[-1] - bounds[-2] < tol * (abs(bounds[-1]) + 100.0)
+
+
+def _iterate(evidence: Evidence, climb: Climb, tol: float) -> Climb:
+    for _ in range(TIGHTENINGS):
+        before = evidence.tighten(climb.theta)
+    unit = 1.0 / max(abs(before), 1.0)
+
+    def loss(theta: Array) -> tuple[float, Array]:
+        value, gradient = evidence.value_and_gradient(theta)
+        return -value * unit, -gradient * unit
+
+    found = minimize(
+        loss,
+        climb.theta,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=evidence.limits,
+        options={"maxiter": INNER_STEPS, "maxls": 5, "ftol": 0.01 * tol, "gtol": 0.0},
+    )
+    # A line search that failed may hand back a worse point: never step down.
+    better = -found.fun > before * unit
+    theta = np.asarray(found.x) if better else climb.theta
+    bound = -found.fun / unit if better else before
+    bounds = (*climb.bounds, bound)
+    stalled = len(bounds) > 1 and has_stalled(bounds, tol)
+    return Climb(theta, bounds, "converged" if stalled else "max_iter")

@@ -1,0 +1,264 @@
+"""How data enter the mathematics: in blocks of rows, whatever holds them.
+
+Nothing in :mod:`undulatus.gp` sees a whole data set. A :class:`Pixels` reads rows
+from anything that can be sliced (an array, a memory map), standardises one
+block at a time, and reduces functions of blocks in a fixed order, so that
+neither the number of threads nor the size of memory changes a result.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that the controller below sees it)
+from threadpoolctl import ThreadpoolController
+
+from undulatus.errors import NotFiniteError, PhaseTooLargeError
+from undulatus.gp.fourier import PHASE_LIMIT
+
+Array = npt.NDArray[Any]
+Result = TypeVar("Result")
+
+BLOCK_BYTES = 4 * 2**20
+"""Bytes of features in a block: small enough for the cache, large enough for BLAS."""
+
+
+class _SingleThreadedBlas:
+    """Hold BLAS to one thread for as long as anyone asks, and give it back after the last."""
+
+    def __init__(self) -> None:
+        self._controller = ThreadpoolController()
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._limiter: Any = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if self._holders == 0:
+                self._limiter = self._controller.limit(limits=1, user_api="blas")
+                self._limiter.__enter__()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if self._holders == 0:
+                    self._limiter.__exit__(None, None, None)
+
+
+single_threaded_blas = _SingleThreadedBlas()
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Return how many threads ``n_jobs`` asks for: all cores for None, n + 1 + n_jobs below 0.
+
+    The cores are those this process may use, or fewer if OMP_NUM_THREADS says so.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    if limit.isdigit() and int(limit) > 0:
+        cores = min(cores, int(limit))
+    if n_jobs is None:
+        return cores
+    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+
+
+def block_rows(n_features: int, itemsize: int) -> int:
+    """Return the rows in a block of features; a function of the model alone."""
+    rows = BLOCK_BYTES // (n_features * itemsize)
+    return int(min(max(rows // 256, 1), 32)) * 256
+
+
+def map_blocks(
+    function: Callable[[slice], Result], n_rows: int, rows_per_block: int, threads: int
+) -> Iterator[Result]:
+    """Yield ``function(rows)`` for each block, in order, computed on ``threads`` threads.
+
+    At most two blocks a thread are under way, so memory stays bounded.
+    """
+    edges = range(0, n_rows, rows_per_block)
+    parts = (slice(start, min(start + rows_per_block, n_rows)) for start in edges)
+    with single_threaded_blas():
+        if threads == 1 or len(edges) < 2:
+            yield from map(function, parts)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            pending: deque[Future[Result]] = deque()
+            try:
+                for part in parts:
+                    pending.append(pool.submit(function, part))
+                    if len(pending) > 2 * threads:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                for future in pending:
+                    future.cancel()
+
+
+@dataclass(frozen=True)
+class Standardisation:
+    """The affine map (x - centre) / scale of each feature, in double precision, (d,) each."""
+
+    centre: Array
+    scale: Array
+
+    def __call__(self, rows: Array, dtype: npt.DTypeLike) -> Array:
+        """Return standardised rows, C-contiguous, in ``dtype``."""
+        # The difference is taken before rounding: kelvins minus kelvins keeps its digits.
+        wide = np.asarray(rows, dtype=np.promote_types(rows.dtype, np.float32))
+        # fmt: off
+        x = (wide - self.centre.astype(wide.dtype)) * (1.0 / self.scale).astype(wide.dtype)
+        # fmt: on
+        return np.ascontiguousarray(x, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Weighted mean and variance, smallest and largest value of each feature, (d,) each."""
+
+    mean: Array
+    variance: Array
+    low: Array
+    high: Array
+    total_weight: float
+
+
+def summarise(
+    rows: Any, weight: Array | None, threads: int, columns: Callable[[int], str]
+) -> Summary:
+    """Read the data once; raise, with row and column, at the first NaN or infinity."""
+    n, d = rows.shape
+
+    def part(block: slice) -> tuple[float, Array, Array, Array, Array]:
+        x = np.asarray(rows[block], dtype=np.float64)
+        require_finite(x, columns, first_row=block.start)
+        w = np.ones(len(x)) if weight is None else np.asarray(weight[block], dtype=np.float64)
+        total = float(w.sum())
+        mean = w @ x / total if total > 0 else np.zeros(d)
+        return total, mean, w @ (x - mean) ** 2, x.min(axis=0), x.max(axis=0)
+
+    total, mean, squares = 0.0, np.zeros(d), np.zeros(d)
+    low, high = np.full(d, np.inf), np.full(d, -np.inf)
+    for w, m, s, smallest, largest in map_blocks(part, n, block_rows(d, 8), threads):
+        # Chan's update: exact for blocks, and no cancellation for far-off means.
+        step = m - mean
+        squares += s + step**2 * (total * w / max(total + w, np.finfo(float).tiny))
+        mean = mean + step * (w / max(total + w, np.finfo(float).tiny))
+        total += w
+        low, high = np.minimum(low, smallest), np.maximum(high, largest)
+    return Summary(mean, squares / max(total, np.finfo(float).tiny), low, high, total)
+
+
+def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
+    """Raise, naming row and column, if any value is NaN or infinite."""
+    # A sum is finite unless a value is not (or it overflows, which the second look settles).
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(rows.sum(dtype=np.float64)):
+            return
+    bad = ~np.isfinite(rows)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        found = "NaN" if np.isnan(rows[row, column]) else "infinity or a value too large"
+        raise NotFiniteError(found, first_row + row, columns(column))
+
+
+def require_phases(
+    x: Array, frequencies: Array, columns: Callable[[int], str], first_row: int = 0
+) -> None:
+    """Raise, naming row and column, if a phase of standardised ``x`` has lost its digits."""
+    if not x.size:
+        return
+    length = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
+    worst = int(np.argmax(length))
+    if length[worst] * np.linalg.norm(frequencies, axis=1).max() > PHASE_LIMIT:
+        column = int(np.argmax(np.abs(x[worst])))
+        raise PhaseTooLargeError(
+            first_row + worst, columns(column), float(x[worst, column]), PHASE_LIMIT
+        )
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of standardised pixels (n, d), signed targets v = y - 1/2 (n,), and weights (n,)."""
+
+    rows: slice
+    x: Array
+    v: Array
+    weight: Array
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Labelled pixels, read in blocks.
+
+    Attributes
+    ----------
+    rows : (n, d) anything with ``shape``, ``dtype`` and slicing
+        Features as the user has them.
+    positive : (n,) bool array
+        Whether a pixel belongs to the second class.
+    weight : (n,) array or None
+        Weight of each pixel; None is 1 for all.
+    standardisation : Standardisation
+        Applied to each block as it is read.
+    dtype : dtype
+        The working precision of blocks.
+    rows_per_block, threads : int
+        Block edges are a function of the model, never of the threads.
+    """
+
+    rows: Any
+    positive: Array
+    weight: Array | None
+    standardisation: Standardisation
+    dtype: np.dtype[Any]
+    rows_per_block: int
+    threads: int = 1
+
+    @property
+    def n_rows(self) -> int:
+        """Number of pixels."""
+        return int(self.rows.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features d."""
+        return int(self.rows.shape[1])
+
+    def block(self, rows: slice) -> Block:
+        """Return the standardised pixels of ``rows``."""
+        x = self.standardisation(np.asarray(self.rows[rows]), self.dtype)
+        v = np.where(self.positive[rows], 0.5, -0.5).astype(self.dtype)
+        if self.weight is None:
+            weight = np.ones(len(x), dtype=self.dtype)
+        else:
+            weight = np.asarray(self.weight[rows], dtype=self.dtype)
+        return Block(rows, x, v, weight)
+
+    def map(self, function: Callable[[Block], Result]) -> Iterator[Result]:
+        """Yield ``function(block)`` over all blocks, in order."""
+        return map_blocks(
+            lambda rows: function(self.block(rows)), self.n_rows, self.rows_per_block, self.threads
+        )
+
+    def take(self, chosen: Array) -> Pixels:
+        """Return the pixels of the sorted row numbers ``chosen``, in memory."""
+        return replace(
+            self,
+            rows=np.asarray(self.rows[chosen]),
+            positive=self.positive[chosen],
+            weight=None if self.weight is None else self.weight[chosen],
+        )

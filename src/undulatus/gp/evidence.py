@@ -1,0 +1,173 @@
+r"""The evidence bound, streamed: statistics, posterior, ξ and gradients over blocks.
+
+With features :math:`Z` that carry the signal variance, :math:`v = y - 1/2`, weights
+:math:`s` and :math:`\lambda = \lambda(\xi)` (Eqs. varGlobal and posterior, whitened):
+
+.. math::
+    A = Z^\top \mathrm{diag}(2 s\lambda) Z + I, \qquad m = A^{-1} Z^\top (s v), \\
+    2 \log F = m^\top A m - \log|A|
+        + 2 \sum_i s_i \bigl[\lambda_i\xi_i^2 - \tfrac12\xi_i - \log(1 + e^{-\xi_i})\bigr].
+
+Every sum over pixels is a sum over blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import eigh
+from scipy.optimize import minimize_scalar
+
+from undulatus.gp.blocks import Block, Pixels
+from undulatus.gp.fourier import fourier_features, frequency_gradient
+from undulatus.gp.logistic import half_slope, offset
+from undulatus.gp.posterior import Posterior, solve_posterior
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Sums over pixels that determine the posterior and the bound.
+
+    ``gram`` is Zᵗ diag(2sλ) Z (k, k), ``projected`` is Zᵗ(sv) (k,), and ``offset``
+    the part of the bound that is free of the weights; all in double precision.
+    """
+
+    gram: Array
+    projected: Array
+    offset: float
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(
+            self.gram + other.gram, self.projected + other.projected, self.offset + other.offset
+        )
+
+    def rescale(self, ratio: float) -> Statistics:
+        """Return the statistics of features whose signal variance is ``ratio`` times as large."""
+        return Statistics(self.gram * ratio, self.projected * np.sqrt(ratio), self.offset)
+
+    def posterior(self) -> Posterior:
+        """Return the posterior of the whitened weights."""
+        precision = self.gram.copy()
+        precision[np.diag_indices_from(precision)] += 1.0
+        return solve_posterior(precision, self.projected)
+
+    def bound(self, posterior: Posterior) -> float:
+        """Return log F, the lower bound on the log evidence."""
+        return 0.5 * (posterior.quadratic - posterior.log_determinant) + self.offset
+
+
+def block_statistics(z: Array, block: Block, xi: Array) -> Statistics:
+    """Return one block's share of the sums, for features ``z`` and local parameters ``xi``."""
+    # sqrt(2sλ) on both sides makes the product symmetric, half the work for BLAS.
+    scaled = z * np.sqrt(2.0 * block.weight * half_slope(xi))[:, None]
+    return Statistics(
+        (scaled.T @ scaled).astype(np.float64),
+        (z.T @ (block.weight * block.v)).astype(np.float64),
+        float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64)))),
+    )
+
+
+def tight_xi(z: Array, second_moment: Array) -> Array:
+    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. updateXi)."""
+    square = np.einsum("ij,ij->i", z @ second_moment.astype(z.dtype, copy=False), z)
+    return np.sqrt(np.maximum(square, 0.0))
+
+
+def _gather(pixels: Pixels, part: Callable[[Block], Statistics]) -> Statistics:
+    blocks = pixels.map(part)
+    total = next(blocks)
+    for statistics in blocks:
+        total = total + statistics
+    return total
+
+
+def accumulate(
+    pixels: Pixels, frequencies: Array, signal_variance: float, xi: Array
+) -> Statistics:
+    """Return the statistics of all pixels at fixed ξ (n,)."""
+
+    def part(block: Block) -> Statistics:
+        z = fourier_features(block.x, frequencies, signal_variance)
+        return block_statistics(z, block, xi[block.rows])
+
+    return _gather(pixels, part)
+
+
+def tighten(
+    pixels: Pixels, frequencies: Array, signal_variance: float, posterior: Posterior, xi: Array
+) -> Statistics:
+    """Set ξ (n,), in place, to its optimum under ``posterior``; return the new statistics."""
+    second_moment = posterior.second_moment
+
+    def part(block: Block) -> Statistics:
+        z = fourier_features(block.x, frequencies, signal_variance)
+        xi[block.rows] = tight_xi(z, second_moment)
+        return block_statistics(z, block, xi[block.rows])
+
+    return _gather(pixels, part)
+
+
+def gradient(
+    pixels: Pixels, frequencies: Array, signal_variance: float, posterior: Posterior, xi: Array
+) -> Array:
+    r"""Return the gradient of log F in the frequencies, (D, d), by one product.
+
+    .. math:: \partial \log F / \partial Z =
+        v m^\top - \mathrm{diag}(2\lambda)\, Z\, (A^{-1} + m m^\top)
+
+    ``posterior`` must be the one at these frequencies and this ξ.
+    """
+    second_moment = posterior.second_moment
+
+    def part(block: Block) -> Array:
+        z = fourier_features(block.x, frequencies, signal_variance)
+        toward = block_feature_gradient(z, block, xi[block.rows], posterior.mean, second_moment)
+        return frequency_gradient(toward, z, block.x).astype(np.float64)
+
+    total = np.zeros(frequencies.shape)
+    for share in pixels.map(part):
+        total += share
+    return total
+
+
+def block_feature_gradient(
+    z: Array, block: Block, xi: Array, mean: Array, second_moment: Array
+) -> Array:
+    """Return one block's gradient of log F in its features, (n, k)."""
+    toward = z @ second_moment.astype(z.dtype, copy=False)
+    toward *= (-2.0 * block.weight * half_slope(xi))[:, None]
+    toward += np.outer(block.weight * block.v, mean.astype(z.dtype, copy=False))
+    return toward
+
+
+def log_variance_gradient(posterior: Posterior) -> float:
+    """Return the gradient of log F in log γ: (tr A⁻¹ + mᵗm - k) / 2, free of the pixels."""
+    trace = float(np.sum(posterior.root**2))
+    return 0.5 * (trace + float(posterior.mean @ posterior.mean) - len(posterior.mean))
+
+
+def best_variance_ratio(statistics: Statistics, limit: float = 10.0) -> float:
+    r"""Return the factor on γ, within [1/limit, limit], that maximises log F at fixed ξ.
+
+    In the eigenbasis of the gram matrix, with eigenvalues :math:`e_j` and projections
+    :math:`c_j`, :math:`2 \log F(r) = \sum_j r c_j^2 / (1 + r e_j) - \log(1 + r e_j)`:
+    one eigendecomposition, no pass over the pixels.
+    """
+    eigenvalues, basis = eigh(statistics.gram)
+    eigenvalues = np.maximum(eigenvalues, 0.0)
+    squares = (basis.T @ statistics.projected) ** 2
+
+    def loss(log_ratio: float) -> float:
+        scaled = np.exp(log_ratio) * eigenvalues
+        fitted = np.exp(log_ratio) * squares / (1.0 + scaled)
+        return float(np.sum(np.log1p(scaled) - fitted))
+
+    reach = float(np.log(limit))
+    found = minimize_scalar(loss, bounds=(-reach, reach), method="bounded")
+    return float(np.exp(found.x)) if found.fun < loss(0.0) else 1.0

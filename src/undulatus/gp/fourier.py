@@ -1,0 +1,151 @@
+"""Pixels to waves: paired cosines and sines, and the way a gradient returns through them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+# Beyond these a product x·w, rounded once, moves cos and sin by more than
+# 1e-9 (double) or 1e-5 (single).
+PHASE_LIMIT = 1e6
+SINGLE_PHASE_LIMIT = 256.0
+
+
+def phases(x: Array, frequencies: Array, shift: Array | None = None) -> Array:
+    """Return x Wᵗ (+ shift), (n, D), in the dtype of ``x``, with correct digits throughout.
+
+    Rows whose phases are too large for single precision are computed in double
+    and reduced to one turn before they are rounded.
+    """
+    phase = x @ frequencies.astype(x.dtype, copy=False).T
+    if shift is not None:
+        phase += shift.astype(x.dtype, copy=False)
+    if x.dtype == np.float32 and phase.size:
+        # Cauchy-Schwarz over the block is cheap; only a suspicious block is looked at by rows.
+        longest = float(np.sqrt(np.einsum("ij,ij->i", x, x).max()))
+        if longest * float(np.linalg.norm(frequencies, axis=1).max()) > SINGLE_PHASE_LIMIT:
+            far = np.abs(phase).max(axis=1) > SINGLE_PHASE_LIMIT
+            exact = x[far].astype(np.float64) @ frequencies.astype(np.float64).T
+            if shift is not None:
+                exact += shift
+            phase[far] = np.remainder(exact, 2.0 * np.pi)
+    return phase
+
+
+def cosines_and_sines(phase: Array) -> Array:
+    """Return [cos P, sin P], (n, 2D), through one tangent of the half angle.
+
+    With t = tan(P/2): cos P = (1 - t²)/(1 + t²) and sin P = 2t/(1 + t²). One
+    vectorised tangent costs a twentieth of numpy's double-precision cosine and
+    sine, and the absolute error stays within a few units in the last place of 1.
+    """
+    n, d = phase.shape
+    pair = np.empty((n, 2 * d), dtype=phase.dtype)
+    cosine, sine = pair[:, :d], pair[:, d:]
+    np.multiply(phase, 0.5, out=sine)
+    np.tan(sine, out=sine)
+    np.multiply(sine, sine, out=cosine)
+    cosine += 1.0
+    np.divide(2.0, cosine, out=cosine)
+    sine *= cosine
+    cosine -= 1.0
+    return pair
+
+
+def fourier_features(x: Array, frequencies: Array, signal_variance: float = 1.0) -> Array:
+    r"""Map pixels to paired cosines and sines of random projections.
+
+    With :math:`D` frequencies :math:`w_i` drawn from the spectral density of a
+    kernel :math:`k`, the map
+
+    .. math:: z(x) = \sqrt{\gamma / D}
+        \bigl[\cos w_1^\top x, \dots, \cos w_D^\top x,\;
+              \sin w_1^\top x, \dots, \sin w_D^\top x\bigr]
+
+    satisfies :math:`\mathbb E\,[z(x)^\top z(x')] = \gamma\, k(x - x')`.
+
+    Parameters
+    ----------
+    x : (n, d) array
+        Pixels, one per row, already standardised.
+    frequencies : (D, d) array
+        One frequency per row, in radians per unit of ``x``.
+    signal_variance : float
+        Prior variance :math:`\gamma` of the latent function.
+
+    Returns
+    -------
+    (n, 2 D) array
+        All cosines first, then all sines, in the dtype of ``x``.
+
+    Notes
+    -----
+    Every row has squared norm ``signal_variance`` exactly, whatever the
+    frequencies: the prior variance carries no Monte-Carlo error.
+
+    Examples
+    --------
+    >>> z = fourier_features(np.zeros((1, 3)), np.ones((2, 3)))
+    >>> z.round(3)
+    array([[0.707, 0.707, 0.   , 0.   ]])
+    """
+    z = cosines_and_sines(phases(x, frequencies))
+    z *= x.dtype.type(np.sqrt(signal_variance / len(frequencies)))
+    return z
+
+
+def amplitudes_and_delays(mean: Array, signal_variance: float) -> tuple[Array, Array]:
+    r"""Return the waves :math:`r_j \cos(p_j - \varphi_j)` that sum to the latent mean, (D,) each.
+
+    ``mean`` (2 D,) weighs cosines and sines: :math:`a \cos p + b \sin p = r \cos(p - \varphi)`
+    with :math:`r^2 = a^2 + b^2`. One cosine a frequency then replaces two.
+    """
+    d = len(mean) // 2
+    amplitude = np.hypot(mean[:d], mean[d:]) * np.sqrt(signal_variance / d)
+    return amplitude, np.arctan2(mean[d:], mean[:d])
+
+
+def sum_of_waves(x: Array, frequencies: Array, amplitudes: Array, delays: Array) -> Array:
+    """Return the latent mean at pixels ``x`` (n, d), as a sum of D delayed cosines, (n,)."""
+    wave = phases(x, frequencies, -delays)
+    if wave.dtype == np.float32:
+        np.cos(wave, out=wave)
+    else:
+        # Half-angle form, as in `cosines_and_sines`: numpy's double cosine is slow.
+        wave *= 0.5
+        np.tan(wave, out=wave)
+        wave *= wave
+        wave += 1.0
+        np.divide(2.0, wave, out=wave)
+        wave -= 1.0
+    return np.asarray(wave @ amplitudes.astype(x.dtype))
+
+
+def frequency_gradient(feature_gradient: Array, z: Array, x: Array) -> Array:
+    r"""Carry a gradient in the features back to the frequencies.
+
+    A step in phase turns each pair: :math:`\partial f/\partial P =
+    \partial f/\partial Z_{\sin} \circ Z_{\cos} - \partial f/\partial Z_{\cos} \circ Z_{\sin}`,
+    and :math:`\partial f/\partial W = (\partial f/\partial P)^\top X`.
+
+    Parameters
+    ----------
+    feature_gradient, z : (n, 2 D) arrays
+        The gradient in the features (overwritten), and the features.
+    x : (n, d) array
+        The pixels.
+
+    Returns
+    -------
+    (D, d) array
+    """
+    d = z.shape[1] // 2
+    toward_cosine, toward_sine = feature_gradient[:, :d], feature_gradient[:, d:]
+    toward_sine *= z[:, :d]
+    toward_cosine *= z[:, d:]
+    toward_sine -= toward_cosine
+    return np.asarray(toward_sine.T @ x)

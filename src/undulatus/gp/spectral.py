@@ -1,0 +1,98 @@
+r"""Stationary kernels, each with the spectral density its frequencies are drawn from.
+
+By Bochner's theorem a stationary correlation :math:`k(x - x')` is the Fourier
+transform of a probability density over frequencies. A kernel here is three
+functions: a draw from that density, the correlation itself (for the exact GPC),
+and its slope (for the gradient in the lengthscale).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undulatus.errors import InputError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    r"""A stationary correlation of unit variance and unit lengthscale.
+
+    Attributes
+    ----------
+    draw : callable ``(rng, D, d) -> (D, d) array``
+        Frequencies from the spectral density; the first rows do not depend on ``D``.
+    correlation : callable
+        :math:`k(s)` as a function of the squared scaled distance :math:`s`.
+    slope : callable
+        :math:`dk / ds`.
+    """
+
+    draw: Callable[[np.random.Generator, int, int], Array]
+    correlation: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+
+
+def _draw_normal(rng: np.random.Generator, n_frequencies: int, n_features: int) -> Array:
+    return rng.standard_normal((n_frequencies, n_features))
+
+
+def _draw_student(
+    rng: np.random.Generator, n_frequencies: int, n_features: int, freedom: int
+) -> Array:
+    # The radii have a generator of their own, so that more frequencies extend fewer.
+    normal = _draw_normal(rng, n_frequencies, n_features)
+    (radial,) = rng.spawn(1)
+    return normal / np.sqrt(radial.chisquare(freedom, size=(n_frequencies, 1)) / freedom)
+
+
+def _matern32(s: Array) -> Array:
+    r = np.sqrt(3.0 * s)
+    return (1.0 + r) * np.exp(-r)
+
+
+def _matern52(s: Array) -> Array:
+    r = np.sqrt(5.0 * s)
+    return (1.0 + r + r**2 / 3.0) * np.exp(-r)
+
+
+def _matern52_slope(s: Array) -> Array:
+    r = np.sqrt(5.0 * s)
+    return -5.0 / 6.0 * (1.0 + r) * np.exp(-r)
+
+
+KERNELS: dict[str, Kernel] = {
+    "rbf": Kernel(_draw_normal, lambda s: np.exp(-0.5 * s), lambda s: -0.5 * np.exp(-0.5 * s)),
+    # A Matérn kernel of smoothness ν has a Student-t spectrum with 2ν degrees of freedom.
+    "matern32": Kernel(
+        lambda rng, n, d: _draw_student(rng, n, d, 3),
+        _matern32,
+        lambda s: -1.5 * np.exp(-np.sqrt(3.0 * s)),
+    ),
+    "matern52": Kernel(
+        lambda rng, n, d: _draw_student(rng, n, d, 5), _matern52, _matern52_slope
+    ),
+}
+
+
+def find_kernel(name: str) -> Kernel:
+    """Return the kernel called ``name``, or say which there are."""
+    if name not in KERNELS:
+        raise InputError(f"No kernel is called {name!r}; there are {', '.join(KERNELS)}.")
+    return KERNELS[name]
+
+
+def mean_distance(variances: Array) -> float:
+    r"""Return the root-mean-square distance between rows, :math:`\sqrt{2\sum_j \sigma_j^2}`.
+
+    ``variances`` are those of the columns. Rows that are all equal have no
+    distance; the unit of the features, 1, stands in for it.
+    """
+    distance = float(np.sqrt(2.0 * np.sum(variances)))
+    return distance if distance > 0.0 else 1.0
