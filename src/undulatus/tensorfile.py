@@ -63,7 +63,7 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], Any]:
             text = (file.metadata() or {}).get(_KEY)
             if text is None:
                 raise ModelFileError(path, "is a safetensors file, but not one of undulatus.")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         document = json.loads(text)
         header, digests = document["header"], document["sha256"]
     except (SafetensorError, OSError, TypeError, AttributeError) as error:

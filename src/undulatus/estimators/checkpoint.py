@@ -68,6 +68,4 @@ class Checkpoint:
             tensors["unit_frequencies"], header["lengthscale"], header["signal_variance"]
         )
         bounds = tuple(tensors["bounds"].tolist())
-        return Progress(
-            start, Climb(tensors["theta"], bounds, header["outcome"]), tensors["xi"]
-        )
+        return Progress(start, Climb(tensors["theta"], bounds, header["outcome"]), tensors["xi"])

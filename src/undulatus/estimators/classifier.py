@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.rows import column_namer, validate_rows
@@ -48,7 +48,7 @@ class Training:
         return np.asarray(self.summary.variance / self.standardisation.scale**2)
 
 
-class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
     """Two-class Gaussian-process classifier with a logistic likelihood.
 
     Subclasses fit, and say how latent moments follow from standardised rows.
@@ -95,7 +95,7 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self._validate_params()
             rows = validate_rows(self, X, reset=True)
             positive = self._encode(y, rows.shape[0])
-            weight = self._weigh(sample_weight, rows, positive)
+            observed, weight = self._weigh(sample_weight, rows, positive)
         if weight is not None:
             used = weight > 0
             if not used.all():
@@ -113,7 +113,7 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         summary = summarise(rows, weight, threads, columns)
         self.standardisation_ = _standardise(summary, self.standardize)
         self.feature_quantiles_ = _quantiles(rows, summary)
-        self._prior_shift = self._shift(positive, weight)
+        self._prior_shift = self._shift(positive, weight, observed)
         return Training(rows, positive, weight, summary, self.standardisation_)
 
     def _encode(self, y: Any, n_rows: int) -> Array:
@@ -125,8 +125,6 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise InputError("Input y contains NaN. Drop the rows without a label.")
         labels = np.asarray(y)
         if labels.ndim == 2 and labels.shape[1] == 1:
-            from sklearn.utils.validation import column_or_1d
-
             labels = column_or_1d(labels, warn=True)
         if labels.shape[:1] != (n_rows,):
             raise InputError(
@@ -151,7 +149,10 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             )
         return np.asarray(index == 1)
 
-    def _weigh(self, sample_weight: Any, rows: Any, positive: Array) -> Array | None:
+    def _weigh(
+        self, sample_weight: Any, rows: Any, positive: Array
+    ) -> tuple[tuple[float, float], Array | None]:
+        """Return the class shares under the sample weights, and the weights with the classes'."""
         weight: Array | None = None
         if sample_weight is not None:
             reference = np.empty((rows.shape[0], 1), dtype=np.float64)
@@ -162,7 +163,7 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             )
             if not weight.any():
                 raise InputError("Sample weights must not all be zero: no row is left to fit.")
-        self._observed = _class_shares(positive, weight)
+        observed = _class_shares(positive, weight)
         if self.class_weight is not None:
             of_class = compute_class_weight(
                 self.class_weight,
@@ -172,9 +173,11 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             )
             factor = of_class[positive.astype(int)]
             weight = factor if weight is None else weight * factor
-        return weight
+        return observed, weight
 
-    def _shift(self, positive: Array, weight: Array | None) -> float:
+    def _shift(
+        self, positive: Array, weight: Array | None, observed: tuple[float, float]
+    ) -> float:
         """Return the change of the latent mean that undoes a changed class prior.
 
         For a logistic model it is exact: the log odds of the real frequencies less
@@ -182,7 +185,7 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         if self.prior_correction is None:
             return 0.0
-        real = _read_frequencies(self.prior_correction, self.classes_, self._observed)
+        real = _read_frequencies(self.prior_correction, self.classes_, observed)
         trained = _class_shares(positive, weight)
         return float(np.log(real[1] / real[0]) - np.log(trained[1] / trained[0]))
 
@@ -246,9 +249,7 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             x = self.standardisation_(raw, dtype)
             self._check_reach(x, block.start)
             values = evaluate(x)
-            for output, value in zip(
-                outputs, values if n_outputs > 1 else (values,), strict=True
-            ):
+            for output, value in zip(outputs, values if n_outputs > 1 else (values,), strict=True):
                 output[block] = value
 
         for _ in map_blocks(part, rows.shape[0], rows_per_block, threads):

@@ -16,7 +16,13 @@ from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.classifier import BinaryGaussianProcess, Training
 from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.rows import column_namer
-from undulatus.gp.blocks import Pixels, block_rows, count_threads, require_phases, single_threaded_blas
+from undulatus.gp.blocks import (
+    Pixels,
+    block_rows,
+    count_threads,
+    require_phases,
+    single_threaded_blas,
+)
 from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
 from undulatus.gp.posterior import latent_moments, variance_root
 from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
@@ -235,7 +241,11 @@ class FourierGPC(BinaryGaussianProcess):
         return moments
 
 
-_SHARED_DOC = """
+class VFFGPC(FourierGPC):
+    """Gaussian-process classifier that learns its Fourier frequencies.
+
+    Starts from the random features of :class:`RFFGPC` and moves the frequencies to
+    raise the evidence bound: a kernel fitted to the data.
 
     Parameters
     ----------
@@ -281,7 +291,7 @@ _SHARED_DOC = """
     frequencies_ : (D, d) array
         Effective frequencies, radians per unit of the standardised feature.
     lengthscale_, signal_variance_ : float
-        σ and γ.
+        The paper's σ and γ.
     posterior_ : Posterior
         Of the 2 D whitened weights.
     bound_, bound_history_ : float, array
@@ -294,19 +304,14 @@ _SHARED_DOC = """
     n_features_in_, feature_names_in_
     """
 
+    _learns_frequencies = True
+
 
 class RFFGPC(FourierGPC):
-    __doc__ = f"""Gaussian-process classifier over random Fourier features, which stay as drawn.
+    """Gaussian-process classifier over random Fourier features, which stay as drawn.
 
-    Approximates :class:`GPC` as ``n_frequencies`` grows, at a cost linear in rows.{_SHARED_DOC}"""
+    Approximates :class:`GPC` as ``n_frequencies`` grows, at a cost linear in rows.
+    Parameters and attributes are those of :class:`VFFGPC`.
+    """
 
     _learns_frequencies = False
-
-
-class VFFGPC(FourierGPC):
-    __doc__ = f"""Gaussian-process classifier that learns its Fourier frequencies.
-
-    Starts from the random features of :class:`RFFGPC` and moves the frequencies to
-    raise the evidence bound: a kernel fitted to the data.{_SHARED_DOC}"""
-
-    _learns_frequencies = True

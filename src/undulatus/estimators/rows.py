@@ -1,4 +1,4 @@
-"""Rows as users have them: arrays, tables with named columns, memory maps, or anything sliceable."""
+"""Rows as users have them: arrays, named tables, memory maps, or anything to slice."""
 
 from __future__ import annotations
 

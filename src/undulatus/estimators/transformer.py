@@ -22,9 +22,9 @@ Array = npt.NDArray[Any]
 
 
 class FourierFeatures(
-    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
-    TransformerMixin,  # type: ignore[misc]
-    BaseEstimator,  # type: ignore[misc]
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
 ):
     """Paired cosines and sines whose inner product approximates a stationary kernel.
 

@@ -119,9 +119,7 @@ class Standardisation:
         """Return standardised rows, C-contiguous, in ``dtype``."""
         # The difference is taken before rounding: kelvins minus kelvins keeps its digits.
         wide = np.asarray(rows, dtype=np.promote_types(rows.dtype, np.float32))
-        # fmt: off
-        x = (wide - self.centre.astype(wide.dtype)) * (1.0 / self.scale).astype(wide.dtype)
-        # fmt: on
+        x = (wide - self.centre.astype(wide.dtype)) / self.scale.astype(wide.dtype)
         return np.ascontiguousarray(x, dtype=dtype)
 
 

@@ -205,9 +205,7 @@ def _fit_exact(
         bound = evidence.tighten(climb.theta)
     bound, posterior = evidence.solve(evidence.covariance(climb.theta))
     signal_variance, lengthscale = (float(value) for value in np.exp(climb.theta))
-    return ExactFit(
-        lengthscale, signal_variance, posterior, (*climb.bounds, bound), climb.outcome
-    )
+    return ExactFit(lengthscale, signal_variance, posterior, (*climb.bounds, bound), climb.outcome)
 
 
 def exact_moments(

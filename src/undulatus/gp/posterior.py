@@ -90,7 +90,7 @@ PROBABILITY_PER_VARIANCE = 0.044
 
 
 def variance_root(posterior: Posterior, signal_variance: float, tolerance: float = 0.0) -> Array:
-    r"""Return a (k, r) matrix R with latent variance :math:`|R^\top z|^2`, for :func:`latent_moments`.
+    r"""Return a (k, r) matrix R such that the latent variance is :math:`|R^\top z|^2`.
 
     With ``tolerance`` zero it is exact. Otherwise the directions of least posterior
     variance are dropped: with :math:`A^{-1} = U S U^\top`, and as :math:`|z|^2 = \gamma`,

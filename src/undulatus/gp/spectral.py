@@ -75,9 +75,7 @@ KERNELS: dict[str, Kernel] = {
         _matern32,
         lambda s: -1.5 * np.exp(-np.sqrt(3.0 * s)),
     ),
-    "matern52": Kernel(
-        lambda rng, n, d: _draw_student(rng, n, d, 5), _matern52, _matern52_slope
-    ),
+    "matern52": Kernel(lambda rng, n, d: _draw_student(rng, n, d, 5), _matern52, _matern52_slope),
 }
 
 

