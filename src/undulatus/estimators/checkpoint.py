@@ -6,15 +6,18 @@ import hashlib
 import json
 import os
 import warnings
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from undulatus.estimators.classifier import Training
-from undulatus.gp.ascent import Climb
-from undulatus.gp.variational import Progress, Start
+from undulatus.gp.stochastic import Walk
+from undulatus.gp.variational import BatchState
 from undulatus.tensorfile import read_tensors, write_tensors
+
+State = TypeVar("State", BatchState, Walk)
 
 
 def fingerprint(training: Training, settings: dict[str, Any]) -> str:
@@ -29,30 +32,22 @@ def fingerprint(training: Training, settings: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-class Checkpoint:
-    """The state of one batch fit in one file."""
+class Checkpoint(Generic[State]):
+    """The state of one fit, a flat dataclass of arrays and plain values, in one file."""
 
-    def __init__(self, path: str | os.PathLike[str], mark: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], mark: str, state: type[State]) -> None:
         self._path = Path(path)
         self._mark = mark
+        self._state: type[State] = state
 
-    def save(self, progress: Progress) -> None:
+    def save(self, state: State) -> None:
         """Write the state, atomically."""
-        tensors = {
-            "unit_frequencies": progress.start.unit_frequencies,
-            "theta": progress.climb.theta,
-            "bounds": np.array(progress.climb.bounds),
-            "xi": progress.xi,
-        }
-        header = {
-            "fingerprint": self._mark,
-            "lengthscale": progress.start.lengthscale,
-            "signal_variance": progress.start.signal_variance,
-            "outcome": progress.climb.outcome,
-        }
-        write_tensors(self._path, tensors, header)
+        values = {field.name: getattr(state, field.name) for field in fields(state)}
+        tensors = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
+        plain = {name: v for name, v in values.items() if name not in tensors}
+        write_tensors(self._path, tensors, {"fingerprint": self._mark, "values": plain})
 
-    def load(self) -> Progress | None:
+    def load(self) -> State | None:
         """Return the state to go on from, or None if there is none for this fit."""
         if not self._path.exists():
             return None
@@ -64,8 +59,5 @@ class Checkpoint:
                 stacklevel=4,
             )
             return None
-        start = Start(
-            tensors["unit_frequencies"], header["lengthscale"], header["signal_variance"]
-        )
-        bounds = tuple(tensors["bounds"].tolist())
-        return Progress(start, Climb(tensors["theta"], bounds, header["outcome"]), tensors["xi"])
+        values: dict[str, Any] = {**tensors, **header["values"]}
+        return self._state(**values)

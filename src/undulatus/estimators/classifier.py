@@ -25,8 +25,8 @@ from undulatus.gp.blocks import Standardisation, Summary, map_blocks, require_fi
 
 Array = npt.NDArray[Any]
 
-MERGE_ELEMENTS = 4_000_000
-"""Up to this many values (rows x features) equal rows are merged before a batch fit."""
+MERGE_ROWS, MERGE_VALUES = 100_000, 4_000_000
+"""Up to this many rows, and values in them, equal rows are merged before a batch fit."""
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 """Levels of `feature_quantiles_`."""
 QUANTILE_ROWS = 100_000
@@ -107,7 +107,8 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
                     f"has rows of positive weight. Check sample_weight and class_weight."
                 )
         columns = column_namer(self)
-        if merge and rows.shape[0] * rows.shape[1] <= MERGE_ELEMENTS:
+        n, d = rows.shape
+        if merge and n <= MERGE_ROWS and n * d <= MERGE_VALUES:
             require_finite(np.asarray(rows), columns)
             rows, positive, weight = _merge_equal_rows(np.asarray(rows), positive, weight)
         summary = summarise(rows, weight, threads, columns)

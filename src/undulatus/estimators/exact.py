@@ -93,7 +93,7 @@ class GPC(BinaryGaussianProcess):
             mean_distance(training.variances),
             max_iter=self.max_iter,
             tol=self.tol,
-            report=lambda climb: line(climb.n_iter, climb.bounds[-1]),
+            report=lambda climb: line(climb.n_iter, f"bound {climb.bounds[-1]:.6g}"),
         )
         line.close()
         self.training_ = x

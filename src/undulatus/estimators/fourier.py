@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from undulatus.errors import InputError
-from undulatus.estimators.checkpoint import Checkpoint, fingerprint
+from undulatus.estimators.checkpoint import Checkpoint, State, fingerprint
 from undulatus.estimators.classifier import BinaryGaussianProcess, Training
 from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.rows import column_namer
@@ -25,13 +26,21 @@ from undulatus.gp.blocks import (
 )
 from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
 from undulatus.gp.posterior import latent_moments, variance_root
+from undulatus.gp.settling import Start, choose_start
 from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
-from undulatus.gp.variational import Progress, Start, choose_start, fit_batch
+from undulatus.gp.stochastic import LEARNING_VARIANCE_LIMIT, STEPS_PER_ITERATION, Walk
+from undulatus.gp.variational import BatchState, Fit, fit_batch, fit_stochastic
 
 Array = npt.NDArray[Any]
 
 DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
+
+
+BATCH_ROWS = 10_000
+"""Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
+LEARNING_SHARE = 0.5
+"""Share of the best lengthscale of a subset from which frequencies are learned on all data."""
 
 
 class FourierGPC(BinaryGaussianProcess):
@@ -42,7 +51,7 @@ class FourierGPC(BinaryGaussianProcess):
         **BinaryGaussianProcess._parameter_constraints,
         "n_frequencies": [Interval(Integral, 1, None, closed="left")],
         "kernel": [StrOptions(set(KERNELS))],
-        "solver": [StrOptions({"auto", "batch"})],
+        "solver": [StrOptions({"auto", "batch", "stochastic"})],
         "frequencies": ["array-like", None],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "precision": [StrOptions({"auto", "single", "double"})],
@@ -106,35 +115,64 @@ class FourierGPC(BinaryGaussianProcess):
         earlier = self._earlier_start()
         self._start_again()
         threads = count_threads(self.n_jobs)
-        training = self._prepare(X, y, sample_weight, merge=True, threads=threads)
+        merge = self.solver != "stochastic"
+        training = self._prepare(X, y, sample_weight, merge=merge, threads=threads)
         rng = self._generator()
         dtype = self._choose_dtype(training.rows.shape[0])
-        unit = self._unit_frequencies(rng) if earlier is None else earlier.unit_frequencies
         pixels = Pixels(
             training.rows,
             training.positive,
             training.weight,
             training.standardisation,
             dtype,
-            block_rows(2 * len(unit), dtype.itemsize),
+            block_rows(2 * self.n_frequencies, dtype.itemsize),
             threads,
         )
+        stochastic = self._wants_minibatches(pixels.n_rows)
         with single_threaded_blas():
-            start = earlier or choose_start(pixels, unit, mean_distance(training.variances), rng)
+            start = earlier or self._choose_start(pixels, training, rng, stochastic)
             self._require_reach(training, start)
-            self._climb(pixels, training, start)
+            line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
+            climb = self._fit_stochastic if stochastic else self._fit_batch
+            fit = climb(pixels, training, start, rng, line)
+            line.close()
+        self._keep(fit, pixels, start, stochastic)
         return self
 
-    def _climb(self, pixels: Pixels, training: Training, start: Start) -> None:
-        line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
-        checkpoint = self._open_checkpoint(training, start)
+    def _wants_minibatches(self, n_rows: int) -> bool:
+        if self.solver == "auto":
+            return n_rows > BATCH_ROWS
+        return self.solver == "stochastic"
 
-        def report(progress: Progress) -> None:
+    def _choose_start(
+        self, pixels: Pixels, training: Training, rng: np.random.Generator, stochastic: bool
+    ) -> Start:
+        unit = self._unit_frequencies(rng)
+        distance = mean_distance(training.variances)
+        if not stochastic:
+            return choose_start(pixels, unit, distance, rng)
+        start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
+        if self._learns_frequencies:
+            # All the data resolve finer structure than the subset that was searched.
+            return replace(start, lengthscale=LEARNING_SHARE * start.lengthscale)
+        return start
+
+    def _fit_batch(
+        self,
+        pixels: Pixels,
+        training: Training,
+        start: Start,
+        rng: np.random.Generator,
+        line: ProgressLine,
+    ) -> Fit:
+        checkpoint = self._open_checkpoint(training, BatchState)
+
+        def report(state: BatchState) -> None:
             if checkpoint is not None:
-                checkpoint.save(progress)
-            line(progress.climb.n_iter, progress.climb.bounds[-1])
+                checkpoint.save(state)
+            line(state.n_iter, f"bound {state.bounds[-1]:.6g}")
 
-        fit = fit_batch(
+        return fit_batch(
             pixels,
             start,
             learn_frequencies=self._learns_frequencies,
@@ -143,22 +181,52 @@ class FourierGPC(BinaryGaussianProcess):
             resume=None if checkpoint is None else checkpoint.load(),
             report=report,
         )
-        line.close()
+
+    def _fit_stochastic(
+        self,
+        pixels: Pixels,
+        training: Training,
+        start: Start,
+        rng: np.random.Generator,
+        line: ProgressLine,
+    ) -> Fit:
+        checkpoint = self._open_checkpoint(training, Walk)
+
+        def report(state: Walk) -> None:
+            if checkpoint is not None:
+                checkpoint.save(state)
+            line(state.n_iter, f"held-back NLL {state.losses[-1]:.4f}")
+
+        return fit_stochastic(
+            pixels,
+            start,
+            learn_frequencies=self._learns_frequencies,
+            batch_size=self.batch_size,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            rng=rng,
+            resume=None if checkpoint is None else checkpoint.load(),
+            report=report,
+            report_pass=lambda done, bound: line.note(f"exact pass {done}, bound {bound:.6g}"),
+        )
+
+    def _keep(self, fit: Fit, pixels: Pixels, start: Start, stochastic: bool) -> None:
         self.frequencies_ = fit.frequencies
         self.lengthscale_ = fit.lengthscale
         self.signal_variance_ = fit.signal_variance
         self.posterior_ = fit.posterior
         self.bound_ = fit.bounds[-1]
         self.bound_history_ = np.array(fit.bounds)
-        self.n_iter_ = len(fit.bounds) - 1
+        self.n_iter_ = fit.n_iter
         self.fit_report_ = {
-            "solver": "batch",
+            "solver": "stochastic" if stochastic else "batch",
             "precision": "single" if pixels.dtype == np.float32 else "double",
-            "steps": self.n_iter_,
+            "steps": fit.n_iter * (STEPS_PER_ITERATION if stochastic else 1),
             "jitter": fit.posterior.jitter,
             "stopped": fit.outcome,
             "rows": pixels.n_rows,
             "starting_lengthscale": start.lengthscale,
+            "held_back_nll": list(fit.held_back_losses),
         }
         self._warn_about(fit.outcome)
 
@@ -199,7 +267,7 @@ class FourierGPC(BinaryGaussianProcess):
         x = training.standardisation(corners, np.float64)
         require_phases(x, start.at[0], column_namer(self))
 
-    def _open_checkpoint(self, training: Training, start: Start) -> Checkpoint | None:
+    def _open_checkpoint(self, training: Training, state: type[State]) -> Checkpoint[State] | None:
         if self.checkpoint is None:
             return None
         ignored = ("checkpoint", "n_jobs", "verbose", "max_iter", "variance_tolerance")
@@ -209,7 +277,7 @@ class FourierGPC(BinaryGaussianProcess):
             if name not in ignored
         }
         settings["class"] = type(self).__name__
-        return Checkpoint(self.checkpoint, fingerprint(training, settings))
+        return Checkpoint(self.checkpoint, fingerprint(training, settings), state)
 
     # Prediction
 
@@ -253,17 +321,20 @@ class VFFGPC(FourierGPC):
         Number D of Fourier frequencies; cost grows as D² a row.
     kernel : {"rbf", "matern32", "matern52"}
         Whose spectral density the frequencies are drawn from.
-    solver : {"auto", "batch"}
-        ``"batch"`` is the paper's Algorithm 1; ``"auto"`` picks by size.
+    solver : {"auto", "batch", "stochastic"}
+        ``"batch"`` is the paper's Algorithm 1, where a weight of 2 equals a repeated row;
+        ``"stochastic"`` learns frequencies on minibatches, then the posterior by exact
+        passes over all rows; ``"auto"`` is batch up to 10,000 distinct rows.
     frequencies : (D, d) array, optional
         Starting frequencies in units of 1/lengthscale; drawn at random when absent.
     standardize : bool
         Centre and scale each feature by its weighted training mean and deviation.
     max_iter, tol : int, float
-        Most outer iterations; the fit stops when one raises the bound by less than
-        ``tol`` of its size.
+        Most outer iterations (of 25 minibatches each for the stochastic solver); the fit
+        stops when one raises the bound (the likelihood of held-back rows) by less
+        than ``tol`` of its size.
     batch_size : int
-        Rows in a minibatch of a stochastic solver.
+        Rows in a minibatch of the stochastic solver.
     precision : {"auto", "single", "double"}
         Of the features; ``"auto"`` is double up to 30,000 training rows. Matrices
         are factorised in double always.
@@ -295,10 +366,12 @@ class VFFGPC(FourierGPC):
     posterior_ : Posterior
         Of the 2 D whitened weights.
     bound_, bound_history_ : float, array
-        Bound on the log evidence, at the end and after each outer iteration.
+        Bound on the log evidence, at the end and after each outer iteration (batch) or
+        exact pass (stochastic).
     n_iter_ : int
     fit_report_ : dict
-        Solver, precision, steps, jitter, and why it stopped.
+        Solver, precision, steps, jitter, why it stopped, and, for the stochastic solver,
+        the mean negative log likelihood of held-back rows along the way.
     feature_quantiles_ : (7, d) array
         Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
     n_features_in_, feature_names_in_

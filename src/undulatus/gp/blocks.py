@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -82,11 +82,16 @@ def block_rows(n_features: int, itemsize: int) -> int:
 
 
 def map_blocks(
-    function: Callable[[slice], Result], n_rows: int, rows_per_block: int, threads: int
+    function: Callable[[slice], Result],
+    n_rows: int,
+    rows_per_block: int,
+    threads: int,
+    pool: ThreadPoolExecutor | None = None,
 ) -> Iterator[Result]:
     """Yield ``function(rows)`` for each block, in order, computed on ``threads`` threads.
 
-    At most two blocks a thread are under way, so memory stays bounded.
+    At most two blocks a thread are under way, so memory stays bounded. The threads
+    are those of ``pool``, or started and ended here.
     """
     edges = range(0, n_rows, rows_per_block)
     parts = (slice(start, min(start + rows_per_block, n_rows)) for start in edges)
@@ -94,7 +99,7 @@ def map_blocks(
         if threads == 1 or len(edges) < 2:
             yield from map(function, parts)
             return
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPoolExecutor(threads) if pool is None else nullcontext(pool) as pool:
             pending: deque[Future[Result]] = deque()
             try:
                 for part in parts:
@@ -188,6 +193,19 @@ def require_phases(
         )
 
 
+def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
+    """Return the sorted row numbers ``chosen`` of ``rows``, read in slices unless in memory."""
+    if isinstance(rows, np.ndarray):
+        return np.asarray(rows[chosen])
+    parts = [np.empty((0, rows.shape[1]), dtype=rows.dtype)]
+    for start in range(0, rows.shape[0], rows_per_block):
+        first, last = np.searchsorted(chosen, [start, start + rows_per_block])
+        if last > first:
+            block = np.asarray(rows[start : start + rows_per_block])
+            parts.append(block[chosen[first:last] - start])
+    return np.concatenate(parts)
+
+
 @dataclass(frozen=True)
 class Block:
     """Rows of standardised pixels (n, d), signed targets v = y - 1/2 (n,), and weights (n,)."""
@@ -238,12 +256,15 @@ class Pixels:
 
     def block(self, rows: slice) -> Block:
         """Return the standardised pixels of ``rows``."""
-        x = self.standardisation(np.asarray(self.rows[rows]), self.dtype)
-        v = np.where(self.positive[rows], 0.5, -0.5).astype(self.dtype)
+        return self._read(rows, rows)
+
+    def _read(self, chosen: slice | Array, rows: slice) -> Block:
+        x = self.standardisation(np.asarray(self.rows[chosen]), self.dtype)
+        v = np.where(self.positive[chosen], 0.5, -0.5).astype(self.dtype)
         if self.weight is None:
             weight = np.ones(len(x), dtype=self.dtype)
         else:
-            weight = np.asarray(self.weight[rows], dtype=self.dtype)
+            weight = np.asarray(self.weight[chosen], dtype=self.dtype)
         return Block(rows, x, v, weight)
 
     def map(self, function: Callable[[Block], Result]) -> Iterator[Result]:
@@ -252,11 +273,20 @@ class Pixels:
             lambda rows: function(self.block(rows)), self.n_rows, self.rows_per_block, self.threads
         )
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether rows can be picked one by one, rather than read in slices."""
+        return isinstance(self.rows, np.ndarray)
+
+    def pick(self, chosen: Array) -> Block:
+        """Return the standardised pixels of the row numbers ``chosen``, in their order."""
+        return self._read(chosen, slice(0, len(chosen)))
+
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
         return replace(
             self,
-            rows=np.asarray(self.rows[chosen]),
+            rows=read_rows(self.rows, chosen, self.rows_per_block),
             positive=self.positive[chosen],
             weight=None if self.weight is None else self.weight[chosen],
         )

@@ -73,10 +73,12 @@ def block_statistics(z: Array, block: Block, xi: Array) -> Statistics:
     )
 
 
-def tight_xi(z: Array, second_moment: Array) -> Array:
-    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. updateXi)."""
-    square = np.einsum("ij,ij->i", z @ second_moment.astype(z.dtype, copy=False), z)
-    return np.sqrt(np.maximum(square, 0.0))
+def tight_xi(z: Array, reach: Array) -> Array:
+    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. updateXi).
+
+    ``reach`` is z (A⁻¹ + m mᵗ), (n, k).
+    """
+    return np.sqrt(np.maximum(np.einsum("ij,ij->i", reach, z), 0.0))
 
 
 def _gather(pixels: Pixels, part: Callable[[Block], Statistics]) -> Statistics:
@@ -103,11 +105,11 @@ def tighten(
     pixels: Pixels, frequencies: Array, signal_variance: float, posterior: Posterior, xi: Array
 ) -> Statistics:
     """Set ξ (n,), in place, to its optimum under ``posterior``; return the new statistics."""
-    second_moment = posterior.second_moment
+    second_moment = posterior.second_moment.astype(pixels.dtype)
 
     def part(block: Block) -> Statistics:
         z = fourier_features(block.x, frequencies, signal_variance)
-        xi[block.rows] = tight_xi(z, second_moment)
+        xi[block.rows] = tight_xi(z, z @ second_moment)
         return block_statistics(z, block, xi[block.rows])
 
     return _gather(pixels, part)
@@ -123,11 +125,11 @@ def gradient(
 
     ``posterior`` must be the one at these frequencies and this ξ.
     """
-    second_moment = posterior.second_moment
+    second_moment = posterior.second_moment.astype(pixels.dtype)
 
     def part(block: Block) -> Array:
         z = fourier_features(block.x, frequencies, signal_variance)
-        toward = block_feature_gradient(z, block, xi[block.rows], posterior.mean, second_moment)
+        toward = feature_gradient(z @ second_moment, block, xi[block.rows], posterior.mean)
         return frequency_gradient(toward, z, block.x).astype(np.float64)
 
     total = np.zeros(frequencies.shape)
@@ -136,14 +138,14 @@ def gradient(
     return total
 
 
-def block_feature_gradient(
-    z: Array, block: Block, xi: Array, mean: Array, second_moment: Array
-) -> Array:
-    """Return one block's gradient of log F in its features, (n, k)."""
-    toward = z @ second_moment.astype(z.dtype, copy=False)
-    toward *= (-2.0 * block.weight * half_slope(xi))[:, None]
-    toward += np.outer(block.weight * block.v, mean.astype(z.dtype, copy=False))
-    return toward
+def feature_gradient(reach: Array, block: Block, xi: Array, mean: Array) -> Array:
+    """Return one block's gradient of log F in its features, (n, k).
+
+    ``reach`` is z (A⁻¹ + m mᵗ), the one product it takes; it is overwritten.
+    """
+    reach *= (-2.0 * block.weight * half_slope(xi))[:, None]
+    reach += np.outer(block.weight * block.v, mean.astype(reach.dtype, copy=False))
+    return reach
 
 
 def log_variance_gradient(posterior: Posterior) -> float:

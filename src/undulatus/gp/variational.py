@@ -9,40 +9,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from undulatus.gp.ascent import Climb, ascend, has_stalled
+from undulatus.gp.ascent import Climb, ascend
 from undulatus.gp.blocks import Pixels
 from undulatus.gp.evidence import (
     Statistics,
     accumulate,
-    best_variance_ratio,
     gradient,
     log_variance_gradient,
     tighten,
 )
 from undulatus.gp.posterior import Posterior
+from undulatus.gp.settling import SEARCH_PASSES, SETTLE_PASSES, VARIANCE_LIMITS, Start, settle
+from undulatus.gp.stochastic import SAMPLE_BYTES, SAMPLE_ROWS, Walk, walk
 
 Array = npt.NDArray[Any]
 
-LENGTHSCALE_SHARES = (2.0, 1.0, 0.5, 0.25, 0.125)
-"""Starting lengthscales that are tried, as shares of the mean distance between pixels."""
-SEARCH_ROWS = 8192
-SEARCH_PASSES = 4
-SETTLE_PASSES = 20
-VARIANCE_LIMITS = (1e-4, 1e6)
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where fitting begins: unit frequencies w (D, d), a lengthscale σ, a signal variance γ."""
-
-    unit_frequencies: Array
-    lengthscale: float
-    signal_variance: float = 1.0
-
-    @property
-    def at(self) -> tuple[Array, float]:
-        """Effective frequencies and signal variance."""
-        return self.unit_frequencies / self.lengthscale, self.signal_variance
+STOCHASTIC_PASSES = 8
+"""Most exact passes after the frequencies were learned on minibatches."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +37,9 @@ class Fit:
     signal_variance: float
     posterior: Posterior
     bounds: tuple[float, ...]
+    n_iter: int
     outcome: str
+    held_back_losses: tuple[float, ...] = ()
 
 
 class FourierEvidence:
@@ -136,68 +121,21 @@ class FourierEvidence:
 
 
 @dataclass(frozen=True)
-class Settled:
-    """The optimum in ξ and γ for given frequencies."""
+class BatchState:
+    """A batch ascent under way: all that is needed to go on from here."""
 
+    unit_frequencies: Array
+    lengthscale: float
     signal_variance: float
-    posterior: Posterior
-    bounds: tuple[float, ...]
-
-
-def settle(
-    pixels: Pixels,
-    frequencies: Array,
-    signal_variance: float,
-    xi: Array,
-    *,
-    passes: int,
-    tol: float = 0.0,
-) -> Settled:
-    """Tighten ξ (in place) and γ in turn, frequencies held, until the bound stalls.
-
-    Each pass reads the pixels once and never lowers the bound.
-    """
-    statistics = accumulate(pixels, frequencies, signal_variance, xi)
-    posterior = statistics.posterior()
-    bounds = [statistics.bound(posterior)]
-    for _ in range(passes):
-        statistics = tighten(pixels, frequencies, signal_variance, posterior, xi)
-        ratio = best_variance_ratio(statistics)
-        ratio = float(np.clip(signal_variance * ratio, *VARIANCE_LIMITS)) / signal_variance
-        signal_variance *= ratio
-        statistics = statistics.rescale(ratio)
-        posterior = statistics.posterior()
-        bounds.append(statistics.bound(posterior))
-        if has_stalled(bounds, tol):
-            break
-    return Settled(signal_variance, posterior, tuple(bounds))
-
-
-def choose_start(
-    pixels: Pixels, unit_frequencies: Array, mean_distance: float, rng: np.random.Generator
-) -> Start:
-    """Return the lengthscale and signal variance with the best bound on a subset of pixels."""
-    subset = pixels
-    if pixels.n_rows > SEARCH_ROWS:
-        subset = pixels.take(np.sort(rng.choice(pixels.n_rows, SEARCH_ROWS, replace=False)))
-    best_bound, best = -np.inf, Start(unit_frequencies, mean_distance)
-    for share in LENGTHSCALE_SHARES:
-        lengthscale = share * mean_distance
-        xi = np.ones(subset.n_rows, dtype=subset.dtype)
-        tried = settle(subset, unit_frequencies / lengthscale, 1.0, xi, passes=SEARCH_PASSES)
-        if tried.bounds[-1] > best_bound:
-            best_bound = tried.bounds[-1]
-            best = Start(unit_frequencies, lengthscale, tried.signal_variance)
-    return best
-
-
-@dataclass(frozen=True)
-class Progress:
-    """An ascent under way: all that is needed to go on from here."""
-
-    start: Start
-    climb: Climb
+    theta: Array
+    bounds: Array
     xi: Array
+    outcome: str
+
+    @property
+    def n_iter(self) -> int:
+        """Outer iterations done."""
+        return len(self.bounds)
 
 
 def fit_batch(
@@ -207,8 +145,8 @@ def fit_batch(
     learn_frequencies: bool,
     max_iter: int,
     tol: float,
-    resume: Progress | None = None,
-    report: Callable[[Progress], None] = lambda progress: None,
+    resume: BatchState | None = None,
+    report: Callable[[BatchState], None] = lambda state: None,
 ) -> Fit:
     """Fit by the paper's Algorithm 1, from ``start`` or from where ``resume`` stood."""
     if resume is None:
@@ -217,22 +155,35 @@ def fit_batch(
         settled = settle(pixels, *start.at, xi, passes=SEARCH_PASSES)
         start = replace(start, signal_variance=settled.signal_variance)
     else:
-        start, xi = resume.start, resume.xi.copy()
+        xi = resume.xi.copy()
+        start = Start(resume.unit_frequencies, resume.lengthscale, resume.signal_variance)
     evidence = FourierEvidence(pixels, start, learn_frequencies, xi)
-    climb = ascend(
-        evidence,
-        Climb(evidence.theta, ()) if resume is None else resume.climb,
-        max_iter=max_iter,
-        tol=tol,
-        report=lambda climb: report(Progress(start, climb, xi)),
-    )
+    begun = Climb(evidence.theta, ())
+    if resume is not None:
+        begun = Climb(resume.theta, tuple(resume.bounds.tolist()), resume.outcome)
+
+    def tell(climb: Climb) -> None:
+        bounds = np.array(climb.bounds)
+        report(
+            BatchState(
+                start.unit_frequencies,
+                start.lengthscale,
+                start.signal_variance,
+                climb.theta,
+                bounds,
+                xi,
+                climb.outcome,
+            )
+        )
+
+    climb = ascend(evidence, begun, max_iter=max_iter, tol=tol, report=tell)
     frequencies = evidence.frequencies(climb.theta)
     settled = settle(
         pixels,
         frequencies,
         evidence.signal_variance(climb.theta),
         xi,
-        passes=SETTLE_PASSES,
+        passes=SETTLE_PASSES if climb.outcome != "interrupted" else 1,
         tol=0.1 * tol,
     )
     return Fit(
@@ -241,5 +192,79 @@ def fit_batch(
         settled.signal_variance,
         settled.posterior,
         (*climb.bounds, settled.bounds[-1]),
+        climb.n_iter,
         climb.outcome,
     )
+
+
+def fit_stochastic(
+    pixels: Pixels,
+    start: Start,
+    *,
+    learn_frequencies: bool,
+    batch_size: int,
+    max_iter: int,
+    tol: float,
+    rng: np.random.Generator,
+    resume: Walk | None = None,
+    report: Callable[[Walk], None] = lambda walk: None,
+    report_pass: Callable[[int, float], None] = lambda done, bound: None,
+) -> Fit:
+    """Learn the frequencies on minibatches, then the posterior on all pixels by exact passes.
+
+    ``pixels`` may be too many for memory: the frequencies are learned on a sample.
+    """
+    seed = int(rng.integers(2**63))
+    sample = draw_sample(pixels, rng)
+    walked = walk(
+        sample,
+        start,
+        learn_frequencies=learn_frequencies,
+        batch_size=batch_size,
+        max_iter=max_iter,
+        tol=tol,
+        seed=seed,
+        n_total=pixels.n_rows,
+        resume=resume,
+        report=report,
+    )
+    settled = settle(
+        pixels,
+        walked.frequencies,
+        walked.signal_variance,
+        np.empty(pixels.n_rows, dtype=pixels.dtype),
+        passes=STOCHASTIC_PASSES if walked.outcome != "interrupted" else 1,
+        tol=tol,
+        start=walked.posterior(),
+        report=report_pass,
+    )
+    lengthscale = start.lengthscale
+    if not learn_frequencies:
+        # W = w/σ with w as drawn, so the norms tell σ.
+        lengthscale = float(
+            np.linalg.norm(start.unit_frequencies) / np.linalg.norm(walked.frequencies)
+        )
+    return Fit(
+        walked.frequencies,
+        lengthscale,
+        settled.signal_variance,
+        settled.posterior,
+        settled.bounds,
+        walked.n_iter,
+        walked.outcome,
+        tuple(walked.losses.tolist()),
+    )
+
+
+def draw_sample(pixels: Pixels, rng: np.random.Generator) -> Pixels:
+    """Return pixels to learn frequencies on: all if at hand and few, or a random sample."""
+    limit = min(SAMPLE_ROWS, SAMPLE_BYTES // (pixels.n_features * 4))
+    if pixels.n_rows <= limit and pixels.in_memory:
+        return pixels
+    if pixels.n_rows <= limit:
+        return pixels.take(np.arange(pixels.n_rows))
+    # A sorted draw without replacement whose memory does not grow with the rows.
+    gaps = rng.exponential(size=limit + 1)
+    places = np.cumsum(gaps)[:-1] / gaps.sum()
+    chosen = np.unique((places * pixels.n_rows).astype(np.int64))
+    return pixels.take(chosen)

@@ -1,0 +1,115 @@
+"""Passes over all pixels at fixed frequencies, and the choice of where to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undulatus.gp.ascent import has_stalled
+from undulatus.gp.blocks import Pixels
+from undulatus.gp.evidence import Statistics, accumulate, best_variance_ratio, tighten
+from undulatus.gp.posterior import Posterior
+
+Array = npt.NDArray[Any]
+
+LENGTHSCALE_SHARES = (2.0, 1.0, 0.5, 0.25, 0.125)
+"""Starting lengthscales that are tried, as shares of the mean distance between pixels."""
+SEARCH_ROWS = 8192
+SEARCH_PASSES = 5
+SETTLE_PASSES = 20
+VARIANCE_LIMITS = (1e-4, 1e6)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where fitting begins: unit frequencies w (D, d), a lengthscale σ, a signal variance γ."""
+
+    unit_frequencies: Array
+    lengthscale: float
+    signal_variance: float = 1.0
+
+    @property
+    def at(self) -> tuple[Array, float]:
+        """Effective frequencies and signal variance."""
+        return self.unit_frequencies / self.lengthscale, self.signal_variance
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The optimum in ξ and γ for given frequencies."""
+
+    signal_variance: float
+    statistics: Statistics
+    posterior: Posterior
+    bounds: tuple[float, ...]
+
+
+def settle(
+    pixels: Pixels,
+    frequencies: Array,
+    signal_variance: float,
+    xi: Array,
+    *,
+    passes: int,
+    tol: float = 0.0,
+    variance_limit: float = VARIANCE_LIMITS[1],
+    start: Posterior | None = None,
+    report: Callable[[int, float], None] = lambda done, bound: None,
+) -> Settled:
+    """Tighten ξ (in place) and γ in turn, frequencies held, until the bound stalls.
+
+    Each pass reads the pixels once and never lowers the bound. The first takes ξ as it
+    is, or, given a posterior to ``start`` from, at its optimum under that one.
+    """
+    if start is None:
+        statistics = accumulate(pixels, frequencies, signal_variance, xi)
+    else:
+        statistics = tighten(pixels, frequencies, signal_variance, start, xi)
+    posterior = statistics.posterior()
+    bounds = [statistics.bound(posterior)]
+    for done in range(1, passes):
+        report(done, bounds[-1])
+        statistics = tighten(pixels, frequencies, signal_variance, posterior, xi)
+        ratio = best_variance_ratio(statistics)
+        moved = float(np.clip(signal_variance * ratio, VARIANCE_LIMITS[0], variance_limit))
+        ratio = moved / signal_variance
+        signal_variance *= ratio
+        statistics = statistics.rescale(ratio)
+        posterior = statistics.posterior()
+        bounds.append(statistics.bound(posterior))
+        if has_stalled(bounds, tol):
+            break
+    return Settled(signal_variance, statistics, posterior, tuple(bounds))
+
+
+def choose_start(
+    pixels: Pixels,
+    unit_frequencies: Array,
+    mean_distance: float,
+    rng: np.random.Generator,
+    variance_limit: float = VARIANCE_LIMITS[1],
+) -> Start:
+    """Return the lengthscale and signal variance with the best bound on a subset of pixels."""
+    subset = pixels
+    if pixels.n_rows > SEARCH_ROWS:
+        subset = pixels.take(np.sort(rng.choice(pixels.n_rows, SEARCH_ROWS, replace=False)))
+    best_bound, best = -np.inf, Start(unit_frequencies, mean_distance)
+    for share in LENGTHSCALE_SHARES:
+        lengthscale = share * mean_distance
+        xi = np.ones(subset.n_rows, dtype=subset.dtype)
+        tried = settle(
+            subset,
+            unit_frequencies / lengthscale,
+            1.0,
+            xi,
+            passes=SEARCH_PASSES,
+            variance_limit=variance_limit,
+        )
+        if tried.bounds[-1] > best_bound:
+            best_bound = tried.bounds[-1]
+            best = Start(unit_frequencies, lengthscale, tried.signal_variance)
+    return best

@@ -1,0 +1,338 @@
+r"""Natural-gradient minibatches: frequencies learned in a time that does not grow with the data.
+
+The running posterior of the weights is kept as statistics :math:`(A - I, h)`, estimated
+as if the whole data looked like recent minibatches of :math:`B` rows:
+
+.. math:: A - I \leftarrow (1 - \rho)(A - I) + \rho \tfrac{n}{B} Z^\top \mathrm{diag}(2\lambda) Z,
+    \qquad h \leftarrow (1 - \rho) h + \rho \tfrac{n}{B} Z^\top v,
+
+which is a natural-gradient step in the evidence bound. The gradient in the frequencies
+comes from the same product :math:`Z (A^{-1} + m m^\top)` that gives :math:`\xi`, and feeds
+Adam; the signal variance follows its fixed point. When the likelihood of held-back rows
+stalls, or the steps run out, the step size is annealed to zero.
+
+A minibatch is a function of the seed and the step alone, so a walk that is
+interrupted goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_expit
+
+from undulatus.gp.blocks import Block, Pixels, map_blocks
+from undulatus.gp.evidence import (
+    Statistics,
+    block_statistics,
+    feature_gradient,
+    log_variance_gradient,
+    tight_xi,
+)
+from undulatus.gp.fourier import fourier_features, frequency_gradient
+from undulatus.gp.posterior import Posterior
+from undulatus.gp.settling import SEARCH_PASSES, SEARCH_ROWS, Start, settle
+
+Array = npt.NDArray[Any]
+
+STEPS_PER_ITERATION = 25
+"""Minibatches in an outer iteration: after each, held-back rows are looked at."""
+PIECE_ROWS = 512
+"""A minibatch is cut into pieces of so many rows, one a thread, whatever the threads."""
+HELD_BACK_ROWS = 2048
+SAMPLE_ROWS = 1_000_000
+"""Frequencies are learned on at most so many rows, drawn at random ..."""
+SAMPLE_BYTES = 256 * 2**20
+"""... and on at most so many bytes of them, in single precision."""
+FREQUENCY_STEP = 0.05
+"""Largest step of a frequency, as a share of the starting frequencies' deviation."""
+SCALE_STEP = 0.01
+"""Largest step of the logarithm of a feature's scale."""
+LEAST_RHO = 0.1
+REFRESH = 2
+"""Minibatches between two factorisations of the running posterior."""
+VARIANCE_DAMPING = 0.1
+LEARNING_VARIANCE_LIMIT = 100.0
+"""Highest signal variance while frequencies move: a prior deviation of 10 in the logit. Beyond
+it, waves cancel each other and a small step of the frequencies throws the posterior off."""
+WINDOW, WINDOW_OF_ONE_SCALE = 16, 4
+"""Outer iterations averaged to see whether the held-back likelihood still grows, for learned
+frequencies and for a lengthscale alone."""
+ANNEAL_SHARE = 0.4
+"""Share of all steps over which the step size falls to zero."""
+DECAY_MEAN, DECAY_SQUARE = 0.9, 0.99
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A stochastic ascent under way: all that is needed to go on from here.
+
+    ``momentum`` and ``energy`` are Adam's, of the frequencies (D, d) and of the logarithms of
+    the features' scales (d,); ``losses`` the mean negative log likelihood of held-back
+    rows after each outer iteration; ``anneal_from`` the step from which the step
+    size falls, or -1.
+    """
+
+    step: int
+    frequencies: Array
+    signal_variance: float
+    gram: Array
+    projected: Array
+    momentum: Array
+    energy: Array
+    scale_momentum: Array
+    scale_energy: Array
+    losses: Array
+    anneal_from: int = -1
+    outcome: str = "max_iter"
+
+    def posterior(self) -> Posterior:
+        """Return the running posterior of the weights."""
+        return Statistics(self.gram, self.projected, 0.0).posterior()
+
+    @property
+    def n_iter(self) -> int:
+        """Outer iterations done."""
+        return len(self.losses)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What stays the same during a walk."""
+
+    pixels: Pixels
+    learning: Array
+    held_back: Block
+    scale: float
+    unit: float
+    learn_frequencies: bool
+    batch_size: int
+    max_steps: int
+    tol: float
+    seed: int
+    pool: ThreadPoolExecutor
+
+    def minibatch(self, step: int) -> Array:
+        """Return the row numbers of minibatch ``step``, counted from 0."""
+        n, size = len(self.learning), min(self.batch_size, len(self.learning))
+        epoch, place = divmod(step, max(n // size, 1))
+        order = self._order(epoch)
+        return self.learning[order[place * size : (place + 1) * size]]
+
+    def _order(self, epoch: int) -> Array:
+        cached: tuple[int, Array] | None = self.__dict__.get("_epoch")
+        if cached is None or cached[0] != epoch:
+            cached = (
+                epoch,
+                np.random.default_rng([self.seed, epoch]).permutation(len(self.learning)),
+            )
+            self.__dict__["_epoch"] = cached
+        return cached[1]
+
+    def step_share(self, step: int, anneal_from: int) -> float:
+        """Return the share of the full step size at ``step``."""
+        if anneal_from < 0:
+            return 1.0
+        return 0.5 * (1.0 + np.cos(np.pi * (step - anneal_from) / self.anneal_steps(anneal_from)))
+
+    def anneal_steps(self, anneal_from: int) -> int:
+        """Return over how many steps the step size falls, a whole number of iterations."""
+        share = ANNEAL_SHARE / (1.0 - ANNEAL_SHARE)
+        iterations = max(round(share * anneal_from / STEPS_PER_ITERATION), 1)
+        return iterations * STEPS_PER_ITERATION
+
+
+def walk(
+    pixels: Pixels,
+    start: Start,
+    *,
+    learn_frequencies: bool,
+    batch_size: int,
+    max_iter: int,
+    tol: float,
+    seed: int,
+    n_total: int,
+    resume: Walk | None = None,
+    report: Callable[[Walk], None] = lambda walk: None,
+) -> Walk:
+    """Learn frequencies (or the lengthscale alone) and γ on minibatches of ``pixels``.
+
+    ``n_total`` is the number of rows the posterior is to stand for. An interrupt
+    ends the walk at the last finished iteration.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(pixels.n_rows)
+    n_held = min(HELD_BACK_ROWS, pixels.n_rows // 10)
+    with ThreadPoolExecutor(pixels.threads) as pool:
+        course = Course(
+            pixels=pixels,
+            learning=np.sort(order[n_held:]),
+            held_back=pixels.pick(np.sort(order[:n_held])),
+            scale=n_total / min(batch_size, pixels.n_rows - n_held),
+            unit=float(np.std(start.at[0])),
+            learn_frequencies=learn_frequencies,
+            batch_size=batch_size,
+            max_steps=max_iter * STEPS_PER_ITERATION,
+            tol=tol,
+            seed=seed,
+            pool=pool,
+        )
+        state = _begin(course, start, n_total) if resume is None else resume
+        try:
+            while state.outcome == "max_iter" and state.n_iter < max_iter:
+                state = _iterate(course, state)
+                report(state)
+        except KeyboardInterrupt:
+            if not state.n_iter:
+                raise
+            state = replace(state, outcome="interrupted")
+    return state
+
+
+def _begin(course: Course, start: Start, n_total: int) -> Walk:
+    """Return the start of a walk: the posterior of a subset, as if it were all the data."""
+    chosen = course.learning[:: -(-len(course.learning) // SEARCH_ROWS)]
+    subset = course.pixels.take(chosen)
+    xi = np.ones(subset.n_rows, dtype=subset.dtype)
+    frequencies, variance = start.at
+    settled = settle(
+        subset,
+        frequencies,
+        min(variance, LEARNING_VARIANCE_LIMIT),
+        xi,
+        passes=SEARCH_PASSES,
+        variance_limit=LEARNING_VARIANCE_LIMIT,
+    )
+    scale = n_total / subset.n_rows
+    return Walk(
+        step=0,
+        frequencies=frequencies,
+        signal_variance=settled.signal_variance,
+        gram=settled.statistics.gram * scale,
+        projected=settled.statistics.projected * scale,
+        momentum=np.zeros_like(frequencies),
+        energy=np.zeros_like(frequencies),
+        scale_momentum=np.zeros(frequencies.shape[1]),
+        scale_energy=np.zeros(frequencies.shape[1]),
+        losses=np.empty(0),
+    )
+
+
+def _iterate(course: Course, state: Walk) -> Walk:
+    posterior = state.posterior()
+    for _ in range(STEPS_PER_ITERATION):
+        state = _step(course, state, posterior)
+        if state.step % REFRESH == 0:
+            state = _follow_variance(state, posterior)
+            posterior = state.posterior()
+    if state.step % REFRESH:
+        posterior = state.posterior()
+    losses = np.append(state.losses, _held_back_loss(course, state, posterior))
+    anneal_from, outcome = state.anneal_from, state.outcome
+    if anneal_from < 0:
+        last_call = state.step >= (1.0 - ANNEAL_SHARE) * course.max_steps
+        window = WINDOW if course.learn_frequencies else WINDOW_OF_ONE_SCALE
+        if last_call or _stalls(losses, window, course.tol):
+            anneal_from = state.step
+    elif state.step >= anneal_from + course.anneal_steps(anneal_from):
+        outcome = "converged"
+    return replace(state, losses=losses, anneal_from=anneal_from, outcome=outcome)
+
+
+def _step(course: Course, state: Walk, posterior: Posterior) -> Walk:
+    chosen = course.minibatch(state.step)
+    dtype = course.pixels.dtype
+    second_moment = posterior.second_moment.astype(dtype)
+    mean = posterior.mean.astype(dtype)
+
+    def piece(rows: slice) -> tuple[Statistics, Array]:
+        block = course.pixels.pick(chosen[rows])
+        z = fourier_features(block.x, state.frequencies, state.signal_variance)
+        reach = z @ second_moment
+        xi = tight_xi(z, reach)
+        statistics = block_statistics(z, block, xi)
+        return statistics, frequency_gradient(feature_gradient(reach, block, xi, mean), z, block.x)
+
+    pieces = map_blocks(piece, len(chosen), PIECE_ROWS, course.pixels.threads, course.pool)
+    statistics, slope = next(pieces)
+    slope = slope.astype(np.float64)
+    for more, steeper in pieces:
+        statistics, slope = statistics + more, slope + steeper
+    step = state.step + 1
+    rho = max(step**-0.6, LEAST_RHO)
+    state = replace(
+        state,
+        step=step,
+        gram=(1.0 - rho) * state.gram + (rho * course.scale) * statistics.gram,
+        projected=(1.0 - rho) * state.projected + (rho * course.scale) * statistics.projected,
+    )
+    return _move(course, state, slope)
+
+
+def _move(course: Course, state: Walk, slope: Array) -> Walk:
+    """Take Adam's step: in the features' scales, and in each frequency where they are learned."""
+    share = course.step_share(state.step, state.anneal_from)
+    stretch = np.sum(slope * state.frequencies, axis=0)
+    if not course.learn_frequencies:
+        # One lengthscale for all features: RFF-GPC's frequencies keep their directions.
+        stretch = np.full_like(stretch, stretch.sum())
+    scale_momentum, scale_energy, direction = _adam(
+        state.scale_momentum, state.scale_energy, stretch, state.step
+    )
+    frequencies = state.frequencies * np.exp(SCALE_STEP * share * direction)
+    momentum, energy = state.momentum, state.energy
+    if course.learn_frequencies:
+        momentum, energy, direction = _adam(momentum, energy, slope, state.step)
+        frequencies = frequencies + FREQUENCY_STEP * course.unit * share * direction
+    return replace(
+        state,
+        frequencies=frequencies,
+        momentum=momentum,
+        energy=energy,
+        scale_momentum=scale_momentum,
+        scale_energy=scale_energy,
+    )
+
+
+def _adam(momentum: Array, energy: Array, slope: Array, step: int) -> tuple[Array, Array, Array]:
+    """Return Adam's moments after ``slope``, and its direction, of size about 1."""
+    momentum = DECAY_MEAN * momentum + (1.0 - DECAY_MEAN) * slope
+    energy = DECAY_SQUARE * energy + (1.0 - DECAY_SQUARE) * slope**2
+    size = np.sqrt(energy / (1.0 - DECAY_SQUARE**step)) + np.finfo(np.float64).tiny
+    return momentum, energy, momentum / (1.0 - DECAY_MEAN**step) / size
+
+
+def _follow_variance(state: Walk, posterior: Posterior) -> Walk:
+    """Move γ towards its fixed point, damped, and the statistics with it."""
+    size = len(posterior.mean)
+    ratio = (1.0 + 2.0 * log_variance_gradient(posterior) / size) ** VARIANCE_DAMPING
+    ratio = min(ratio, LEARNING_VARIANCE_LIMIT / state.signal_variance)
+    moved = Statistics(state.gram, state.projected, 0.0).rescale(ratio)
+    return replace(
+        state,
+        signal_variance=state.signal_variance * ratio,
+        gram=moved.gram,
+        projected=moved.projected,
+    )
+
+
+def _held_back_loss(course: Course, state: Walk, posterior: Posterior) -> float:
+    block = course.held_back
+    z = fourier_features(block.x, state.frequencies, state.signal_variance)
+    mean = z @ posterior.mean.astype(z.dtype)
+    reach = z @ posterior.covariance.astype(z.dtype)
+    variance = np.maximum(np.einsum("ij,ij->i", reach, z), 0.0)
+    margin = 2.0 * block.v * mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
+    return float(-np.average(log_expit(margin.astype(np.float64)), weights=block.weight))
+
+
+def _stalls(losses: Array, window: int, tol: float) -> bool:
+    if len(losses) < 2 * window:
+        return False
+    before, now = losses[-2 * window : -window].mean(), losses[-window:].mean()
+    return bool(before - now < tol * window * now)

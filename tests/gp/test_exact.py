@@ -1,0 +1,312 @@
+"""The exact classifier against dense formulas, its gradients, and what it must refuse."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import expit
+
+from undulatus.errors import InputError, TooManyRowsError
+from undulatus.gp import exact
+from undulatus.gp.blocks import Pixels, Standardisation
+from undulatus.gp.exact import (
+    ExactEvidence,
+    exact_covariance,
+    exact_moments,
+    fit_exact,
+    require_memory,
+    squared_distances,
+)
+from undulatus.gp.fourier import fourier_features
+from undulatus.gp.posterior import latent_moments, variance_root
+from undulatus.gp.spectral import KERNELS, Kernel, mean_distance
+from undulatus.gp.variational import settle
+
+seeds = st.integers(0, 2**32 - 1)
+each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+
+
+def problem(seed=0, n=30, d=2, weighted=False):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d))
+    v = np.where(np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=n) > 0, 0.5, -0.5)
+    weight = rng.uniform(0.2, 3.0, n) if weighted else np.ones(n)
+    return x, v, weight, mean_distance(x.var(axis=0))
+
+
+def direct(K, v, weight, xi):
+    """Bound, latent mean and covariance at the training pixels, by dense formulas.
+
+    The bounded likelihood is Gaussian in f with precision 2Λ and pull v, so the posterior is
+    N((K⁻¹ + 2Λ)⁻¹ v, (K⁻¹ + 2Λ)⁻¹) and 2 log F = vᵗ(K⁻¹ + 2Λ)⁻¹v - log|I + 2ΛK| + 2 log C.
+    """
+    precision = 2 * weight * (expit(xi) - 0.5) / (2 * xi)
+    # (K⁻¹ + P)⁻¹ = (I + KP)⁻¹ K needs no inverse of K, which is nearly singular.
+    spread = np.linalg.solve(np.eye(len(v)) + K * precision, K)
+    mean = spread @ (weight * v)
+    log_C = np.sum(weight * (precision / weight / 2 * xi**2 + xi / 2 - np.log(1 + np.exp(xi))))
+    log_determinant = np.linalg.slogdet(np.eye(len(v)) + K * precision)[1]
+    return 0.5 * ((weight * v) @ mean - log_determinant) + log_C, mean, spread
+
+
+# The evidence
+
+
+@each_kernel
+@given(seed=seeds, weighted=st.booleans())
+@settings(max_examples=20)
+def test_bound_and_moments_are_those_of_dense_formulas(kernel, seed, weighted):
+    x, v, weight, distance = problem(seed, weighted=weighted)
+    evidence = ExactEvidence(x, v, weight, kernel, distance)
+    evidence.xi = np.random.default_rng(seed).uniform(0.1, 3.0, len(x))
+    theta = np.array([0.7, np.log(0.6 * distance)])
+    K = np.exp(0.7) * kernel.correlation(
+        np.sum((x[:, None] - x[None]) ** 2, axis=-1) / (0.6 * distance) ** 2
+    )
+    bound, posterior = evidence.solve(evidence.covariance(theta))
+    expected_bound, expected_mean, expected_spread = direct(K, v, weight, evidence.xi)
+    assert posterior.jitter == 0.0
+    assert_allclose(bound, expected_bound, rtol=1e-10)
+    mean, variance = exact_moments(x, x, kernel, np.exp(0.7), 0.6 * distance, posterior)
+    # Matérn correlations have a cusp in the squared distance: off the diagonal, rounding of
+    # |x|² - 2x·x' + |x'|² to 1e-15 moves them by up to sqrt(1e-15) at coinciding rows.
+    assert_allclose(mean, expected_mean, rtol=0, atol=1e-6)
+    assert_allclose(variance, np.diagonal(expected_spread), rtol=0, atol=1e-6)
+
+
+@each_kernel
+@given(seed=seeds, weighted=st.booleans())
+@settings(max_examples=20)
+def test_the_gradient_is_that_of_finite_differences(kernel, seed, weighted):
+    x, v, weight, distance = problem(seed, n=20, weighted=weighted)
+    evidence = ExactEvidence(x, v, weight, kernel, distance)
+    evidence.xi = np.random.default_rng(seed).uniform(0.1, 3.0, len(x))
+    theta = np.array([0.4, np.log(0.7 * distance)])
+    _, found = evidence.value_and_gradient(theta)
+    step, expected = 1e-5, np.empty(2)
+    for i in range(2):
+        nudge = np.zeros(2)
+        nudge[i] = step
+        up, down = (evidence.value_and_gradient(theta + s * nudge)[0] for s in (1, -1))
+        expected[i] = (up - down) / (2 * step)
+    assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@each_kernel
+@given(seed=seeds, weighted=st.booleans())
+@settings(max_examples=10)
+def test_tightening_never_lowers_the_bound(kernel, seed, weighted):
+    x, v, weight, distance = problem(seed, weighted=weighted)
+    evidence = ExactEvidence(x, v, weight, kernel, distance)
+    theta = np.array([1.0, np.log(0.5 * distance)])
+    bound = evidence.solve(evidence.covariance(theta))[0]
+    for _ in range(5):
+        tighter = evidence.tighten(theta)
+        assert tighter >= bound - 1e-12 * abs(bound)
+        bound = tighter
+
+
+def test_tightening_sets_xi_to_the_posterior_second_moment():
+    x, v, weight, distance = problem()
+    evidence = ExactEvidence(x, v, weight, KERNELS["rbf"], distance)
+    theta = np.array([1.0, np.log(0.5 * distance)])
+    _, mean, spread = direct(evidence.covariance(theta), v, weight, evidence.xi)
+    evidence.tighten(theta)
+    assert_allclose(evidence.xi, np.sqrt(np.diagonal(spread) + mean**2), rtol=1e-8)
+
+
+def test_a_weight_equals_as_many_rows():
+    x, v, _, distance = problem(n=15)
+    counts = np.random.default_rng(0).integers(1, 4, 15)
+    rows = np.repeat(np.arange(15), counts)
+    theta = np.array([0.5, np.log(distance)])
+    kernel = KERNELS["rbf"]
+    weighted = ExactEvidence(x, v, counts.astype(float), kernel, distance)
+    repeated = ExactEvidence(x[rows], v[rows], np.ones(len(rows)), kernel, distance)
+    assert_allclose(weighted.tighten(theta), repeated.tighten(theta), rtol=1e-10)
+    assert_allclose(weighted.xi[rows], repeated.xi, rtol=1e-8)
+
+
+# Fourier features as an oracle
+
+
+def waves_as_a_kernel(frequencies):
+    """The kernel that D waves amount to: not stationary's limit, but their sum itself."""
+    assert frequencies.shape[1] == 1
+
+    def correlation(square):
+        return np.mean(np.cos(np.sqrt(square)[..., None] * frequencies[:, 0]), axis=-1)
+
+    return Kernel(draw=None, correlation=correlation, slope=None)
+
+
+def test_in_one_dimension_weight_space_and_function_space_agree():
+    x, v, weight, distance = problem(n=40, d=1)
+    frequencies = np.random.default_rng(1).normal(size=(6, 1))
+    gamma = 2.0
+    plain = Standardisation(np.zeros(1), np.ones(1))
+    pixels = Pixels(x, v > 0, None, plain, np.dtype(np.float64), 64)
+    xi = np.ones(40)
+    kernel = waves_as_a_kernel(frequencies)
+    evidence = ExactEvidence(x, v, weight, kernel, distance)
+    theta = np.array([np.log(gamma), 0.0])
+    weights = settle(pixels, frequencies, gamma, xi, passes=0)
+    bound, posterior = evidence.solve(evidence.covariance(theta))
+    assert_allclose(bound, weights.bounds[0], rtol=1e-10)
+    new = np.linspace(-3, 3, 17)[:, None]
+    z = fourier_features(new, frequencies, gamma)
+    root = variance_root(weights.posterior, gamma)
+    in_weights = latent_moments(z, weights.posterior.mean, root)
+    in_functions = exact_moments(new, x, kernel, gamma, 1.0, posterior)
+    # The variance in function space is a difference of terms of size γ: 1e-10 absolute.
+    assert_allclose(in_functions[0], in_weights[0], rtol=1e-8, atol=1e-8)
+    assert_allclose(in_functions[1], in_weights[1], rtol=1e-8, atol=1e-8)
+
+
+@each_kernel
+def test_random_features_approach_the_exact_classifier_as_they_grow(kernel):
+    x, v, weight, distance = problem(n=50)
+    gamma, lengthscale = 3.0, 0.6 * distance
+    evidence = ExactEvidence(x, v, weight, kernel, distance)
+    theta = np.log([gamma, lengthscale])
+    _, posterior = evidence.solve(evidence.covariance(theta))
+    new = np.random.default_rng(5).normal(size=(60, 2))
+    exact_mean, exact_variance = exact_moments(new, x, kernel, gamma, lengthscale, posterior)
+    plain = Standardisation(np.zeros(2), np.ones(2))
+    pixels = Pixels(x, v > 0, None, plain, np.dtype(np.float64), 64)
+    errors = {}
+    for D in (20, 320):
+        off = []
+        for seed in range(5):
+            frequencies = kernel.draw(np.random.default_rng(seed), D, 2) / lengthscale
+            settled = settle(pixels, frequencies, gamma, np.ones(50), passes=0)
+            z = fourier_features(new, frequencies, gamma)
+            root = variance_root(settled.posterior, gamma)
+            mean, variance = latent_moments(z, settled.posterior.mean, root)
+            off.append(
+                [
+                    np.sqrt(np.mean((mean - exact_mean) ** 2)),
+                    np.sqrt(np.mean((variance - exact_variance) ** 2)),
+                ]
+            )
+        errors[D] = np.mean(off, axis=0)
+    # Sixteen times the frequencies quarter the Monte-Carlo error; ask for a half.
+    assert np.all(errors[320] < 0.5 * errors[20])
+
+
+# Fitting
+
+
+@each_kernel
+@pytest.mark.parametrize("seed", range(2))
+def test_the_bound_never_decreases(kernel, seed):
+    x, v, weight, distance = problem(seed)
+    fit = fit_exact(x, v, weight, kernel, distance, max_iter=15, tol=0.0)
+    assert np.all(np.diff(fit.bounds) >= -1e-10 * np.abs(fit.bounds).max())
+
+
+def test_a_fit_starts_where_it_is_told():
+    x, v, weight, distance = problem()
+    kernel = KERNELS["rbf"]
+    chosen = fit_exact(x, v, weight, kernel, distance, max_iter=60, tol=1e-8)
+    told = fit_exact(
+        x, v, weight, kernel, distance, max_iter=60, tol=1e-8, start=(1.0, 0.8 * distance)
+    )
+    # The same maximum from either start; bounds agree far better than where it is.
+    assert_allclose(told.bounds[-1], chosen.bounds[-1], rtol=1e-4)
+
+
+def test_the_hyperparameters_stay_within_their_limits():
+    # Labels without any structure send the lengthscale or the variance to an end.
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 2))
+    v = np.where(rng.random(30) < 0.5, 0.5, -0.5)
+    fit = fit_exact(x, v, np.ones(30), KERNELS["rbf"], 2.0, max_iter=60, tol=1e-8)
+    # A logarithm and back: a unit in the last place.
+    low, high = np.array(exact.VARIANCE_LIMITS) * [1 - 1e-12, 1 + 1e-12]
+    assert low <= fit.signal_variance <= high
+    low, high = 2.0 * np.array(exact.LENGTHSCALE_LIMITS) * [1 - 1e-12, 1 + 1e-12]
+    assert low <= fit.lengthscale <= high
+
+
+def test_the_posterior_handed_out_gives_the_bound_handed_out():
+    x, v, weight, distance = problem()
+    kernel = KERNELS["rbf"]
+    fit = fit_exact(x, v, weight, kernel, distance, max_iter=10, tol=1e-4)
+    precision = fit.posterior.roots**2
+    K = exact_covariance(x, x, kernel, fit.signal_variance, fit.lengthscale)
+    spread = np.linalg.solve(np.eye(len(x)) + K * precision, K)
+    mean, variance = exact_moments(
+        x, x, kernel, fit.signal_variance, fit.lengthscale, fit.posterior
+    )
+    assert_allclose(mean, spread @ v, rtol=1e-7, atol=1e-7)
+    assert_allclose(variance, np.diagonal(spread), rtol=1e-6, atol=1e-7)
+
+
+def test_far_from_the_data_the_prior_returns():
+    x, v, weight, distance = problem()
+    kernel = KERNELS["rbf"]
+    fit = fit_exact(x, v, weight, kernel, distance, max_iter=5, tol=1e-4)
+    mean, variance = exact_moments(
+        np.full((1, 2), 1e4), x, kernel, fit.signal_variance, fit.lengthscale, fit.posterior
+    )
+    assert_allclose(mean, 0.0, atol=1e-12)
+    assert_allclose(variance, fit.signal_variance, rtol=1e-12)
+
+
+def test_an_interrupted_fit_keeps_its_last_iteration():
+    def report(climb):
+        if climb.n_iter == 2:
+            raise KeyboardInterrupt
+
+    x, v, weight, distance = problem()
+    kernel = KERNELS["rbf"]
+    stopped = fit_exact(x, v, weight, kernel, distance, max_iter=9, tol=0.0, report=report)
+    short = fit_exact(x, v, weight, kernel, distance, max_iter=2, tol=0.0)
+    assert stopped.outcome == "interrupted"
+    assert stopped.bounds == short.bounds
+    assert_array_equal(stopped.posterior.alpha, short.posterior.alpha)
+
+
+# Distances and memory
+
+
+@given(seeds)
+def test_squared_distances_are_those_of_differences_and_never_negative(seed):
+    rng = np.random.default_rng(seed)
+    x, other = rng.normal(size=(7, 3)), rng.normal(size=(5, 3))
+    other[0] = x[0]
+    found = squared_distances(x, other)
+    assert np.all(found >= 0)
+    expected = np.sum((x[:, None] - other[None]) ** 2, axis=-1)
+    # Three terms of size |x|² <= 30 or so are rounded.
+    assert_allclose(found, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("n_rows", [1000, 20_000])
+def test_too_many_rows_are_refused_with_the_numbers(monkeypatch, n_rows):
+    needed = 8.0 * exact.MATRICES * n_rows**2
+    monkeypatch.setattr(exact, "available_memory", lambda: needed - 1.0)
+    with pytest.raises(TooManyRowsError) as caught:
+        require_memory(n_rows)
+    message = str(caught.value)
+    assert f"{n_rows} training rows" in message
+    assert f"{needed / 2**30:.1f} GiB" in message
+    assert "RFFGPC or VFFGPC" in message
+    assert isinstance(caught.value, InputError)
+    assert isinstance(caught.value, MemoryError)
+    monkeypatch.setattr(exact, "available_memory", lambda: needed)
+    require_memory(n_rows)
+
+
+def test_a_fit_that_would_not_fit_in_memory_is_refused_before_it_allocates(monkeypatch):
+    monkeypatch.setattr(exact, "available_memory", lambda: 1e3)
+    monkeypatch.setattr(exact, "squared_distances", None)
+    x, v, weight, distance = problem()
+    with pytest.raises(TooManyRowsError):
+        fit_exact(x, v, weight, KERNELS["rbf"], distance, max_iter=1, tol=0.0)
+
+
+def test_the_available_memory_is_a_plausible_number_of_bytes():
+    assert 2**20 < exact.available_memory() < 2**50

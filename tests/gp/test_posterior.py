@@ -1,0 +1,188 @@
+"""The posterior of the weights against dense algebra, its jitter, and its certificate."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from undulatus.errors import NumericalError, UndulatusError
+from undulatus.gp.logistic import expected_sigmoid
+from undulatus.gp.posterior import (
+    JITTER_LADDER,
+    PROBABILITY_PER_VARIANCE,
+    factorise,
+    latent_moments,
+    solve_posterior,
+    variance_root,
+)
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_precision(rng, k, spread=10.0):
+    root = rng.normal(size=(k, k)) * np.sqrt(spread)
+    return root @ root.T + np.eye(k)
+
+
+def indefinite(rng, k, smallest):
+    """A symmetric matrix of mean diagonal near 1 with one negative eigenvalue, ``smallest``."""
+    basis, _ = np.linalg.qr(rng.normal(size=(k, k)))
+    values = np.append(np.full(k - 1, 1.0), smallest)
+    matrix = (basis * values) @ basis.T
+    return (matrix + matrix.T) / 2
+
+
+@given(seeds, st.integers(1, 12))
+def test_the_posterior_is_that_of_dense_algebra(seed, k):
+    rng = np.random.default_rng(seed)
+    precision, projected = random_precision(rng, k), rng.normal(size=k)
+    found = solve_posterior(precision, projected)
+    covariance = np.linalg.inv(precision)
+    mean = covariance @ projected
+    # The precision is I plus a gram of size 10 k: its condition stays near 1e3.
+    assert found.jitter == 0.0
+    assert_allclose(found.mean, mean, rtol=1e-10, atol=1e-12)
+    assert_allclose(found.covariance, covariance, rtol=1e-10, atol=1e-12)
+    assert_allclose(found.second_moment, covariance + np.outer(mean, mean), rtol=1e-10, atol=1e-12)
+    assert_allclose(found.log_determinant, np.linalg.slogdet(precision)[1], rtol=1e-10, atol=1e-10)
+    assert_allclose(found.quadratic, mean @ precision @ mean, rtol=1e-10)
+
+
+@given(seeds)
+def test_the_root_is_the_inverse_of_the_lower_factor(seed):
+    rng = np.random.default_rng(seed)
+    precision = random_precision(rng, 6)
+    factor, jitter = factorise(precision)
+    posterior = solve_posterior(precision, np.ones(6))
+    assert jitter == 0.0
+    assert_array_equal(factor, np.tril(factor))
+    assert_array_equal(posterior.root, np.tril(posterior.root))
+    assert_allclose(factor @ factor.T, precision, rtol=1e-12, atol=1e-12)
+    assert_allclose(posterior.root @ factor, np.eye(6), atol=1e-12)
+
+
+def test_a_matrix_in_single_precision_is_factorised_in_double():
+    matrix = random_precision(np.random.default_rng(0), 5).astype(np.float32)
+    kept = matrix.copy()
+    factor, _ = factorise(matrix)
+    assert factor.dtype == np.float64
+    assert_allclose(factor @ factor.T, matrix.astype(np.float64), rtol=1e-12)
+    assert_array_equal(matrix, kept)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e12])
+@pytest.mark.parametrize("share", JITTER_LADDER[1:])
+def test_jitter_is_the_first_rung_that_suffices_relative_to_the_mean_diagonal(scale, share):
+    # A negative eigenvalue of a third of this rung is mended by it and by no rung below.
+    matrix = scale * indefinite(np.random.default_rng(0), 8, -share / 3)
+    factor, jitter = factorise(matrix)
+    assert_allclose(jitter, share * np.mean(np.diagonal(matrix)), rtol=1e-12)
+    lifted = matrix + jitter * np.eye(8)
+    assert_allclose(factor @ factor.T, lifted, rtol=0, atol=1e-12 * scale)
+
+
+def test_the_posterior_says_how_much_jitter_it_took():
+    matrix = indefinite(np.random.default_rng(0), 8, -1e-7)
+    posterior = solve_posterior(matrix, np.ones(8))
+    assert_allclose(posterior.jitter, 1e-6 * np.mean(np.diagonal(matrix)), rtol=1e-12)
+    assert np.all(np.isfinite(posterior.mean))
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        np.full((3, 3), np.nan),
+        np.diag([1.0, np.nan, 1.0]),
+        np.array([[1.0, np.nan], [np.nan, 1.0]]),
+        np.diag([1.0, np.inf]),
+        -np.eye(3),
+        np.zeros((3, 3)),
+        np.diag([1.0, -1.0, 5.0]),
+    ],
+    ids=["NaN", "NaN on it", "NaN off it", "infinite", "negative", "zero", "indefinite"],
+)
+def test_a_hopeless_matrix_is_a_numerical_error_with_a_remedy(matrix):
+    with pytest.raises(NumericalError, match=f"{len(matrix)} x {len(matrix)}") as caught:
+        factorise(matrix)
+    assert isinstance(caught.value, UndulatusError)
+    assert not isinstance(caught.value, np.linalg.LinAlgError)
+    assert 'precision="double"' in str(caught.value)
+
+
+@given(seeds, st.floats(0.01, 100.0))
+def test_latent_moments_are_those_of_the_posterior(seed, signal_variance):
+    rng = np.random.default_rng(seed)
+    posterior = solve_posterior(random_precision(rng, 6), rng.normal(size=6))
+    z = rng.normal(size=(9, 6))
+    mean, variance = latent_moments(
+        z, posterior.mean, variance_root(posterior, signal_variance, 0.0)
+    )
+    assert_allclose(mean, z @ posterior.mean, rtol=1e-12)
+    assert_allclose(variance, np.diagonal(z @ posterior.covariance @ z.T), rtol=1e-10)
+
+
+@given(seeds, st.floats(0.0, 0.1))
+def test_a_latent_variance_is_never_negative(seed, tolerance):
+    rng = np.random.default_rng(seed)
+    # Eigenvalues over sixteen decades: z'A⁻¹z formed directly would go below zero.
+    basis, _ = np.linalg.qr(rng.normal(size=(8, 8)))
+    precision = (basis * 10.0 ** rng.uniform(0, 16, 8)) @ basis.T
+    posterior = solve_posterior((precision + precision.T) / 2, rng.normal(size=8))
+    z = rng.normal(size=(20, 8))
+    _, variance = latent_moments(z, posterior.mean, variance_root(posterior, 1.0, tolerance))
+    assert np.all(variance >= 0)
+
+
+@given(
+    seeds,
+    st.integers(1, 10),
+    st.floats(0.0, 4.0),
+    st.floats(0.01, 1e3),
+    st.floats(1e-6, 0.1),
+    st.floats(0.0, 50.0),
+)
+def test_no_probability_moves_by_more_than_the_tolerance(
+    seed, k, decades, signal_variance, tolerance, push
+):
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.normal(size=(k, k)))
+    precision = (basis * 10.0 ** rng.uniform(0, decades, k)) @ basis.T
+    posterior = solve_posterior((precision + precision.T) / 2, push * rng.normal(size=k))
+    # Random rows, and the directions of the posterior itself, the worst there are.
+    z = np.vstack([rng.normal(size=(50, k)), basis.T])
+    z *= np.sqrt(signal_variance) / np.linalg.norm(z, axis=1, keepdims=True)
+    exact, kept = (variance_root(posterior, signal_variance, t) for t in (0.0, tolerance))
+    assert kept.shape[1] <= k
+    probabilities = [
+        expected_sigmoid(*latent_moments(z, posterior.mean, root)) for root in (exact, kept)
+    ]
+    assert np.all(np.abs(probabilities[0] - probabilities[1]) <= tolerance + 1e-12)
+
+
+@given(seeds, st.floats(0.5, 2.0))
+def test_the_certificate_holds_where_the_probability_is_steepest(seed, mean):
+    """One direction of a variance that just may be dropped, and the mean for which it counts."""
+    tolerance = 1e-3
+    variance = 0.999 * tolerance / PROBABILITY_PER_VARIANCE
+    assume(variance < 1.0)
+    posterior = solve_posterior(np.array([[1.0 / variance]]), np.array([mean / variance]))
+    root = variance_root(posterior, 1.0, tolerance)
+    assert root.shape == (1, 0)
+    z = np.ones((1, 1))
+    exact = expected_sigmoid(*latent_moments(z, posterior.mean, variance_root(posterior, 1.0)))
+    dropped = expected_sigmoid(*latent_moments(z, posterior.mean, root))
+    assert 0 < abs(exact - dropped)[0] <= tolerance
+
+
+def test_the_steepest_slope_of_probability_in_variance_is_not_understated():
+    mean, variance = np.meshgrid(np.linspace(-10, 10, 4001), np.linspace(1e-6, 5, 50))
+    step = 1e-6
+    up, down = (expected_sigmoid(mean, variance + s * step) for s in (0.5, -0.5))
+    steepest = np.max(np.abs(up - down)) / step
+    assert 0.99 * PROBABILITY_PER_VARIANCE < steepest <= PROBABILITY_PER_VARIANCE
+
+
+def test_a_zero_tolerance_keeps_every_direction():
+    posterior = solve_posterior(random_precision(np.random.default_rng(0), 5), np.ones(5))
+    assert_array_equal(variance_root(posterior, 2.0), posterior.root.T)

@@ -1,0 +1,89 @@
+"""Imports go one way, and each foreign library has its home."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import undulatus
+
+ROOT = Path(undulatus.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+
+MAY_IMPORT = {  # besides itself and `errors`
+    "errors": set(),
+    "tensorfile": set(),
+    "gp": set(),
+    "scenes": set(),
+    "estimators": {"gp", "tensorfile"},
+    "regimes": {"estimators"},
+    "storage": {"gp", "estimators", "regimes", "tensorfile"},
+    "datasets": set(),
+    "products": {"scenes", "estimators", "regimes", "storage", "datasets"},
+    "cli": {"scenes", "estimators", "regimes", "storage", "datasets", "products"},
+    "__init__": {"estimators", "storage"},
+}
+HOME_OF = {
+    "sklearn": {"estimators", "regimes", "storage", "datasets", "products"},
+    "xarray": {"scenes", "products"},
+    "dask": {"scenes", "products", "gp"},
+    "matplotlib": {"products"},
+    "click": {"cli"},
+    "torch": {"gp"},
+}
+ONLY_IN_BLOCKS = {"dask", "threadpoolctl"}
+RUNS_WHAT_IT_READS = {"pickle", "joblib", "dill", "cloudpickle", "marshal", "shelve"}
+
+each_module = pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def layer_of(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports_of(path):
+    """Every name imported in a file, at any depth of it; `from a import b` gives `a.b`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@each_module
+def test_imports_respect_the_layers(path):
+    layer = layer_of(path)
+    for name in imports_of(path):
+        package, *inner = name.split(".")
+        if package == "undulatus":
+            allowed = MAY_IMPORT[layer] | {layer, "errors"}
+            assert inner[0] in allowed, f"{layer} imports {name}"
+        elif package in HOME_OF:
+            assert layer in HOME_OF[package], f"{layer} imports {name}"
+
+
+@each_module
+def test_threads_and_dask_enter_the_mathematics_through_blocks_alone(path):
+    if layer_of(path) == "gp" and path.name != "blocks.py":
+        found = {name.split(".")[0] for name in imports_of(path)}
+        assert not found & ONLY_IN_BLOCKS
+
+
+@each_module
+def test_no_module_imports_a_format_that_runs_what_it_reads(path):
+    found = {name.split(".")[0] for name in imports_of(path)}
+    assert not found & RUNS_WHAT_IT_READS
+
+
+def test_the_classifiers_load_without_the_libraries_of_the_earth_observation_half():
+    code = (
+        "import sys\n"
+        "from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model\n"
+        "print(*sys.modules, sep='\\n')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in run.stdout.split()}
+    assert not loaded & {"xarray", "dask", "matplotlib", "click", "rich", "torch"}
