@@ -1,6 +1,7 @@
 # Every target makes its own environment in .venv and installs what it needs.
 PYTHON ?= python3
 VENV := .venv
+BENCH_VENV := .venv-bench
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -39,8 +40,19 @@ format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+$(BENCH_VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable . gpytorch lightgbm rfflearn matplotlib
+	touch $@
+
+bench: $(BENCH_VENV)/.ready ## ours and the peers on the same data; QUICK=1 for a short run
+	$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(QUICK),--quick)
+
 docs: $(VENV)/.docs ## the documentation, in docs/_build/html
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html
 
 clean:
-	rm -rf $(VENV) docs/_build docs/api
+	rm -rf $(VENV) $(BENCH_VENV) docs/_build docs/api

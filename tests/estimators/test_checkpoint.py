@@ -9,16 +9,18 @@ from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import ModelFileError
 from undulatus.estimators.checkpoint import Checkpoint
 from undulatus.estimators.progress import ProgressLine
-from undulatus.gp.ascent import Climb
-from undulatus.gp.variational import Progress, Start
+from undulatus.gp.variational import BatchState
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 MODELS = {
     "RFFGPC": RFFGPC(8, solver="batch", max_iter=5, tol=0.0, random_state=1),
     "VFFGPC": VFFGPC(6, solver="batch", max_iter=5, tol=0.0, random_state=1),
+    "stochastic RFFGPC": RFFGPC(8, solver="stochastic", max_iter=5, tol=0.0, random_state=1),
+    "stochastic VFFGPC": VFFGPC(6, solver="stochastic", max_iter=5, tol=0.0, random_state=1),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
+each_batch_model = pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC"])
 
 
 def model(name, **params):
@@ -33,7 +35,7 @@ def assert_same_model(one, other, X):
 
 
 def fit_and_interrupt(fitted, X, y, after):
-    def call(self, step, bound):
+    def call(self, step, state):
         if step == after:
             raise KeyboardInterrupt
 
@@ -50,44 +52,53 @@ class Killed(BaseException):
 # In the file
 
 
-def some_progress(dtype=np.float64):
+def some_state(dtype=np.float64):
     rng = np.random.default_rng(0)
-    start = Start(rng.normal(size=(3, 2)), 1.25, 0.75)
-    climb = Climb(rng.normal(size=7), (-3.5, -2.25), "max_iter")
-    return Progress(start, climb, rng.random(11).astype(dtype))
+    return BatchState(
+        unit_frequencies=rng.normal(size=(3, 2)),
+        lengthscale=1.25,
+        signal_variance=0.75,
+        theta=rng.normal(size=7),
+        bounds=np.array([-3.5, -2.25]),
+        xi=rng.random(11).astype(dtype),
+        outcome="max_iter",
+    )
+
+
+def checkpoint(path, mark="mark"):
+    return Checkpoint(path, mark, BatchState)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_was_saved_is_loaded_bit_for_bit(tmp_path, dtype):
-    progress = some_progress(dtype)
-    Checkpoint(tmp_path / "state", "mark").save(progress)
-    found = Checkpoint(tmp_path / "state", "mark").load()
-    assert_array_equal(found.start.unit_frequencies, progress.start.unit_frequencies)
-    assert found.start.lengthscale == 1.25
-    assert found.start.signal_variance == 0.75
-    assert_array_equal(found.climb.theta, progress.climb.theta)
-    assert found.climb.bounds == (-3.5, -2.25)
-    assert found.climb.outcome == "max_iter"
-    assert found.xi.dtype == dtype
-    assert_array_equal(found.xi, progress.xi)
+    state = some_state(dtype)
+    checkpoint(tmp_path / "state").save(state)
+    found = checkpoint(tmp_path / "state").load()
+    assert isinstance(found, BatchState)
+    for name, value in vars(state).items():
+        if isinstance(value, np.ndarray):
+            assert getattr(found, name).dtype == value.dtype
+            assert_array_equal(getattr(found, name), value)
+        else:
+            assert getattr(found, name) == value
 
 
 def test_without_a_file_there_is_nothing_to_go_on_from(tmp_path):
-    assert Checkpoint(tmp_path / "state", "mark").load() is None
+    assert checkpoint(tmp_path / "state").load() is None
 
 
 def test_the_state_of_another_fit_is_not_gone_on_from(tmp_path):
-    Checkpoint(tmp_path / "state", "one").save(some_progress())
+    checkpoint(tmp_path / "state", "one").save(some_state())
     with pytest.warns(UserWarning, match=r"state belongs to other data or settings"):
-        assert Checkpoint(tmp_path / "state", "other").load() is None
+        assert checkpoint(tmp_path / "state", "other").load() is None
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
     path = tmp_path / "state"
-    Checkpoint(path, "mark").save(some_progress())
+    checkpoint(path).save(some_state())
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ModelFileError, match="state"):
-        Checkpoint(path, "mark").load()
+        checkpoint(path).load()
 
 
 # In a fit
@@ -114,7 +125,7 @@ def test_killed_and_continued_is_the_uninterrupted_fit(name, clouds, tmp_path, m
     whole = model(name).fit(X, y)
     path = tmp_path / "state"
 
-    def call(self, step, bound):
+    def call(self, step, state):
         if step == 2:
             raise Killed
 
@@ -125,7 +136,7 @@ def test_killed_and_continued_is_the_uninterrupted_fit(name, clouds, tmp_path, m
     assert_same_model(model(name, checkpoint=path).fit(X, y), whole, X)
 
 
-@each_model
+@each_batch_model
 def test_a_fit_may_be_continued_with_more_iterations_and_other_threads(name, clouds, tmp_path):
     X, y = clouds
     whole = model(name).fit(X, y)
@@ -188,6 +199,14 @@ def test_a_random_fit_is_not_continued_by_a_learned_one(clouds, tmp_path):
     model("RFFGPC", n_frequencies=6, max_iter=2, checkpoint=path).fit(X, y)
     with pytest.warns(UserWarning, match="starts from the beginning"):
         model("VFFGPC", checkpoint=path).fit(X, y)
+
+
+def test_a_batch_fit_is_not_continued_by_a_stochastic_one(clouds, tmp_path):
+    X, y = clouds
+    path = tmp_path / "state"
+    model("RFFGPC", max_iter=2, checkpoint=path).fit(X, y)
+    with pytest.warns(UserWarning, match="starts from the beginning"):
+        model("stochastic RFFGPC", checkpoint=path).fit(X, y)
 
 
 def test_after_starting_anew_the_file_belongs_to_the_new_fit(clouds, tmp_path):

@@ -143,7 +143,7 @@ def test_an_interrupt_keeps_the_iterations_that_are_done(moons, monkeypatch):
     X, y = moons
     short = GPC(max_iter=2, tol=0.0).fit(X, y)
 
-    def call(self, step, bound):
+    def call(self, step, state):
         if step == 2:
             raise KeyboardInterrupt
 

@@ -53,10 +53,21 @@ def test_progress_goes_to_standard_error_a_line_an_iteration(name, moons, capsys
     assert all(line.startswith(f"{name}: step") for line in lines)
 
 
+def test_the_stochastic_solver_tells_its_iterations_and_its_exact_passes(moons, capsys):
+    fitted = RFFGPC(4, solver="stochastic", max_iter=2, random_state=0, verbose=2).fit(*moons)
+    lines = capsys.readouterr().err.splitlines()
+    steps = [line for line in lines if "RFFGPC: step" in line]
+    passes = [line for line in lines if "RFFGPC: exact pass" in line]
+    assert len(steps) == fitted.n_iter_ == 2
+    assert all("held-back NLL" in line for line in steps)
+    assert steps + passes == lines
+    assert len(passes) == len(fitted.bound_history_) - 1
+
+
 def test_a_line_tells_step_bound_and_time(capsys, clock):
     line = ProgressLine("VFFGPC", 2, 10)
     clock[0] += 6.0
-    line(2, -1234.5678)
+    line(2, "bound -1234.57")
     line.close()
     told = capsys.readouterr().err
     # Two steps took 6 s, so eight take 24 s.
@@ -65,13 +76,20 @@ def test_a_line_tells_step_bound_and_time(capsys, clock):
     )
 
 
+def test_a_note_tells_what_is_done_after_the_last_step(capsys, clock):
+    line = ProgressLine("VFFGPC", 2, 10)
+    clock[0] += 6.0
+    line.note("exact pass 3")
+    assert capsys.readouterr().err == "VFFGPC: exact pass 3, 6 s elapsed\n"
+
+
 @pytest.mark.usefixtures("clock")
 def test_on_a_terminal_one_line_is_rewritten(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     line = ProgressLine("GPC", 1, 3)
-    line(1, -3.0)
-    line(2, -2.0)
+    line(1, "bound -3")
+    line(2, "bound -2")
     line.close()
     told = terminal.getvalue()
     assert told.count("\r") == 2
@@ -84,8 +102,8 @@ def test_a_terminal_gets_a_line_an_iteration_when_asked_twice(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     line = ProgressLine("GPC", 2, 3)
-    line(1, -3.0)
-    line(2, -2.0)
+    line(1, "bound -3")
+    line(2, "bound -2")
     line.close()
     assert terminal.getvalue().count("\n") == 2
     assert "\r" not in terminal.getvalue()
@@ -95,6 +113,7 @@ def test_a_silent_line_writes_nothing_even_on_a_terminal(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     line = ProgressLine("GPC", 0, 3)
-    line(1, -3.0)
+    line(1, "bound -3")
+    line.note("exact pass 1")
     line.close()
     assert terminal.getvalue() == ""

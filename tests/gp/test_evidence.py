@@ -129,7 +129,7 @@ def test_tightening_never_lowers_the_bound(seed, weighted):
 
 def test_a_second_moment_that_rounds_below_zero_gives_no_negative_root():
     z = np.array([[1.0, 0.0]])
-    assert tight_xi(z, np.array([[-1e-18, 0.0], [0.0, 1.0]]))[0] == 0.0
+    assert tight_xi(z, z @ np.array([[-1e-18, 0.0], [0.0, 1.0]]))[0] == 0.0
 
 
 # Gradients

@@ -1,4 +1,4 @@
-"""RFF-GPC and VFF-GPC in feature space: ascent, settling, starting, resuming."""
+"""RFF-GPC and VFF-GPC in feature space: the evidence, the ascent, and going on from a state."""
 
 from dataclasses import replace
 
@@ -9,19 +9,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.gp import variational
-from undulatus.gp.ascent import Climb
 from undulatus.gp.blocks import Pixels, Standardisation
-from undulatus.gp.evidence import accumulate, log_variance_gradient, tighten
+from undulatus.gp.evidence import accumulate
+from undulatus.gp.settling import Start, settle
 from undulatus.gp.variational import (
-    LENGTHSCALE_SHARES,
-    SETTLE_PASSES,
-    VARIANCE_LIMITS,
+    BatchState,
     FourierEvidence,
-    Progress,
-    Start,
-    choose_start,
+    draw_sample,
     fit_batch,
-    settle,
+    fit_stochastic,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -107,86 +103,6 @@ def test_tightening_changes_what_the_value_is_taken_at(learn_frequencies):
     assert evidence.value_and_gradient(theta)[0] == tight
 
 
-# Settling
-
-
-@given(seed=seeds, signal_variance=st.floats(1e-3, 1e3))
-@settings(max_examples=20)
-def test_settling_never_lowers_the_bound(seed, signal_variance):
-    pixels, start = some_pixels(seed), some_start(seed)
-    xi = np.ones(pixels.n_rows)
-    settled = settle(pixels, start.at[0], signal_variance, xi, passes=10)
-    slack = 1e-10 * np.abs(settled.bounds).max()
-    assert np.all(np.diff(settled.bounds) >= -slack)
-
-
-def test_settling_hands_out_the_posterior_and_bound_at_its_own_xi():
-    pixels, start = some_pixels(), some_start()
-    xi = np.ones(pixels.n_rows)
-    settled = settle(pixels, start.at[0], 1.0, xi, passes=5)
-    statistics = accumulate(pixels, start.at[0], settled.signal_variance, xi)
-    # The last statistics were rescaled rather than summed anew: rounding.
-    assert_allclose(settled.posterior.mean, statistics.posterior().mean, rtol=1e-9, atol=1e-12)
-    assert_allclose(settled.bounds[-1], statistics.bound(statistics.posterior()), rtol=1e-12)
-
-
-def test_settling_long_enough_reaches_a_stationary_point():
-    pixels, start = some_pixels(), some_start()
-    xi = np.ones(pixels.n_rows)
-    settled = settle(pixels, start.at[0], 1.0, xi, passes=2000, tol=0.0)
-    # In ξ: one more update moves nothing; in γ: no slope left (the search resolves 1e-5).
-    again = xi.copy()
-    tighten(pixels, start.at[0], settled.signal_variance, settled.posterior, again)
-    assert_allclose(again, xi, rtol=1e-3)
-    assert abs(log_variance_gradient(settled.posterior)) < 1e-2
-
-
-def test_the_signal_variance_stays_within_its_limits():
-    # Labels that a single wave separates: the bound grows with γ for ever.
-    x = np.linspace(-1.4, 1.4, 30)[:, None]
-    plain = Standardisation(np.zeros(1), np.ones(1))
-    pixels = Pixels(x, x[:, 0] > 0, None, plain, np.dtype(np.float64), 64)
-    settled = settle(pixels, np.ones((1, 1)), 1.0, np.ones(30), passes=300)
-    assert VARIANCE_LIMITS[0] <= settled.signal_variance <= VARIANCE_LIMITS[1]
-    assert np.all(np.isfinite(settled.posterior.mean))
-
-
-# Starting
-
-
-def test_the_start_is_the_share_of_the_distance_with_the_best_bound():
-    pixels, unit = some_pixels(n=100), some_start().unit_frequencies
-    distance = 2.0
-    found = choose_start(pixels, unit, distance, np.random.default_rng(0))
-    bounds = {}
-    for share in LENGTHSCALE_SHARES:
-        xi = np.ones(pixels.n_rows)
-        tried = settle(
-            pixels, unit / (share * distance), 1.0, xi, passes=variational.SEARCH_PASSES
-        )
-        bounds[share * distance] = (tried.bounds[-1], tried.signal_variance)
-    best = max(bounds, key=lambda lengthscale: bounds[lengthscale][0])
-    assert (found.lengthscale, found.signal_variance) == (best, bounds[best][1])
-    assert_array_equal(found.unit_frequencies, unit)
-
-
-def test_the_start_is_sought_on_a_subset_of_many_pixels(monkeypatch):
-    monkeypatch.setattr(variational, "SEARCH_ROWS", 40)
-    seen = []
-    original = Pixels.take
-
-    def take(self, chosen):
-        seen.append(chosen)
-        return original(self, chosen)
-
-    monkeypatch.setattr(Pixels, "take", take)
-    pixels = some_pixels(n=100)
-    choose_start(pixels, some_start().unit_frequencies, 2.0, np.random.default_rng(0))
-    (chosen,) = seen
-    assert len(np.unique(chosen)) == 40
-    assert_array_equal(chosen, np.sort(chosen))
-
-
 # Fitting
 
 
@@ -230,18 +146,36 @@ def test_learned_frequencies_raise_the_bound_above_random_ones():
     assert learned.bounds[-1] > random.bounds[-1]
 
 
+@pytest.fixture
+def last_xi(monkeypatch):
+    """ξ as the last passes over the pixels left it."""
+    kept = {}
+
+    def keep(pixels, frequencies, signal_variance, xi, **options):
+        settled = settle(pixels, frequencies, signal_variance, xi, **options)
+        kept["xi"] = xi
+        return settled
+
+    monkeypatch.setattr(variational, "settle", keep)
+    return kept
+
+
+def assert_posterior_of_all_pixels(fit, pixels, xi):
+    statistics = accumulate(pixels, fit.frequencies, fit.signal_variance, xi)
+    posterior = statistics.posterior()
+    # The last statistics were rescaled to the last γ rather than summed anew: rounding.
+    assert_allclose(fit.bounds[-1], statistics.bound(posterior), rtol=1e-12)
+    assert_allclose(fit.posterior.mean, posterior.mean, rtol=1e-10, atol=1e-12)
+    assert_allclose(fit.posterior.covariance, posterior.covariance, rtol=1e-10, atol=1e-12)
+
+
 @both_methods
-def test_the_posterior_handed_out_is_the_one_at_the_bound_handed_out(learn_frequencies):
+def test_the_posterior_handed_out_is_the_one_at_the_bound_handed_out(learn_frequencies, last_xi):
     pixels = some_pixels()
     fit = fit_batch(
         pixels, some_start(), learn_frequencies=learn_frequencies, max_iter=20, tol=1e-5
     )
-    # Near ξ's optimum, a further tightening changes next to nothing (tol 1e-6 of the bound).
-    xi = np.ones(pixels.n_rows)
-    settled = settle(
-        pixels, fit.frequencies, fit.signal_variance, xi, passes=10 * SETTLE_PASSES, tol=0.0
-    )
-    assert_allclose(fit.bounds[-1], settled.bounds[-1], rtol=0, atol=0.05)
+    assert_posterior_of_all_pixels(fit, pixels, last_xi["xi"])
 
 
 @both_methods
@@ -268,13 +202,13 @@ def test_threads_do_not_change_a_bit_of_a_fit(learn_frequencies, threads):
 def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(learn_frequencies, dtype):
     pixels, start, kept = some_pixels(dtype=dtype), some_start(), []
 
-    def keep(progress):
-        kept.append(replace(progress, xi=progress.xi.copy()))
+    def keep(state):
+        kept.append(replace(state, xi=state.xi.copy()))
 
     options = {"learn_frequencies": learn_frequencies, "max_iter": 6, "tol": 0.0}
     whole = fit_batch(pixels, start, report=keep, **options)
-    for progress in kept[:-1:2]:
-        rest = fit_batch(pixels, start, resume=progress, **options)
+    for state in kept[:-1:2]:
+        rest = fit_batch(pixels, start, resume=state, **options)
         assert rest.bounds == whole.bounds
         assert_array_equal(rest.frequencies, whole.frequencies)
         assert_array_equal(rest.posterior.mean, whole.posterior.mean)
@@ -284,14 +218,23 @@ def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(learn_frequencies, d
 def test_resuming_leaves_the_state_it_was_given_alone():
     pixels, start = some_pixels(), some_start()
     evidence = FourierEvidence(pixels, start, True, np.ones(pixels.n_rows))
-    progress = Progress(start, Climb(evidence.theta, ()), np.ones(pixels.n_rows))
-    fit_batch(pixels, start, learn_frequencies=True, max_iter=1, tol=0.0, resume=progress)
-    assert_array_equal(progress.xi, np.ones(pixels.n_rows))
+    state = BatchState(
+        start.unit_frequencies,
+        start.lengthscale,
+        start.signal_variance,
+        evidence.theta,
+        np.empty(0),
+        np.ones(pixels.n_rows),
+        "max_iter",
+    )
+    fit_batch(pixels, start, learn_frequencies=True, max_iter=1, tol=0.0, resume=state)
+    assert_array_equal(state.xi, np.ones(pixels.n_rows))
+    assert_array_equal(state.theta, evidence.theta)
 
 
-def test_an_interrupted_fit_settles_at_the_last_finished_iteration():
-    def report(progress):
-        if progress.climb.n_iter == 2:
+def test_an_interrupted_fit_ends_at_the_last_finished_iteration():
+    def report(state):
+        if state.n_iter == 2:
             raise KeyboardInterrupt
 
     options = {"learn_frequencies": True, "tol": 0.0}
@@ -299,9 +242,11 @@ def test_an_interrupted_fit_settles_at_the_last_finished_iteration():
     stopped = fit_batch(pixels, start, max_iter=10, report=report, **options)
     short = fit_batch(pixels, start, max_iter=2, **options)
     assert stopped.outcome == "interrupted"
-    assert stopped.bounds == short.bounds
+    assert stopped.n_iter == 2
+    assert stopped.bounds[:2] == short.bounds[:2]
     assert_array_equal(stopped.frequencies, short.frequencies)
-    assert_array_equal(stopped.posterior.mean, short.posterior.mean)
+    # One more look at the data for the posterior, none to tighten it: the bound stays.
+    assert_allclose(stopped.bounds[-1], stopped.bounds[-2], rtol=1e-12)
 
 
 def test_the_outcome_says_why_the_fit_stopped():
@@ -320,3 +265,101 @@ def test_single_precision_follows_double():
     assert fits[1].posterior.mean.dtype == np.float64
     # Both stop within a tenth of 1e-5 x (|bound| + 100) a step of the same maximum.
     assert_allclose(fits[1].bounds[-1], fits[0].bounds[-1], rtol=1e-3)
+
+
+# On minibatches
+
+
+def minibatches(pixels, start=None, seed=0, **options):
+    defaults = {"learn_frequencies": True, "batch_size": 64, "max_iter": 3, "tol": 0.0}
+    rng = np.random.default_rng(seed)
+    return fit_stochastic(pixels, start or some_start(), rng=rng, **(defaults | options))
+
+
+@both_methods
+def test_exact_passes_end_a_stochastic_fit_and_never_lower_the_bound(learn_frequencies):
+    pixels, passes = some_pixels(n=300), []
+    fit = minibatches(
+        pixels,
+        learn_frequencies=learn_frequencies,
+        report_pass=lambda done, bound: passes.append((done, bound)),
+    )
+    assert np.all(np.diff(fit.bounds) >= -1e-10 * np.abs(fit.bounds).max())
+    assert [bound for _, bound in passes] == list(fit.bounds[: len(passes)])
+    assert [done for done, _ in passes] == list(range(1, len(passes) + 1))
+
+
+@both_methods
+def test_the_posterior_of_a_stochastic_fit_is_that_of_all_pixels(learn_frequencies, last_xi):
+    pixels = some_pixels(n=300)
+    fit = minibatches(pixels, learn_frequencies=learn_frequencies)
+    assert_posterior_of_all_pixels(fit, pixels, last_xi["xi"])
+
+
+def test_a_stochastic_fit_of_random_frequencies_keeps_their_directions():
+    start = some_start()
+    fit = minibatches(some_pixels(n=300), start, learn_frequencies=False)
+    assert_allclose(fit.frequencies, start.unit_frequencies / fit.lengthscale, rtol=1e-10)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_do_not_change_a_bit_of_a_stochastic_fit(threads):
+    one, other = (
+        minibatches(some_pixels(n=1500, threads=t, rows_per_block=256), batch_size=1200)
+        for t in (1, threads)
+    )
+    assert one.bounds == other.bounds
+    assert one.held_back_losses == other.held_back_losses
+    assert_array_equal(one.frequencies, other.frequencies)
+    assert_array_equal(one.posterior.mean, other.posterior.mean)
+
+
+def test_a_resumed_stochastic_fit_is_the_uninterrupted_one_bit_for_bit():
+    pixels, kept = some_pixels(n=300), []
+    whole = minibatches(pixels, report=kept.append)
+    assert [walk.n_iter for walk in kept] == [1, 2, 3]
+    for walk in kept:
+        rest = minibatches(pixels, resume=walk)
+        assert rest.bounds == whole.bounds
+        assert rest.held_back_losses == whole.held_back_losses
+        assert_array_equal(rest.posterior.mean, whole.posterior.mean)
+
+
+def test_an_interrupted_stochastic_fit_still_sees_all_pixels_once():
+    def report(walk):
+        if walk.n_iter == 2:
+            raise KeyboardInterrupt
+
+    pixels = some_pixels(n=300)
+    stopped = minibatches(pixels, max_iter=10, report=report)
+    assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
+    assert len(stopped.bounds) == 1
+    assert np.all(np.isfinite(stopped.posterior.mean))
+
+
+# The sample that frequencies are learned on
+
+
+def test_few_pixels_in_memory_are_their_own_sample():
+    pixels = some_pixels(n=50)
+    assert draw_sample(pixels, np.random.default_rng(0)) is pixels
+
+
+def test_many_pixels_are_sampled_in_order_and_without_repeats(monkeypatch):
+    monkeypatch.setattr(variational, "SAMPLE_ROWS", 200)
+    pixels = some_pixels(n=1000)
+    sample = draw_sample(pixels, np.random.default_rng(0))
+    rows = {tuple(row): i for i, row in enumerate(pixels.rows)}
+    found = [rows[tuple(row)] for row in sample.rows]
+    # Draws that fall in the same row are one: a tenth or so of 200 from 1,000.
+    assert 150 < len(found) <= 200
+    assert found == sorted(set(found))
+    # As likely early as late: the mean of 180 uniform draws, standard error 289/13 = 22.
+    assert abs(np.mean(found) - 499.5) < 5 * 22
+    assert_array_equal(sample.positive, pixels.positive[found])
+
+
+def test_the_bytes_of_a_sample_are_limited_too(monkeypatch):
+    monkeypatch.setattr(variational, "SAMPLE_BYTES", 100 * 2 * 4)
+    sample = draw_sample(some_pixels(n=1000, d=2), np.random.default_rng(0))
+    assert sample.n_rows <= 100

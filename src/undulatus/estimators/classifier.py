@@ -10,18 +10,25 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.rows import column_namer, validate_rows
-from undulatus.gp.blocks import Standardisation, Summary, map_blocks, require_finite, summarise
+from undulatus.gp.blocks import (
+    Standardisation,
+    Summary,
+    map_blocks,
+    read_rows,
+    require_finite,
+    summarise,
+)
+from undulatus.gp.logistic import expected_sigmoid
 
 Array = npt.NDArray[Any]
 
@@ -99,8 +106,9 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
         if weight is not None:
             used = weight > 0
             if not used.all():
-                # Rows of no weight are as good as absent, except that they must be in memory.
-                rows, positive, weight = np.asarray(rows[used]), positive[used], weight[used]
+                # Rows of no weight are as good as absent.
+                rows = read_rows(rows, np.flatnonzero(used), QUANTILE_ROWS)
+                positive, weight = positive[used], weight[used]
             if len(np.unique(positive)) < 2:
                 raise InputError(
                     f"{type(self).__name__} needs rows of both classes, but only one class "
@@ -134,10 +142,10 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
             )
         if labels.dtype.kind == "f" and not np.isfinite(labels).all():
             raise InputError("Input y contains NaN or infinity. Drop the rows without a label.")
-        check_classification_targets(labels)
-        if type_of_target(labels) not in ("binary", "multiclass") or labels.ndim != 1:
-            raise InputError(f"Unknown label type: y must hold one class a row, got {labels!r}.")
-        self.classes_, index = np.unique(labels, return_inverse=True)
+        if labels.ndim != 1:
+            raise InputError(f"Unknown label type: y must be 1-D, got shape {labels.shape}.")
+        self.classes_ = _distinct(labels)
+        check_classification_targets(self.classes_)
         if len(self.classes_) > 2:
             raise InputError(
                 "Only binary classification is supported. The type of the target is multiclass "
@@ -148,7 +156,7 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
                 f"{type(self).__name__} needs two classes to separate, but y holds one class "
                 f"only: {self.classes_[0]!r}."
             )
-        return np.asarray(index == 1)
+        return np.asarray(labels == self.classes_[1])
 
     def _weigh(
         self, sample_weight: Any, rows: Any, positive: Array
@@ -214,8 +222,12 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
 
     def decision_function(self, X: Any) -> Array:
         """Return the latent mean, (n,): positive where the second class is likelier."""
-        (mean,) = self._by_blocks(X, lambda: self._latent_mean(), 1)
-        return mean + self._prior_shift
+
+        def build() -> Callable[[Array], tuple[Array, ...]]:
+            mean = self._latent_mean()
+            return lambda x: (mean(x) + self._prior_shift,)
+
+        return self._by_blocks(X, build, 1)[:, 0]
 
     def predict(self, X: Any) -> Array:
         """Return the likelier class of each row, (n,)."""
@@ -224,44 +236,70 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
 
     def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return the mean and variance of the latent function at each row, (n,) each."""
-        mean, variance = self._by_blocks(X, lambda: self._latent_moments(), 2)
-        return mean + self._prior_shift, variance
+
+        def build() -> Callable[[Array], tuple[Array, ...]]:
+            moments = self._latent_moments()
+
+            def shifted(x: Array) -> tuple[Array, Array]:
+                mean, variance = moments(x)
+                return mean + self._prior_shift, variance
+
+            return shifted
+
+        both = self._by_blocks(X, build, 2)
+        return both[:, 0], both[:, 1]
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class, (n, 2), in the order of ``classes_``."""
-        mean, variance = self.latent_mean_and_variance(X)
-        # Each column from its own sigmoid: 1 - p would round a tiny probability away.
-        argument = mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
-        return np.column_stack([expit(-argument), expit(argument)])
+
+        def build() -> Callable[[Array], tuple[Array, ...]]:
+            moments = self._latent_moments()
+
+            def probabilities(x: Array) -> tuple[Array, Array]:
+                mean, variance = (moment.astype(np.float64) for moment in moments(x))
+                # Each column from its own sigmoid: 1 - p would round a tiny probability away.
+                mean += self._prior_shift
+                return expected_sigmoid(-mean, variance), expected_sigmoid(mean, variance)
+
+            return probabilities
+
+        return self._by_blocks(X, build, 2)
 
     def _by_blocks(
-        self, X: Any, build: Callable[[], Callable[[Array], Any]], n_outputs: int
-    ) -> list[Array]:
+        self, X: Any, build: Callable[[], Callable[[Array], tuple[Array, ...]]], width: int
+    ) -> Array:
+        """Return a function of standardised rows, evaluated block by block, (n, width)."""
         check_is_fitted(self)
         with as_input_errors():
             rows = validate_rows(self, X, reset=False)
         columns, evaluate = column_namer(self), build()
         dtype, rows_per_block, threads = self._block_plan()
-        outputs = [np.empty(rows.shape[0]) for _ in range(n_outputs)]
+        output = np.empty((rows.shape[0], width), order="F")
 
         def part(block: slice) -> None:
             raw = np.asarray(rows[block])
             require_finite(raw, columns, block.start)
             x = self.standardisation_(raw, dtype)
             self._check_reach(x, block.start)
-            values = evaluate(x)
-            for output, value in zip(outputs, values if n_outputs > 1 else (values,), strict=True):
-                output[block] = value
+            for column, values in enumerate(evaluate(x)):
+                output[block, column] = values
 
         for _ in map_blocks(part, rows.shape[0], rows_per_block, threads):
             pass
-        return outputs
+        return output
 
     def _start_again(self) -> Self:
         """Forget what the last fit left, so that a failed fit leaves no half-fitted model."""
         for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
             delattr(self, name)
         return self
+
+
+def _distinct(labels: Array) -> Array:
+    """Return the sorted distinct labels; memory does not grow with their number."""
+    chunk = 1_000_000
+    found = [np.unique(labels[i : i + chunk]) for i in range(0, len(labels), chunk)]
+    return np.unique(np.concatenate(found))
 
 
 def _class_shares(positive: Array, weight: Array | None) -> tuple[float, float]:
@@ -315,7 +353,8 @@ def _standardise(summary: Summary, wanted: bool) -> Standardisation:
 
 
 def _quantiles(rows: Any, summary: Summary) -> Array:
-    step = -(-rows.shape[0] // QUANTILE_ROWS)
-    found = np.quantile(np.asarray(rows[::step], dtype=np.float64), QUANTILES, axis=0)
+    chosen = np.arange(0, rows.shape[0], -(-rows.shape[0] // QUANTILE_ROWS))
+    some = read_rows(rows, chosen, QUANTILE_ROWS).astype(np.float64)
+    found = np.quantile(some, QUANTILES, axis=0)
     found[0], found[-1] = summary.low, summary.high
     return np.asarray(found)

@@ -39,8 +39,8 @@ DOUBLE_ROWS = 30_000
 
 BATCH_ROWS = 10_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
-LEARNING_SHARE = 0.5
-"""Share of the best lengthscale of a subset from which frequencies are learned on all data."""
+LEARNING_SHARE = 0.25
+"""Share of a random kernel's best lengthscale from which frequencies are learned."""
 
 
 class FourierGPC(BinaryGaussianProcess):
@@ -153,7 +153,7 @@ class FourierGPC(BinaryGaussianProcess):
             return choose_start(pixels, unit, distance, rng)
         start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
         if self._learns_frequencies:
-            # All the data resolve finer structure than the subset that was searched.
+            # Frequencies that move reach finer structure than random ones afford to start with.
             return replace(start, lengthscale=LEARNING_SHARE * start.lengthscale)
         return start
 

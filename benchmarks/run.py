@@ -1,0 +1,119 @@
+"""Everyone on every task, one after the other, each in a process of its own.
+
+    python -m benchmarks.run [--quick]
+
+Writes ``benchmarks/results/benchmark.json`` (``quick.json``), a table and plots.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import CONTENDERS, CURVES
+from benchmarks.report import write_report
+from benchmarks.tasks import TASKS
+
+RESULTS = Path(__file__).parent / "results"
+QUICK_ROWS = 20_000
+QUICK_CONTENDERS = (
+    *("VFF-GPC D=100", "RFF-GPC D=200", "LightGBM 300", "HistGradientBoosting"),
+    *("RBFSampler 400 + logistic", "GPyTorch SVGP M=400"),
+)
+ONLY = {"VFF-GPC D=500": ("sentinel2",)}
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what the figures depend on."""
+    model = platform.processor()
+    with open("/proc/cpuinfo") as lines:
+        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
+    packages = ("numpy", "scipy", "scikit-learn", "lightgbm", "torch", "gpytorch", "rfflearn")
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def run_module(module: str, *arguments: str) -> dict[str, Any]:
+    """Return the JSON that a module prints last, or what went wrong."""
+    cores = str(len(os.sched_getaffinity(0)))
+    limits = {f"{name}_NUM_THREADS": cores for name in ("OMP", "OPENBLAS", "MKL")}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **limits},
+    )
+    if done.returncode != 0:
+        return {"failed": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def trials(quick: bool) -> list[tuple[str, str, float]]:
+    """Return task, contender and effort of each trial: full efforts first, then the curves."""
+    names = QUICK_CONTENDERS if quick else tuple(CONTENDERS)
+    full = [(task, who, 1.0) for task in TASKS for who in names if task in ONLY.get(who, TASKS)]
+    curve_tasks = ("sentinel2",) if quick else ("sentinel2", "covertype")
+    curves = [
+        (task, who, share)
+        for task in curve_tasks
+        for who in names
+        for share in CURVES.get(who, ())
+    ]
+    return full + curves
+
+
+def main(quick: bool) -> None:
+    """Run all trials and write the results as they come."""
+    RESULTS.mkdir(exist_ok=True)
+    name = "quick" if quick else "benchmark"
+    began = time.monotonic()
+    found: dict[str, Any] = {"machine": describe_machine(), "quick": quick, "trials": []}
+    plan = trials(quick)
+    for number, (task, who, effort) in enumerate(plan, 1):
+        rows = QUICK_ROWS if quick else 0
+        result = run_module("benchmarks.trial", task, who, str(effort), str(rows))
+        found["trials"].append({"task": task, "contender": who, "effort": effort, **result})
+        said = result.get("failed") or (
+            f"NLL {result.get('nll', float('nan')):.4f}, accuracy {result['accuracy']:.4f}, "
+            f"fit {result['fit_seconds']:.1f} s"
+        )
+        print(
+            f"[{number}/{len(plan)}, {time.monotonic() - began:.0f} s] "
+            f"{task}, {who}, effort {effort}: {said}",
+            flush=True,
+        )
+    print("kernels ...", flush=True)
+    found["kernels"] = run_module("benchmarks.kernels", *(["quick"] if quick else []))
+    print("memory ...", flush=True)
+    sizes = (
+        ((200_000, 4, "stochastic"),)
+        if quick
+        else (
+            (2_000_000, 2, "batch"),
+            (20_000_000, 20, "stochastic"),
+        )
+    )
+    found["memory"] = [run_module("benchmarks.memory", *map(str, size)) for size in sizes]
+    found["minutes"] = (time.monotonic() - began) / 60.0
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1))
+    for path in write_report(found, RESULTS, name):
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main(quick="--quick" in sys.argv[1:])

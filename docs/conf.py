@@ -1,0 +1,20 @@
+"""Sphinx settings."""
+
+from importlib.metadata import version
+
+project = "undulatus"
+author = "the undulatus developers"
+release = version("undulatus")
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+autosummary_generate = True
+autodoc_default_options = {"members": True, "inherited-members": False}
+html_theme = "furo"
+exclude_patterns = ["_build"]

