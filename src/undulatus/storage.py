@@ -231,7 +231,10 @@ def _decode(value: Any) -> Any:
         return value
     if "pairs" in value:
         return {_decode(key): _decode(item) for key, item in value["pairs"]}
-    dtype = np.dtype(value["dtype"])
+    try:
+        dtype = np.dtype(value["dtype"])
+    except SyntaxError as error:
+        raise ValueError(f"dtype {value['dtype']!r} in the header") from error
     if dtype.kind not in "biufUO":
         raise ValueError(f"dtype {dtype} in the header")
     array = np.array(value["array"], dtype=dtype)

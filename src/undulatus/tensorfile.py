@@ -26,8 +26,19 @@ ALLOWED_DTYPES = ("float64", "float32", "int64", "bool")
 _KEY = "undulatus"
 
 
+def _umask() -> int:
+    # The only way to read it is to set it.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def _digest(array: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Array], header: Any) -> None:
@@ -36,7 +47,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Array], heade
     tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     digests = {name: _digest(array) for name, array in tensors.items()}
     text = json.dumps({"header": header, "sha256": digests}, allow_nan=False)
-    payload = save(tensors, metadata={_KEY: text})
+    payload = save(tensors, metadata={_KEY: f"{_text_digest(text)} {text}"})
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -46,6 +57,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Array], heade
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
@@ -60,9 +72,15 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], Any]:
         raise ModelFileError(path, "there is no such file.")
     try:
         with safe_open(path, framework="numpy") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            if text is None:
+            value = (file.metadata() or {}).get(_KEY)
+            if value is None:
                 raise ModelFileError(path, "is a safetensors file, but not one of undulatus.")
+            digest, _, text = value.partition(" ")
+            if _text_digest(text) != digest:
+                raise ModelFileError(
+                    path,
+                    "is damaged: the checksum of its header does not match. Use another copy.",
+                )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         document = json.loads(text)
         header, digests = document["header"], document["sha256"]

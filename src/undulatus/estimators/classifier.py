@@ -48,6 +48,8 @@ class Training:
     weight: Array | None
     summary: Summary
     standardisation: Standardisation
+    source: Any
+    """The rows as given, before any was dropped or merged: errors speak of these."""
 
     @property
     def variances(self) -> Array:
@@ -92,6 +94,7 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
 
     def _check_reach(self, x: Array, first_row: int) -> None:
         """Raise if standardised rows lie too far out to be classified."""
+        raise NotImplementedError
 
     # Fitting
 
@@ -103,27 +106,36 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
             rows = validate_rows(self, X, reset=True)
             positive = self._encode(y, rows.shape[0])
             observed, weight = self._weigh(sample_weight, rows, positive)
-        if weight is not None:
-            used = weight > 0
-            if not used.all():
-                # Rows of no weight are as good as absent.
-                rows = read_rows(rows, np.flatnonzero(used), QUANTILE_ROWS)
-                positive, weight = positive[used], weight[used]
-            if len(np.unique(positive)) < 2:
+        columns = column_namer(self)
+        source = rows
+        if weight is not None and not weight.all():
+            # Rows of no weight are as good as absent, but must be finite like the others.
+            used = np.flatnonzero(weight)
+            summarise(rows, None, threads, columns)
+            rows = read_rows(rows, used, QUANTILE_ROWS)
+            positive, weight = positive[used], weight[used]
+            if positive.all() or not positive.any():
                 raise InputError(
                     f"{type(self).__name__} needs rows of both classes, but only one class "
                     f"has rows of positive weight. Check sample_weight and class_weight."
                 )
-        columns = column_namer(self)
         n, d = rows.shape
         if merge and n <= MERGE_ROWS and n * d <= MERGE_VALUES:
-            require_finite(np.asarray(rows), columns)
-            rows, positive, weight = _merge_equal_rows(np.asarray(rows), positive, weight)
+            rows = read_rows(rows, np.arange(n), MERGE_ROWS)
+            require_finite(rows, columns)
+            rows, positive, weight = _merge_equal_rows(rows, positive, weight)
         summary = summarise(rows, weight, threads, columns)
+        if not np.isfinite(summary.variance).all():
+            column = int(np.argmin(np.isfinite(summary.variance)))
+            raise InputError(
+                f"Values in column {columns(column)} are too large to be used: up to "
+                f"{max(summary.high[column], -summary.low[column]):.3g}. Rescale the column."
+            )
         self.standardisation_ = _standardise(summary, self.standardize)
-        self.feature_quantiles_ = _quantiles(rows, summary)
-        self._prior_shift = self._shift(positive, weight, observed)
-        return Training(rows, positive, weight, summary, self.standardisation_)
+        self.feature_quantiles_ = _quantiles(rows, weight, summary)
+        with as_input_errors():
+            self._prior_shift = self._shift(positive, weight, observed)
+        return Training(rows, positive, weight, summary, self.standardisation_, source)
 
     def _encode(self, y: Any, n_rows: int) -> Array:
         if y is None:
@@ -211,9 +223,12 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
                 stacklevel=3,
             )
         elif outcome == "interrupted":
+            go_on = (
+                " Fit again with warm_start=True to go on." if hasattr(self, "warm_start") else ""
+            )
             warnings.warn(
                 f"Interrupted after {self.n_iter_} iterations: the model is the best found so "
-                f"far. Call fit again with warm_start=True to go on.",
+                f"far.{go_on}",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -269,7 +284,7 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
         self, X: Any, build: Callable[[], Callable[[Array], tuple[Array, ...]]], width: int
     ) -> Array:
         """Return a function of standardised rows, evaluated block by block, (n, width)."""
-        check_is_fitted(self)
+        check_is_fitted(self, "posterior_")
         with as_input_errors():
             rows = validate_rows(self, X, reset=False)
         columns, evaluate = column_namer(self), build()
@@ -352,9 +367,15 @@ def _standardise(summary: Summary, wanted: bool) -> Standardisation:
     return Standardisation(summary.mean, np.where(constant, 1.0, scale))
 
 
-def _quantiles(rows: Any, summary: Summary) -> Array:
+def _quantiles(rows: Any, weight: Array | None, summary: Summary) -> Array:
     chosen = np.arange(0, rows.shape[0], -(-rows.shape[0] // QUANTILE_ROWS))
     some = read_rows(rows, chosen, QUANTILE_ROWS).astype(np.float64)
-    found = np.quantile(some, QUANTILES, axis=0)
+    found = np.quantile(
+        some,
+        QUANTILES,
+        axis=0,
+        weights=None if weight is None else weight[chosen],
+        method="inverted_cdf",
+    )
     found[0], found[-1] = summary.low, summary.high
     return np.asarray(found)

@@ -11,7 +11,8 @@ from sklearn.utils._param_validation import StrOptions
 
 from undulatus.estimators.classifier import BinaryGaussianProcess
 from undulatus.estimators.progress import ProgressLine
-from undulatus.gp.blocks import block_rows
+from undulatus.estimators.rows import column_namer
+from undulatus.gp.blocks import block_rows, require_lengths
 from undulatus.gp.exact import exact_covariance, exact_moments, fit_exact, require_memory
 from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
 
@@ -116,6 +117,10 @@ class GPC(BinaryGaussianProcess):
 
     def _block_plan(self) -> tuple[np.dtype[Any], int, int]:
         return np.dtype(np.float64), block_rows(len(self.training_), 8), 1
+
+    def _check_reach(self, x: Array, first_row: int) -> None:
+        # Beyond this squared distances overflow.
+        require_lengths(x, 1e100, column_namer(self), first_row)
 
     def _latent_mean(self) -> Callable[[Array], Array]:
         kernel = find_kernel(self.kernel)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from undulatus.errors import InputError
+from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.checkpoint import Checkpoint, State, fingerprint
 from undulatus.estimators.classifier import BinaryGaussianProcess, Training
 from undulatus.estimators.progress import ProgressLine
@@ -24,8 +24,13 @@ from undulatus.gp.blocks import (
     require_phases,
     single_threaded_blas,
 )
-from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
-from undulatus.gp.posterior import latent_moments, variance_root
+from undulatus.gp.fourier import (
+    PHASE_LIMIT,
+    amplitudes_and_delays,
+    fourier_features,
+    sum_of_waves,
+)
+from undulatus.gp.posterior import latent_moments, slabs, variance_root
 from undulatus.gp.settling import Start, choose_start
 from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
 from undulatus.gp.stochastic import LEARNING_VARIANCE_LIMIT, STEPS_PER_ITERATION, Walk
@@ -57,7 +62,11 @@ class FourierGPC(BinaryGaussianProcess):
         "precision": [StrOptions({"auto", "single", "double"})],
         "variance_tolerance": [Interval(Real, 0, None, closed="left")],
         "checkpoint": [str, PathLike, None],
-        "n_jobs": [Integral, None],
+        "n_jobs": [
+            Interval(Integral, 1, None, closed="left"),
+            Interval(Integral, None, -1, closed="right"),
+            None,
+        ],
         "warm_start": ["boolean"],
     }
 
@@ -129,6 +138,11 @@ class FourierGPC(BinaryGaussianProcess):
             threads,
         )
         stochastic = self._wants_minibatches(pixels.n_rows)
+        if earlier is not None and earlier.unit_frequencies.shape[1] != pixels.n_features:
+            raise InputError(
+                f"warm_start=True goes on from {earlier.unit_frequencies.shape[1]} features, but "
+                f"X has {pixels.n_features}. Set warm_start=False to fit anew."
+            )
         with single_threaded_blas():
             start = earlier or self._choose_start(pixels, training, rng, stochastic)
             self._require_reach(training, start)
@@ -245,7 +259,8 @@ class FourierGPC(BinaryGaussianProcess):
         shape = (self.n_frequencies, self.n_features_in_)
         if self.frequencies is None:
             return find_kernel(self.kernel).draw(rng, *shape)
-        unit = np.array(self.frequencies, dtype=np.float64)
+        with as_input_errors():
+            unit = np.array(self.frequencies, dtype=np.float64)
         if unit.shape != shape:
             raise InputError(
                 f"frequencies must have shape {shape} (n_frequencies, features of X), "
@@ -261,11 +276,16 @@ class FourierGPC(BinaryGaussianProcess):
         return np.dtype(np.float64 if self.precision == "double" else np.float32)
 
     def _require_reach(self, training: Training, start: Start) -> None:
-        # The box of the data is enough to see whether any row could be too far out.
-        summary = training.summary
-        corners = np.stack([summary.low, summary.high])
-        x = training.standardisation(corners, np.float64)
-        require_phases(x, start.at[0], column_namer(self))
+        # The box of the data tells whether any row could be too far out; then each is looked at.
+        summary, columns, frequencies = training.summary, column_namer(self), start.at[0]
+        box = training.standardisation(np.stack([summary.low, summary.high]), np.float64)
+        reach = np.sqrt(np.sum(np.abs(box).max(axis=0) ** 2))
+        if reach * np.linalg.norm(frequencies, axis=1).max() <= PHASE_LIMIT:
+            return
+        rows, size = training.source, block_rows(self.n_features_in_, 8)
+        for first in range(0, rows.shape[0], size):
+            x = training.standardisation(np.asarray(rows[first : first + size]), np.float64)
+            require_phases(x, frequencies, columns, first)
 
     def _open_checkpoint(self, training: Training, state: type[State]) -> Checkpoint[State] | None:
         if self.checkpoint is None:
@@ -300,11 +320,11 @@ class FourierGPC(BinaryGaussianProcess):
         dtype = self._dtype()
         mean = self.posterior_.mean.astype(dtype)
         root = variance_root(self.posterior_, self.signal_variance_, self.variance_tolerance)
-        root = np.asarray(root, dtype=dtype)
+        parts = slabs(root, dtype)
 
         def moments(x: Array) -> tuple[Array, Array]:
             z = fourier_features(x, self.frequencies_, self.signal_variance_)
-            return latent_moments(z, mean, root)
+            return latent_moments(z, mean, parts)
 
         return moments
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
@@ -67,11 +66,9 @@ def ascend(
     """
     climb = start
     try:
-        while climb.n_iter < max_iter:
+        while climb.outcome != "converged" and climb.n_iter < max_iter:
             climb = _iterate(evidence, climb, tol)
             report(climb)
-            if climb.outcome == "converged":
-                break
     except KeyboardInterrupt:
         if not climb.bounds:
             raise
@@ -92,11 +89,18 @@ def _iterate(evidence: Evidence, climb: Climb, tol: float) -> Climb:
         before = evidence.tighten(climb.theta)
     unit = 1.0 / max(abs(before), 1.0)
 
+    best = (before, climb.theta)
+
     def loss(theta: Array) -> tuple[float, Array]:
+        nonlocal best
         value, gradient = evidence.value_and_gradient(theta)
+        if value > best[0]:
+            best = (value, theta.copy())
         return -value * unit, -gradient * unit
 
-    found = minimize(
+    # The best point seen is kept, not what is returned: a failed line search pairs the
+    # start of its line with the value of its end.
+    minimize(
         loss,
         climb.theta,
         jac=True,
@@ -104,10 +108,7 @@ def _iterate(evidence: Evidence, climb: Climb, tol: float) -> Climb:
         bounds=evidence.limits,
         options={"maxiter": INNER_STEPS, "maxls": 5, "ftol": 0.01 * tol, "gtol": 0.0},
     )
-    # A line search that failed may hand back a worse point: never step down.
-    better = -found.fun > before * unit
-    theta = np.asarray(found.x) if better else climb.theta
-    bound = -found.fun / unit if better else before
+    bound, theta = best
     bounds = (*climb.bounds, bound)
     stalled = len(bounds) > 1 and has_stalled(bounds, tol)
     return Climb(theta, bounds, "converged" if stalled else "max_iter")

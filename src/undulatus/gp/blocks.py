@@ -33,7 +33,11 @@ BLOCK_BYTES = 4 * 2**20
 
 
 class _SingleThreadedBlas:
-    """Hold BLAS to one thread for as long as anyone asks, and give it back after the last."""
+    """Hold BLAS to one thread for as long as anyone asks, and give it back after the last.
+
+    Fits may run in several threads at once. Where threadpoolctl lets only the thread that
+    set a limit lift it, and that thread is not the last to leave, the limit stays.
+    """
 
     def __init__(self) -> None:
         self._controller = ThreadpoolController()
@@ -124,8 +128,10 @@ class Standardisation:
         """Return standardised rows, C-contiguous, in ``dtype``."""
         # The difference is taken before rounding: kelvins minus kelvins keeps its digits.
         wide = np.asarray(rows, dtype=np.promote_types(rows.dtype, np.float32))
-        x = (wide - self.centre.astype(wide.dtype)) / self.scale.astype(wide.dtype)
-        return np.ascontiguousarray(x, dtype=dtype)
+        # What overflows becomes infinite, and is refused by `require_lengths`.
+        with np.errstate(over="ignore"):
+            x = (wide - self.centre.astype(wide.dtype)) / self.scale.astype(wide.dtype)
+            return np.ascontiguousarray(x, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -150,16 +156,18 @@ def summarise(
         require_finite(x, columns, first_row=block.start)
         w = np.ones(len(x)) if weight is None else np.asarray(weight[block], dtype=np.float64)
         total = float(w.sum())
-        mean = w @ x / total if total > 0 else np.zeros(d)
-        return total, mean, w @ (x - mean) ** 2, x.min(axis=0), x.max(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = w @ x / total if total > 0 else np.zeros(d)
+            return total, mean, w @ (x - mean) ** 2, x.min(axis=0), x.max(axis=0)
 
     total, mean, squares = 0.0, np.zeros(d), np.zeros(d)
     low, high = np.full(d, np.inf), np.full(d, -np.inf)
     for w, m, s, smallest, largest in map_blocks(part, n, block_rows(d, 8), threads):
         # Chan's update: exact for blocks, and no cancellation for far-off means.
-        step = m - mean
-        squares += s + step**2 * (total * w / max(total + w, np.finfo(float).tiny))
-        mean = mean + step * (w / max(total + w, np.finfo(float).tiny))
+        with np.errstate(over="ignore", invalid="ignore"):
+            step = m - mean
+            squares += s + step**2 * (total * w / max(total + w, np.finfo(float).tiny))
+            mean = mean + step * (w / max(total + w, np.finfo(float).tiny))
         total += w
         low, high = np.minimum(low, smallest), np.maximum(high, largest)
     return Summary(mean, squares / max(total, np.finfo(float).tiny), low, high, total)
@@ -182,15 +190,20 @@ def require_phases(
     x: Array, frequencies: Array, columns: Callable[[int], str], first_row: int = 0
 ) -> None:
     """Raise, naming row and column, if a phase of standardised ``x`` has lost its digits."""
-    if not x.size:
-        return
-    length = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
+    longest = float(np.linalg.norm(frequencies, axis=1).max())
+    require_lengths(x, PHASE_LIMIT / max(longest, 1e-12), columns, first_row)
+
+
+def require_lengths(
+    x: Array, limit: float, columns: Callable[[int], str], first_row: int = 0
+) -> None:
+    """Raise, naming row and column, if a standardised row is longer than ``limit``."""
+    with np.errstate(over="ignore"):
+        length = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
     worst = int(np.argmax(length))
-    if length[worst] * np.linalg.norm(frequencies, axis=1).max() > PHASE_LIMIT:
+    if not length[worst] <= limit:
         column = int(np.argmax(np.abs(x[worst])))
-        raise PhaseTooLargeError(
-            first_row + worst, columns(column), float(x[worst, column]), PHASE_LIMIT
-        )
+        raise PhaseTooLargeError(first_row + worst, columns(column), float(x[worst, column]))
 
 
 def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Beyond these a product x·w, rounded once, moves cos and sin by more than
-# 1e-9 (double) or 1e-5 (single).
 PHASE_LIMIT = 1e6
-SINGLE_PHASE_LIMIT = 256.0
+"""Largest length |x||w| for which a phase in double precision is good to 1e-9 radians."""
+SINGLE_PHASE_LIMIT = 512.0
+"""Largest length |x||w| for which a phase is computed in single precision, good to 1e-4."""
 
 
 def phases(x: Array, frequencies: Array, shift: Array | None = None) -> Array:
@@ -25,10 +25,10 @@ def phases(x: Array, frequencies: Array, shift: Array | None = None) -> Array:
     if shift is not None:
         phase += shift.astype(x.dtype, copy=False)
     if x.dtype == np.float32 and phase.size:
-        # Cauchy-Schwarz over the block is cheap; only a suspicious block is looked at by rows.
-        longest = float(np.sqrt(np.einsum("ij,ij->i", x, x).max()))
-        if longest * float(np.linalg.norm(frequencies, axis=1).max()) > SINGLE_PHASE_LIMIT:
-            far = np.abs(phase).max(axis=1) > SINGLE_PHASE_LIMIT
+        # |x·w| <= |x||w|: products that cancel lose as many digits as one that is large.
+        longest = np.linalg.norm(frequencies, axis=1).max()
+        far = np.einsum("ij,ij->i", x, x) > (SINGLE_PHASE_LIMIT / longest) ** 2
+        if far.any():
             exact = x[far].astype(np.float64) @ frequencies.astype(np.float64).T
             if shift is not None:
                 exact += shift

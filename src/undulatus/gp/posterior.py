@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_solve, eigh
+from scipy.linalg import cho_solve, eigh, rq
 from scipy.linalg.lapack import dpotrf, dtrtri
 
 from undulatus.errors import NumericalError
@@ -85,6 +85,7 @@ def solve_posterior(precision: Array, projected: Array) -> Posterior:
     )
 
 
+SLAB_COLUMNS = 64
 PROBABILITY_PER_VARIANCE = 0.044
 """The steepest slope of the predictive probability in the latent variance."""
 
@@ -96,18 +97,36 @@ def variance_root(posterior: Posterior, signal_variance: float, tolerance: float
     variance are dropped: with :math:`A^{-1} = U S U^\top`, and as :math:`|z|^2 = \gamma`,
     leaving out eigenvalues up to :math:`s` costs at most :math:`s\gamma` in variance, so at
     most 0.044 times that in probability. ``tolerance`` bounds the latter.
+
+    R is upper triangular, bottom right: entries below its diagonal, the one that ends in
+    the last row and column, are zero.
     """
     if tolerance == 0.0:
         return posterior.root.T
     eigenvalues, basis = eigh(posterior.covariance)
     kept = eigenvalues * signal_variance * PROBABILITY_PER_VARIANCE > tolerance
-    return np.asarray(basis[:, kept] * np.sqrt(eigenvalues[kept]))
+    truncated = basis[:, kept] * np.sqrt(eigenvalues[kept])
+    # A rotation from the right changes no length |Rᵗz|.
+    return np.asarray(rq(truncated, mode="economic")[0]) if kept.any() else truncated
 
 
-def latent_moments(z: Array, mean: Array, root: Array) -> tuple[Array, Array]:
+def slabs(root: Array, dtype: npt.DTypeLike) -> list[Array]:
+    """Cut an upper triangular (k, r) root into slabs of columns, without their rows of zeros."""
+    k, r = root.shape
+    return [
+        np.ascontiguousarray(root[: k - r + stop, start:stop], dtype=dtype)
+        for start in range(0, r, SLAB_COLUMNS)
+        for stop in [min(start + SLAB_COLUMNS, r)]
+    ]
+
+
+def latent_moments(z: Array, mean: Array, root: list[Array]) -> tuple[Array, Array]:
     """Return the mean and variance of the latent function at features ``z`` (n, k).
 
-    ``root`` is (k, r): the variance is the squared length of z root.
+    ``root`` are the :func:`slabs` of a root: the zeros of the triangle are not multiplied.
     """
-    spread = z @ root
-    return z @ mean, np.einsum("ij,ij->i", spread, spread)
+    variance = np.zeros(len(z), dtype=z.dtype)
+    for slab in root:
+        spread = z[:, : len(slab)] @ slab
+        variance += np.einsum("ij,ij->i", spread, spread)
+    return z @ mean, variance

@@ -46,6 +46,7 @@ class Settled:
     statistics: Statistics
     posterior: Posterior
     bounds: tuple[float, ...]
+    interrupted: bool = False
 
 
 def settle(
@@ -58,12 +59,14 @@ def settle(
     tol: float = 0.0,
     variance_limit: float = VARIANCE_LIMITS[1],
     start: Posterior | None = None,
+    interruptible: bool = False,
     report: Callable[[int, float], None] = lambda done, bound: None,
 ) -> Settled:
     """Tighten ξ (in place) and γ in turn, frequencies held, until the bound stalls.
 
     Each pass reads the pixels once and never lowers the bound. The first takes ξ as it
-    is, or, given a posterior to ``start`` from, at its optimum under that one.
+    is, or, given a posterior to ``start`` from, at its optimum under that one. If
+    ``interruptible``, an interrupt after the first pass ends at the last finished one.
     """
     if start is None:
         statistics = accumulate(pixels, frequencies, signal_variance, xi)
@@ -71,19 +74,24 @@ def settle(
         statistics = tighten(pixels, frequencies, signal_variance, start, xi)
     posterior = statistics.posterior()
     bounds = [statistics.bound(posterior)]
-    for done in range(1, passes):
-        report(done, bounds[-1])
-        statistics = tighten(pixels, frequencies, signal_variance, posterior, xi)
-        ratio = best_variance_ratio(statistics)
-        moved = float(np.clip(signal_variance * ratio, VARIANCE_LIMITS[0], variance_limit))
-        ratio = moved / signal_variance
-        signal_variance *= ratio
-        statistics = statistics.rescale(ratio)
-        posterior = statistics.posterior()
-        bounds.append(statistics.bound(posterior))
-        if has_stalled(bounds, tol):
-            break
-    return Settled(signal_variance, statistics, posterior, tuple(bounds))
+    interrupted = False
+    try:
+        for done in range(1, passes):
+            report(done, bounds[-1])
+            tightened = tighten(pixels, frequencies, signal_variance, posterior, xi)
+            ratio = best_variance_ratio(tightened)
+            moved = float(np.clip(signal_variance * ratio, VARIANCE_LIMITS[0], variance_limit))
+            statistics = tightened.rescale(moved / signal_variance)
+            signal_variance = moved
+            posterior = statistics.posterior()
+            bounds.append(statistics.bound(posterior))
+            if has_stalled(bounds, tol):
+                break
+    except KeyboardInterrupt:
+        if not interruptible:
+            raise
+        interrupted = True
+    return Settled(signal_variance, statistics, posterior, tuple(bounds), interrupted)
 
 
 def choose_start(

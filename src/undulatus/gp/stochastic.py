@@ -167,14 +167,14 @@ def walk(
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(pixels.n_rows)
-    n_held = min(HELD_BACK_ROWS, pixels.n_rows // 10)
+    n_held = max(1, min(HELD_BACK_ROWS, pixels.n_rows // 10))
     with ThreadPoolExecutor(pixels.threads) as pool:
         course = Course(
             pixels=pixels,
             learning=np.sort(order[n_held:]),
             held_back=pixels.pick(np.sort(order[:n_held])),
             scale=n_total / min(batch_size, pixels.n_rows - n_held),
-            unit=float(np.std(start.at[0])),
+            unit=float(np.sqrt(np.mean(start.at[0] ** 2))),
             learn_frequencies=learn_frequencies,
             batch_size=batch_size,
             max_steps=max_iter * STEPS_PER_ITERATION,

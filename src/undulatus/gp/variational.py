@@ -24,7 +24,7 @@ from undulatus.gp.stochastic import SAMPLE_BYTES, SAMPLE_ROWS, Walk, walk
 
 Array = npt.NDArray[Any]
 
-STOCHASTIC_PASSES = 8
+STOCHASTIC_PASSES = 10
 """Most exact passes after the frequencies were learned on minibatches."""
 
 
@@ -185,6 +185,7 @@ def fit_batch(
         xi,
         passes=SETTLE_PASSES if climb.outcome != "interrupted" else 1,
         tol=0.1 * tol,
+        interruptible=True,
     )
     return Fit(
         frequencies,
@@ -193,7 +194,7 @@ def fit_batch(
         settled.posterior,
         (*climb.bounds, settled.bounds[-1]),
         climb.n_iter,
-        climb.outcome,
+        "interrupted" if settled.interrupted else climb.outcome,
     )
 
 
@@ -236,6 +237,7 @@ def fit_stochastic(
         passes=STOCHASTIC_PASSES if walked.outcome != "interrupted" else 1,
         tol=tol,
         start=walked.posterior(),
+        interruptible=True,
         report=report_pass,
     )
     lengthscale = start.lengthscale
@@ -251,7 +253,7 @@ def fit_stochastic(
         settled.posterior,
         settled.bounds,
         walked.n_iter,
-        walked.outcome,
+        "interrupted" if settled.interrupted else walked.outcome,
         tuple(walked.losses.tolist()),
     )
 
