@@ -30,6 +30,7 @@ from undulatus.gp.fourier import (
     fourier_features,
     sum_of_waves,
 )
+from undulatus.gp.memory import recycling, scratch
 from undulatus.gp.posterior import latent_moments, slabs, variance_root
 from undulatus.gp.settling import Start, choose_start
 from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
@@ -143,7 +144,7 @@ class FourierGPC(BinaryGaussianProcess):
                 f"warm_start=True goes on from {earlier.unit_frequencies.shape[1]} features, but "
                 f"X has {pixels.n_features}. Set warm_start=False to fit anew."
             )
-        with single_threaded_blas():
+        with single_threaded_blas(), recycling():
             start = earlier or self._choose_start(pixels, training, rng, stochastic)
             self._require_reach(training, start)
             line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
@@ -312,6 +313,18 @@ class FourierGPC(BinaryGaussianProcess):
     def _check_reach(self, x: Array, first_row: int) -> None:
         require_phases(x, self.frequencies_, column_namer(self), first_row)
 
+    def _root(self) -> Array:
+        # A truncated root takes an eigendecomposition: once for a posterior and a tolerance.
+        key = (id(self.posterior_), self.variance_tolerance)
+        kept: tuple[Any, Array] | None = getattr(self, "_kept_root", None)
+        if kept is None or kept[0] != key:
+            with single_threaded_blas():
+                root = variance_root(
+                    self.posterior_, self.signal_variance_, self.variance_tolerance
+                )
+            self._kept_root = kept = (key, root)
+        return kept[1]
+
     def _latent_mean(self) -> Callable[[Array], Array]:
         amplitudes, delays = amplitudes_and_delays(self.posterior_.mean, self.signal_variance_)
         return lambda x: sum_of_waves(x, self.frequencies_, amplitudes, delays)
@@ -319,11 +332,11 @@ class FourierGPC(BinaryGaussianProcess):
     def _latent_moments(self) -> Callable[[Array], tuple[Array, Array]]:
         dtype = self._dtype()
         mean = self.posterior_.mean.astype(dtype)
-        root = variance_root(self.posterior_, self.signal_variance_, self.variance_tolerance)
-        parts = slabs(root, dtype)
+        parts = slabs(self._root(), dtype)
 
         def moments(x: Array) -> tuple[Array, Array]:
-            z = fourier_features(x, self.frequencies_, self.signal_variance_)
+            z = scratch("z", (len(x), 2 * len(self.frequencies_)), dtype)
+            fourier_features(x, self.frequencies_, self.signal_variance_, out=z)
             return latent_moments(z, mean, parts)
 
         return moments

@@ -13,7 +13,7 @@ Every sum over pixels is a sum over blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from scipy.optimize import minimize_scalar
 from undulatus.gp.blocks import Block, Pixels
 from undulatus.gp.fourier import fourier_features, frequency_gradient
 from undulatus.gp.logistic import half_slope, offset
+from undulatus.gp.memory import give_back, scratch, spare
 from undulatus.gp.posterior import Posterior, solve_posterior
 
 Array = npt.NDArray[Any]
@@ -41,11 +42,6 @@ class Statistics:
     gram: Array
     projected: Array
     offset: float
-
-    def __add__(self, other: Statistics) -> Statistics:
-        return Statistics(
-            self.gram + other.gram, self.projected + other.projected, self.offset + other.offset
-        )
 
     def rescale(self, ratio: float) -> Statistics:
         """Return the statistics of features whose signal variance is ``ratio`` times as large."""
@@ -65,12 +61,45 @@ class Statistics:
 def block_statistics(z: Array, block: Block, xi: Array) -> Statistics:
     """Return one block's share of the sums, for features ``z`` and local parameters ``xi``."""
     # sqrt(2sλ) on both sides makes the product symmetric, half the work for BLAS.
-    scaled = z * np.sqrt(2.0 * block.weight * half_slope(xi))[:, None]
+    scaled = scratch("scaled", z.shape, z.dtype)
+    np.multiply(z, np.sqrt(2.0 * block.weight * half_slope(xi))[:, None], out=scaled)
+    product = scratch("product", (z.shape[1], z.shape[1]), z.dtype)
+    np.matmul(scaled.T, scaled, out=product)
+    gram = spare(product.shape)
+    gram[...] = product
     return Statistics(
-        (scaled.T @ scaled).astype(np.float64),
+        gram,
         (z.T @ (block.weight * block.v)).astype(np.float64),
         float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64)))),
     )
+
+
+def add_up(parts: Iterator[Statistics]) -> Statistics:
+    """Return the sum of blocks' statistics, in their order; the blocks' grams are given back."""
+    total = next(parts)
+    gram, projected, constant = total.gram.copy(), total.projected.copy(), total.offset
+    give_back(total.gram)
+    for part in parts:
+        gram += part.gram
+        projected += part.projected
+        constant += part.offset
+        give_back(part.gram)
+    return Statistics(gram, projected, constant)
+
+
+def features_and_reach(
+    block: Block, frequencies: Array, signal_variance: float, second_moment: Array
+) -> tuple[Array, Array]:
+    """Return a block's features z and z (A⁻¹ + m mᵗ), (n, k) each, in this thread's scratch."""
+    z = block_features(block, frequencies, signal_variance)
+    reach = scratch("reach", z.shape, z.dtype)
+    return z, np.matmul(z, second_moment, out=reach)
+
+
+def block_features(block: Block, frequencies: Array, signal_variance: float) -> Array:
+    """Return a block's features, (n, k), in this thread's scratch."""
+    z = scratch("z", (len(block.x), 2 * len(frequencies)), block.x.dtype)
+    return fourier_features(block.x, frequencies, signal_variance, out=z)
 
 
 def tight_xi(z: Array, reach: Array) -> Array:
@@ -81,24 +110,16 @@ def tight_xi(z: Array, reach: Array) -> Array:
     return np.sqrt(np.maximum(np.einsum("ij,ij->i", reach, z), 0.0))
 
 
-def _gather(pixels: Pixels, part: Callable[[Block], Statistics]) -> Statistics:
-    blocks = pixels.map(part)
-    total = next(blocks)
-    for statistics in blocks:
-        total = total + statistics
-    return total
-
-
 def accumulate(
     pixels: Pixels, frequencies: Array, signal_variance: float, xi: Array
 ) -> Statistics:
     """Return the statistics of all pixels at fixed ξ (n,)."""
 
     def part(block: Block) -> Statistics:
-        z = fourier_features(block.x, frequencies, signal_variance)
+        z = block_features(block, frequencies, signal_variance)
         return block_statistics(z, block, xi[block.rows])
 
-    return _gather(pixels, part)
+    return add_up(pixels.map(part))
 
 
 def tighten(
@@ -108,11 +129,11 @@ def tighten(
     second_moment = posterior.second_moment.astype(pixels.dtype)
 
     def part(block: Block) -> Statistics:
-        z = fourier_features(block.x, frequencies, signal_variance)
-        xi[block.rows] = tight_xi(z, z @ second_moment)
+        z, reach = features_and_reach(block, frequencies, signal_variance, second_moment)
+        xi[block.rows] = tight_xi(z, reach)
         return block_statistics(z, block, xi[block.rows])
 
-    return _gather(pixels, part)
+    return add_up(pixels.map(part))
 
 
 def gradient(
@@ -128,8 +149,8 @@ def gradient(
     second_moment = posterior.second_moment.astype(pixels.dtype)
 
     def part(block: Block) -> Array:
-        z = fourier_features(block.x, frequencies, signal_variance)
-        toward = feature_gradient(z @ second_moment, block, xi[block.rows], posterior.mean)
+        z, reach = features_and_reach(block, frequencies, signal_variance, second_moment)
+        toward = feature_gradient(reach, block, xi[block.rows], posterior.mean)
         return frequency_gradient(toward, z, block.x).astype(np.float64)
 
     total = np.zeros(frequencies.shape)
@@ -144,7 +165,8 @@ def feature_gradient(reach: Array, block: Block, xi: Array, mean: Array) -> Arra
     ``reach`` is z (A⁻¹ + m mᵗ), the one product it takes; it is overwritten.
     """
     reach *= (-2.0 * block.weight * half_slope(xi))[:, None]
-    reach += np.outer(block.weight * block.v, mean.astype(reach.dtype, copy=False))
+    pull = scratch("pull", reach.shape, reach.dtype)
+    reach += np.outer(block.weight * block.v, mean.astype(reach.dtype, copy=False), out=pull)
     return reach
 
 

@@ -11,6 +11,7 @@ from scipy.linalg import cho_solve, eigh, rq
 from scipy.linalg.lapack import dpotrf, dtrtri
 
 from undulatus.errors import NumericalError
+from undulatus.gp.memory import scratch
 
 Array = npt.NDArray[Any]
 
@@ -127,6 +128,7 @@ def latent_moments(z: Array, mean: Array, root: list[Array]) -> tuple[Array, Arr
     """
     variance = np.zeros(len(z), dtype=z.dtype)
     for slab in root:
-        spread = z[:, : len(slab)] @ slab
+        spread = scratch("spread", (len(z), slab.shape[1]), z.dtype)
+        np.matmul(z[:, : len(slab)], slab, out=spread)
         variance += np.einsum("ij,ij->i", spread, spread)
     return z @ mean, variance

@@ -17,7 +17,7 @@ interrupted goes on as if it had not been.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,8 +29,10 @@ from scipy.special import log_expit
 from undulatus.gp.blocks import Block, Pixels, map_blocks
 from undulatus.gp.evidence import (
     Statistics,
+    add_up,
     block_statistics,
     feature_gradient,
+    features_and_reach,
     log_variance_gradient,
     tight_xi,
 )
@@ -250,19 +252,25 @@ def _step(course: Course, state: Walk, posterior: Posterior) -> Walk:
     second_moment = posterior.second_moment.astype(dtype)
     mean = posterior.mean.astype(dtype)
 
+    slopes = []
+
     def piece(rows: slice) -> tuple[Statistics, Array]:
         block = course.pixels.pick(chosen[rows])
-        z = fourier_features(block.x, state.frequencies, state.signal_variance)
-        reach = z @ second_moment
+        z, reach = features_and_reach(
+            block, state.frequencies, state.signal_variance, second_moment
+        )
         xi = tight_xi(z, reach)
         statistics = block_statistics(z, block, xi)
         return statistics, frequency_gradient(feature_gradient(reach, block, xi, mean), z, block.x)
 
-    pieces = map_blocks(piece, len(chosen), PIECE_ROWS, course.pixels.threads, course.pool)
-    statistics, slope = next(pieces)
-    slope = slope.astype(np.float64)
-    for more, steeper in pieces:
-        statistics, slope = statistics + more, slope + steeper
+    def pieces() -> Iterator[Statistics]:
+        threads = course.pixels.threads
+        for part, slope in map_blocks(piece, len(chosen), PIECE_ROWS, threads, course.pool):
+            slopes.append(slope.astype(np.float64))
+            yield part
+
+    statistics = add_up(pieces())
+    slope = np.sum(slopes, axis=0)
     step = state.step + 1
     rho = max(step**-0.6, LEAST_RHO)
     state = replace(
