@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from undulatus.gp.blocks import (
     block_rows,
     count_threads,
     map_blocks,
+    read_rows,
     require_finite,
+    require_lengths,
     require_phases,
     single_threaded_blas,
     summarise,
@@ -64,6 +67,43 @@ def test_no_more_than_two_blocks_a_thread_wait_to_be_taken(threads):
     assert begun == taken == 200
     # Two a thread, and the one that is being handed over.
     assert most <= 2 * threads + 1
+
+
+def test_a_pool_that_is_lent_does_the_work_and_goes_on():
+    def part(rows):
+        return rows.start, threading.current_thread().name
+
+    with ThreadPoolExecutor(2, thread_name_prefix="lent") as pool:
+        for _ in range(3):
+            starts, names = zip(*map_blocks(part, 20, 3, 2, pool), strict=True)
+            assert starts == tuple(range(0, 20, 3))
+            assert all(name.startswith("lent") for name in names)
+
+
+@pytest.mark.parametrize("leave", ["by an error", "early"])
+def test_a_pool_that_is_lent_outlives_those_who_leave_it(leave):
+    def part(rows):
+        if rows.start == 5 and leave == "by an error":
+            raise LookupError("the fifth")
+        return rows.start
+
+    with ThreadPoolExecutor(2) as pool:
+        mapped = map_blocks(part, 50, 1, 2, pool)
+        if leave == "early":
+            next(mapped)
+            mapped.close()
+        else:
+            with pytest.raises(LookupError, match="the fifth"):
+                list(mapped)
+        assert pool.submit(lambda: "at work").result(10) == "at work"
+
+
+def test_one_thread_works_where_it_is_called_from():
+    def part(rows):
+        return threading.current_thread()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert set(map_blocks(part, 20, 3, 1, pool)) == {threading.current_thread()}
 
 
 def set_blas_threads(number):
@@ -150,45 +190,30 @@ def test_blas_is_given_back_after_an_error():
     assert blas_threads() == before
 
 
-@pytest.fixture
-def interleaved():
-    """What two threads see when the second comes before the first goes, and goes after it."""
-    first_in, second_in, first_out, second_out = (threading.Event() for _ in range(4))
-    seen = {"before": set(blas_threads())}
+@pytest.mark.usefixtures("two_blas_threads")
+def test_blas_stays_held_until_the_last_of_interleaved_threads_lets_go():
+    first_in, second_in, first_out = (threading.Event() for _ in range(3))
+    seen = []
 
     def first():
         with single_threaded_blas():
             first_in.set()
             second_in.wait(10)
         first_out.set()
-        second_out.wait(10)
-        seen["after both let go"] = set(blas_threads())
 
     def second():
         first_in.wait(10)
         with single_threaded_blas():
             second_in.set()
             first_out.wait(10)
-            seen["after the first let go"] = set(blas_threads())
-        second_out.set()
+            seen.append(set(blas_threads()))
 
     workers = [threading.Thread(target=target) for target in (first, second)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(20)
-    return seen
-
-
-def test_blas_stays_held_until_the_last_of_interleaved_threads_lets_go(
-    two_blas_threads, interleaved
-):
-    assert interleaved["after the first let go"] == {1}
-
-
-@pytest.mark.xfail(strict=True, reason="threadpoolctl lets only the first thread set it back")
-def test_blas_is_given_back_by_whichever_thread_lets_go_last(two_blas_threads, interleaved):
-    assert interleaved["after both let go"] == interleaved["before"]
+    assert seen == [{1}]
 
 
 @pytest.fixture
@@ -325,7 +350,39 @@ def test_a_row_too_far_out_is_named_with_its_largest_column():
 def test_rows_within_reach_pass(dtype):
     x = np.full((2, 1), 0.99 * PHASE_LIMIT, dtype=dtype)
     require_phases(x, np.ones((5, 1)), str)
-    require_phases(np.empty((0, 1), dtype), np.ones((5, 1)), str)
+
+
+def test_the_longest_frequency_decides_how_far_a_row_may_lie():
+    x = np.full((1, 2), 0.1 * PHASE_LIMIT)
+    require_phases(x, np.eye(2), str)
+    with pytest.raises(PhaseTooLargeError):
+        require_phases(x, np.array([[1.0, 0.0], [0.0, 10.0]]), str)
+
+
+def test_frequencies_of_zero_have_no_phases_to_lose():
+    require_phases(np.full((2, 1), 1e3 * PHASE_LIMIT), np.zeros((3, 1)), str)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_row_may_be_as_long_as_the_limit_and_no_longer(dtype):
+    x = np.array([[1.0, 1.0], [3.0, -4.0], [0.0, 2.0]], dtype=dtype)
+    require_lengths(x, 5.0, str)
+    with pytest.raises(PhaseTooLargeError, match=r"Row 101 .*\n.*-4 .*column 1"):
+        require_lengths(x, np.nextafter(5.0, 0.0), str, first_row=100)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e200, np.nan])
+def test_a_length_that_overflows_is_too_long(value):
+    x = np.array([[1.0, 1.0], [0.0, value]])
+    with pytest.raises(PhaseTooLargeError, match=r"Row 1 .*\n.*column 1"):
+        require_lengths(x, 1e150, str)
+
+
+def test_the_error_names_row_value_and_column_with_a_remedy():
+    message = str(PhaseTooLargeError(7, "'IR_108'", -1.5e9))
+    assert message.startswith("Row 7 ")
+    assert "-1.5e+09 (standardised) in column 'IR_108'" in message
+    assert "Mask fill values" in message
 
 
 # Standardisation
@@ -373,13 +430,67 @@ def test_standardised_rows_are_contiguous_and_apart_from_what_they_came_from():
     assert_array_equal(rows, kept)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_overflows_when_standardised_is_infinite_without_a_warning(dtype):
+    found = Standardisation(np.zeros(2), np.full(2, 1e-3))(np.array([[1e308, -1e37]]), dtype)
+    assert found[0, 0] == np.inf
+    assert np.isinf(found[0, 1]) == (dtype == np.float32)
+
+
+@pytest.mark.parametrize("value", [1e200, 1e308])
+def test_a_variance_that_overflows_is_not_finite_and_no_warning(value):
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    x[3:9, 1] = value
+    found = summarise(x, None, 2, name_of)
+    assert_array_equal(np.isfinite(found.variance), [True, False])
+    assert found.high[1] == value
+
+
+# Rows by number
+
+
+class Shelf:
+    """Rows that can only be sliced, and that remember which slices were taken."""
+
+    def __init__(self, rows):
+        self._rows = rows
+        self.shape, self.dtype = rows.shape, rows.dtype
+        self.taken = []
+
+    def __getitem__(self, key):
+        assert isinstance(key, slice), "rows were asked for by number"
+        part = self._rows[key]
+        self.taken.append((key.start, len(part)))
+        return part
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.data())
+def test_rows_by_number_are_the_same_from_an_array_and_from_slices(n, rows_per_block, data):
+    rows = np.arange(2.0 * n).reshape(n, 2)
+    chosen = np.array(sorted(data.draw(st.sets(st.integers(0, n - 1)))), dtype=int)
+    shelf = Shelf(rows)
+    assert_array_equal(read_rows(shelf, chosen, rows_per_block), rows[chosen])
+    assert_array_equal(read_rows(rows, chosen, rows_per_block), rows[chosen])
+    assert all(size <= rows_per_block for _, size in shelf.taken)
+    # Slices that hold none of the rows are not read.
+    assert [start // rows_per_block for start, _ in shelf.taken] == sorted(
+        set(chosen // rows_per_block)
+    )
+
+
+def test_no_rows_by_number_keep_their_columns_and_dtype():
+    found = read_rows(Shelf(np.ones((5, 3), dtype=np.int16)), np.empty(0, dtype=int), 2)
+    assert found.shape == (0, 3)
+    assert found.dtype == np.int16
+
+
 # Pixels
 
 
-def some_pixels(n=20, weight=None, dtype=np.float64, rows_per_block=6, threads=1):
+def some_pixels(n=20, weight=None, dtype=np.float64, rows_per_block=6, threads=1, hold=np.array):
     rng = np.random.default_rng(0)
     return Pixels(
-        rng.normal(size=(n, 3)),
+        hold(rng.normal(size=(n, 3))),
         rng.random(n) < 0.5,
         weight,
         Standardisation(np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0])),
@@ -418,11 +529,33 @@ def test_mapping_pixels_visits_every_block_in_order(threads):
 
 
 @pytest.mark.parametrize("weight", [None, np.arange(20.0)])
-def test_taking_pixels_keeps_their_labels_and_weights(weight):
-    pixels, chosen = some_pixels(weight=weight), np.array([1, 4, 17])
+@pytest.mark.parametrize("hold", [np.array, Shelf])
+def test_taking_pixels_keeps_their_labels_and_weights(weight, hold):
+    pixels, chosen = some_pixels(weight=weight, hold=hold), np.array([1, 4, 17])
     taken, whole = pixels.take(chosen), pixels.block(slice(0, 20))
     block = taken.block(slice(0, 3))
     assert taken.n_rows == 3
+    assert taken.in_memory
     assert_array_equal(block.x, whole.x[chosen])
     assert_array_equal(block.v, whole.v[chosen])
     assert_array_equal(block.weight, whole.weight[chosen])
+
+
+@pytest.mark.parametrize("weight", [None, np.arange(20.0)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_picked_pixels_come_in_the_order_they_were_asked_for(weight, dtype):
+    pixels, chosen = some_pixels(weight=weight, dtype=dtype), np.array([17, 1, 4, 1])
+    picked, whole = pixels.pick(chosen), pixels.block(slice(0, 20))
+    assert picked.rows == slice(0, 4)
+    for name in ("x", "v", "weight"):
+        found = getattr(picked, name)
+        assert found.dtype == dtype
+        assert_array_equal(found, getattr(whole, name)[chosen])
+
+
+def test_arrays_and_memory_maps_are_in_memory_and_slices_are_not(tmp_path):
+    np.save(tmp_path / "rows.npy", np.ones((3, 2)))
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    assert some_pixels().in_memory
+    assert some_pixels(hold=lambda rows: mapped).in_memory
+    assert not some_pixels(hold=Shelf).in_memory

@@ -19,7 +19,7 @@ from undulatus.gp.exact import (
     squared_distances,
 )
 from undulatus.gp.fourier import fourier_features
-from undulatus.gp.posterior import latent_moments, variance_root
+from undulatus.gp.posterior import latent_moments, slabs, variance_root
 from undulatus.gp.settling import settle
 from undulatus.gp.spectral import KERNELS, Kernel, mean_distance
 
@@ -156,7 +156,7 @@ def test_in_one_dimension_weight_space_and_function_space_agree():
     assert_allclose(bound, weights.bounds[0], rtol=1e-10)
     new = np.linspace(-3, 3, 17)[:, None]
     z = fourier_features(new, frequencies, gamma)
-    root = variance_root(weights.posterior, gamma)
+    root = slabs(variance_root(weights.posterior, gamma), np.float64)
     in_weights = latent_moments(z, weights.posterior.mean, root)
     in_functions = exact_moments(new, x, kernel, gamma, 1.0, posterior)
     # The variance in function space is a difference of terms of size γ: 1e-10 absolute.
@@ -182,7 +182,7 @@ def test_random_features_approach_the_exact_classifier_as_they_grow(kernel):
             frequencies = kernel.draw(np.random.default_rng(seed), D, 2) / lengthscale
             settled = settle(pixels, frequencies, gamma, np.ones(50), passes=1)
             z = fourier_features(new, frequencies, gamma)
-            root = variance_root(settled.posterior, gamma)
+            root = slabs(variance_root(settled.posterior, gamma), np.float64)
             mean, variance = latent_moments(z, settled.posterior.mean, root)
             off.append(
                 [

@@ -11,8 +11,10 @@ from undulatus.gp.logistic import expected_sigmoid
 from undulatus.gp.posterior import (
     JITTER_LADDER,
     PROBABILITY_PER_VARIANCE,
+    SLAB_COLUMNS,
     factorise,
     latent_moments,
+    slabs,
     solve_posterior,
     variance_root,
 )
@@ -110,14 +112,16 @@ def test_a_hopeless_matrix_is_a_numerical_error_with_a_remedy(matrix):
     assert 'precision="double"' in str(caught.value)
 
 
+def moments_by(posterior, root, z):
+    return latent_moments(z, posterior.mean, slabs(root, np.float64))
+
+
 @given(seeds, st.floats(0.01, 100.0))
 def test_latent_moments_are_those_of_the_posterior(seed, signal_variance):
     rng = np.random.default_rng(seed)
     posterior = solve_posterior(random_precision(rng, 6), rng.normal(size=6))
     z = rng.normal(size=(9, 6))
-    mean, variance = latent_moments(
-        z, posterior.mean, variance_root(posterior, signal_variance, 0.0)
-    )
+    mean, variance = moments_by(posterior, variance_root(posterior, signal_variance, 0.0), z)
     assert_allclose(mean, z @ posterior.mean, rtol=1e-12)
     assert_allclose(variance, np.diagonal(z @ posterior.covariance @ z.T), rtol=1e-10)
 
@@ -130,7 +134,7 @@ def test_a_latent_variance_is_never_negative(seed, tolerance):
     precision = (basis * 10.0 ** rng.uniform(0, 16, 8)) @ basis.T
     posterior = solve_posterior((precision + precision.T) / 2, rng.normal(size=8))
     z = rng.normal(size=(20, 8))
-    _, variance = latent_moments(z, posterior.mean, variance_root(posterior, 1.0, tolerance))
+    _, variance = moments_by(posterior, variance_root(posterior, 1.0, tolerance), z)
     assert np.all(variance >= 0)
 
 
@@ -154,9 +158,7 @@ def test_no_probability_moves_by_more_than_the_tolerance(
     z *= np.sqrt(signal_variance) / np.linalg.norm(z, axis=1, keepdims=True)
     exact, kept = (variance_root(posterior, signal_variance, t) for t in (0.0, tolerance))
     assert kept.shape[1] <= k
-    probabilities = [
-        expected_sigmoid(*latent_moments(z, posterior.mean, root)) for root in (exact, kept)
-    ]
+    probabilities = [expected_sigmoid(*moments_by(posterior, root, z)) for root in (exact, kept)]
     assert np.all(np.abs(probabilities[0] - probabilities[1]) <= tolerance + 1e-12)
 
 
@@ -170,8 +172,8 @@ def test_the_certificate_holds_where_the_probability_is_steepest(seed, mean):
     root = variance_root(posterior, 1.0, tolerance)
     assert root.shape == (1, 0)
     z = np.ones((1, 1))
-    exact = expected_sigmoid(*latent_moments(z, posterior.mean, variance_root(posterior, 1.0)))
-    dropped = expected_sigmoid(*latent_moments(z, posterior.mean, root))
+    exact = expected_sigmoid(*moments_by(posterior, variance_root(posterior, 1.0), z))
+    dropped = expected_sigmoid(*moments_by(posterior, root, z))
     assert 0 < abs(exact - dropped)[0] <= tolerance
 
 
@@ -186,3 +188,95 @@ def test_the_steepest_slope_of_probability_in_variance_is_not_understated():
 def test_a_zero_tolerance_keeps_every_direction():
     posterior = solve_posterior(random_precision(np.random.default_rng(0), 5), np.ones(5))
     assert_array_equal(variance_root(posterior, 2.0), posterior.root.T)
+
+
+# Slabs
+
+SIZES = {
+    "one column": 1,
+    "below one slab": SLAB_COLUMNS - 3,
+    "one slab": SLAB_COLUMNS,
+    "above one slab": SLAB_COLUMNS + 1,
+    "two slabs": 2 * SLAB_COLUMNS,
+    "between two and three": 2 * SLAB_COLUMNS + 22,
+}
+each_size = pytest.mark.parametrize("k", SIZES.values(), ids=SIZES)
+
+
+def some_posterior(k):
+    """A posterior whose eigenvalues spread over four decades, so that some may be dropped."""
+    rng = np.random.default_rng(k)
+    basis, _ = np.linalg.qr(rng.normal(size=(k, k)))
+    precision = (basis * 10.0 ** rng.uniform(0, 4, k)) @ basis.T
+    return solve_posterior((precision + precision.T) / 2, rng.normal(size=k)), rng
+
+
+def some_roots(posterior):
+    """The exact root and two truncated ones; nothing is left of the last."""
+    variances = np.linalg.eigvalsh(posterior.covariance)
+    tolerances = (0.0, np.median(variances), 2.0 * variances.max())
+    return [variance_root(posterior, 1.0, t * PROBABILITY_PER_VARIANCE) for t in tolerances]
+
+
+@each_size
+def test_slabs_give_the_length_that_the_whole_root_gives(k):
+    posterior, rng = some_posterior(k)
+    z = rng.normal(size=(20, k))
+    for root in some_roots(posterior):
+        mean, variance = latent_moments(z, posterior.mean, slabs(root, np.float64))
+        assert_array_equal(mean, z @ posterior.mean)
+        # Sums of k products and of r squares, in another order.
+        assert_allclose(variance, np.sum((z @ root) ** 2, axis=1), rtol=1e-12, atol=1e-15)
+
+
+@each_size
+def test_a_root_is_zero_below_the_diagonal_that_ends_in_its_last_corner(k):
+    posterior, _ = some_posterior(k)
+    for root in some_roots(posterior):
+        r = root.shape[1]
+        assert root.shape == (k, r)
+        assert_array_equal(root, np.triu(root, r - k))
+
+
+@each_size
+def test_slabs_hold_every_entry_on_and_above_the_diagonal_once(k):
+    posterior, _ = some_posterior(k)
+    for root in some_roots(posterior):
+        cut = slabs(root, np.float64)
+        found, column = np.zeros_like(root), 0
+        for slab in cut:
+            rows, columns = slab.shape
+            assert columns <= SLAB_COLUMNS
+            assert slab.flags.c_contiguous
+            # No row of zeros is kept below the last column's entry on the diagonal.
+            assert rows == k - root.shape[1] + column + columns
+            found[:rows, column : column + columns] = slab
+            column += columns
+        assert column == root.shape[1]
+        assert_array_equal(found, root)
+
+
+def test_a_truncated_root_has_as_many_columns_as_directions_that_count():
+    posterior, _ = some_posterior(90)
+    variances = np.linalg.eigvalsh(posterior.covariance)
+    gamma, tolerance = 3.0, 1e-3
+    root = variance_root(posterior, gamma, tolerance)
+    kept = variances * gamma * PROBABILITY_PER_VARIANCE > tolerance
+    assert 0 < kept.sum() < 90
+    assert root.shape == (90, kept.sum())
+    # What is left of the covariance: the eigenvalues that were kept.
+    found = np.linalg.eigvalsh(root.T @ root)
+    assert_allclose(found, variances[kept], rtol=1e-9)
+
+
+def test_slabs_come_in_the_precision_that_is_asked_for():
+    posterior, rng = some_posterior(SLAB_COLUMNS + 5)
+    root = variance_root(posterior, 1.0)
+    single = slabs(root, np.float32)
+    assert {slab.dtype for slab in single} == {np.dtype(np.float32)}
+    z = rng.normal(size=(20, len(root)))
+    exact = latent_moments(z, posterior.mean, slabs(root, np.float64))
+    found = latent_moments(z.astype(np.float32), posterior.mean.astype(np.float32), single)
+    assert found[1].dtype == np.float32
+    for one, other in zip(found, exact, strict=True):
+        assert_allclose(one, other, rtol=1e-4, atol=1e-4)

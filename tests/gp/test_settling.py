@@ -1,13 +1,14 @@
 """Passes over all pixels at fixed frequencies, and the choice of where to start."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.gp import settling
 from undulatus.gp.blocks import Pixels, Standardisation
-from undulatus.gp.evidence import accumulate, log_variance_gradient, tighten
+from undulatus.gp.evidence import Statistics, accumulate, log_variance_gradient, tighten
 from undulatus.gp.settling import (
     LENGTHSCALE_SHARES,
     SEARCH_PASSES,
@@ -107,6 +108,117 @@ def test_a_lower_limit_on_the_signal_variance_is_kept():
         pixels, start.at[0], 0.1, np.ones(pixels.n_rows), passes=50, variance_limit=limit
     )
     assert_allclose(bound.signal_variance, limit, rtol=1e-12)
+
+
+def test_a_zero_tolerance_settles_for_all_its_passes_and_a_large_one_for_two():
+    pixels, start = some_pixels(), some_start()
+    counts = {
+        tol: len(settle(pixels, *start.at, np.ones(pixels.n_rows), passes=9, tol=tol).bounds)
+        for tol in (0.0, 1e9)
+    }
+    assert counts == {0.0: 9, 1e9: 2}
+
+
+# Interrupts
+
+
+def assert_same_settled(one, other):
+    assert one.bounds == other.bounds
+    assert one.signal_variance == other.signal_variance
+    assert_array_equal(one.posterior.mean, other.posterior.mean)
+    assert_array_equal(one.posterior.root, other.posterior.root)
+    assert_array_equal(one.statistics.gram, other.statistics.gram)
+
+
+def press_in_report(monkeypatch, after):
+    def report(done, bound):
+        if done == after:
+            raise KeyboardInterrupt
+
+    return report
+
+
+def press_in_pass(monkeypatch, after):
+    """Ctrl-C in the pass after ``after``, when ξ of half of the pixels is new already."""
+    calls = []
+
+    def tighten_half(pixels, frequencies, signal_variance, posterior, xi):
+        calls.append(None)
+        if len(calls) == after:
+            half = pixels.n_rows // 2
+            part = pixels.take(np.arange(half))
+            tighten(part, frequencies, signal_variance, posterior, xi[:half])
+            raise KeyboardInterrupt
+        return tighten(pixels, frequencies, signal_variance, posterior, xi)
+
+    monkeypatch.setattr(settling, "tighten", tighten_half)
+    return lambda done, bound: None
+
+
+def press_in_algebra(monkeypatch, after):
+    """Ctrl-C when the pixels of the pass after ``after`` are read, and its posterior is due."""
+    original, calls = Statistics.posterior, []
+
+    def posterior(self):
+        calls.append(None)
+        if len(calls) == after + 1:
+            raise KeyboardInterrupt
+        return original(self)
+
+    monkeypatch.setattr(Statistics, "posterior", posterior)
+    return lambda done, bound: None
+
+
+KEYS = [press_in_report, press_in_pass, press_in_algebra]
+each_key = pytest.mark.parametrize("press", KEYS, ids=lambda press: press.__name__)
+
+
+@each_key
+@pytest.mark.parametrize("after", [1, 3])
+def test_an_interrupt_ends_at_the_last_finished_pass(monkeypatch, press, after):
+    pixels, start = some_pixels(), some_start()
+    short = settle(pixels, *start.at, np.ones(pixels.n_rows), passes=after)
+    with monkeypatch.context() as patch:
+        report = press(patch, after)
+        stopped = settle(
+            pixels,
+            *start.at,
+            np.ones(pixels.n_rows),
+            passes=9,
+            interruptible=True,
+            report=report,
+        )
+    assert stopped.interrupted
+    assert not short.interrupted
+    assert_same_settled(stopped, short)
+
+
+@each_key
+def test_an_interrupt_is_passed_on_unless_it_may_end_the_passes(monkeypatch, press):
+    pixels, start = some_pixels(), some_start()
+    report = press(monkeypatch, 2)
+    with pytest.raises(KeyboardInterrupt):
+        settle(pixels, *start.at, np.ones(pixels.n_rows), passes=9, report=report)
+
+
+@pytest.mark.parametrize("from_posterior", [False, True])
+def test_an_interrupt_in_the_first_pass_is_passed_on_always(monkeypatch, from_posterior):
+    pixels, start = some_pixels(), some_start()
+    known = settle(pixels, *start.at, np.ones(pixels.n_rows), passes=1).posterior
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(settling, "tighten" if from_posterior else "accumulate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        settle(
+            pixels,
+            *start.at,
+            np.ones(pixels.n_rows),
+            passes=9,
+            start=known if from_posterior else None,
+            interruptible=True,
+        )
 
 
 # Starting

@@ -106,17 +106,8 @@ def test_tightening_changes_what_the_value_is_taken_at(learn_frequencies):
 # Fitting
 
 
-SEARCH_FAILS = pytest.mark.xfail(strict=True, reason="the ascent mistakes a failed search's bound")
-
-
-@pytest.mark.parametrize(
-    ("learn_frequencies", "seed"),
-    [
-        pytest.param(False, 0, marks=SEARCH_FAILS),
-        *((False, seed) for seed in range(1, 5)),
-        *((True, seed) for seed in range(5)),
-    ],
-)
+@both_methods
+@pytest.mark.parametrize("seed", range(5))
 def test_the_bound_never_decreases(learn_frequencies, seed):
     fit = fit_batch(
         some_pixels(seed),

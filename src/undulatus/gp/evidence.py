@@ -26,7 +26,7 @@ from undulatus.gp.blocks import Block, Pixels
 from undulatus.gp.fourier import fourier_features, frequency_gradient
 from undulatus.gp.logistic import half_slope, offset
 from undulatus.gp.memory import give_back, scratch, spare
-from undulatus.gp.posterior import Posterior, solve_posterior
+from undulatus.gp.posterior import Moments, Posterior, solve_moments, solve_posterior
 
 Array = npt.NDArray[Any]
 
@@ -49,9 +49,16 @@ class Statistics:
 
     def posterior(self) -> Posterior:
         """Return the posterior of the whitened weights."""
+        return solve_posterior(self._precision(), self.projected)
+
+    def moments(self) -> Moments:
+        """Return the posterior's moments alone."""
+        return solve_moments(self._precision(), self.projected)
+
+    def _precision(self) -> Array:
         precision = self.gram.copy()
         precision[np.diag_indices_from(precision)] += 1.0
-        return solve_posterior(precision, self.projected)
+        return precision
 
     def bound(self, posterior: Posterior) -> float:
         """Return log F, the lower bound on the log evidence."""

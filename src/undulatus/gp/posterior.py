@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, eigh, rq
-from scipy.linalg.lapack import dpotrf, dtrtri
+from scipy.linalg.lapack import dpotrf, dpotri, dtrtri
 
 from undulatus.errors import NumericalError
 from undulatus.gp.memory import scratch
@@ -84,6 +84,31 @@ def solve_posterior(precision: Array, projected: Array) -> Posterior:
         quadratic=float(projected @ mean),
         jitter=jitter,
     )
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean (k,) and covariance (k, k) of the weights: all that learning needs, and cheaper."""
+
+    mean: Array
+    covariance: Array
+
+    @property
+    def variance_ratio(self) -> float:
+        """(tr A⁻¹ + mᵗm) / k, the factor by which an EM step moves γ."""
+        return float(np.trace(self.covariance) + self.mean @ self.mean) / len(self.mean)
+
+    def second_moment(self, dtype: npt.DTypeLike) -> Array:
+        """Return the uncentred second moment A⁻¹ + m mᵗ, (k, k)."""
+        return (self.covariance + np.outer(self.mean, self.mean)).astype(dtype)
+
+
+def solve_moments(precision: Array, projected: Array) -> Moments:
+    """Return the moments with precision ``A`` (k, k) and ``A m`` = ``projected`` (k,)."""
+    factor, _ = factorise(precision)
+    mean = cho_solve((factor, True), projected)
+    inverse, _ = dpotri(factor, lower=1, overwrite_c=1)
+    return Moments(mean, inverse + np.tril(inverse, -1).T)
 
 
 SLAB_COLUMNS = 64

@@ -33,11 +33,10 @@ from undulatus.gp.evidence import (
     block_statistics,
     feature_gradient,
     features_and_reach,
-    log_variance_gradient,
     tight_xi,
 )
-from undulatus.gp.fourier import fourier_features, frequency_gradient
-from undulatus.gp.posterior import Posterior
+from undulatus.gp.fourier import frequency_gradient
+from undulatus.gp.posterior import Moments
 from undulatus.gp.settling import SEARCH_PASSES, SEARCH_ROWS, Start, settle
 
 Array = npt.NDArray[Any]
@@ -93,9 +92,10 @@ class Walk:
     anneal_from: int = -1
     outcome: str = "max_iter"
 
-    def posterior(self) -> Posterior:
-        """Return the running posterior of the weights."""
-        return Statistics(self.gram, self.projected, 0.0).posterior()
+    @property
+    def statistics(self) -> Statistics:
+        """The running statistics of the weights."""
+        return Statistics(self.gram, self.projected, 0.0)
 
     @property
     def n_iter(self) -> int:
@@ -226,15 +226,15 @@ def _begin(course: Course, start: Start, n_total: int) -> Walk:
 
 
 def _iterate(course: Course, state: Walk) -> Walk:
-    posterior = state.posterior()
+    moments = state.statistics.moments()
+    second_moment = moments.second_moment(course.pixels.dtype)
     for _ in range(STEPS_PER_ITERATION):
-        state = _step(course, state, posterior)
+        state = _step(course, state, moments.mean, second_moment)
         if state.step % REFRESH == 0:
-            state = _follow_variance(state, posterior)
-            posterior = state.posterior()
-    if state.step % REFRESH:
-        posterior = state.posterior()
-    losses = np.append(state.losses, _held_back_loss(course, state, posterior))
+            state = _follow_variance(state, moments)
+            moments = state.statistics.moments()
+            second_moment = moments.second_moment(course.pixels.dtype)
+    losses = np.append(state.losses, _held_back_loss(course, state))
     anneal_from, outcome = state.anneal_from, state.outcome
     if anneal_from < 0:
         last_call = state.step >= (1.0 - ANNEAL_SHARE) * course.max_steps
@@ -246,13 +246,10 @@ def _iterate(course: Course, state: Walk) -> Walk:
     return replace(state, losses=losses, anneal_from=anneal_from, outcome=outcome)
 
 
-def _step(course: Course, state: Walk, posterior: Posterior) -> Walk:
+def _step(course: Course, state: Walk, mean: Array, second_moment: Array) -> Walk:
     chosen = course.minibatch(state.step)
-    dtype = course.pixels.dtype
-    second_moment = posterior.second_moment.astype(dtype)
-    mean = posterior.mean.astype(dtype)
 
-    slopes = []
+    slopes: list[Array] = []
 
     def piece(rows: slice) -> tuple[Statistics, Array]:
         block = course.pixels.pick(chosen[rows])
@@ -315,12 +312,11 @@ def _adam(momentum: Array, energy: Array, slope: Array, step: int) -> tuple[Arra
     return momentum, energy, momentum / (1.0 - DECAY_MEAN**step) / size
 
 
-def _follow_variance(state: Walk, posterior: Posterior) -> Walk:
+def _follow_variance(state: Walk, moments: Moments) -> Walk:
     """Move γ towards its fixed point, damped, and the statistics with it."""
-    size = len(posterior.mean)
-    ratio = (1.0 + 2.0 * log_variance_gradient(posterior) / size) ** VARIANCE_DAMPING
+    ratio = moments.variance_ratio**VARIANCE_DAMPING
     ratio = min(ratio, LEARNING_VARIANCE_LIMIT / state.signal_variance)
-    moved = Statistics(state.gram, state.projected, 0.0).rescale(ratio)
+    moved = state.statistics.rescale(ratio)
     return replace(
         state,
         signal_variance=state.signal_variance * ratio,
@@ -329,11 +325,15 @@ def _follow_variance(state: Walk, posterior: Posterior) -> Walk:
     )
 
 
-def _held_back_loss(course: Course, state: Walk, posterior: Posterior) -> float:
-    block = course.held_back
-    z = fourier_features(block.x, state.frequencies, state.signal_variance)
-    mean = z @ posterior.mean.astype(z.dtype)
-    reach = z @ posterior.covariance.astype(z.dtype)
+def _held_back_loss(course: Course, state: Walk) -> float:
+    moments, block = state.statistics.moments(), course.held_back
+    z, reach = features_and_reach(
+        block,
+        state.frequencies,
+        state.signal_variance,
+        moments.covariance.astype(course.pixels.dtype),
+    )
+    mean = z @ moments.mean.astype(z.dtype)
     variance = np.maximum(np.einsum("ij,ij->i", reach, z), 0.0)
     margin = 2.0 * block.v * mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
     return float(-np.average(log_expit(margin.astype(np.float64)), weights=block.weight))

@@ -236,7 +236,7 @@ def fit_stochastic(
         np.empty(pixels.n_rows, dtype=pixels.dtype),
         passes=STOCHASTIC_PASSES if walked.outcome != "interrupted" else 1,
         tol=tol,
-        start=walked.posterior(),
+        start=walked.statistics.posterior(),
         interruptible=True,
         report=report_pass,
     )
