@@ -1,10 +1,10 @@
 """Sphinx settings."""
 
-from importlib.metadata import version
+import importlib.metadata
 
 project = "undulatus"
 author = "the undulatus developers"
-release = version("undulatus")
+release = version = importlib.metadata.version("undulatus")
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -15,6 +15,6 @@ extensions = [
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 autosummary_generate = True
-autodoc_default_options = {"members": True, "inherited-members": False}
+autodoc_default_options = {"members": True}
 html_theme = "furo"
 exclude_patterns = ["_build"]
