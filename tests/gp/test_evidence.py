@@ -13,6 +13,7 @@ from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.evidence import (
     Statistics,
     accumulate,
+    add_up,
     best_variance_ratio,
     gradient,
     log_variance_gradient,
@@ -231,7 +232,7 @@ def test_statistics_add_up_over_disjoint_pixels():
     whole = accumulate(pixels, frequencies, gamma, xi)
     halves = [np.arange(25), np.arange(25, 40)]
     one, other = (accumulate(pixels.take(h), frequencies, gamma, xi[h]) for h in halves)
-    total = one + other
+    total = add_up(iter([one, other]))
     assert_allclose(total.gram, whole.gram, rtol=1e-12, atol=1e-12)
     assert_allclose(total.projected, whole.projected, rtol=1e-12, atol=1e-12)
     assert_allclose(total.offset, whole.offset, rtol=1e-12)

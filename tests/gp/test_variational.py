@@ -240,6 +240,26 @@ def test_an_interrupted_fit_ends_at_the_last_finished_iteration():
     assert_allclose(stopped.bounds[-1], stopped.bounds[-2], rtol=1e-12)
 
 
+def test_an_interrupt_while_a_batch_fit_settles_keeps_the_last_finished_pass(monkeypatch):
+    def interrupt(*args, **options):
+        def press(done, bound):
+            if done == 3:
+                raise KeyboardInterrupt
+
+        if options.get("interruptible"):
+            options["report"] = press
+        return settle(*args, **options)
+
+    pixels, start = some_pixels(), some_start()
+    options = {"learn_frequencies": True, "tol": 0.0, "max_iter": 2}
+    whole = fit_batch(pixels, start, **options)
+    monkeypatch.setattr(variational, "settle", interrupt)
+    stopped = fit_batch(pixels, start, **options)
+    assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
+    assert stopped.bounds[:2] == whole.bounds[:2]
+    assert whole.bounds[1] < stopped.bounds[-1] < whole.bounds[-1]
+
+
 def test_the_outcome_says_why_the_fit_stopped():
     pixels, start = some_pixels(), some_start()
     short = fit_batch(pixels, start, learn_frequencies=False, max_iter=1, tol=1e-12)
@@ -325,6 +345,20 @@ def test_an_interrupted_stochastic_fit_still_sees_all_pixels_once():
     stopped = minibatches(pixels, max_iter=10, report=report)
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert len(stopped.bounds) == 1
+    assert np.all(np.isfinite(stopped.posterior.mean))
+
+
+def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one():
+    def report_pass(done, bound):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    pixels = some_pixels(n=300)
+    stopped = minibatches(pixels, report_pass=report_pass)
+    whole = minibatches(pixels)
+    assert (stopped.outcome, stopped.n_iter) == ("interrupted", whole.n_iter)
+    assert stopped.bounds == whole.bounds[:2]
+    assert_array_equal(stopped.frequencies, whole.frequencies)
     assert np.all(np.isfinite(stopped.posterior.mean))
 
 

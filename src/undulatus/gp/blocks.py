@@ -199,7 +199,7 @@ def require_lengths(
 ) -> None:
     """Raise, naming row and column, if a standardised row is longer than ``limit``."""
     with np.errstate(over="ignore"):
-        length = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
+        length = np.sqrt(np.einsum("ij,ij->i", x, x))
     worst = int(np.argmax(length))
     if not length[worst] <= limit:
         column = int(np.argmax(np.abs(x[worst])))

@@ -12,9 +12,9 @@ from undulatus.gp.memory import scratch
 Array = npt.NDArray[Any]
 
 PHASE_LIMIT = 1e6
-"""Largest length |x||w| for which a phase in double precision is good to 1e-9 radians."""
+"""Largest length of x times w for which a double-precision phase is good to 1e-9 radians."""
 SINGLE_PHASE_LIMIT = 512.0
-"""Largest length |x||w| for which a phase is computed in single precision, good to 1e-4."""
+"""Largest length of x times w for which a phase is left in single precision, good to 1e-4."""
 
 
 def phases(x: Array, frequencies: Array, shift: Array | None = None) -> Array:
