@@ -109,5 +109,4 @@ CURVES = {  # how much of the full effort is spent at each point of the curve
     "VFF-GPC D=100": (0.04, 0.08, 0.16, 0.32, 0.64),
     "VFF-GPC D=200": (0.08, 0.16, 0.32, 0.64),
     "LightGBM 300": (0.1, 0.25, 0.5),
-    "GPyTorch SVGP M=400": (0.1, 0.3),
 }

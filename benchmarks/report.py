@@ -20,11 +20,11 @@ def full_trials(found: dict[str, Any], task: str) -> list[dict[str, Any]]:
 
 def curve_of(found: dict[str, Any], task: str, who: str) -> list[tuple[float, float]]:
     """Return fit seconds and test NLL of a contender at each effort, by time."""
-    return sorted(
-        (t["fit_seconds"], t["nll"])
-        for t in found["trials"]
-        if t["task"] == task and t["contender"] == who and "nll" in t
-    )
+    trials = [
+        t for t in found["trials"] if (t["task"], t["contender"]) == (task, who) and "nll" in t
+    ]
+    points = [(t["fit_seconds"], t["nll"]) for t in trials]
+    return sorted(points + [tuple(point) for t in trials for point in t.get("curve", [])])
 
 
 def _cell(trial: dict[str, Any], name: str, form: str, scale: float = 1.0) -> str:

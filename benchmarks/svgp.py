@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import gpytorch
 import numpy as np
 import torch
@@ -28,6 +30,7 @@ class SVGP:
 
     def __init__(self, n_inducing: int, steps: int, batch_size: int) -> None:
         self.n_inducing, self.steps, self.batch_size = n_inducing, steps, batch_size
+        self.watch = {steps // 10, steps // 3}
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> SVGP:
         """Fit to rows of two classes, 0 and 1."""
@@ -40,14 +43,27 @@ class SVGP:
         objective = gpytorch.mlls.VariationalELBO(self.likelihood, self.model, num_data=len(x))
         optimiser = torch.optim.Adam(self.model.parameters(), lr=0.01)
         self.model.train()
-        for _ in range(self.steps):
+        self.snapshots: list[tuple[float, dict[str, torch.Tensor]]] = []
+        began = time.perf_counter()
+        for step in range(1, self.steps + 1):
             chosen = torch.randint(len(x), (min(self.batch_size, len(x)),))
             optimiser.zero_grad()
             loss = -objective(self.model(x[chosen]), target[chosen])
             loss.backward()
             optimiser.step()
+            if step in self.watch:
+                self.snapshots.append((time.perf_counter() - began, self.state()))
         self.model.eval()
         return self
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return a copy of all that was learned."""
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def restore(self, state: dict[str, torch.Tensor]) -> None:
+        """Go back to a snapshot."""
+        self.model.load_state_dict(state)
+        self.model.eval()
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray:
         """Return the probability of each class."""

@@ -54,6 +54,14 @@ def run(task_name: str, contender: str, effort: float, most_rows: int | None) ->
     else:
         scores = {"accuracy": float(np.mean(model.predict(task.X_test) == task.y_test))}
     result.update(scores)
+    if hasattr(model, "snapshots"):
+        curve, final = [], model.state()
+        for seconds, state in model.snapshots:
+            model.restore(state)
+            nll = score(task.y_test == 1, model.predict_proba(task.X_test)[:, 1]).nll
+            curve.append((seconds, nll))
+        result["curve"] = curve
+        model.restore(final)
     if effort == 1.0:
         some = task.X_test[:: max(1, len(task.X_test) // 200_000)]
         result["labels_per_second"] = rate(model.predict, some)
