@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from undulatus.estimators.classifier import Training
+from undulatus.estimators.training import Training
 from undulatus.gp.blocks import read_rows
 from undulatus.gp.stochastic import Walk
 from undulatus.gp.variational import BatchState

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -12,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.checkpoint import Checkpoint, State, fingerprint
-from undulatus.estimators.classifier import BinaryGaussianProcess, Training
+from undulatus.estimators.classifier import BinaryGaussianProcess
 from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.rows import column_namer
+from undulatus.estimators.start import begin, earlier_start
+from undulatus.estimators.training import Training
 from undulatus.gp.blocks import (
     Pixels,
     block_rows,
@@ -25,28 +25,23 @@ from undulatus.gp.blocks import (
     single_threaded_blas,
 )
 from undulatus.gp.fourier import (
-    PHASE_LIMIT,
     amplitudes_and_delays,
     fourier_features,
     sum_of_waves,
 )
 from undulatus.gp.memory import recycling, scratch
 from undulatus.gp.posterior import latent_moments, slabs, variance_root
-from undulatus.gp.settling import Start, choose_start
-from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
-from undulatus.gp.stochastic import LEARNING_VARIANCE_LIMIT, STEPS_PER_ITERATION, Walk
+from undulatus.gp.settling import Start
+from undulatus.gp.spectral import KERNELS
+from undulatus.gp.stochastic import STEPS_PER_ITERATION, Walk
 from undulatus.gp.variational import BatchState, Fit, fit_batch, fit_stochastic
 
 Array = npt.NDArray[Any]
 
 DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
-
-
 BATCH_ROWS = 10_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
-LEARNING_SHARE = 0.25
-"""Share of a random kernel's best lengthscale from which frequencies are learned."""
 
 
 class FourierGPC(BinaryGaussianProcess):
@@ -122,7 +117,7 @@ class FourierGPC(BinaryGaussianProcess):
         sample_weight : (n,) array, optional
             Weights >= 0; a weight of 2 equals a row given twice.
         """
-        earlier = self._earlier_start()
+        earlier = earlier_start(self)
         self._start_again()
         threads = count_threads(self.n_jobs)
         merge = self.solver != "stochastic"
@@ -139,14 +134,8 @@ class FourierGPC(BinaryGaussianProcess):
             threads,
         )
         stochastic = self._wants_minibatches(pixels.n_rows)
-        if earlier is not None and earlier.unit_frequencies.shape[1] != pixels.n_features:
-            raise InputError(
-                f"warm_start=True goes on from {earlier.unit_frequencies.shape[1]} features, but "
-                f"X has {pixels.n_features}. Set warm_start=False to fit anew."
-            )
         with single_threaded_blas(), recycling():
-            start = earlier or self._choose_start(pixels, training, rng, stochastic)
-            self._require_reach(training, start)
+            start = begin(self, pixels, training, earlier, rng, stochastic)
             line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
             climb = self._fit_stochastic if stochastic else self._fit_batch
             fit = climb(pixels, training, start, rng, line)
@@ -158,19 +147,6 @@ class FourierGPC(BinaryGaussianProcess):
         if self.solver == "auto":
             return n_rows > BATCH_ROWS
         return self.solver == "stochastic"
-
-    def _choose_start(
-        self, pixels: Pixels, training: Training, rng: np.random.Generator, stochastic: bool
-    ) -> Start:
-        unit = self._unit_frequencies(rng)
-        distance = mean_distance(training.variances)
-        if not stochastic:
-            return choose_start(pixels, unit, distance, rng)
-        start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
-        if self._learns_frequencies:
-            # Frequencies that move reach finer structure than random ones afford to start with.
-            return replace(start, lengthscale=LEARNING_SHARE * start.lengthscale)
-        return start
 
     def _fit_batch(
         self,
@@ -245,48 +221,10 @@ class FourierGPC(BinaryGaussianProcess):
         }
         self._warn_about(fit.outcome)
 
-    def _earlier_start(self) -> Start | None:
-        if not (self.warm_start and hasattr(self, "frequencies_")):
-            return None
-        unit = self.frequencies_ * self.lengthscale_
-        if unit.shape[0] != self.n_frequencies:
-            raise InputError(
-                f"warm_start=True goes on from {unit.shape[0]} frequencies, but n_frequencies "
-                f"is {self.n_frequencies}. Set warm_start=False to fit anew."
-            )
-        return Start(unit, self.lengthscale_, self.signal_variance_)
-
-    def _unit_frequencies(self, rng: np.random.Generator) -> Array:
-        shape = (self.n_frequencies, self.n_features_in_)
-        if self.frequencies is None:
-            return find_kernel(self.kernel).draw(rng, *shape)
-        with as_input_errors():
-            unit = np.array(self.frequencies, dtype=np.float64)
-        if unit.shape != shape:
-            raise InputError(
-                f"frequencies must have shape {shape} (n_frequencies, features of X), "
-                f"got {unit.shape}."
-            )
-        if not np.isfinite(unit).all():
-            raise InputError("frequencies must be finite, but hold NaN or infinity.")
-        return unit
-
     def _choose_dtype(self, n_rows: int) -> np.dtype[Any]:
         if self.precision == "auto":
             return np.dtype(np.float64 if n_rows <= DOUBLE_ROWS else np.float32)
         return np.dtype(np.float64 if self.precision == "double" else np.float32)
-
-    def _require_reach(self, training: Training, start: Start) -> None:
-        # The box of the data tells whether any row could be too far out; then each is looked at.
-        summary, columns, frequencies = training.summary, column_namer(self), start.at[0]
-        box = training.standardisation(np.stack([summary.low, summary.high]), np.float64)
-        reach = np.sqrt(np.sum(np.abs(box).max(axis=0) ** 2))
-        if reach * np.linalg.norm(frequencies, axis=1).max() <= PHASE_LIMIT:
-            return
-        rows, size = training.source, block_rows(self.n_features_in_, 8)
-        for first in range(0, rows.shape[0], size):
-            x = training.standardisation(np.asarray(rows[first : first + size]), np.float64)
-            require_phases(x, frequencies, columns, first)
 
     def _open_checkpoint(self, training: Training, state: type[State]) -> Checkpoint[State] | None:
         if self.checkpoint is None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -103,9 +103,9 @@ class Walk:
         return len(self.losses)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Course:
-    """What stays the same during a walk."""
+    """What stays the same during a walk (and the order of rows in the present epoch)."""
 
     pixels: Pixels
     learning: Array
@@ -118,23 +118,17 @@ class Course:
     tol: float
     seed: int
     pool: ThreadPoolExecutor
+    _epoch: int = -1
+    _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def minibatch(self, step: int) -> Array:
         """Return the row numbers of minibatch ``step``, counted from 0."""
         n, size = len(self.learning), min(self.batch_size, len(self.learning))
-        epoch, place = divmod(step, max(n // size, 1))
-        order = self._order(epoch)
-        return self.learning[order[place * size : (place + 1) * size]]
-
-    def _order(self, epoch: int) -> Array:
-        cached: tuple[int, Array] | None = self.__dict__.get("_epoch")
-        if cached is None or cached[0] != epoch:
-            cached = (
-                epoch,
-                np.random.default_rng([self.seed, epoch]).permutation(len(self.learning)),
-            )
-            self.__dict__["_epoch"] = cached
-        return cached[1]
+        epoch, place = divmod(step, n // size)
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([self.seed, epoch]).permutation(n)
+        return self.learning[self._order[place * size : (place + 1) * size]]
 
     def step_share(self, step: int, anneal_from: int) -> float:
         """Return the share of the full step size at ``step``."""
