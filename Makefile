@@ -49,7 +49,7 @@ $(BENCH_VENV)/.ready: pyproject.toml
 	touch $@
 
 bench: $(BENCH_VENV)/.ready ## ours and the peers on the same data; QUICK=1 for a short run
-	$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(QUICK),--quick)
+	$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(QUICK),--quick) $(if $(RESUME),--resume)
 
 docs: $(VENV)/.docs ## the documentation, in docs/_build/html
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html

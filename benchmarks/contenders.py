@@ -94,7 +94,6 @@ CONTENDERS: dict[str, Fit] = {
     "VFF-GPC D=50": _ours(VFFGPC, 50),
     "VFF-GPC D=100": _ours(VFFGPC, 100),
     "VFF-GPC D=200": _ours(VFFGPC, 200),
-    "VFF-GPC D=500": _ours(VFFGPC, 500),
     "RFF-GPC D=200": _ours(RFFGPC, 200),
     "LightGBM 300": _lightgbm,
     "HistGradientBoosting": _hist_boosting,
@@ -105,8 +104,8 @@ CONTENDERS: dict[str, Fit] = {
     "rfflearn RFFGPC D=200": _rfflearn,
 }
 CURVES = {  # how much of the full effort is spent at each point of the curve
-    "VFF-GPC D=50": (0.02, 0.04, 0.08, 0.16, 0.32),
-    "VFF-GPC D=100": (0.04, 0.08, 0.16, 0.32, 0.64),
-    "VFF-GPC D=200": (0.08, 0.16, 0.32, 0.64),
-    "LightGBM 300": (0.1, 0.25, 0.5),
+    "VFF-GPC D=50": (0.04, 0.08, 0.16, 0.32),
+    "VFF-GPC D=100": (0.08, 0.16, 0.32, 0.64),
+    "VFF-GPC D=200": (0.16, 0.32, 0.64),
+    "LightGBM 300": (0.1, 0.3),
 }

@@ -1,8 +1,9 @@
 """Everyone on every task, one after the other, each in a process of its own.
 
-    python -m benchmarks.run [--quick]
+    python -m benchmarks.run [--quick] [--resume]
 
-Writes ``benchmarks/results/benchmark.json`` (``quick.json``), a table and plots.
+Writes ``benchmarks/results/benchmark.json`` (``quick.json``) after each trial, then a table and
+plots; ``--resume`` goes on from what an interrupted run wrote.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ QUICK_CONTENDERS = (
     *("VFF-GPC D=100", "RFF-GPC D=200", "LightGBM 300", "HistGradientBoosting"),
     *("RBFSampler 400 + logistic", "GPyTorch SVGP M=400"),
 )
-ONLY = {"VFF-GPC D=500": ("sentinel2",)}
 
 
 def describe_machine() -> dict[str, Any]:
@@ -64,7 +64,7 @@ def run_module(module: str, *arguments: str) -> dict[str, Any]:
 def trials(quick: bool) -> list[tuple[str, str, float]]:
     """Return task, contender and effort of each trial: full efforts first, then the curves."""
     names = QUICK_CONTENDERS if quick else tuple(CONTENDERS)
-    full = [(task, who, 1.0) for task in TASKS for who in names if task in ONLY.get(who, TASKS)]
+    full = [(task, who, 1.0) for task in TASKS for who in names]
     curve_tasks = ("sentinel2",) if quick else ("sentinel2", "covertype")
     curves = [
         (task, who, share)
@@ -75,43 +75,56 @@ def trials(quick: bool) -> list[tuple[str, str, float]]:
     return full + curves
 
 
-def main(quick: bool) -> None:
+def main(quick: bool, resume: bool) -> None:
     """Run all trials and write the results as they come."""
     RESULTS.mkdir(exist_ok=True)
-    name = "quick" if quick else "benchmark"
-    began = time.monotonic()
-    found: dict[str, Any] = {"machine": describe_machine(), "quick": quick, "trials": []}
+    path = RESULTS / ("quick.json" if quick else "benchmark.json")
+    found: dict[str, Any] = {
+        "machine": describe_machine(),
+        "quick": quick,
+        "minutes": 0.0,
+        "trials": [],
+        "memory": [],
+    }
+    if resume and path.exists():
+        found = json.loads(path.read_text())
+    began = time.monotonic() - 60.0 * found["minutes"]
+
+    def keep() -> None:
+        found["minutes"] = (time.monotonic() - began) / 60.0
+        path.write_text(json.dumps(found, indent=1))
+
+    if "kernels" not in found:
+        print("kernels ...", flush=True)
+        found["kernels"] = run_module("benchmarks.kernels", *(["quick"] if quick else []))
+        keep()
+    full_sizes = ((2_000_000, 2, "batch"), (20_000_000, 4, "stochastic"))
+    sizes = ((200_000, 4, "stochastic"),) if quick else full_sizes
+    for size in sizes[len(found["memory"]) :]:
+        print(f"memory of {size[0]:,} rows ...", flush=True)
+        found["memory"].append(run_module("benchmarks.memory", *map(str, size)))
+        keep()
     plan = trials(quick)
+    done = {(t["task"], t["contender"], t["effort"]) for t in found["trials"]}
     for number, (task, who, effort) in enumerate(plan, 1):
+        if (task, who, effort) in done:
+            continue
         rows = QUICK_ROWS if quick else 0
         result = run_module("benchmarks.trial", task, who, str(effort), str(rows))
         found["trials"].append({"task": task, "contender": who, "effort": effort, **result})
+        keep()
         said = result.get("failed") or (
             f"NLL {result.get('nll', float('nan')):.4f}, accuracy {result['accuracy']:.4f}, "
             f"fit {result['fit_seconds']:.1f} s"
         )
         print(
-            f"[{number}/{len(plan)}, {time.monotonic() - began:.0f} s] "
+            f"[{number}/{len(plan)}, {found['minutes']:.1f} min] "
             f"{task}, {who}, effort {effort}: {said}",
             flush=True,
         )
-    print("kernels ...", flush=True)
-    found["kernels"] = run_module("benchmarks.kernels", *(["quick"] if quick else []))
-    print("memory ...", flush=True)
-    sizes = (
-        ((200_000, 4, "stochastic"),)
-        if quick
-        else (
-            (2_000_000, 2, "batch"),
-            (20_000_000, 20, "stochastic"),
-        )
-    )
-    found["memory"] = [run_module("benchmarks.memory", *map(str, size)) for size in sizes]
-    found["minutes"] = (time.monotonic() - began) / 60.0
-    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1))
-    for path in write_report(found, RESULTS, name):
-        print(f"wrote {path}")
+    for written in write_report(found, RESULTS, path.stem):
+        print(f"wrote {written}")
 
 
 if __name__ == "__main__":
-    main(quick="--quick" in sys.argv[1:])
+    main(quick="--quick" in sys.argv[1:], resume="--resume" in sys.argv[1:])

@@ -6,9 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
-
 from undulatus.errors import UndulatusError
+
+try:
+    import click
+except ModuleNotFoundError as error:
+    raise SystemExit(
+        'undulatus: the command line needs more packages. Install "undulatus[eo]".'
+    ) from error
 
 
 class _Commands(click.Group):
