@@ -16,8 +16,8 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from undulatus import GPC, RFFGPC, VFFGPC, UndulatusError, estimators
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import classifier
-from undulatus.estimators.classifier import QUANTILES
+from undulatus.estimators import training
+from undulatus.estimators.training import QUANTILES
 from undulatus.gp.logistic import expected_sigmoid
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -563,8 +563,8 @@ def test_smallest_and_largest_are_exact_where_quantiles_come_from_some_rows(
     clouds, monkeypatch, merge_rows
 ):
     X, y = clouds
-    monkeypatch.setattr(classifier, "MERGE_ROWS", merge_rows)
-    monkeypatch.setattr(classifier, "QUANTILE_ROWS", 10)
+    monkeypatch.setattr(training, "MERGE_ROWS", merge_rows)
+    monkeypatch.setattr(training, "QUANTILE_ROWS", 10)
     found = model("RFFGPC").fit(X, y).feature_quantiles_
     assert_array_equal(found[[0, -1]], [X.min(axis=0), X.max(axis=0)])
     assert np.all(np.diff(found, axis=0) >= 0)

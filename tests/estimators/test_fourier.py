@@ -13,9 +13,9 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import checkpoint, classifier, fourier
-from undulatus.estimators.fourier import LEARNING_SHARE
+from undulatus.estimators import checkpoint, fourier, start, training
 from undulatus.estimators.progress import ProgressLine
+from undulatus.estimators.start import LEARNING_SHARE
 from undulatus.gp import blocks, settling, stochastic, variational
 from undulatus.gp.stochastic import STEPS_PER_ITERATION
 
@@ -49,7 +49,7 @@ def small_blocks(monkeypatch):
 @pytest.fixture
 def no_merging(monkeypatch):
     """The path of large data: rows are read where they are, in the order they have."""
-    monkeypatch.setattr(classifier, "MERGE_ROWS", 0)
+    monkeypatch.setattr(training, "MERGE_ROWS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -212,10 +212,10 @@ def test_rows_within_reach_are_fitted_though_the_corner_of_their_box_is_not(moon
     longest /= fitted.fit_report_["starting_lengthscale"]
     # Rows reach 30 x longest at the start, the corner of their box the root of two times that.
     monkeypatch.setattr(blocks, "PHASE_LIMIT", 1.2 * 30 * longest)
-    monkeypatch.setattr(fourier, "PHASE_LIMIT", 1.2 * 30 * longest)
+    monkeypatch.setattr(start, "PHASE_LIMIT", 1.2 * 30 * longest)
     assert_same_model(model("RFFGPC", standardize=False).fit(far, y), fitted, X)
     monkeypatch.setattr(blocks, "PHASE_LIMIT", 0.9 * 30 * longest)
-    monkeypatch.setattr(fourier, "PHASE_LIMIT", 0.9 * 30 * longest)
+    monkeypatch.setattr(start, "PHASE_LIMIT", 0.9 * 30 * longest)
     with pytest.raises(PhaseTooLargeError):
         model("RFFGPC", standardize=False).fit(far, y)
 
@@ -416,7 +416,7 @@ def test_anything_to_slice_is_predicted_block_by_block(name, many):
 @pytest.mark.usefixtures("small_blocks", "no_merging")
 def test_anything_to_slice_is_fitted_block_by_block(name, many, monkeypatch):
     X, y = many
-    monkeypatch.setattr(classifier, "QUANTILE_ROWS", 100)
+    monkeypatch.setattr(training, "QUANTILE_ROWS", 100)
     monkeypatch.setattr(settling, "SEARCH_ROWS", 200)
     shelf = Shelf(X)
     assert_same_model(model(name).fit(shelf, y), model(name).fit(X, y), X)
@@ -690,7 +690,7 @@ def test_anything_to_slice_is_walked_on_and_never_read_whole(
     name, many, monkeypatch, sample_rows, tmp_path
 ):
     X, y = many
-    monkeypatch.setattr(classifier, "QUANTILE_ROWS", 100)
+    monkeypatch.setattr(training, "QUANTILE_ROWS", 100)
     monkeypatch.setattr(settling, "SEARCH_ROWS", 200)
     monkeypatch.setattr(variational, "SAMPLE_ROWS", sample_rows)
     monkeypatch.setattr(checkpoint, "FINGERPRINT_ROWS", 100)
@@ -759,10 +759,11 @@ def test_random_frequencies_keep_their_directions_on_minibatches(many):
 def test_a_warm_start_walks_on_from_where_it_was(name, many):
     X, y = many
     fitted = walker(name, warm_start=True).fit(X, y)
-    first, lengthscale = fitted.fit_report_["held_back_nll"], fitted.lengthscale_
-    fitted.set_params(max_iter=10).fit(X, y)
+    lengthscale, unit = fitted.lengthscale_, fitted.frequencies_ * fitted.lengthscale_
+    fitted.fit(X, y)
     assert fitted.fit_report_["starting_lengthscale"] == lengthscale
-    assert fitted.fit_report_["held_back_nll"][-1] < first[0]
+    if name == "RFFGPC":
+        assert_allclose(fitted.frequencies_ * fitted.lengthscale_, unit, rtol=1e-10)
 
 
 # Interrupts on minibatches
@@ -828,6 +829,16 @@ def test_an_interrupt_before_the_first_iteration_of_a_walk_leaves_no_model(
 
 
 # A root that is kept
+
+
+@pytest.mark.xfail(strict=True, reason="the root is kept in the model when it predicts")
+@each_model
+def test_predicting_leaves_the_model_as_it_was(name, moons):
+    X, y = moons
+    fitted = model(name).fit(X, y)
+    before = vars(fitted).copy()
+    fitted.predict_proba(X)
+    assert vars(fitted) == before
 
 
 @pytest.mark.xfail(strict=True, reason="a root is known by the address of its posterior")

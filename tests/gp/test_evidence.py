@@ -21,6 +21,7 @@ from undulatus.gp.evidence import (
     tighten,
 )
 from undulatus.gp.fourier import fourier_features
+from undulatus.gp.memory import recycling
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -236,6 +237,27 @@ def test_statistics_add_up_over_disjoint_pixels():
     assert_allclose(total.gram, whole.gram, rtol=1e-12, atol=1e-12)
     assert_allclose(total.projected, whole.projected, rtol=1e-12, atol=1e-12)
     assert_allclose(total.offset, whole.offset, rtol=1e-12)
+
+
+def test_statistics_are_not_written_over_by_those_that_come_after():
+    pixels, frequencies, gamma, xi = problem(rows_per_block=7)
+    with recycling():
+        first = accumulate(pixels, frequencies, gamma, xi)
+        kept = replace(first, gram=first.gram.copy(), projected=first.projected.copy())
+        for ratio in (2.0, 3.0):
+            accumulate(pixels, frequencies, ratio * gamma, xi)
+    assert_array_equal(first.gram, kept.gram)
+    assert_array_equal(first.projected, kept.projected)
+
+
+def test_recycled_arrays_do_not_change_a_bit():
+    pixels, frequencies, gamma, xi = problem(rows_per_block=7)
+    one = accumulate(pixels, frequencies, gamma, xi)
+    with recycling():
+        accumulate(pixels, 2.0 * frequencies, gamma, xi)
+        other = accumulate(replace(pixels, threads=2), frequencies, gamma, xi)
+    assert_array_equal(one.gram, other.gram)
+    assert_array_equal(one.projected, other.projected)
 
 
 # The signal variance

@@ -42,6 +42,15 @@ def test_features_keep_the_precision_of_the_pixels(dtype):
     assert z.dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_may_be_put_where_they_are_wanted(dtype):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(11, 3)).astype(dtype), rng.normal(size=(4, 3))
+    place = np.full((11, 8), np.nan, dtype=dtype)
+    assert fourier_features(x, w, 2.5, out=place) is place
+    assert_array_equal(place, fourier_features(x, w, 2.5))
+
+
 # With t = tan(P/2) known to u relative, cos moves by at most u (4t²/(1+t²)² <= 1) and sin by
 # u/2. Numpy promises its tangent to 4 units in the last place; square, sum, quotient and last
 # difference or product add at most 4 rounding errors of a quantity no larger than 2.

@@ -15,6 +15,7 @@ from undulatus.gp.posterior import (
     factorise,
     latent_moments,
     slabs,
+    solve_moments,
     solve_posterior,
     variance_root,
 )
@@ -62,6 +63,23 @@ def test_the_root_is_the_inverse_of_the_lower_factor(seed):
     assert_array_equal(posterior.root, np.tril(posterior.root))
     assert_allclose(factor @ factor.T, precision, rtol=1e-12, atol=1e-12)
     assert_allclose(posterior.root @ factor, np.eye(6), atol=1e-12)
+
+
+@given(seeds, st.integers(1, 12))
+def test_moments_alone_are_those_of_the_posterior(seed, k):
+    rng = np.random.default_rng(seed)
+    precision, projected = random_precision(rng, k), rng.normal(size=k)
+    kept = precision.copy()
+    posterior, moments = solve_posterior(precision, projected), solve_moments(precision, projected)
+    assert_array_equal(precision, kept)
+    assert_array_equal(moments.mean, posterior.mean)
+    assert_array_equal(moments.covariance, moments.covariance.T)
+    assert_allclose(moments.covariance, posterior.covariance, rtol=1e-10, atol=1e-13)
+    second_moment = moments.second_moment(np.float64)
+    assert_allclose(second_moment, posterior.second_moment, rtol=1e-10, atol=1e-13)
+    assert moments.second_moment(np.float32).dtype == np.float32
+    ratio = (np.trace(posterior.covariance) + posterior.mean @ posterior.mean) / k
+    assert_allclose(moments.variance_ratio, ratio, rtol=1e-10)
 
 
 def test_a_matrix_in_single_precision_is_factorised_in_double():

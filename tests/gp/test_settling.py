@@ -111,7 +111,8 @@ def test_a_lower_limit_on_the_signal_variance_is_kept():
 
 
 @pytest.mark.xfail(
-    strict=True, reason="a step in γ past a valley is cut off at the limit, in the valley"
+    strict=True,
+    reason="a step in the variance past a valley is cut off at the limit, in the valley",
 )
 def test_a_limit_on_the_signal_variance_never_lowers_the_bound():
     pixels, unit = some_pixels(730286, n=20), some_start(730286, D=20).unit_frequencies
@@ -181,7 +182,7 @@ def press_in_algebra(monkeypatch, after):
 KEYS = [press_in_report, press_in_pass, press_in_algebra]
 each_key = pytest.mark.parametrize("press", KEYS, ids=lambda press: press.__name__)
 HALF_A_PASS = pytest.mark.xfail(
-    strict=True, reason="γ and the statistics are those of the next pass, the posterior is not"
+    strict=True, reason="the variance is that of the next pass, the posterior is not"
 )
 
 
