@@ -227,7 +227,6 @@ def test_a_model_that_is_not_fitted_is_not_saved(name, path):
     assert not path.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="n_features_in_ is left, so check_is_fitted is content")
 @each_model
 def test_a_model_whose_fit_failed_is_not_saved(name, moons, path):
     X, y = moons

@@ -70,11 +70,11 @@ class DatasetError(UndulatusError):
 
 
 @contextmanager
-def as_input_errors() -> Iterator[None]:
-    """Turn scikit-learn's ``ValueError`` about input into an :class:`InputError`."""
+def as_input_errors(parameter: str = "") -> Iterator[None]:
+    """Turn a ``ValueError`` about input into an :class:`InputError` that names the parameter."""
     try:
         yield
     except UndulatusError:
         raise
     except ValueError as error:
-        raise InputError(str(error)) from error
+        raise InputError(f"{parameter}: {error}" if parameter else str(error)) from error

@@ -44,7 +44,7 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
             f"save_model cannot write a {type(model).__module__}.{kind}; it takes a fitted "
             f"{', '.join(_LAYOUTS)}."
         )
-    check_is_fitted(model)
+    check_is_fitted(model, "posterior_")
     layout = _LAYOUTS[kind]
     tensors = {
         "centre": model.standardisation_.centre,

@@ -234,7 +234,6 @@ def test_class_frequencies_in_words_are_an_input_error(moons, wrong):
         model("RFFGPC", prior_correction=wrong).fit(*moons)
 
 
-@pytest.mark.xfail(strict=True, reason="numpy's message comes through, without the parameter")
 @in_words
 def test_class_frequencies_in_words_name_the_parameter(moons, wrong):
     with pytest.raises(InputError, match="prior_correction"):

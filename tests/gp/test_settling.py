@@ -107,13 +107,11 @@ def test_a_lower_limit_on_the_signal_variance_is_kept():
     bound = settle(
         pixels, start.at[0], 0.1, np.ones(pixels.n_rows), passes=50, variance_limit=limit
     )
-    assert_allclose(bound.signal_variance, limit, rtol=1e-12)
+    # The search in the logarithm ends within 1e-5 of its limit, pass after pass.
+    assert bound.signal_variance <= limit * (1 + 1e-12)
+    assert_allclose(bound.signal_variance, limit, rtol=1e-4)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a step in the variance past a valley is cut off at the limit, in the valley",
-)
 def test_a_limit_on_the_signal_variance_never_lowers_the_bound():
     pixels, unit = some_pixels(730286, n=20), some_start(730286, D=20).unit_frequencies
     settled = settle(pixels, 0.1083 * unit, 0.76, np.ones(20), passes=3, variance_limit=0.83)
@@ -181,16 +179,9 @@ def press_in_algebra(monkeypatch, after):
 
 KEYS = [press_in_report, press_in_pass, press_in_algebra]
 each_key = pytest.mark.parametrize("press", KEYS, ids=lambda press: press.__name__)
-HALF_A_PASS = pytest.mark.xfail(
-    strict=True, reason="the variance is that of the next pass, the posterior is not"
-)
 
 
-@pytest.mark.parametrize(
-    "press",
-    [press_in_report, press_in_pass, pytest.param(press_in_algebra, marks=HALF_A_PASS)],
-    ids=lambda press: press.__name__,
-)
+@each_key
 @pytest.mark.parametrize("after", [1, 3])
 def test_an_interrupt_ends_at_the_last_finished_pass(monkeypatch, press, after):
     pixels, start = some_pixels(), some_start()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from undulatus.gp.fourier import (
     sum_of_waves,
 )
 from undulatus.gp.memory import recycling, scratch
-from undulatus.gp.posterior import latent_moments, slabs, variance_root
+from undulatus.gp.posterior import Posterior, latent_moments, slabs, variance_root
 from undulatus.gp.settling import Start
 from undulatus.gp.spectral import KERNELS
 from undulatus.gp.stochastic import STEPS_PER_ITERATION, Walk
@@ -42,6 +43,8 @@ DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
 BATCH_ROWS = 10_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
+
+_ROOTS: WeakKeyDictionary[Posterior, tuple[float, Array]] = WeakKeyDictionary()
 
 
 class FourierGPC(BinaryGaussianProcess):
@@ -253,14 +256,13 @@ class FourierGPC(BinaryGaussianProcess):
 
     def _root(self) -> Array:
         # A truncated root takes an eigendecomposition: once for a posterior and a tolerance.
-        key = (id(self.posterior_), self.variance_tolerance)
-        kept: tuple[Any, Array] | None = getattr(self, "_kept_root", None)
-        if kept is None or kept[0] != key:
+        kept = _ROOTS.get(self.posterior_)
+        if kept is None or kept[0] != self.variance_tolerance:
             with single_threaded_blas():
                 root = variance_root(
                     self.posterior_, self.signal_variance_, self.variance_tolerance
                 )
-            self._kept_root = kept = (key, root)
+            kept = _ROOTS[self.posterior_] = (self.variance_tolerance, root)
         return kept[1]
 
     def _latent_mean(self) -> Callable[[Array], Array]:

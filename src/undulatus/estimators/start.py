@@ -73,7 +73,7 @@ def _unit_frequencies(model: Any, rng: np.random.Generator) -> Array:
     shape = (model.n_frequencies, model.n_features_in_)
     if model.frequencies is None:
         return find_kernel(model.kernel).draw(rng, *shape)
-    with as_input_errors():
+    with as_input_errors("frequencies"):
         unit = np.array(model.frequencies, dtype=np.float64)
     if unit.shape != shape:
         raise InputError(
@@ -95,4 +95,6 @@ def _require_reach(model: Any, training: Training, start: Start) -> None:
     rows, size = training.source, block_rows(model.n_features_in_, 8)
     for first in range(0, rows.shape[0], size):
         x = training.standardisation(np.asarray(rows[first : first + size]), np.float64)
+        if training.absent is not None:
+            x[training.absent[first : first + size]] = 0.0
         require_phases(x, frequencies, columns, first)

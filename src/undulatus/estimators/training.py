@@ -48,6 +48,8 @@ class Training:
     quantiles: Array
     source: Any
     """The rows as given, before any was dropped or merged: errors speak of these."""
+    absent: Array | None
+    """Which of those rows have no weight, (n,) bool, if any."""
 
     @property
     def variances(self) -> Array:
@@ -66,7 +68,9 @@ def prepare(
         observed = _class_shares(positive, weight)
         weight = weigh_classes(model.class_weight, classes, positive, weight)
     columns = column_namer(model)
+    absent = None
     if weight is not None and not weight.all():
+        absent = weight == 0
         # Rows of no weight are as good as absent, but must be finite like the others.
         used = np.flatnonzero(weight)
         summarise(rows, None, threads, columns)
@@ -83,15 +87,9 @@ def prepare(
         require_finite(rows, columns)
         rows, positive, weight = merge_equal_rows(rows, positive, weight)
     summary = summarise(rows, weight, threads, columns)
-    if not np.isfinite(summary.variance).all():
-        column = int(np.argmin(np.isfinite(summary.variance)))
-        raise InputError(
-            f"Values in column {columns(column)} are too large to be used: up to "
-            f"{max(summary.high[column], -summary.low[column]):.3g}. Rescale the column."
-        )
     shift = 0.0
     if model.prior_correction is not None:
-        with as_input_errors():
+        with as_input_errors("prior_correction"):
             real = read_frequencies(model.prior_correction, classes, observed)
         trained = _class_shares(positive, weight)
         # For a logistic model a change of prior is exactly a shift of the log odds.
@@ -106,6 +104,7 @@ def prepare(
         prior_shift=shift,
         quantiles=_quantiles(rows, weight, summary),
         source=source,
+        absent=absent,
     )
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that the controller below sees it)
 from threadpoolctl import ThreadpoolController
 
-from undulatus.errors import NotFiniteError, PhaseTooLargeError
+from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.gp.fourier import PHASE_LIMIT
 
 Array = npt.NDArray[Any]
@@ -170,7 +170,14 @@ def summarise(
             mean = mean + step * (w / max(total + w, np.finfo(float).tiny))
         total += w
         low, high = np.minimum(low, smallest), np.maximum(high, largest)
-    return Summary(mean, squares / max(total, np.finfo(float).tiny), low, high, total)
+    variance = squares / max(total, np.finfo(float).tiny)
+    if not np.isfinite(variance).all():
+        column = int(np.argmin(np.isfinite(variance)))
+        raise InputError(
+            f"Values in column {columns(column)} are too large to be used: up to "
+            f"{max(high[column], -low[column]):.3g}. Rescale the column."
+        )
+    return Summary(mean, variance, low, high, total)
 
 
 def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:

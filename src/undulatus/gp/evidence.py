@@ -183,8 +183,8 @@ def log_variance_gradient(posterior: Posterior) -> float:
     return 0.5 * (trace + float(posterior.mean @ posterior.mean) - len(posterior.mean))
 
 
-def best_variance_ratio(statistics: Statistics, limit: float = 10.0) -> float:
-    r"""Return the factor on γ, within [1/limit, limit], that maximises log F at fixed ξ.
+def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 10.0) -> float:
+    r"""Return the factor on γ, within [low, high], that maximises log F at fixed ξ.
 
     In the eigenbasis of the gram matrix, with eigenvalues :math:`e_j` and projections
     :math:`c_j`, :math:`2 \log F(r) = \sum_j r c_j^2 / (1 + r e_j) - \log(1 + r e_j)`:
@@ -199,6 +199,8 @@ def best_variance_ratio(statistics: Statistics, limit: float = 10.0) -> float:
         fitted = np.exp(log_ratio) * squares / (1.0 + scaled)
         return float(np.sum(np.log1p(scaled) - fitted))
 
-    reach = float(np.log(limit))
-    found = minimize_scalar(loss, bounds=(-reach, reach), method="bounded")
+    if low >= high:
+        return 1.0
+    reach = (float(np.log(low)), float(np.log(high)))
+    found = minimize_scalar(loss, bounds=reach, method="bounded")
     return float(np.exp(found.x)) if found.fun < loss(0.0) else 1.0

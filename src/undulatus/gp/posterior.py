@@ -38,7 +38,7 @@ def factorise(matrix: Array) -> tuple[Array, float]:
     raise NumericalError(len(matrix))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Posterior:
     r"""Gaussian over whitened weights, :math:`N(m, A^{-1})` (Eq. posterior).
 

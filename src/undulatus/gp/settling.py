@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,25 +73,34 @@ def settle(
     else:
         statistics = tighten(pixels, frequencies, signal_variance, start, xi)
     posterior = statistics.posterior()
-    bounds = [statistics.bound(posterior)]
-    interrupted = False
+    settled = Settled(signal_variance, statistics, posterior, (statistics.bound(posterior),))
     try:
         for done in range(1, passes):
-            report(done, bounds[-1])
-            tightened = tighten(pixels, frequencies, signal_variance, posterior, xi)
-            ratio = best_variance_ratio(tightened)
-            moved = float(np.clip(signal_variance * ratio, VARIANCE_LIMITS[0], variance_limit))
-            statistics = tightened.rescale(moved / signal_variance)
-            signal_variance = moved
-            posterior = statistics.posterior()
-            bounds.append(statistics.bound(posterior))
-            if has_stalled(bounds, tol):
+            report(done, settled.bounds[-1])
+            settled = _settle_once(pixels, frequencies, settled, xi, variance_limit)
+            if has_stalled(settled.bounds, tol):
                 break
     except KeyboardInterrupt:
         if not interruptible:
             raise
-        interrupted = True
-    return Settled(signal_variance, statistics, posterior, tuple(bounds), interrupted)
+        settled = replace(settled, interrupted=True)
+    return settled
+
+
+def _settle_once(
+    pixels: Pixels, frequencies: Array, settled: Settled, xi: Array, variance_limit: float
+) -> Settled:
+    variance = settled.signal_variance
+    statistics = tighten(pixels, frequencies, variance, settled.posterior, xi)
+    ratio = best_variance_ratio(
+        statistics,
+        low=max(0.1, min(VARIANCE_LIMITS[0] / variance, 1.0)),
+        high=min(10.0, max(variance_limit / variance, 1.0)),
+    )
+    statistics = statistics.rescale(ratio)
+    posterior = statistics.posterior()
+    bounds = (*settled.bounds, statistics.bound(posterior))
+    return Settled(variance * ratio, statistics, posterior, bounds)
 
 
 def choose_start(

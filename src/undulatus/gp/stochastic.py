@@ -73,6 +73,7 @@ DECAY_MEAN, DECAY_SQUARE = 0.9, 0.99
 class Walk:
     """A stochastic ascent under way: all that is needed to go on from here.
 
+    ``lengthscale`` is that of fixed frequencies, or the one at the start of learned ones;
     ``momentum`` and ``energy`` are Adam's, of the frequencies (D, d) and of the logarithms of
     the features' scales (d,); ``losses`` the mean negative log likelihood of held-back
     rows after each outer iteration; ``anneal_from`` the step from which the step
@@ -81,6 +82,7 @@ class Walk:
 
     step: int
     frequencies: Array
+    lengthscale: float
     signal_variance: float
     gram: Array
     projected: Array
@@ -208,6 +210,7 @@ def _begin(course: Course, start: Start, n_total: int) -> Walk:
     return Walk(
         step=0,
         frequencies=frequencies,
+        lengthscale=start.lengthscale,
         signal_variance=settled.signal_variance,
         gram=settled.statistics.gram * scale,
         projected=settled.statistics.projected * scale,
@@ -283,14 +286,18 @@ def _move(course: Course, state: Walk, slope: Array) -> Walk:
     scale_momentum, scale_energy, direction = _adam(
         state.scale_momentum, state.scale_energy, stretch, state.step
     )
-    frequencies = state.frequencies * np.exp(SCALE_STEP * share * direction)
+    growth = np.exp(SCALE_STEP * share * direction)
+    frequencies, lengthscale = state.frequencies * growth, state.lengthscale
     momentum, energy = state.momentum, state.energy
     if course.learn_frequencies:
         momentum, energy, direction = _adam(momentum, energy, slope, state.step)
         frequencies = frequencies + FREQUENCY_STEP * course.unit * share * direction
+    else:
+        lengthscale /= float(growth[0])
     return replace(
         state,
         frequencies=frequencies,
+        lengthscale=lengthscale,
         momentum=momentum,
         energy=energy,
         scale_momentum=scale_momentum,

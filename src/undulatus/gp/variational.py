@@ -240,15 +240,9 @@ def fit_stochastic(
         interruptible=True,
         report=report_pass,
     )
-    lengthscale = start.lengthscale
-    if not learn_frequencies:
-        # W = w/σ with w as drawn, so the norms tell σ.
-        lengthscale = float(
-            np.linalg.norm(start.unit_frequencies) / np.linalg.norm(walked.frequencies)
-        )
     return Fit(
         walked.frequencies,
-        lengthscale,
+        walked.lengthscale,
         settled.signal_variance,
         settled.posterior,
         settled.bounds,
