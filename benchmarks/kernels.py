@@ -20,8 +20,10 @@ from undulatus.gp.blocks import (
     single_threaded_blas,
 )
 from undulatus.gp.evidence import Statistics, tighten
+from undulatus.gp.memory import recycling
 from undulatus.gp.settling import Start
 from undulatus.gp.stochastic import walk
+from undulatus.gp.variational import draw_sample
 
 
 def best_seconds(function: Callable[[], object], repeats: int) -> float:
@@ -70,14 +72,14 @@ def pass_seconds(n: int, d: int, n_frequencies: int, repeats: int = 3) -> float:
 
 
 def walk_seconds(n: int, d: int, n_frequencies: int, iterations: int) -> float:
-    """Return the time of the stochastic phase alone, for a fixed number of minibatches."""
+    """Return the time of the stochastic phase, its sample included, for fixed minibatches."""
     pixels = make_pixels(n, d, n_frequencies)
     unit = np.random.default_rng(2).standard_normal((n_frequencies, d))
 
     def run() -> None:
-        with single_threaded_blas():
+        with single_threaded_blas(), recycling():
             walk(
-                pixels,
+                draw_sample(pixels, np.random.default_rng(0)),
                 Start(unit, 4.0),
                 learn_frequencies=True,
                 batch_size=2048,
@@ -138,7 +140,7 @@ def measure(quick: bool) -> dict[str, Any]:
     hot = 3.0 * n_hot * k**2 / seconds
     rows = [10**5, top // 10, top] if not quick else [10**5, 3 * 10**5, top]
     by_rows = [pass_seconds(n, 16, 50, repeats=2) for n in rows]
-    walked = [walk_seconds(n, 16, 50, 12) for n in rows]
+    walked = [walk_seconds(n, 16, 50, 40) for n in rows]
     widths = [25, 50, 100, 200, 400]
     by_width = [pass_seconds(n_hot // 3, 16, width) for width in widths]
     return {

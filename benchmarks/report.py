@@ -167,7 +167,7 @@ def draw_growth(found: dict[str, Any], path: Path) -> None:
     left, right = figure.subplots(1, 2)
     for name, label, colour, mark in (
         ("pass_by_rows", "full pass, D = 50", "#0072b2", "o"),
-        ("walk_by_rows", "stochastic phase, 300 minibatches, D = 50", "#d55e00", "^"),
+        ("walk_by_rows", "stochastic phase, 1,000 minibatches, D = 50", "#d55e00", "^"),
     ):
         curve = kernels[name]
         text = f"{label}: n^{curve['exponent']:.2f}"
