@@ -62,17 +62,15 @@ def run_module(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def trials(quick: bool) -> list[tuple[str, str, float]]:
-    """Return task, contender and effort of each trial: full efforts first, then the curves."""
+    """Return task, contender and effort of each trial: a task's full efforts, then its curves."""
     names = QUICK_CONTENDERS if quick else tuple(CONTENDERS)
-    full = [(task, who, 1.0) for task in TASKS for who in names]
-    curve_tasks = ("sentinel2",) if quick else ("sentinel2", "covertype")
-    curves = [
-        (task, who, share)
-        for task in curve_tasks
-        for who in names
-        for share in CURVES.get(who, ())
-    ]
-    return full + curves
+    with_curves = ("sentinel2",) if quick else ("sentinel2", "covertype")
+    plan = []
+    for task in TASKS:
+        plan += [(task, who, 1.0) for who in names]
+        if task in with_curves:
+            plan += [(task, who, share) for who in names for share in CURVES.get(who, ())]
+    return plan
 
 
 def main(quick: bool, resume: bool) -> None:
