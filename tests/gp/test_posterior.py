@@ -17,6 +17,8 @@ from undulatus.gp.posterior import (
     slabs,
     solve_moments,
     solve_posterior,
+    stage_root,
+    tolerant_probability,
     variance_root,
 )
 
@@ -298,3 +300,24 @@ def test_slabs_come_in_the_precision_that_is_asked_for():
     assert found[1].dtype == np.float32
     for one, other in zip(found, exact, strict=True):
         assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([1e-6, 1e-4, 1e-3, 1e-2, 0.1]),
+    st.floats(0.1, 300.0),
+    st.floats(-3.0, 3.0),
+)
+def test_a_tolerant_probability_is_within_its_tolerance(seed, tolerance, signal_variance, shift):
+    rng = np.random.default_rng(seed)
+    k = int(rng.integers(2, 30))
+    wide = rng.normal(size=(k, k)) * np.exp(rng.normal(scale=3.0, size=k))
+    posterior = solve_posterior(wide @ wide.T + np.eye(k), rng.normal(scale=30.0, size=k))
+    z = rng.normal(size=(50, k))
+    z *= np.sqrt(signal_variance) / np.linalg.norm(z, axis=1, keepdims=True)
+    root = stage_root(posterior, signal_variance, tolerance, np.float64)
+    found = tolerant_probability(z, posterior.mean, shift, root, tolerance)
+    variance = np.sum((z @ posterior.root.T) ** 2, axis=1)
+    exact = expected_sigmoid(z @ posterior.mean + shift, variance)
+    # Either the middle of an interval of twice the tolerance, or a truncated variance.
+    assert np.abs(found - exact).max() <= tolerance * (1 + 1e-9) + 1e-12

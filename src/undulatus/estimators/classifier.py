@@ -134,19 +134,19 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class, (n, 2), in the order of ``classes_``."""
+        return self._by_blocks(X, self._probabilities, 2)
 
-        def build() -> Callable[[Array], tuple[Array, ...]]:
-            moments = self._latent_moments()
+    def _probabilities(self) -> Callable[[Array], tuple[Array, Array]]:
+        """Return the function from standardised rows to the probabilities of both classes."""
+        moments = self._latent_moments()
 
-            def probabilities(x: Array) -> tuple[Array, Array]:
-                mean, variance = (moment.astype(np.float64) for moment in moments(x))
-                # Each column from its own sigmoid: 1 - p would round a tiny probability away.
-                mean += self._prior_shift
-                return expected_sigmoid(-mean, variance), expected_sigmoid(mean, variance)
+        def probabilities(x: Array) -> tuple[Array, Array]:
+            mean, variance = (moment.astype(np.float64) for moment in moments(x))
+            mean += self._prior_shift
+            # Each column from its own sigmoid: 1 - p would round a tiny probability away.
+            return expected_sigmoid(-mean, variance), expected_sigmoid(mean, variance)
 
-            return probabilities
-
-        return self._by_blocks(X, build, 2)
+        return probabilities
 
     def _by_blocks(
         self, X: Any, build: Callable[[], Callable[[Array], tuple[Array, ...]]], width: int

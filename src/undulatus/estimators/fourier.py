@@ -31,7 +31,15 @@ from undulatus.gp.fourier import (
     sum_of_waves,
 )
 from undulatus.gp.memory import recycling, scratch
-from undulatus.gp.posterior import Posterior, latent_moments, slabs, variance_root
+from undulatus.gp.posterior import (
+    Posterior,
+    StagedRoot,
+    latent_moments,
+    slabs,
+    stage_root,
+    tolerant_probability,
+    variance_root,
+)
 from undulatus.gp.settling import Start
 from undulatus.gp.spectral import KERNELS
 from undulatus.gp.stochastic import STEPS_PER_ITERATION, Walk
@@ -44,7 +52,7 @@ DOUBLE_ROWS = 30_000
 BATCH_ROWS = 10_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
 
-_ROOTS: WeakKeyDictionary[Posterior, tuple[float, Array]] = WeakKeyDictionary()
+_ROOTS: WeakKeyDictionary[Posterior, tuple[float, StagedRoot]] = WeakKeyDictionary()
 
 
 class FourierGPC(BinaryGaussianProcess):
@@ -254,16 +262,33 @@ class FourierGPC(BinaryGaussianProcess):
     def _check_reach(self, x: Array, first_row: int) -> None:
         require_phases(x, self.frequencies_, column_namer(self), first_row)
 
-    def _root(self) -> Array:
-        # A truncated root takes an eigendecomposition: once for a posterior and a tolerance.
+    def _staged_root(self) -> StagedRoot:
+        # It takes an eigendecomposition: once for a posterior and a tolerance.
         kept = _ROOTS.get(self.posterior_)
         if kept is None or kept[0] != self.variance_tolerance:
             with single_threaded_blas():
-                root = variance_root(
-                    self.posterior_, self.signal_variance_, self.variance_tolerance
+                root = stage_root(
+                    self.posterior_, self.signal_variance_, self.variance_tolerance, self._dtype()
                 )
             kept = _ROOTS[self.posterior_] = (self.variance_tolerance, root)
         return kept[1]
+
+    def _probabilities(self) -> Callable[[Array], tuple[Array, Array]]:
+        if self.variance_tolerance == 0.0:
+            return super()._probabilities()
+        root, mean = self._staged_root(), self.posterior_.mean.astype(self._dtype())
+
+        def probabilities(x: Array) -> tuple[Array, Array]:
+            second = tolerant_probability(
+                self._features(x), mean, self._prior_shift, root, self.variance_tolerance
+            )
+            return 1.0 - second, second
+
+        return probabilities
+
+    def _features(self, x: Array) -> Array:
+        z = scratch("z", (len(x), 2 * len(self.frequencies_)), x.dtype)
+        return fourier_features(x, self.frequencies_, self.signal_variance_, out=z)
 
     def _latent_mean(self) -> Callable[[Array], Array]:
         amplitudes, delays = amplitudes_and_delays(self.posterior_.mean, self.signal_variance_)
@@ -272,12 +297,11 @@ class FourierGPC(BinaryGaussianProcess):
     def _latent_moments(self) -> Callable[[Array], tuple[Array, Array]]:
         dtype = self._dtype()
         mean = self.posterior_.mean.astype(dtype)
-        parts = slabs(self._root(), dtype)
+        root = variance_root(self.posterior_, self.signal_variance_, self.variance_tolerance)
+        parts = slabs(root, dtype)
 
         def moments(x: Array) -> tuple[Array, Array]:
-            z = scratch("z", (len(x), 2 * len(self.frequencies_)), dtype)
-            fourier_features(x, self.frequencies_, self.signal_variance_, out=z)
-            return latent_moments(z, mean, parts)
+            return latent_moments(self._features(x), mean, parts)
 
         return moments
 

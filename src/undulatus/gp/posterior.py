@@ -11,6 +11,7 @@ from scipy.linalg import cho_solve, eigh, rq
 from scipy.linalg.lapack import dpotrf, dpotri, dtrtri
 
 from undulatus.errors import NumericalError
+from undulatus.gp.logistic import expected_sigmoid
 from undulatus.gp.memory import scratch
 
 Array = npt.NDArray[Any]
@@ -112,6 +113,8 @@ def solve_moments(precision: Array, projected: Array) -> Moments:
 
 
 SLAB_COLUMNS = 64
+FIRST_SHARE = 4
+"""One direction in so many is looked at first when a variance need not be exact."""
 PROBABILITY_PER_VARIANCE = 0.044
 """The steepest slope of the predictive probability in the latent variance."""
 
@@ -157,3 +160,56 @@ def latent_moments(z: Array, mean: Array, root: list[Array]) -> tuple[Array, Arr
         np.matmul(z[:, : len(slab)], slab, out=spread)
         variance += np.einsum("ij,ij->i", spread, spread)
     return z @ mean, variance
+
+
+@dataclass(frozen=True)
+class StagedRoot:
+    """A truncated root in two stages: the few directions of most variance, and the rest.
+
+    ``first`` (k, r₁) and ``rest`` (k, r₂) hold eigenvectors times the root of their
+    eigenvalue; ``remainder`` bounds the variance that ``first`` leaves out.
+    """
+
+    first: Array
+    rest: Array
+    remainder: float
+
+
+def stage_root(
+    posterior: Posterior, signal_variance: float, tolerance: float, dtype: npt.DTypeLike
+) -> StagedRoot:
+    """Return the root for :func:`tolerant_probability`."""
+    eigenvalues, basis = eigh(posterior.covariance)
+    eigenvalues, basis = eigenvalues[::-1], basis[:, ::-1]
+    kept = int(np.sum(eigenvalues * signal_variance * PROBABILITY_PER_VARIANCE > tolerance))
+    first = min(-(-len(eigenvalues) // FIRST_SHARE), kept)
+    root = (basis[:, :kept] * np.sqrt(eigenvalues[:kept])).astype(dtype)
+    left_out = float(eigenvalues[first]) if first < len(eigenvalues) else 0.0
+    return StagedRoot(
+        np.ascontiguousarray(root[:, :first]),
+        np.ascontiguousarray(root[:, first:]),
+        max(left_out, 0.0) * signal_variance,
+    )
+
+
+def tolerant_probability(
+    z: Array, mean: Array, shift: float, root: StagedRoot, tolerance: float
+) -> Array:
+    """Return the probability of the second class at features ``z`` (n, k), within ``tolerance``.
+
+    The probability falls or rises monotonically with the variance, which lies between what
+    the first directions show and that plus the remainder. Where both ends give the
+    same probability, to twice the tolerance, their middle is it; only the other rows, close
+    to the boundary, are worth the rest of the directions.
+    """
+    latent = (z @ mean).astype(np.float64) + shift
+    spread = z @ root.first
+    low = np.einsum("ij,ij->i", spread, spread).astype(np.float64)
+    ends = expected_sigmoid(latent, low), expected_sigmoid(latent, low + root.remainder)
+    probability = 0.5 * (ends[0] + ends[1])
+    unsure = np.flatnonzero(np.abs(ends[0] - ends[1]) > 2.0 * tolerance)
+    if len(unsure):
+        spread = z[unsure] @ root.rest
+        variance = low[unsure] + np.einsum("ij,ij->i", spread, spread)
+        probability[unsure] = expected_sigmoid(latent[unsure], variance)
+    return np.asarray(probability)
