@@ -61,7 +61,7 @@ VARIANCE_DAMPING = 0.1
 LEARNING_VARIANCE_LIMIT = 100.0
 """Highest signal variance while frequencies move: a prior deviation of 10 in the logit. Beyond
 it, waves cancel each other and a small step of the frequencies throws the posterior off."""
-WINDOW, WINDOW_OF_ONE_SCALE = 16, 4
+WINDOW, WINDOW_OF_ONE_SCALE = 16, 2
 """Outer iterations averaged to see whether the held-back likelihood still grows, for learned
 frequencies and for a lengthscale alone."""
 ANNEAL_SHARE = 0.4
