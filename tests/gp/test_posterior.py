@@ -311,13 +311,20 @@ def test_slabs_come_in_the_precision_that_is_asked_for():
 def test_a_tolerant_probability_is_within_its_tolerance(seed, tolerance, signal_variance, shift):
     rng = np.random.default_rng(seed)
     k = int(rng.integers(2, 30))
-    wide = rng.normal(size=(k, k)) * np.exp(rng.normal(scale=3.0, size=k))
+    wide = rng.normal(size=(k, k)) * np.exp(rng.normal(loc=3.0, scale=3.0, size=k))
     posterior = solve_posterior(wide @ wide.T + np.eye(k), rng.normal(scale=30.0, size=k))
     z = rng.normal(size=(50, k))
     z *= np.sqrt(signal_variance) / np.linalg.norm(z, axis=1, keepdims=True)
     root = stage_root(posterior, signal_variance, tolerance, np.float64)
+    assume(root is not None)
     found = tolerant_probability(z, posterior.mean, shift, root, tolerance)
     variance = np.sum((z @ posterior.root.T) ** 2, axis=1)
     exact = expected_sigmoid(z @ posterior.mean + shift, variance)
     # Either the middle of an interval of twice the tolerance, or a truncated variance.
     assert np.abs(found - exact).max() <= tolerance * (1 + 1e-9) + 1e-12
+
+
+def test_two_stages_are_not_used_where_they_would_not_be_faster():
+    # The prior itself: every direction is as uncertain as any other.
+    posterior = solve_posterior(np.eye(12), np.zeros(12))
+    assert stage_root(posterior, 12.0, 1e-3, np.float64) is None

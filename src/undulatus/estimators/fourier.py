@@ -52,7 +52,7 @@ DOUBLE_ROWS = 30_000
 BATCH_ROWS = 10_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
 
-_ROOTS: WeakKeyDictionary[Posterior, tuple[float, StagedRoot]] = WeakKeyDictionary()
+_ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDictionary()
 
 
 class FourierGPC(BinaryGaussianProcess):
@@ -262,25 +262,28 @@ class FourierGPC(BinaryGaussianProcess):
     def _check_reach(self, x: Array, first_row: int) -> None:
         require_phases(x, self.frequencies_, column_namer(self), first_row)
 
-    def _staged_root(self) -> StagedRoot:
-        # It takes an eigendecomposition: once for a posterior and a tolerance.
-        kept = _ROOTS.get(self.posterior_)
-        if kept is None or kept[0] != self.variance_tolerance:
+    def _kept(self, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what takes an eigendecomposition, made once for a posterior and a tolerance."""
+        of_posterior = _ROOTS.setdefault(self.posterior_, {})
+        key = (name, self.variance_tolerance)
+        if key not in of_posterior:
             with single_threaded_blas():
-                root = stage_root(
-                    self.posterior_, self.signal_variance_, self.variance_tolerance, self._dtype()
+                of_posterior[key] = make(
+                    self.posterior_, self.signal_variance_, self.variance_tolerance, *arguments
                 )
-            kept = _ROOTS[self.posterior_] = (self.variance_tolerance, root)
-        return kept[1]
+        return of_posterior[key]
 
     def _probabilities(self) -> Callable[[Array], tuple[Array, Array]]:
-        if self.variance_tolerance == 0.0:
+        root: StagedRoot | None = None
+        if self.variance_tolerance > 0.0:
+            root = self._kept("staged", stage_root, self._dtype())
+        if root is None:
             return super()._probabilities()
-        root, mean = self._staged_root(), self.posterior_.mean.astype(self._dtype())
+        staged, mean = root, self.posterior_.mean.astype(self._dtype())
 
         def probabilities(x: Array) -> tuple[Array, Array]:
             second = tolerant_probability(
-                self._features(x), mean, self._prior_shift, root, self.variance_tolerance
+                self._features(x), mean, self._prior_shift, staged, self.variance_tolerance
             )
             return 1.0 - second, second
 
@@ -297,8 +300,7 @@ class FourierGPC(BinaryGaussianProcess):
     def _latent_moments(self) -> Callable[[Array], tuple[Array, Array]]:
         dtype = self._dtype()
         mean = self.posterior_.mean.astype(dtype)
-        root = variance_root(self.posterior_, self.signal_variance_, self.variance_tolerance)
-        parts = slabs(root, dtype)
+        parts = slabs(self._kept("root", variance_root), dtype)
 
         def moments(x: Array) -> tuple[Array, Array]:
             return latent_moments(self._features(x), mean, parts)

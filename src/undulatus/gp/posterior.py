@@ -113,8 +113,10 @@ def solve_moments(precision: Array, projected: Array) -> Moments:
 
 
 SLAB_COLUMNS = 64
-FIRST_SHARE = 4
-"""One direction in so many is looked at first when a variance need not be exact."""
+FIRST_VARIANCE = 0.2
+"""Directions that may add more than this to a variance are looked at first ..."""
+FIRST_SHARE = 1.0 / 3.0
+"""... if they are no more than this share of all: beyond it, two stages cost more than one."""
 PROBABILITY_PER_VARIANCE = 0.044
 """The steepest slope of the predictive probability in the latent variance."""
 
@@ -177,12 +179,14 @@ class StagedRoot:
 
 def stage_root(
     posterior: Posterior, signal_variance: float, tolerance: float, dtype: npt.DTypeLike
-) -> StagedRoot:
-    """Return the root for :func:`tolerant_probability`."""
+) -> StagedRoot | None:
+    """Return the root for :func:`tolerant_probability`, or None where it would not be faster."""
     eigenvalues, basis = eigh(posterior.covariance)
     eigenvalues, basis = eigenvalues[::-1], basis[:, ::-1]
     kept = int(np.sum(eigenvalues * signal_variance * PROBABILITY_PER_VARIANCE > tolerance))
-    first = min(-(-len(eigenvalues) // FIRST_SHARE), kept)
+    first = min(int(np.sum(eigenvalues * signal_variance > FIRST_VARIANCE)), kept)
+    if first > FIRST_SHARE * len(eigenvalues):
+        return None
     root = (basis[:, :kept] * np.sqrt(eigenvalues[:kept])).astype(dtype)
     left_out = float(eigenvalues[first]) if first < len(eigenvalues) else 0.0
     return StagedRoot(

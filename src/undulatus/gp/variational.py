@@ -235,7 +235,8 @@ def fit_stochastic(
         walked.signal_variance,
         np.empty(pixels.n_rows, dtype=pixels.dtype),
         passes=STOCHASTIC_PASSES if walked.outcome != "interrupted" else 1,
-        tol=tol,
+        # A pass costs as much as hundreds of minibatches, and starts from a near posterior.
+        tol=3.0 * tol,
         start=walked.statistics.posterior(),
         interruptible=True,
         report=report_pass,
