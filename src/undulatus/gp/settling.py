@@ -110,10 +110,7 @@ def choose_start(
     rng: np.random.Generator,
     variance_limit: float = VARIANCE_LIMITS[1],
 ) -> Start:
-    """Return the lengthscale and signal variance with the best bound on a subset of pixels.
-
-    From long to short, until the bound falls: it has one peak.
-    """
+    """Return the lengthscale and signal variance with the best bound on a subset of pixels."""
     subset = pixels
     if pixels.n_rows > SEARCH_ROWS:
         subset = pixels.take(np.sort(rng.choice(pixels.n_rows, SEARCH_ROWS, replace=False)))
@@ -129,8 +126,7 @@ def choose_start(
             passes=SEARCH_PASSES,
             variance_limit=variance_limit,
         )
-        if tried.bounds[-1] < best_bound:
-            break
-        best_bound = tried.bounds[-1]
-        best = Start(unit_frequencies, lengthscale, tried.signal_variance)
+        if tried.bounds[-1] > best_bound:
+            best_bound = tried.bounds[-1]
+            best = Start(unit_frequencies, lengthscale, tried.signal_variance)
     return best
