@@ -192,11 +192,12 @@ def write_report(found: dict[str, Any], folder: Path, name: str) -> list[Path]:
     lines = [f"# Benchmark ({name})", "", f"Machine: {machine}.", ""]
     lines += [
         f"Made by `make bench{' QUICK=1' if found['quick'] else ''}` in "
-        f"{found['minutes']:.0f} minutes. Compare figures within this run only.",
+        f"{found['minutes']:.0f} minutes, legs of a resumed run added up. Compare figures within this run only.",
         "",
     ]
     for task, (title, *_) in TASKS.items():
-        lines += [f"## {title}", "", *task_table(found, task), ""]
+        if full_trials(found, task):
+            lines += [f"## {title}", "", *task_table(found, task), ""]
     lines += ["## Ratios", "", *ratio_lines(found), ""]
     lines += ["## Hot loops and memory", "", *kernel_lines(found), ""]
     written = [folder / f"{name}.md", folder / f"{name}-curves.png"]
