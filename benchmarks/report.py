@@ -155,7 +155,7 @@ def draw_curves(found: dict[str, Any], path: Path) -> None:
         axis.set_xlabel("fit time, seconds")
         axis.set_ylabel("test NLL, nats")
         axis.set_title(TASKS[task][0], fontsize=10)
-        axis.margins(x=0.3)
+        axis.margins(x=0.5)
         axis.grid(alpha=0.3, which="both")
     figure.savefig(path)
 
@@ -192,7 +192,8 @@ def write_report(found: dict[str, Any], folder: Path, name: str) -> list[Path]:
     lines = [f"# Benchmark ({name})", "", f"Machine: {machine}.", ""]
     lines += [
         f"Made by `make bench{' QUICK=1' if found['quick'] else ''}` in "
-        f"{found['minutes']:.0f} minutes, legs of a resumed run added up. Compare figures within this run only.",
+        f"{found['minutes']:.0f} minutes, legs of a resumed run added up. Compare figures "
+        f"within this run only.",
         "",
     ]
     for task, (title, *_) in TASKS.items():
