@@ -18,16 +18,18 @@ from undulatus.gp.variational import BatchState
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 BATCH = {"solver": "batch", "max_iter": 5, "tol": 0.0, "random_state": 1}
-# Three minibatches an epoch, so that it matters where in one a walk goes on.
+# Three minibatches an epoch, so that it matters where in one a walk goes on. Early stopping,
+# which "auto" leaves out of the batch solver alone, is on here.
 STOCHASTIC = BATCH | {"solver": "stochastic", "batch_size": 50}
 MODELS = {
     "RFFGPC": RFFGPC(8, **BATCH),
     "VFFGPC": VFFGPC(6, **BATCH),
+    "early VFFGPC": VFFGPC(6, **BATCH, early_stopping=True),
     "stochastic RFFGPC": RFFGPC(8, **STOCHASTIC),
     "stochastic VFFGPC": VFFGPC(6, **STOCHASTIC),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
-each_batch_model = pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC"])
+each_batch_model = pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC", "early VFFGPC"])
 each_stochastic_model = pytest.mark.parametrize("name", ["stochastic RFFGPC", "stochastic VFFGPC"])
 
 
@@ -54,6 +56,14 @@ def fit_and_interrupt(fitted, X, y, after):
     assert fitted.n_iter_ == after
 
 
+@pytest.fixture(scope="module")
+def noise():
+    """200 rows of 10 features, of which one tells a little about the class."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 10))
+    return X, (X[:, 0] + rng.normal(size=200) > 0).astype(int)
+
+
 class Killed(BaseException):
     """The process ends here: nothing after it runs."""
 
@@ -71,6 +81,8 @@ def some_state(dtype=np.float64):
         bounds=np.array([-3.5, -2.25]),
         xi=rng.random(11).astype(dtype),
         outcome="max_iter",
+        losses=np.array([0.5, 0.25, 0.375]),
+        best=rng.normal(size=7),
     )
 
 
@@ -174,6 +186,22 @@ def test_a_finished_fit_is_not_fitted_again(name, clouds, tmp_path, monkeypatch)
     assert steps == []
 
 
+@pytest.mark.parametrize("solver", ["batch", "stochastic"])
+def test_a_fit_that_stops_early_may_be_interrupted_anywhere(solver, noise, tmp_path):
+    X, y = noise
+    stopping = VFFGPC(20, solver=solver, early_stopping=True, random_state=0)
+    whole = clone(stopping).fit(X, y)
+    losses = whole.fit_report_["held_back_nll"]
+    assert whole.n_iter_ < whole.max_iter
+    assert min(losses) < losses[-1]
+    # Before the best, and while what comes after it is found to be no better.
+    for after in (1, whole.n_iter_ - 2):
+        path = tmp_path / f"state{after}"
+        fit_and_interrupt(clone(stopping).set_params(checkpoint=path), X, y, after)
+        continued = clone(stopping).set_params(checkpoint=path).fit(X, y)
+        assert_same_model(continued, whole, X)
+
+
 @each_stochastic_model
 def test_a_walk_may_be_continued_with_other_threads(name, clouds, tmp_path):
     X, y = clouds
@@ -226,6 +254,7 @@ SETTINGS = [
     {"standardize": False},
     {"precision": "single"},
     {"class_weight": "balanced"},
+    {"early_stopping": True},
     {"frequencies": np.ones((8, 3))},
 ]
 

@@ -562,6 +562,8 @@ def test_an_interrupted_fit_goes_on_with_a_warm_start(name, clouds, interrupt):
         {"solver": "exact"},
         {"precision": "half"},
         {"batch_size": 0},
+        {"early_stopping": "never"},
+        {"early_stopping": 5},
         {"variance_tolerance": -1e-3},
         {"checkpoint": 5},
         {"n_jobs": 1.5},
@@ -588,7 +590,7 @@ def test_any_other_number_of_jobs_is_allowed(name, moons, n_jobs):
 @each_model
 def test_the_automatic_solver_is_the_batch_one_for_a_few_rows(name, moons):
     X, y = moons
-    automatic = model(name, solver="auto").fit(X, y)
+    automatic = model(name, solver="auto", early_stopping=False).fit(X, y)
     assert automatic.fit_report_["solver"] == "batch"
     assert automatic.fit_report_["held_back_nll"] == []
     assert_same_model(automatic, model(name, solver="batch").fit(X, y), X)
@@ -597,7 +599,7 @@ def test_the_automatic_solver_is_the_batch_one_for_a_few_rows(name, moons):
 @each_model
 @pytest.mark.parametrize(
     ("distinct", "times", "solver"),
-    [(10_000, 1, "batch"), (10_000, 2, "batch"), (10_001, 1, "stochastic")],
+    [(2_000, 1, "batch"), (2_000, 2, "batch"), (2_001, 1, "stochastic")],
 )
 def test_the_automatic_solver_is_chosen_by_the_number_of_distinct_rows(
     name, distinct, times, solver
@@ -606,6 +608,82 @@ def test_the_automatic_solver_is_chosen_by_the_number_of_distinct_rows(
     automatic = model(name, solver="auto", n_frequencies=2, max_iter=1).fit(X, X[:, 0] % 7 < 3)
     assert automatic.fit_report_["solver"] == solver
     assert automatic.fit_report_["rows"] == distinct
+
+
+# Early stopping
+
+
+def test_learning_stops_early_unless_the_solver_is_the_papers(moons):
+    X, y = moons
+    automatic, paper, early = (
+        model("VFFGPC", **params).fit(X, y)
+        for params in ({"solver": "auto"}, {"solver": "batch"}, {"early_stopping": True})
+    )
+    # The start is looked at too.
+    assert len(automatic.fit_report_["held_back_nll"]) == automatic.n_iter_ + 1
+    assert paper.fit_report_["held_back_nll"] == []
+    assert_same_model(automatic, early, X)
+
+
+def test_the_papers_solver_raises_its_bound_to_the_end(clouds):
+    fitted = model("VFFGPC", max_iter=15, tol=0.0).fit(*clouds)
+    history = fitted.bound_history_
+    assert len(history) == fitted.n_iter_ + 1
+    assert np.all(np.diff(history) >= -1e-10 * np.abs(history).max())
+
+
+@pytest.mark.parametrize("solver", ["batch", "stochastic"])
+def test_random_frequencies_have_nothing_to_stop_early(solver, many):
+    options = {"solver": solver, "batch_size": 64, "max_iter": 6}
+    early, whole = (
+        model("RFFGPC", early_stopping=stops, **options).fit(*many) for stops in (True, False)
+    )
+    assert_same_model(early, whole, many[0])
+    assert early.fit_report_ == whole.fit_report_
+
+
+def test_a_row_of_weight_two_equals_the_row_given_twice_when_some_are_held_back(clouds):
+    X, y = clouds
+    weight = np.random.default_rng(0).integers(1, 4, len(y))
+    rows = np.repeat(np.arange(len(y)), weight)
+    weighted, repeated = (
+        model("VFFGPC", solver="auto").fit(*data) for data in ((X, y, weight), (X[rows], y[rows]))
+    )
+    assert len(weighted.fit_report_["held_back_nll"]) > 0
+    assert weighted.fit_report_ == repeated.fit_report_
+    assert_same_model(weighted, repeated, X)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_one_seed_stops_early_at_one_model_for_any_number_of_threads(many):
+    X, y = many
+    one, two = (model("VFFGPC", solver="auto", n_jobs=n, max_iter=2).fit(X, y) for n in (1, 2))
+    assert one.fit_report_ == two.fit_report_
+    assert_same_model(one, two, X)
+
+
+def mostly_noise(seed, n):
+    """Rows of 30 features, of which one tells something about the class."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 30))
+    return X, (rng.random(n) < 1.0 / (1.0 + np.exp(-1.5 * X[:, 0]))).astype(int)
+
+
+def test_early_stopping_guards_a_default_model_against_learning_noise():
+    X, y = mostly_noise(1, 400)
+    new, truth = mostly_noise(2, 2000)
+    early, whole = (
+        VFFGPC(max_iter=20, early_stopping=stops, random_state=0).fit(X, y)
+        for stops in ("auto", False)
+    )
+    assert early.n_iter_ < whole.n_iter_
+    loss_early, loss_whole = (
+        -np.mean(np.log(fitted.predict_proba(new)[np.arange(len(new)), truth]))
+        for fitted in (early, whole)
+    )
+    # Guessing costs log 2. Of 2,000 rows, a mean of losses about 1 has an error of 0.02.
+    assert loss_early < np.log(2.0)
+    assert loss_whole > loss_early + 0.1
 
 
 # On minibatches

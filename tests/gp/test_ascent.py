@@ -4,9 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.gp.ascent import INNER_STEPS, TIGHTENINGS, Climb, ascend, has_stalled
+from undulatus.gp.ascent import INNER_STEPS, PATIENCE, TIGHTENINGS, Climb, ascend, has_stalled
 
 
 class Hill:
@@ -45,6 +47,17 @@ class Bump(Hill):
     def value_and_gradient(self, theta):
         height = float(np.exp(-0.5 * np.sum((theta - self.top) ** 2)))
         return height, -(theta - self.top) * height
+
+
+class Drifting(Hill):
+    """A hill whose top is one further along each axis in every iteration."""
+
+    def __init__(self):
+        super().__init__(top=(0.0,), reach=100.0)
+
+    def tighten(self, theta):
+        self.top = self.top + 1.0 / TIGHTENINGS
+        return super().tighten(theta)
 
 
 def start(evidence):
@@ -237,3 +250,92 @@ def test_hundredths_of_a_nat_do_not_matter_on_a_few_rows():
 def test_a_zero_tolerance_stalls_only_on_the_way_down():
     assert not has_stalled([1.0, 1.0], 0.0)
     assert has_stalled([1.0, 0.9], 0.0)
+
+
+# With a judge
+
+
+def judged(judge, max_iter=30, begun=None, evidence=None, **options):
+    evidence = evidence or Drifting()
+    begun = begun or start(evidence)
+    return ascend(evidence, begun, max_iter=max_iter, tol=0.0, judge=judge, **options)
+
+
+def test_a_judge_ends_the_ascent_when_its_patience_is_over_and_the_best_is_kept():
+    # The top is at 1, 2, 3, ... after each iteration, and the judge likes 3.
+    climb = judged(lambda theta: abs(theta[0] - 3.0))
+    assert (climb.outcome, climb.n_iter) == ("converged", 3 + PATIENCE)
+    # A hill is climbed to the end within an iteration, to the rounding of its squares.
+    assert_allclose(climb.best, [3.0], atol=1e-6)
+    assert_allclose(climb.theta, [3.0 + PATIENCE], atol=1e-6)
+
+
+def test_the_losses_are_the_judge_s_word_on_the_start_and_after_each_iteration():
+    seen = []
+    climb = judged(lambda theta: abs(theta[0] - 3.0), report=seen.append)
+    places = [0.0, *(state.theta[0] for state in seen)]
+    assert climb.losses == tuple(abs(place - 3.0) for place in places)
+    assert [len(state.losses) for state in seen] == [state.n_iter + 1 for state in seen]
+
+
+@given(st.lists(st.floats(0.0, 10.0), min_size=13, max_size=13, unique=True))
+def test_whatever_the_judge_says_the_best_is_where_it_said_least(script):
+    words, seen = iter(script), []
+    climb = judged(lambda theta: next(words), max_iter=len(script) - 1, report=seen.append)
+    over = [n for n in range(len(script)) if n - np.argmin(script[: n + 1]) >= PATIENCE]
+    end = over[0] if over else len(script) - 1
+    assert climb.n_iter == end
+    assert climb.outcome == ("converged" if over else "max_iter")
+    places = [np.zeros(1), *(state.theta for state in seen)]
+    assert_array_equal(climb.best, places[np.argmin(script[: end + 1])])
+
+
+def test_a_start_that_nothing_betters_is_the_best():
+    climb = judged(lambda theta: float(theta[0]))
+    assert climb.n_iter == PATIENCE
+    assert_array_equal(climb.best, [0.0])
+
+
+def test_a_judge_changes_nothing_of_the_ascent_but_its_end():
+    climb = judged(lambda theta: abs(theta[0] - 3.0))
+    plain = ascend(Drifting(), start(Drifting()), max_iter=climb.n_iter, tol=0.0)
+    assert climb.bounds == plain.bounds
+    assert_array_equal(climb.theta, plain.theta)
+    assert (plain.losses, plain.best) == ((), None)
+
+
+def test_a_judged_ascent_goes_on_from_where_it_was_and_ends_where_it_would_have():
+    def judge(theta):
+        return abs(theta[0] - 3.0)
+
+    whole = judged(judge)
+    for n_iter in (1, 4, whole.n_iter - 1, whole.n_iter):
+        drifting = Drifting()
+        half = judged(judge, max_iter=n_iter, evidence=drifting)
+        rest = judged(judge, begun=half, evidence=drifting)
+        assert (rest.bounds, rest.losses) == (whole.bounds, whole.losses)
+        assert_array_equal(rest.theta, whole.theta)
+        assert_array_equal(rest.best, whole.best)
+
+
+def test_an_interrupt_while_the_start_is_judged_is_passed_on():
+    def judge(theta):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judged(judge)
+
+
+def test_an_interrupt_of_the_judge_keeps_the_best_so_far():
+    words = iter([3.0, 1.0, 2.0])
+
+    def judge(theta):
+        try:
+            return next(words)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    seen = []
+    climb = judged(judge, report=seen.append)
+    assert climb.outcome == "interrupted"
+    assert_array_equal(climb.best, seen[0].theta)

@@ -17,10 +17,14 @@ from undulatus.gp.settling import Start
 from undulatus.gp.stochastic import (
     FREQUENCY_STEP,
     LEARNING_VARIANCE_LIMIT,
+    PATIENCE,
     SCALE_STEP,
+    SMOOTHING,
     STEPS_PER_ITERATION,
+    WORSE,
     walk,
 )
+from undulatus.gp.validation import held_back_loss
 
 both_methods = pytest.mark.parametrize("learn_frequencies", [False, True], ids=["RFF", "VFF"])
 
@@ -43,6 +47,7 @@ def take_a_walk(pixels, start=None, **options):
         "batch_size": 128,
         "max_iter": 3,
         "tol": 0.0,
+        "early_stopping": False,
         "seed": 5,
         "n_total": pixels.n_rows,
     }
@@ -101,8 +106,10 @@ def test_threads_do_not_change_a_bit_of_a_walk(threads, dtype):
 
 
 @both_methods
-def test_a_walk_goes_on_as_if_it_had_not_been_interrupted(learn_frequencies):
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_walk_goes_on_as_if_it_had_not_been_interrupted(learn_frequencies, early_stopping):
     kept, options = [], {"learn_frequencies": learn_frequencies, "max_iter": 4}
+    options["early_stopping"] = early_stopping
     whole = take_a_walk(some_pixels(), report=kept.append, **options)
     for state in kept:
         assert_same_walk(take_a_walk(some_pixels(), resume=state, **options), whole)
@@ -164,7 +171,7 @@ def test_the_loss_is_the_mean_negative_log_likelihood_of_rows_never_walked_on(no
     end = take_a_walk(pixels, max_iter=1)
     courses, minibatches = noted
     held = courses[0].held_back
-    assert len(held.x) == pixels.n_rows // 10
+    assert len(held.x) == pixels.n_rows // 5
     learned = {tuple(pixels.rows[row]) for row in np.concatenate(minibatches)}
     assert not learned & {tuple(row) for row in held.x}
     posterior = Statistics(end.gram, end.projected, 0.0).posterior()
@@ -184,16 +191,16 @@ def test_walking_lowers_the_loss_of_held_back_rows():
 
 
 def test_every_row_that_is_learned_from_comes_once_an_epoch(noted):
-    take_a_walk(some_pixels(400), batch_size=90, max_iter=1)
-    # 360 rows are learned from: four minibatches of 90.
+    take_a_walk(some_pixels(400), batch_size=80, max_iter=1)
+    # 320 rows are learned from: four minibatches of 80.
     _, minibatches = noted
     for start in range(0, 24, 4):
         epoch = np.concatenate(minibatches[start : start + 4])
-        assert len(np.unique(epoch)) == 360
+        assert len(np.unique(epoch)) == 320
 
 
 def test_epochs_differ_in_their_order(noted):
-    take_a_walk(some_pixels(400), batch_size=90, max_iter=1)
+    take_a_walk(some_pixels(400), batch_size=80, max_iter=1)
     _, minibatches = noted
     assert not np.array_equal(minibatches[0], minibatches[4])
 
@@ -202,7 +209,7 @@ def test_a_batch_larger_than_the_data_is_the_data(noted):
     end = take_a_walk(some_pixels(100), batch_size=10**6, max_iter=1)
     assert np.all(np.isfinite(end.frequencies))
     _, minibatches = noted
-    assert all(len(np.unique(rows)) == 90 for rows in minibatches)
+    assert all(len(np.unique(rows)) == 80 for rows in minibatches)
 
 
 @pytest.mark.parametrize("n_rows", [2, 5, 9])
@@ -252,13 +259,124 @@ def test_a_step_is_a_share_of_the_root_mean_square_of_the_starting_frequencies(
 
 @both_methods
 def test_steps_are_annealed_to_nothing(learn_frequencies):
-    seen = []
-    take_a_walk(
-        some_pixels(), learn_frequencies=learn_frequencies, max_iter=20, report=seen.append
-    )
+    # Losses that fall by less than minus their size: the walk never stalls, and anneals last.
+    seen, options = [], {"learn_frequencies": learn_frequencies, "max_iter": 20, "tol": -1.0}
+    take_a_walk(some_pixels(), report=seen.append, **options)
     moves = [
         np.linalg.norm(after.frequencies - before.frequencies) for before, after in pairwise(seen)
     ]
     assert seen[-1].outcome == "converged"
+    assert seen[-1].anneal_from == 12 * STEPS_PER_ITERATION
     # The last of eight annealed iterations takes steps of (1 - cos(π/8)) / 2, under 4 %.
     assert moves[-1] < 0.1 * max(moves)
+
+
+# The best place, and the end
+
+
+def coins(seed, n=400):
+    """Labels that are coins: all there is to learn is noise."""
+    rng = np.random.default_rng(seed)
+    plain = Standardisation(np.zeros(10), np.ones(10))
+    return Pixels(rng.normal(size=(n, 10)), rng.random(n) < 0.5, None, plain, np.dtype(float), 256)
+
+
+def walk_on_coins(**options):
+    start = Start(np.random.default_rng(0).normal(size=(30, 10)), 3.0, 1.0)
+    return take_a_walk(coins(0), start, **({"max_iter": 25} | options))
+
+
+def smoothed(losses):
+    return [losses[max(0, i - SMOOTHING) : i].mean() for i in range(1, len(losses) + 1)]
+
+
+def assert_best_of(state, seen):
+    least = smoothed(state.losses)
+    place = int(np.argmin(least))
+    assert state.best_iter == place + 1
+    assert_allclose(state.best_loss, least[place], rtol=1e-12)
+    for name in ("frequencies", "signal_variance", "gram", "projected"):
+        assert_array_equal(getattr(state, f"best_{name}"), getattr(seen[place], name))
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_walk_remembers_where_its_smoothed_loss_was_least(early_stopping):
+    options, on_signal, on_coins = {"early_stopping": early_stopping, "max_iter": 12}, [], []
+    take_a_walk(some_pixels(), report=on_signal.append, **options)
+    walk_on_coins(report=on_coins.append, **options)
+    for seen in (on_signal, on_coins):
+        for state in seen:
+            assert_best_of(state, seen)
+
+
+def test_a_walk_at_its_best_has_the_posterior_and_the_loss_of_that_place(noted):
+    seen = []
+    end = walk_on_coins(max_iter=12, report=seen.append)
+    best, place = end.at_its_best(), seen[end.best_iter - 1]
+    assert end.best_iter < end.n_iter
+    held = noted[0][0].held_back
+    loss = held_back_loss(held, best.frequencies, best.signal_variance, best.statistics.moments())
+    assert loss == end.losses[end.best_iter - 1]
+    assert_array_equal(best.statistics.gram, place.gram)
+    assert_array_equal(best.statistics.projected, place.projected)
+    # How it went is not forgotten.
+    assert_array_equal(best.losses, end.losses)
+    assert (best.outcome, best.n_iter) == (end.outcome, end.n_iter)
+
+
+def has_worsened(losses):
+    best = int(np.argmin(smoothed(losses)))
+    since = losses[best + 1 :]
+    bar = WORSE * smoothed(losses)[best]
+    return len(since) >= PATIENCE and np.median(since[-PATIENCE:]) > bar
+
+
+def test_early_stopping_ends_a_walk_as_soon_as_its_losses_have_worsened():
+    stopped, whole = (walk_on_coins(early_stopping=early) for early in (True, False))
+    assert stopped.outcome == "converged"
+    assert PATIENCE < stopped.n_iter < whole.n_iter
+    assert_array_equal(stopped.losses, whole.losses[: stopped.n_iter])
+    ends = [has_worsened(whole.losses[:n]) for n in range(1, whole.n_iter + 1)]
+    assert ends.index(True) + 1 == stopped.n_iter
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_walk_ends_by_the_median_of_its_last_losses_however_wild_they_are(seed, monkeypatch):
+    # Losses that grow slowly, one in five of them ten times too large.
+    rng = np.random.default_rng(seed)
+    script = np.linspace(1.0, 1.4, 40) * rng.uniform(0.9, 1.1, 40)
+    script *= np.where(rng.random(40) < 0.2, 10.0, 1.0)
+    words = iter(script)
+    monkeypatch.setattr(stochastic, "held_back_loss", lambda *place: next(words))
+    monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
+    end = take_a_walk(some_pixels(50), early_stopping=True, max_iter=40, tol=-1.0)
+    ends = [has_worsened(script[:n]) for n in range(1, 41)]
+    assert end.n_iter == ends.index(True) + 1 < 40
+
+
+def test_a_walk_whose_losses_do_not_worsen_is_not_ended_early():
+    seen, options = [], {"max_iter": 15}
+    whole = take_a_walk(some_pixels(2000), report=seen.append, **options)
+    assert not any(has_worsened(state.losses) for state in seen)
+    assert_same_walk(take_a_walk(some_pixels(2000), early_stopping=True, **options), whole)
+
+
+def test_a_walk_that_ended_early_goes_on_to_the_same_end_and_no_further():
+    kept = []
+    whole = walk_on_coins(early_stopping=True, report=kept.append)
+    for state in kept[::3]:
+        assert_same_walk(walk_on_coins(early_stopping=True, resume=state), whole)
+    assert walk_on_coins(early_stopping=True, resume=whole) is whole
+
+
+def test_learning_noise_for_less_long_is_better_on_fresh_rows():
+    fresh = coins(1, n=2000)
+    block = fresh.pick(np.arange(fresh.n_rows))
+    early, late = walk_on_coins(early_stopping=True).at_its_best(), walk_on_coins()
+    loss_early, loss_late = (
+        held_back_loss(block, end.frequencies, end.signal_variance, end.statistics.moments())
+        for end in (early, late)
+    )
+    # Coins cost log 2; a loss of 1.2 nats is that of a sure and often wrong classifier.
+    assert loss_early < np.log(2.0) + 0.05
+    assert loss_late > loss_early + 0.3

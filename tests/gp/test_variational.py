@@ -1,6 +1,7 @@
 """RFF-GPC and VFF-GPC in feature space: the evidence, the ascent, and going on from a state."""
 
 from dataclasses import replace
+from itertools import count, cycle
 
 import numpy as np
 import pytest
@@ -8,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.gp import variational
+from undulatus.gp import stochastic, variational
+from undulatus.gp.ascent import PATIENCE
 from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.evidence import accumulate
 from undulatus.gp.settling import Start, settle
+from undulatus.gp.validation import hold_back
 from undulatus.gp.variational import (
+    LEAST_ROWS,
     BatchState,
     FourierEvidence,
     draw_sample,
@@ -22,6 +26,11 @@ from undulatus.gp.variational import (
 
 seeds = st.integers(0, 2**32 - 1)
 both_methods = pytest.mark.parametrize("learn_frequencies", [False, True], ids=["RFF", "VFF"])
+each_way = pytest.mark.parametrize(
+    ("learn_frequencies", "early_stopping"),
+    [(False, False), (True, False), (True, True)],
+    ids=["RFF", "VFF", "early VFF"],
+)
 
 
 def some_pixels(seed=0, n=60, d=2, dtype=np.float64, threads=1, rows_per_block=16):
@@ -32,6 +41,15 @@ def some_pixels(seed=0, n=60, d=2, dtype=np.float64, threads=1, rows_per_block=1
     return Pixels(x, positive, None, plain, np.dtype(dtype), rows_per_block, threads)
 
 
+def noisy_pixels(n=100, d=8):
+    """Rows of which one feature tells a little about the class, and the others nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, d))
+    positive = x[:, 0] + rng.normal(size=n) > 0
+    plain = Standardisation(np.zeros(d), np.ones(d))
+    return Pixels(x, positive, None, plain, np.dtype(np.float64), 64)
+
+
 def some_start(seed=0, D=5, d=2, lengthscale=1.3, signal_variance=1.7):
     return Start(np.random.default_rng(seed).normal(size=(D, d)), lengthscale, signal_variance)
 
@@ -40,6 +58,12 @@ def some_evidence(learn_frequencies, seed=0, **changes):
     pixels, start = some_pixels(seed, **changes), some_start(seed)
     xi = np.random.default_rng(seed).uniform(0.1, 3.0, pixels.n_rows)
     return FourierEvidence(pixels, start, learn_frequencies, xi)
+
+
+def batch(pixels, start=None, seed=0, **options):
+    defaults = {"learn_frequencies": True, "max_iter": 6, "tol": 0.0, "early_stopping": False}
+    rng = np.random.default_rng(seed)
+    return fit_batch(pixels, start or some_start(), rng=rng, **(defaults | options))
 
 
 def log_evidence_bound(pixels, frequencies, signal_variance, xi):
@@ -109,20 +133,16 @@ def test_tightening_changes_what_the_value_is_taken_at(learn_frequencies):
 @both_methods
 @pytest.mark.parametrize("seed", range(5))
 def test_the_bound_never_decreases(learn_frequencies, seed):
-    fit = fit_batch(
-        some_pixels(seed),
-        some_start(seed),
-        learn_frequencies=learn_frequencies,
-        max_iter=15,
-        tol=0.0,
-    )
+    options = {"learn_frequencies": learn_frequencies, "max_iter": 15}
+    fit = batch(some_pixels(seed), some_start(seed), **options)
+    assert len(fit.bounds) == fit.n_iter + 1
     slack = 1e-10 * np.abs(fit.bounds).max()
     assert np.all(np.diff(fit.bounds) >= -slack)
 
 
 def test_random_frequencies_keep_their_directions():
     start = some_start()
-    fit = fit_batch(some_pixels(), start, learn_frequencies=False, max_iter=5, tol=0.0)
+    fit = batch(some_pixels(), start, learn_frequencies=False, max_iter=5)
     assert_allclose(fit.frequencies, start.unit_frequencies / fit.lengthscale, rtol=1e-12)
     assert fit.lengthscale != start.lengthscale
 
@@ -130,7 +150,7 @@ def test_random_frequencies_keep_their_directions():
 def test_learned_frequencies_raise_the_bound_above_random_ones():
     pixels, start = some_pixels(n=120), some_start(D=3)
     random, learned = (
-        fit_batch(pixels, start, learn_frequencies=learn, max_iter=30, tol=1e-6)
+        batch(pixels, start, learn_frequencies=learn, max_iter=30, tol=1e-6)
         for learn in (False, True)
     )
     assert learned.lengthscale == start.lengthscale
@@ -160,47 +180,46 @@ def assert_posterior_of_all_pixels(fit, pixels, xi):
     assert_allclose(fit.posterior.covariance, posterior.covariance, rtol=1e-10, atol=1e-12)
 
 
-@both_methods
-def test_the_posterior_handed_out_is_the_one_at_the_bound_handed_out(learn_frequencies, last_xi):
-    pixels = some_pixels()
-    fit = fit_batch(
-        pixels, some_start(), learn_frequencies=learn_frequencies, max_iter=20, tol=1e-5
-    )
+@each_way
+def test_the_posterior_handed_out_is_the_one_at_the_bound_handed_out(
+    learn_frequencies, early_stopping, last_xi
+):
+    pixels, options = some_pixels(), {"learn_frequencies": learn_frequencies, "tol": 1e-5}
+    fit = batch(pixels, max_iter=20, early_stopping=early_stopping, **options)
     assert_posterior_of_all_pixels(fit, pixels, last_xi["xi"])
 
 
-@both_methods
+@each_way
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_do_not_change_a_bit_of_a_fit(learn_frequencies, threads):
+def test_threads_do_not_change_a_bit_of_a_fit(learn_frequencies, early_stopping, threads):
+    options = {"learn_frequencies": learn_frequencies, "early_stopping": early_stopping}
     fits = [
-        fit_batch(
-            some_pixels(threads=t, rows_per_block=7),
-            some_start(),
-            learn_frequencies=learn_frequencies,
-            max_iter=3,
-            tol=0.0,
-        )
+        batch(some_pixels(threads=t, rows_per_block=7), max_iter=3, **options)
         for t in (1, threads)
     ]
+    assert fits[0].held_back_losses == fits[1].held_back_losses
     assert fits[0].bounds == fits[1].bounds
     assert_array_equal(fits[0].frequencies, fits[1].frequencies)
     assert_array_equal(fits[0].posterior.mean, fits[1].posterior.mean)
     assert_array_equal(fits[0].posterior.root, fits[1].posterior.root)
 
 
-@both_methods
+@each_way
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(learn_frequencies, dtype):
-    pixels, start, kept = some_pixels(dtype=dtype), some_start(), []
+def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(
+    learn_frequencies, early_stopping, dtype
+):
+    pixels, kept = some_pixels(dtype=dtype), []
 
     def keep(state):
         kept.append(replace(state, xi=state.xi.copy()))
 
-    options = {"learn_frequencies": learn_frequencies, "max_iter": 6, "tol": 0.0}
-    whole = fit_batch(pixels, start, report=keep, **options)
+    options = {"learn_frequencies": learn_frequencies, "early_stopping": early_stopping}
+    whole = batch(pixels, report=keep, **options)
     for state in kept[:-1:2]:
-        rest = fit_batch(pixels, start, resume=state, **options)
-        assert rest.bounds == whole.bounds
+        rest = batch(pixels, resume=state, **options)
+        assert (rest.bounds, rest.outcome) == (whole.bounds, whole.outcome)
+        assert rest.held_back_losses == whole.held_back_losses
         assert_array_equal(rest.frequencies, whole.frequencies)
         assert_array_equal(rest.posterior.mean, whole.posterior.mean)
         assert rest.signal_variance == whole.signal_variance
@@ -214,11 +233,13 @@ def test_resuming_leaves_the_state_it_was_given_alone():
         start.lengthscale,
         start.signal_variance,
         evidence.theta,
-        np.empty(0),
-        np.ones(pixels.n_rows),
-        "max_iter",
+        bounds=np.empty(0),
+        xi=np.ones(pixels.n_rows),
+        outcome="max_iter",
+        losses=np.empty(0),
+        best=np.empty(0),
     )
-    fit_batch(pixels, start, learn_frequencies=True, max_iter=1, tol=0.0, resume=state)
+    batch(pixels, start, max_iter=1, resume=state)
     assert_array_equal(state.xi, np.ones(pixels.n_rows))
     assert_array_equal(state.theta, evidence.theta)
 
@@ -228,10 +249,9 @@ def test_an_interrupted_fit_ends_at_the_last_finished_iteration():
         if state.n_iter == 2:
             raise KeyboardInterrupt
 
-    options = {"learn_frequencies": True, "tol": 0.0}
-    pixels, start = some_pixels(), some_start()
-    stopped = fit_batch(pixels, start, max_iter=10, report=report, **options)
-    short = fit_batch(pixels, start, max_iter=2, **options)
+    pixels = some_pixels()
+    stopped = batch(pixels, max_iter=10, report=report)
+    short = batch(pixels, max_iter=2)
     assert stopped.outcome == "interrupted"
     assert stopped.n_iter == 2
     assert stopped.bounds[:2] == short.bounds[:2]
@@ -250,32 +270,128 @@ def test_an_interrupt_while_a_batch_fit_settles_keeps_the_last_finished_pass(mon
             options["report"] = press
         return settle(*args, **options)
 
-    pixels, start = some_pixels(), some_start()
-    options = {"learn_frequencies": True, "tol": 0.0, "max_iter": 2}
-    whole = fit_batch(pixels, start, **options)
+    whole = batch(some_pixels(), max_iter=2)
     monkeypatch.setattr(variational, "settle", interrupt)
-    stopped = fit_batch(pixels, start, **options)
+    stopped = batch(some_pixels(), max_iter=2)
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert stopped.bounds[:2] == whole.bounds[:2]
     assert whole.bounds[1] < stopped.bounds[-1] < whole.bounds[-1]
 
 
 def test_the_outcome_says_why_the_fit_stopped():
-    pixels, start = some_pixels(), some_start()
-    short = fit_batch(pixels, start, learn_frequencies=False, max_iter=1, tol=1e-12)
-    long = fit_batch(pixels, start, learn_frequencies=False, max_iter=500, tol=1e-3)
+    pixels = some_pixels()
+    short = batch(pixels, learn_frequencies=False, max_iter=1, tol=1e-12)
+    long = batch(pixels, learn_frequencies=False, max_iter=500, tol=1e-3)
     assert (short.outcome, long.outcome) == ("max_iter", "converged")
 
 
 def test_single_precision_follows_double():
-    start = some_start()
-    fits = [
-        fit_batch(some_pixels(dtype=dtype), start, learn_frequencies=False, max_iter=30, tol=1e-5)
-        for dtype in (np.float64, np.float32)
-    ]
+    options = {"learn_frequencies": False, "max_iter": 30, "tol": 1e-5}
+    fits = [batch(some_pixels(dtype=dtype), **options) for dtype in (np.float64, np.float32)]
     assert fits[1].posterior.mean.dtype == np.float64
     # Both stop within a tenth of 1e-5 x (|bound| + 100) a step of the same maximum.
     assert_allclose(fits[1].bounds[-1], fits[0].bounds[-1], rtol=1e-3)
+
+
+# Early stopping
+
+
+def assert_same_fit(one, other):
+    assert (one.bounds, one.outcome, one.n_iter) == (other.bounds, other.outcome, other.n_iter)
+    assert_array_equal(one.frequencies, other.frequencies)
+    assert_array_equal(one.posterior.mean, other.posterior.mean)
+
+
+def stop_early(**options):
+    start = some_start(D=20, d=8, lengthscale=3.0)
+    return batch(noisy_pixels(), start, early_stopping=True, max_iter=30, **options)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Every evidence, with each θ it was asked for a loss at, and the block it was asked of."""
+    asked = []
+    loss_of = FourierEvidence.loss_of
+
+    def note(self, block, theta):
+        loss = loss_of(self, block, theta)
+        asked.append((self, block, theta.copy(), loss))
+        return loss
+
+    monkeypatch.setattr(FourierEvidence, "loss_of", note)
+    return asked
+
+
+def test_the_frequencies_are_those_under_which_held_back_rows_were_likeliest(told):
+    fit = stop_early()
+    losses = [loss for *_, loss in told]
+    assert fit.held_back_losses == tuple(losses)
+    # They got worse in the end, so that the test tests.
+    assert min(losses) < losses[0]
+    assert min(losses) < losses[-1]
+    evidence, _, theta, _ = told[int(np.argmin(losses))]
+    assert_array_equal(fit.frequencies, evidence.frequencies(theta))
+
+
+def test_a_fit_ends_when_held_back_rows_have_not_become_likelier_for_a_while():
+    fit = stop_early()
+    assert fit.outcome == "converged"
+    assert fit.n_iter == np.argmin(fit.held_back_losses) + PATIENCE < 30
+
+
+def test_a_fit_that_stopped_early_is_resumed_to_the_same_end():
+    kept = []
+    whole = stop_early(report=lambda state: kept.append(replace(state, xi=state.xi.copy())))
+    for state in kept:
+        rest = stop_early(resume=state)
+        assert rest.held_back_losses == whole.held_back_losses
+        assert_same_fit(rest, whole)
+
+
+def test_the_loss_is_that_of_rows_that_were_not_learned_from(told):
+    pixels = some_pixels(n=100)
+    batch(pixels, max_iter=2, early_stopping=True)
+    for evidence, block, *_ in told:
+        held, learned = ({tuple(row) for row in rows} for rows in (block.x, evidence.pixels.rows))
+        assert (len(held), len(learned)) == (20, 80)
+        assert held | learned == {tuple(row) for row in pixels.rows}
+
+
+def test_the_labels_of_held_back_rows_do_not_lead_the_ascent():
+    pixels, paths = some_pixels(n=100), []
+    _, held_back = hold_back(100, np.random.default_rng(0))
+    flipped = pixels.positive.copy()
+    flipped[held_back] ^= True
+    for positive in (pixels.positive, flipped):
+        states = []
+        given = replace(pixels, positive=positive)
+        batch(given, max_iter=4, early_stopping=True, report=states.append)
+        paths.append([state.theta for state in states])
+    assert_array_equal(*paths)
+
+
+def test_exact_passes_on_all_rows_end_an_early_stopped_fit_and_never_lower_the_bound():
+    for seed in range(5):
+        fit = batch(some_pixels(seed), some_start(seed), early_stopping=True)
+        assert len(fit.bounds) > 2
+        assert np.all(np.diff(fit.bounds) >= -1e-10 * np.abs(fit.bounds).max())
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "learn_frequencies"),
+    [(LEAST_ROWS - 1, True), (60, False)],
+    ids=["few rows", "random frequencies"],
+)
+def test_nothing_is_held_back_from_a_few_rows_or_random_frequencies(n_rows, learn_frequencies):
+    pixels, options = some_pixels(n=n_rows), {"learn_frequencies": learn_frequencies}
+    early, whole = (batch(pixels, early_stopping=early, **options) for early in (True, False))
+    assert early.held_back_losses == ()
+    assert_same_fit(early, whole)
+
+
+def test_of_thirty_rows_some_are_held_back():
+    fit = batch(some_pixels(n=LEAST_ROWS), max_iter=2, early_stopping=True)
+    assert len(fit.held_back_losses) == 3
 
 
 # On minibatches
@@ -283,6 +399,7 @@ def test_single_precision_follows_double():
 
 def minibatches(pixels, start=None, seed=0, **options):
     defaults = {"learn_frequencies": True, "batch_size": 64, "max_iter": 3, "tol": 0.0}
+    defaults["early_stopping"] = False
     rng = np.random.default_rng(seed)
     return fit_stochastic(pixels, start or some_start(), rng=rng, **(defaults | options))
 
@@ -300,10 +417,12 @@ def test_exact_passes_end_a_stochastic_fit_and_never_lower_the_bound(learn_frequ
     assert [done for done, _ in passes] == list(range(1, len(passes) + 1))
 
 
-@both_methods
-def test_the_posterior_of_a_stochastic_fit_is_that_of_all_pixels(learn_frequencies, last_xi):
-    pixels = some_pixels(n=300)
-    fit = minibatches(pixels, learn_frequencies=learn_frequencies)
+@each_way
+def test_the_posterior_of_a_stochastic_fit_is_that_of_all_pixels(
+    learn_frequencies, early_stopping, last_xi
+):
+    pixels, options = some_pixels(n=300), {"learn_frequencies": learn_frequencies}
+    fit = minibatches(pixels, early_stopping=early_stopping, **options)
     assert_posterior_of_all_pixels(fit, pixels, last_xi["xi"])
 
 
@@ -325,15 +444,40 @@ def test_threads_do_not_change_a_bit_of_a_stochastic_fit(threads):
     assert_array_equal(one.posterior.mean, other.posterior.mean)
 
 
-def test_a_resumed_stochastic_fit_is_the_uninterrupted_one_bit_for_bit():
-    pixels, kept = some_pixels(n=300), []
-    whole = minibatches(pixels, report=kept.append)
+@pytest.mark.parametrize("early_stopping", [False, True], ids=["whole", "early"])
+def test_a_resumed_stochastic_fit_is_the_uninterrupted_one_bit_for_bit(early_stopping):
+    pixels, kept, options = some_pixels(n=300), [], {"early_stopping": early_stopping}
+    whole = minibatches(pixels, report=kept.append, **options)
     assert [walk.n_iter for walk in kept] == [1, 2, 3]
     for walk in kept:
-        rest = minibatches(pixels, resume=walk)
+        rest = minibatches(pixels, resume=walk, **options)
         assert rest.bounds == whole.bounds
         assert rest.held_back_losses == whole.held_back_losses
         assert_array_equal(rest.posterior.mean, whole.posterior.mean)
+
+
+def test_a_stochastic_fit_takes_the_best_of_its_walk_only_if_it_is_to_stop_early(monkeypatch):
+    # Smoothed over three, these are least at the fourth.
+    script, kept = (4.0, 2.0, 1.0, 1.0, 3.0, 4.0), []
+    losses = cycle(script)
+    monkeypatch.setattr(stochastic, "held_back_loss", lambda *place: next(losses))
+    whole = minibatches(some_pixels(n=300), max_iter=6, report=kept.append)
+    best = minibatches(some_pixels(n=300), max_iter=6, early_stopping=True)
+    assert best.held_back_losses == whole.held_back_losses == script
+    assert_array_equal(whole.frequencies, kept[-1].frequencies)
+    assert_array_equal(best.frequencies, kept[3].frequencies)
+
+
+def test_a_stochastic_fit_of_random_frequencies_never_stops_early(monkeypatch):
+    # Losses of 1, 2, 3, ...: learned frequencies would be given up.
+    losses = count(1.0)
+    monkeypatch.setattr(stochastic, "held_back_loss", lambda *place: next(losses))
+    options = {"learn_frequencies": False, "max_iter": 30, "tol": -1.0}
+    early, whole = (
+        minibatches(some_pixels(n=300), early_stopping=early, **options) for early in (True, False)
+    )
+    assert whole.n_iter == 30
+    assert_same_fit(early, whole)
 
 
 def test_an_interrupted_stochastic_fit_still_sees_all_pixels_once():

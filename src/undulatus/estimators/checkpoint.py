@@ -30,6 +30,8 @@ def fingerprint(training: Training, settings: dict[str, Any]) -> str:
     digest.update(np.packbits(training.positive).tobytes())
     if training.weight is not None:
         digest.update(np.ascontiguousarray(training.weight).tobytes())
+    if training.groups is not None:
+        digest.update(np.ascontiguousarray(training.groups).tobytes())
     n = training.rows.shape[0]
     some = np.arange(0, n, -(-n // FINGERPRINT_ROWS))
     digest.update(np.ascontiguousarray(read_rows(training.rows, some, FINGERPRINT_ROWS)).tobytes())

@@ -66,12 +66,19 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
     # Fitting
 
     def _prepare(
-        self, X: Any, y: Any, sample_weight: Any, *, merge: bool, threads: int
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        merge: bool,
+        threads: int,
+        groups: Any = None,
     ) -> Training:
         """Return the data ready to fit, and keep what prediction needs of them."""
         with as_input_errors():
             self._validate_params()
-        training = prepare(self, X, y, sample_weight, merge=merge, threads=threads)
+        training = prepare(self, X, y, sample_weight, merge=merge, threads=threads, groups=groups)
         self.classes_ = training.classes
         self.standardisation_ = training.standardisation
         self.feature_quantiles_ = training.quantiles
@@ -136,6 +143,25 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
         """Return the probability of each class, (n, 2), in the order of ``classes_``."""
         return self._by_blocks(X, self._probabilities, 2)
 
+    def predict_proba_and_variance(self, X: Any) -> tuple[Array, Array]:
+        """Return what ``predict_proba`` gives, (n, 2), and the latent variance, (n,), in one go.
+
+        Half the cost of asking for one after the other: what maps are made of.
+        """
+
+        def build() -> Callable[[Array], tuple[Array, ...]]:
+            moments = self._latent_moments()
+
+            def both(x: Array) -> tuple[Array, Array, Array]:
+                mean, variance = (moment.astype(np.float64) for moment in moments(x))
+                mean += self._prior_shift
+                return *_both_classes(mean, variance), variance
+
+            return both
+
+        found = self._by_blocks(X, build, 3)
+        return found[:, :2], found[:, 2]
+
     def _probabilities(self) -> Callable[[Array], tuple[Array, Array]]:
         """Return the function from standardised rows to the probabilities of both classes."""
         moments = self._latent_moments()
@@ -143,8 +169,7 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
         def probabilities(x: Array) -> tuple[Array, Array]:
             mean, variance = (moment.astype(np.float64) for moment in moments(x))
             mean += self._prior_shift
-            # Each column from its own sigmoid: 1 - p would round a tiny probability away.
-            return expected_sigmoid(-mean, variance), expected_sigmoid(mean, variance)
+            return _both_classes(mean, variance)
 
         return probabilities
 
@@ -176,3 +201,8 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
         for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
             delattr(self, name)
         return self
+
+
+def _both_classes(mean: Array, variance: Array) -> tuple[Array, Array]:
+    # Each from its own sigmoid: 1 - p would round a tiny probability away.
+    return expected_sigmoid(-mean, variance), expected_sigmoid(mean, variance)

@@ -46,6 +46,8 @@ class Training:
     classes: Array
     prior_shift: float
     quantiles: Array
+    groups: Array | None
+    """Number of the group of each row, if there are groups."""
     source: Any
     """The rows as given, before any was dropped or merged: errors speak of these."""
     absent: Array | None
@@ -58,7 +60,14 @@ class Training:
 
 
 def prepare(
-    model: Any, X: Any, y: Any, sample_weight: Any, *, merge: bool, threads: int
+    model: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    merge: bool,
+    threads: int,
+    groups: Any = None,
 ) -> Training:
     """Return the data of ``fit``, checked against the parameters of ``model``."""
     with as_input_errors():
@@ -67,6 +76,7 @@ def prepare(
         weight = read_weights(sample_weight, rows.shape[0])
         observed = _class_shares(positive, weight)
         weight = weigh_classes(model.class_weight, classes, positive, weight)
+    group = read_groups(groups, rows.shape[0])
     columns = column_namer(model)
     absent = None
     if weight is not None and not weight.all():
@@ -76,13 +86,15 @@ def prepare(
         summarise(rows, None, threads, columns)
         rows = read_rows(rows, used, QUANTILE_ROWS)
         positive, weight = positive[used], weight[used]
+        group = None if group is None else group[used]
         if positive.all() or not positive.any():
             raise InputError(
                 f"{type(model).__name__} needs rows of both classes, but only one class "
                 f"has rows of positive weight. Check sample_weight and class_weight."
             )
     n, d = rows.shape
-    if merge and n <= MERGE_ROWS and n * d <= MERGE_VALUES:
+    # Equal rows of different groups are not one.
+    if merge and group is None and n <= MERGE_ROWS and n * d <= MERGE_VALUES:
         rows = read_rows(rows, np.arange(n), MERGE_ROWS)
         require_finite(rows, columns)
         rows, positive, weight = merge_equal_rows(rows, positive, weight)
@@ -103,6 +115,7 @@ def prepare(
         classes=classes,
         prior_shift=shift,
         quantiles=_quantiles(rows, weight, summary),
+        groups=group,
         source=source,
         absent=absent,
     )
@@ -151,6 +164,20 @@ def read_weights(sample_weight: Any, n_rows: int) -> Array | None:
     if not weight.any():
         raise InputError("Sample weights must not all be zero: no row is left to fit.")
     return weight
+
+
+def read_groups(groups: Any, n_rows: int) -> Array | None:
+    """Return the number of the group of each row, (n,), or None where there are none."""
+    if groups is None:
+        return None
+    names, numbers = np.unique(np.asarray(groups), return_inverse=True)
+    if numbers.shape != (n_rows,):
+        raise InputError(f"groups has shape {numbers.shape}, where ({n_rows},) is due.")
+    if len(names) < 2:
+        raise InputError(
+            "groups holds one group only, so none can be held back. Give at least two, or none."
+        )
+    return np.asarray(numbers)
 
 
 def weigh_classes(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
@@ -15,6 +16,10 @@ INNER_STEPS = 10
 """Quasi-Newton steps on the hyperparameters in an outer iteration."""
 TIGHTENINGS = 3
 """Updates of ξ in an outer iteration: each costs one pass, a step on the hyperparameters two."""
+
+
+PATIENCE = 5
+"""With a judge, the ascent ends after so many iterations without a new best."""
 
 
 class Evidence(Protocol):
@@ -37,12 +42,15 @@ class Climb:
     """Where an ascent is, or ended.
 
     ``outcome`` is ``"converged"``, ``"max_iter"`` or ``"interrupted"``; ``bounds``
-    holds the bound after each outer iteration.
+    holds the bound after each outer iteration, ``losses`` the judge's word on the start and
+    after each, and ``best`` the hyperparameters it liked best.
     """
 
     theta: Array
     bounds: tuple[float, ...]
     outcome: str = "max_iter"
+    losses: tuple[float, ...] = ()
+    best: Array | None = None
 
     @property
     def n_iter(self) -> int:
@@ -56,24 +64,39 @@ def ascend(
     *,
     max_iter: int,
     tol: float,
+    judge: Callable[[Array], float] | None = None,
     report: Callable[[Climb], None] = lambda climb: None,
 ) -> Climb:
     """Maximise the bound from ``start`` until it grows by less than ``tol`` of itself.
 
-    ``report`` is called after every outer iteration; what it is given is enough,
-    together with ξ, to go on from there. An interrupt ends the ascent at the
+    A ``judge`` of hyperparameters, least for the best, ends the ascent when it finds nothing
+    better for some iterations. ``report`` is called after every outer iteration; what it is
+    given is enough, together with ξ, to go on from there. An interrupt ends the ascent at the
     last finished iteration.
     """
     climb = start
     try:
+        if judge is not None and not climb.losses:
+            climb = _judge(climb, judge)
         while climb.outcome != "converged" and climb.n_iter < max_iter:
             climb = _iterate(evidence, climb, tol)
+            if judge is not None:
+                climb = _judge(climb, judge)
             report(climb)
     except KeyboardInterrupt:
         if not climb.bounds:
             raise
-        climb = Climb(climb.theta, climb.bounds, "interrupted")
+        climb = replace(climb, outcome="interrupted")
     return climb
+
+
+def _judge(climb: Climb, judge: Callable[[Array], float]) -> Climb:
+    losses = (*climb.losses, judge(climb.theta))
+    best = climb.theta if losses[-1] <= min(losses) else climb.best
+    gives_up = len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE
+    return replace(
+        climb, losses=losses, best=best, outcome="converged" if gives_up else climb.outcome
+    )
 
 
 def has_stalled(bounds: Sequence[float], tol: float) -> bool:
@@ -111,4 +134,6 @@ def _iterate(evidence: Evidence, climb: Climb, tol: float) -> Climb:
     bound, theta = best
     bounds = (*climb.bounds, bound)
     stalled = len(bounds) > 1 and has_stalled(bounds, tol)
-    return Climb(theta, bounds, "converged" if stalled else "max_iter")
+    return replace(
+        climb, theta=theta, bounds=bounds, outcome="converged" if stalled else "max_iter"
+    )

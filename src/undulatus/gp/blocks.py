@@ -254,6 +254,8 @@ class Pixels:
         The working precision of blocks.
     rows_per_block, threads : int
         Block edges are a function of the model, never of the threads.
+    groups : (n,) int array or None
+        Pixels of one group are held back from learning together.
     """
 
     rows: Any
@@ -263,6 +265,7 @@ class Pixels:
     dtype: np.dtype[Any]
     rows_per_block: int
     threads: int = 1
+    groups: Array | None = None
 
     @property
     def n_rows(self) -> int:
@@ -309,4 +312,5 @@ class Pixels:
             rows=read_rows(self.rows, chosen, self.rows_per_block),
             positive=self.positive[chosen],
             weight=None if self.weight is None else self.weight[chosen],
+            groups=None if self.groups is None else self.groups[chosen],
         )

@@ -9,7 +9,8 @@ as if the whole data looked like recent minibatches of :math:`B` rows:
 which is a natural-gradient step in the evidence bound. The gradient in the frequencies
 comes from the same product :math:`Z (A^{-1} + m m^\top)` that gives :math:`\xi`, and feeds
 Adam; the signal variance follows its fixed point. When the likelihood of held-back rows
-stalls, or the steps run out, the step size is annealed to zero.
+stalls, or the steps run out, the step size is annealed to zero; when it gets worse, the walk
+ends. The best place on the way is remembered.
 
 A minibatch is a function of the seed and the step alone, so a walk that is
 interrupted goes on as if it had not been.
@@ -24,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_expit
 
 from undulatus.gp.blocks import Block, Pixels, map_blocks
 from undulatus.gp.evidence import (
@@ -38,6 +38,7 @@ from undulatus.gp.evidence import (
 from undulatus.gp.fourier import frequency_gradient
 from undulatus.gp.posterior import Moments
 from undulatus.gp.settling import SEARCH_PASSES, SEARCH_ROWS, Start, settle
+from undulatus.gp.validation import held_back_loss, hold_back
 
 Array = npt.NDArray[Any]
 
@@ -45,7 +46,6 @@ STEPS_PER_ITERATION = 25
 """Minibatches in an outer iteration: after each, held-back rows are looked at."""
 PIECE_ROWS = 512
 """A minibatch is cut into pieces of so many rows, one a thread, whatever the threads."""
-HELD_BACK_ROWS = 2048
 SAMPLE_ROWS = 1_000_000
 """Frequencies are learned on at most so many rows, drawn at random ..."""
 SAMPLE_BYTES = 256 * 2**20
@@ -67,6 +67,10 @@ frequencies and for a lengthscale alone."""
 ANNEAL_SHARE = 0.4
 """Share of all steps over which the step size falls to zero."""
 DECAY_MEAN, DECAY_SQUARE = 0.9, 0.99
+SMOOTHING = 3
+"""Losses averaged to say which place was the best."""
+PATIENCE, WORSE = 8, 1.1
+"""The walk ends when the median of so many losses after the best is so many times that."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Walk:
     ``momentum`` and ``energy`` are Adam's, of the frequencies (D, d) and of the logarithms of
     the features' scales (d,); ``losses`` the mean negative log likelihood of held-back
     rows after each outer iteration; ``anneal_from`` the step from which the step
-    size falls, or -1.
+    size falls, or -1. What begins with ``best`` is from where the smoothed loss was least.
     """
 
     step: int
@@ -91,6 +95,12 @@ class Walk:
     scale_momentum: Array
     scale_energy: Array
     losses: Array
+    best_frequencies: Array
+    best_signal_variance: float
+    best_gram: Array
+    best_projected: Array
+    best_loss: float = np.inf
+    best_iter: int = 0
     anneal_from: int = -1
     outcome: str = "max_iter"
 
@@ -103,6 +113,16 @@ class Walk:
     def n_iter(self) -> int:
         """Outer iterations done."""
         return len(self.losses)
+
+    def at_its_best(self) -> Walk:
+        """Return the walk as it stood where the smoothed loss was least."""
+        return replace(
+            self,
+            frequencies=self.best_frequencies,
+            signal_variance=self.best_signal_variance,
+            gram=self.best_gram,
+            projected=self.best_projected,
+        )
 
 
 @dataclass
@@ -118,6 +138,7 @@ class Course:
     batch_size: int
     max_steps: int
     tol: float
+    early_stopping: bool
     seed: int
     pool: ThreadPoolExecutor
     _epoch: int = -1
@@ -153,6 +174,7 @@ def walk(
     batch_size: int,
     max_iter: int,
     tol: float,
+    early_stopping: bool,
     seed: int,
     n_total: int,
     resume: Walk | None = None,
@@ -161,22 +183,22 @@ def walk(
     """Learn frequencies (or the lengthscale alone) and γ on minibatches of ``pixels``.
 
     ``n_total`` is the number of rows the posterior is to stand for. An interrupt
-    ends the walk at the last finished iteration.
+    ends the walk at the last finished iteration. With ``early_stopping`` the walk ends when
+    the likelihood of held-back rows gets worse.
     """
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(pixels.n_rows)
-    n_held = max(1, min(HELD_BACK_ROWS, pixels.n_rows // 10))
+    learning, held_back = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
     with ThreadPoolExecutor(pixels.threads) as pool:
         course = Course(
             pixels=pixels,
-            learning=np.sort(order[n_held:]),
-            held_back=pixels.pick(np.sort(order[:n_held])),
-            scale=n_total / min(batch_size, pixels.n_rows - n_held),
+            learning=learning,
+            held_back=pixels.pick(held_back),
+            scale=n_total / min(batch_size, len(learning)),
             unit=float(np.sqrt(np.mean(start.at[0] ** 2))),
             learn_frequencies=learn_frequencies,
             batch_size=batch_size,
             max_steps=max_iter * STEPS_PER_ITERATION,
             tol=tol,
+            early_stopping=early_stopping,
             seed=seed,
             pool=pool,
         )
@@ -207,18 +229,23 @@ def _begin(course: Course, start: Start, n_total: int) -> Walk:
         variance_limit=LEARNING_VARIANCE_LIMIT,
     )
     scale = n_total / subset.n_rows
+    gram, projected = settled.statistics.gram * scale, settled.statistics.projected * scale
     return Walk(
         step=0,
         frequencies=frequencies,
         lengthscale=start.lengthscale,
         signal_variance=settled.signal_variance,
-        gram=settled.statistics.gram * scale,
-        projected=settled.statistics.projected * scale,
+        gram=gram,
+        projected=projected,
         momentum=np.zeros_like(frequencies),
         energy=np.zeros_like(frequencies),
         scale_momentum=np.zeros(frequencies.shape[1]),
         scale_energy=np.zeros(frequencies.shape[1]),
         losses=np.empty(0),
+        best_frequencies=frequencies,
+        best_signal_variance=settled.signal_variance,
+        best_gram=gram,
+        best_projected=projected,
     )
 
 
@@ -231,16 +258,18 @@ def _iterate(course: Course, state: Walk) -> Walk:
             state = _follow_variance(state, moments)
             moments = state.statistics.moments()
             second_moment = moments.second_moment(course.pixels.dtype)
-    losses = np.append(state.losses, _held_back_loss(course, state))
-    anneal_from, outcome = state.anneal_from, state.outcome
-    if anneal_from < 0:
+    state = _judge(course, state)
+    losses, anneal_from, outcome = state.losses, state.anneal_from, state.outcome
+    if course.early_stopping and _worsens(state):
+        outcome = "converged"
+    elif anneal_from < 0:
         last_call = state.step >= (1.0 - ANNEAL_SHARE) * course.max_steps
         window = WINDOW if course.learn_frequencies else WINDOW_OF_ONE_SCALE
         if last_call or _stalls(losses, window, course.tol):
             anneal_from = state.step
     elif state.step >= anneal_from + course.anneal_steps(anneal_from):
         outcome = "converged"
-    return replace(state, losses=losses, anneal_from=anneal_from, outcome=outcome)
+    return replace(state, anneal_from=anneal_from, outcome=outcome)
 
 
 def _step(course: Course, state: Walk, mean: Array, second_moment: Array) -> Walk:
@@ -326,18 +355,33 @@ def _follow_variance(state: Walk, moments: Moments) -> Walk:
     )
 
 
-def _held_back_loss(course: Course, state: Walk) -> float:
-    moments, block = state.statistics.moments(), course.held_back
-    z, reach = features_and_reach(
-        block,
-        state.frequencies,
-        state.signal_variance,
-        moments.covariance.astype(course.pixels.dtype),
+def _judge(course: Course, state: Walk) -> Walk:
+    """Look at the held-back rows, and remember this place if it is the best so far."""
+    loss = held_back_loss(
+        course.held_back, state.frequencies, state.signal_variance, state.statistics.moments()
     )
-    mean = z @ moments.mean.astype(z.dtype)
-    variance = np.maximum(np.einsum("ij,ij->i", reach, z), 0.0)
-    margin = 2.0 * block.v * mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
-    return float(-np.average(log_expit(margin.astype(np.float64)), weights=block.weight))
+    losses = np.append(state.losses, loss)
+    smoothed = float(losses[-SMOOTHING:].mean())
+    if smoothed >= state.best_loss:
+        return replace(state, losses=losses)
+    return replace(
+        state,
+        losses=losses,
+        best_frequencies=state.frequencies,
+        best_signal_variance=state.signal_variance,
+        best_gram=state.gram,
+        best_projected=state.projected,
+        best_loss=smoothed,
+        best_iter=len(losses),
+    )
+
+
+def _worsens(state: Walk) -> bool:
+    since = state.losses[state.best_iter :]
+    if len(since) < PATIENCE:
+        return False
+    # The median: full steps throw up a bad loss now and then.
+    return bool(np.median(since[-PATIENCE:]) > WORSE * state.best_loss)
 
 
 def _stalls(losses: Array, window: int, tol: float) -> bool:
