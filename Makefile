@@ -18,7 +18,7 @@ $(VENV)/.demo: $(VENV)/.base
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
-	$(PIP) --group test
+	$(PIP) --editable ".[seviri,cluster]" --group test
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.test

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -63,6 +63,21 @@ class ModelFileError(UndulatusError, ValueError):
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
+
+
+class SceneError(InputError):
+    """A scene lacks something, or holds it in a form that cannot be used."""
+
+
+class MissingBandsError(SceneError):
+    """The scene lacks bands that the model was fitted on."""
+
+    def __init__(self, scene: str, model: str, missing: Iterable[str]) -> None:
+        super().__init__(
+            f"{model} needs bands that {scene} does not have.\n"
+            f"  missing: {', '.join(missing)}\n"
+            f"Use a scene with these bands, or fit a new model without them."
+        )
 
 
 class DatasetError(UndulatusError):

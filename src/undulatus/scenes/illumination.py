@@ -1,0 +1,125 @@
+"""Where the sun stands, and the four regimes of illumination that follow from it.
+
+========  ===========================================  ======================
+regime    solar zenith angle                           what is seen
+========  ===========================================  ======================
+high      below the daytime median                     every band, well lit
+mid       from the median to below 80°                 every band
+low       from 80° to below 90°                        every band, long paths
+night     90° and above                                thermal bands alone
+========  ===========================================  ======================
+
+Every bin is half open: an angle on an edge belongs to the bin above it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from pyorbital.astronomy import sun_zenith_angle
+
+from undulatus.errors import SceneError
+
+Array = npt.NDArray[Any]
+
+LOW_SUN = 80.0
+"""Degrees; above it the sun is *low*."""
+NIGHT = 90.0
+"""Degrees; from it on there is no sun."""
+COSINE_FLOOR = float(np.cos(np.radians(88.0)))
+"""Reflectances are divided by no smaller cosine than this."""
+REGIMES = ("high", "mid", "low", "night")
+NO_REGIME = 255
+
+
+def solar_zenith_angle(time: Any, longitude: xr.DataArray, latitude: xr.DataArray) -> xr.DataArray:
+    """Return the angle between the sun and the zenith, degrees, per pixel and time.
+
+    Parameters
+    ----------
+    time : DataArray or datetime64
+        UTC: one time, one an acquisition (time), or one a scan line (y).
+    longitude, latitude : DataArray
+        Degrees; not finite (off the Earth's disc) gives a missing angle. Any of the three may be
+        dask arrays, and the angle is then lazy.
+    """
+    angle = xr.apply_ufunc(
+        _zenith,
+        xr.DataArray(time),
+        longitude,
+        latitude,
+        dask="parallelized",
+        output_dtypes=[np.float32],
+    )
+    angle.name = "solar_zenith_angle"
+    angle.attrs = {
+        "standard_name": "solar_zenith_angle",
+        "long_name": "solar zenith angle",
+        "units": "degree",
+    }
+    return angle
+
+
+def _zenith(time: Array, longitude: Array, latitude: Array) -> Array:
+    seen = np.isfinite(longitude) & np.isfinite(latitude)
+    # pyorbital warns about the infinite angles of pixels in space.
+    longitude, latitude = np.where(seen, longitude, 0.0), np.where(seen, latitude, 0.0)
+    # Units finer than the microsecond are dropped: pyorbital counts days in floats anyway.
+    when = np.asarray(time, dtype="datetime64[us]")
+    angle = np.where(seen, sun_zenith_angle(when, longitude, latitude), np.nan)
+    return np.where(np.isnat(when), np.nan, angle).astype(np.float32)
+
+
+def daytime_median(angle: Array) -> float:
+    """Return the median of the solar zenith angles below 80°: the edge between high and mid."""
+    values = np.asarray(angle)
+    daytime = values[values < LOW_SUN]
+    if not daytime.size:
+        raise SceneError(
+            f"No solar zenith angle is below {LOW_SUN:g} degrees: there is no daytime to take a "
+            f"median of. Fit on acquisitions that cover the day, or choose the regimes yourself."
+        )
+    return float(np.median(daytime))
+
+
+def illumination(angle: Any, median: float) -> Any:
+    """Return the regime of each angle as its index in ``REGIMES``; 255 where it is missing.
+
+    Parameters
+    ----------
+    angle : array or DataArray
+        Solar zenith angles, degrees.
+    median : float
+        The edge between high and mid, from :func:`daytime_median` of the training pixels.
+    """
+    edges = np.array([median, LOW_SUN, NIGHT])
+
+    def code(values: Array) -> Array:
+        # side="right": an angle equal to an edge goes to the bin above it.
+        index = np.searchsorted(edges, values, side="right").astype(np.uint8)
+        return np.where(np.isfinite(values), index, np.uint8(NO_REGIME))
+
+    if not isinstance(angle, xr.DataArray):
+        return code(np.asarray(angle))
+    regime = xr.apply_ufunc(code, angle, dask="parallelized", output_dtypes=[np.uint8])
+    regime.name = "illumination"
+    regime.attrs = {
+        "long_name": "regime of illumination",
+        "flag_values": np.arange(len(REGIMES), dtype=np.uint8),
+        "flag_meanings": " ".join(REGIMES),
+        "_FillValue": np.uint8(NO_REGIME),
+    }
+    return regime
+
+
+def sun_normalised(reflectance: xr.DataArray, angle: xr.DataArray) -> xr.DataArray:
+    """Divide a reflectance by the cosine of the solar zenith angle; night is missing, not zero.
+
+    The cosine is floored at that of 88°.
+    """
+    cosine = np.cos(np.radians(angle))
+    normalised = (reflectance / np.maximum(cosine, COSINE_FLOOR)).where(angle < NIGHT)
+    return normalised.astype(np.float32).assign_attrs(reflectance.attrs)

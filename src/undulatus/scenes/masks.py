@@ -1,0 +1,348 @@
+"""Level-2 cloud masks: how products write clear and cloudy, read and written back.
+
+================  ===============================================================================
+encoding          codes
+================  ===============================================================================
+``eumetsat-clm``  0 clear over water, 1 clear over land, 2 cloud, 3 no data (MSG and MTG CLM)
+``pps``           0 cloud free, 1 cloudy, 2 cloud contaminated, 3 snow or ice, 255 no data (NWC
+                  SAF netCDF: PPS, and the binary masks of GEO, which write 0 and 1 alone)
+``nwcsaf-hdf5``   0 not processed, 1 cloud free, 2 cloud contaminated, 3 cloud filled, 4 snow or
+                  ice, 5 undefined (NWC SAF MSG until v2013)
+``cf``            0 clear, 1 cloud, 255 missing (``cloud_binary_mask``), our own
+================  ===============================================================================
+
+A contaminated pixel holds some cloud, so it counts as cloud. Snow and ice are seen only where no
+cloud hides them, so they count as clear.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from undulatus.errors import SceneError
+from undulatus.scenes.scene import MISSING_LABEL, acquisition_time
+
+Array = npt.NDArray[Any]
+
+CLEAR, CLOUD = 0, 1
+MASK_NAMES = ("cloud_mask_l2", "cloud_mask", "cma_extended", "cma")
+"""Variables that :func:`open_mask` knows for masks, the best first."""
+TOLERANCE = np.timedelta64(450, "s")
+"""A mask belongs to an acquisition if it is at most half a repeat cycle away."""
+_UNKNOWN = 254
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The codes of a product by what they say, with their meanings; the first is the one we write.
+
+    ``land`` is the code of clear land where the product tells it from clear water.
+    """
+
+    name: str
+    clear: Mapping[int, str]
+    cloud: Mapping[int, str]
+    missing: Mapping[int, str]
+    land: int | None = None
+    standard_name: str | None = None
+
+    @property
+    def codes(self) -> dict[int, str]:
+        """What each code means, in order."""
+        return dict(sorted({**self.clear, **self.cloud, **self.missing}.items()))
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The CF attributes that tell the codes."""
+        listed = {code: meaning for code, meaning in self.codes.items() if code != MISSING_LABEL}
+        attrs: dict[str, Any] = {
+            "long_name": "cloud mask",
+            "flag_values": np.array(list(listed), np.uint8),
+            "flag_meanings": " ".join(listed.values()),
+        }
+        if self.standard_name is not None:
+            attrs["standard_name"] = self.standard_name
+        if MISSING_LABEL in self.missing:
+            attrs["_FillValue"] = np.uint8(MISSING_LABEL)
+        return attrs
+
+    def __str__(self) -> str:
+        return ", ".join(f"{code} {meaning}" for code, meaning in self.codes.items())
+
+
+ENCODINGS = {
+    encoding.name: encoding
+    for encoding in (
+        Encoding(
+            "eumetsat-clm",
+            clear={0: "clear_sky_over_water", 1: "clear_sky_over_land"},
+            cloud={2: "cloudy"},
+            missing={3: "no_data"},
+            land=1,
+            standard_name="cloud_classification",
+        ),
+        Encoding(
+            "pps",
+            clear={0: "cloud_free", 3: "snow_ice"},
+            cloud={1: "cloudy", 2: "cloud_contaminated"},
+            missing={255: "no_data"},
+        ),
+        Encoding(
+            "nwcsaf-hdf5",
+            clear={1: "cloud_free", 4: "snow_ice_contaminated"},
+            cloud={3: "cloud_filled", 2: "cloud_contaminated"},
+            missing={0: "not_processed", 5: "undefined"},
+        ),
+        Encoding(
+            "cf",
+            clear={0: "clear"},
+            cloud={1: "cloud"},
+            missing={255: "missing"},
+            standard_name="cloud_binary_mask",
+        ),
+    )
+}
+
+
+def decode(mask: xr.DataArray, encoding: str | None = None) -> xr.DataArray:
+    """Return a product's mask as labels, uint8: 0 clear, 1 cloud, 255 missing.
+
+    Parameters
+    ----------
+    mask : DataArray
+        Codes of the product, as integers or as floats with NaN for missing. Fill values named
+        in its attributes, and values that are no codes, become missing.
+    encoding : str, optional
+        One of ``ENCODINGS``; by default the one its attributes tell.
+
+    Raises
+    ------
+    SceneError
+        When more than half of the values are no codes: the encoding is another. On dask arrays
+        this is found block by block, when the mask is computed.
+    """
+    chosen = _chosen(mask, encoding)
+    table = np.full(256, _UNKNOWN, np.uint8)
+    table[list(chosen.clear)] = CLEAR
+    table[list(chosen.cloud)] = CLOUD
+    table[list(chosen.missing)] = MISSING_LABEL
+    fills = [
+        float(holder[key])
+        for holder in (mask.attrs, mask.encoding)
+        for key in ("_FillValue", "missing_value")
+        if holder.get(key) is not None
+    ]
+    labels = xr.apply_ufunc(
+        lambda values: _labels(values, table, fills, chosen),
+        mask,
+        dask="parallelized",
+        output_dtypes=[np.uint8],
+        keep_attrs=False,
+    )
+    labels = labels.assign_attrs(ENCODINGS["cf"].flags)
+    time = acquisition_time(mask.to_dataset(name="mask"))
+    if time is not None and "time" not in labels.coords:
+        labels = labels.assign_coords(time=time.drop_vars(time.coords))
+    return labels
+
+
+def _labels(values: Array, table: Array, fills: list[float], encoding: Encoding) -> Array:
+    codes = np.asarray(values, np.float64)
+    there = np.isfinite(codes) & ~np.isin(codes, fills)
+    whole = there & (codes >= 0) & (codes <= 255) & (codes == np.round(codes))
+    labels = table[np.where(whole, codes, 0).astype(np.uint8)]
+    unknown = there & (~whole | (labels == _UNKNOWN))
+    if 2 * np.count_nonzero(unknown) > codes.size:
+        found = ", ".join(f"{code:g}" for code in np.unique(codes[unknown])[:8])
+        raise SceneError(
+            f"More than half of the mask's values are no codes of the encoding "
+            f"{encoding.name!r}.\n  found: {found}\n  due: {encoding}\n"
+            f"Choose another encoding: {', '.join(ENCODINGS)}."
+        )
+    return np.where(there & ~unknown, labels, np.uint8(MISSING_LABEL))
+
+
+def _chosen(mask: xr.DataArray, encoding: str | None) -> Encoding:
+    name = guess_encoding(mask) if encoding is None else encoding
+    if name in ENCODINGS:
+        return ENCODINGS[name]
+    wrong = (
+        "The mask's attributes do not tell how it is encoded."
+        if name is None
+        else f"No mask is encoded as {name!r}."
+    )
+    known = "\n".join(f"  {each.name}: {each}" for each in ENCODINGS.values())
+    raise SceneError(f"{wrong}\nSay which encoding it has:\n{known}")
+
+
+def encode(
+    mask: xr.DataArray, encoding: str, land_mask: xr.DataArray | None = None
+) -> xr.DataArray:
+    """Return labels (0 clear, 1 cloud, else missing) in a product's codes; undoes :func:`decode`.
+
+    Parameters
+    ----------
+    land_mask : DataArray, optional
+        1 land, 0 water; for encodings that tell clear land from clear water.
+    """
+    chosen = _chosen(mask, encoding)
+    if chosen.land is not None and land_mask is None:
+        raise SceneError(
+            f"The encoding {encoding!r} tells clear land from clear water, but no land mask was "
+            f"given. Pass land_mask (1 land, 0 water), or use the encoding 'cf'."
+        )
+    clear, cloud, missing = (
+        next(iter(codes)) for codes in (chosen.clear, chosen.cloud, chosen.missing)
+    )
+
+    def code(labels: Array, land: Array) -> Array:
+        unclouded = np.where(land > 0, chosen.land, clear) if chosen.land is not None else clear
+        return np.where(
+            labels == CLEAR, unclouded, np.where(labels == CLOUD, cloud, missing)
+        ).astype(np.uint8)
+
+    codes = xr.apply_ufunc(
+        code,
+        mask,
+        0 if land_mask is None else land_mask,
+        dask="parallelized",
+        output_dtypes=[np.uint8],
+        keep_attrs=False,
+    )
+    return codes.transpose(*mask.dims).rename(mask.name).assign_attrs(chosen.flags)
+
+
+def land_from_clm(mask: xr.DataArray) -> xr.DataArray:
+    """Return where a EUMETSAT cloud mask never said clear water, as a land mask (1 land, 0 water).
+
+    Give it many acquisitions: a pixel that was never clear counts as land.
+    """
+    water = mask == 0
+    if "time" in mask.dims:
+        water = water.any("time")
+    land = (~water).astype(np.uint8).rename("land_mask")
+    return land.assign_attrs(
+        long_name="land mask",
+        flag_values=np.array([0, 1], np.uint8),
+        flag_meanings="water land",
+    )
+
+
+def guess_encoding(mask: xr.DataArray) -> str | None:
+    """Return the encoding that a mask's flags or standard name tell, or None."""
+    words = _words(mask.attrs.get("flag_meanings", ()))
+    values = np.atleast_1d(mask.attrs.get("flag_values", np.arange(len(words))))
+    given = dict(zip((int(value) for value in values), words, strict=False))
+    for encoding in ENCODINGS.values():
+        # What is missing goes by many words: undefined, no data, not processed.
+        said = {code: word for code, word in given.items() if code not in encoding.missing}
+        if said and said.items() <= encoding.codes.items():
+            return encoding.name
+    name = mask.attrs.get("standard_name", "")
+    return next((each.name for each in ENCODINGS.values() if each.standard_name == name), None)
+
+
+def _words(meanings: Any) -> list[str]:
+    parts = meanings.split() if isinstance(meanings, str) else meanings
+    return [re.sub(r"[^a-z0-9]+", "_", str(part).lower()).strip("_") for part in parts]
+
+
+def open_mask(path: str | Path) -> xr.DataArray:
+    """Return the mask in a netCDF file or a Zarr store, lazily, in the product's own codes."""
+    engine = "zarr" if Path(path).is_dir() else None
+    try:
+        # Unmasked, so that codes stay integers; decode knows the fill values.
+        found = xr.open_dataset(path, engine=engine, chunks={}, mask_and_scale=False)
+    except (OSError, ValueError) as error:
+        raise SceneError(f"{path} cannot be read as a mask: {error}") from error
+    for name in MASK_NAMES:
+        if name in found:
+            return found[name]
+    told = [array for array in found.data_vars.values() if guess_encoding(array) is not None]
+    if len(told) == 1:
+        return told[0]
+    raise SceneError(
+        f"{path} has no variable that is known for a mask.\n"
+        f"  found: {', '.join(map(str, found.data_vars)) or 'none'}\n"
+        f"Open it with xarray, and pass the variable itself."
+    )
+
+
+def place(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
+    """Return labels on the pixels and times of a scene, 255 where the mask has none.
+
+    Grids of one size less than a pixel apart are paired pixel by pixel, either way up: the
+    georeferencing of Level-1.5 data and masks differed by half a pixel until 2017.
+    """
+    if not {"y", "x"} <= set(mask.dims):
+        raise SceneError(f"The mask has dims {mask.dims}, where (y, x) is due: rename them.")
+    placed = _in_time(mask, scene).reset_coords(drop=True)
+    for dim in ("y", "x"):
+        placed = _along(placed, scene, dim)
+    coords = {dim: scene.coords[dim] for dim in placed.dims if dim in scene.coords}
+    return placed.drop_vars("time", errors="ignore").assign_coords(coords)
+
+
+def _in_time(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
+    several = "time" in scene["time"].dims
+    wanted = np.atleast_1d(scene["time"].values)
+    dated = mask if "time" in mask.dims else mask.expand_dims("time")
+    if "time" not in mask.coords:
+        if dated.sizes["time"] != wanted.size:
+            raise SceneError(
+                f"The mask does not say of when it is, and has {dated.sizes['time']} times where "
+                f"the scene has {wanted.size}: give it times (mask.assign_coords(time=...))."
+            )
+        return dated if several else dated.isel(time=0)
+    dated = dated.sortby("time")
+    index = dated.indexes["time"].get_indexer(wanted, method="nearest", tolerance=TOLERANCE)
+    if (index < 0).all():
+        raise SceneError(
+            f"The mask is of another time than the scene.\n"
+            f"  mask: {_span(dated['time'].values)}\n  scene: {_span(wanted)}\n"
+            f"Use the mask of the scene's time, or mend its own (mask.assign_coords(time=...))."
+        )
+    found = _taken(dated, "time", index)
+    return found if several else found.isel(time=0)
+
+
+def _taken(mask: xr.DataArray, dim: str, index: Array) -> xr.DataArray:
+    """Take pixels by their index along a dimension; those of index -1 are missing."""
+    found = mask.isel({dim: index}).drop_vars(dim)
+    return found.where(xr.DataArray(index >= 0, dims=dim), np.uint8(MISSING_LABEL))
+
+
+def _span(times: Array) -> str:
+    first, last = (np.datetime_as_string(times[i], unit="m") for i in (0, -1))
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _along(mask: xr.DataArray, scene: xr.Dataset, dim: str) -> xr.DataArray:
+    theirs, ours = (each.indexes.get(dim) for each in (mask, scene))
+    if theirs is None or ours is None:
+        if mask.sizes[dim] != scene.sizes[dim]:
+            raise SceneError(
+                f"The mask has {mask.sizes[dim]} pixels along {dim}, the scene "
+                f"{scene.sizes[dim]}: crop or resample the mask to the scene."
+            )
+        return mask.drop_vars(dim, errors="ignore")
+    pixel = abs(float(ours[1] - ours[0])) if ours.size > 1 else np.inf
+    if theirs.size == ours.size:
+        for step in (1, -1):
+            if np.abs(theirs.values[::step] - ours.values).max() < pixel:
+                return mask.isel({dim: slice(None, None, step)}).drop_vars(dim)
+    index = theirs.get_indexer(ours, method="nearest", tolerance=pixel / 2)
+    if (index < 0).all():
+        raise SceneError(
+            f"The mask and the scene have no pixel in common along {dim}: use a mask of the "
+            f"scene's region and projection."
+        )
+    return _taken(mask, dim, index)

@@ -1,0 +1,270 @@
+"""Cloud masks of several products, read as labels and written back."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_array_equal
+
+from undulatus.errors import SceneError
+from undulatus.scenes.masks import ENCODINGS, decode, encode, guess_encoding, open_mask, place
+
+each_encoding = pytest.mark.parametrize("name", list(ENCODINGS))
+label_images = arrays(np.uint8, (4, 5), elements=st.sampled_from([0, 1, 255]))
+
+NOON = np.datetime64("2010-06-01T12:00", "ns")
+QUARTER = np.timedelta64(15, "m")
+
+
+def image(values, **attrs):
+    return xr.DataArray(np.asarray(values), dims=("y", "x"), attrs=attrs)
+
+
+LAND = image(np.indices((4, 5)).sum(0) % 2)
+
+
+@each_encoding
+@given(label_images)
+def test_labels_come_back_from_every_product(name, labels):
+    written = encode(image(labels), name, land_mask=LAND)
+    assert written.dtype == np.uint8
+    assert_array_equal(decode(written, name), labels)
+
+
+@each_encoding
+def test_what_we_write_tells_its_encoding(name):
+    written = encode(image(np.zeros((4, 5), "u1")), name, land_mask=LAND)
+    assert guess_encoding(written) == name
+    assert_array_equal(decode(written), 0)
+
+
+@each_encoding
+def test_every_code_has_one_label(name):
+    encoding = ENCODINGS[name]
+    codes = [*encoding.clear, *encoding.cloud, *encoding.missing]
+    assert len(codes) == len(set(codes))
+    expected = (
+        [0] * len(encoding.clear) + [1] * len(encoding.cloud) + [255] * len(encoding.missing)
+    )
+    assert_array_equal(decode(image([codes]), name), [expected])
+
+
+@pytest.mark.parametrize(
+    ("name", "codes", "labels"),
+    [
+        ("eumetsat-clm", [0, 1, 2, 3], [0, 0, 1, 255]),
+        ("pps", [0, 1, 2, 3, 255], [0, 1, 1, 0, 255]),
+        ("nwcsaf-hdf5", [0, 1, 2, 3, 4, 5], [255, 0, 1, 1, 0, 255]),
+        ("cf", [0, 1, 255], [0, 1, 255]),
+    ],
+)
+def test_the_codes_are_those_the_products_document(name, codes, labels):
+    assert_array_equal(decode(image([codes]), name), [labels])
+
+
+def test_labels_are_flagged_as_cf_wants_them():
+    labels = decode(image([[0, 1, 2, 3]]), "eumetsat-clm")
+    assert labels.dtype == np.uint8
+    assert labels.attrs["standard_name"] == "cloud_binary_mask"
+    assert labels.attrs["flag_meanings"].split() == ["clear", "cloud"]
+    assert_array_equal(labels.attrs["flag_values"], [0, 1])
+    assert labels.attrs["_FillValue"] == 255
+
+
+def test_masks_in_floats_are_read_with_their_gaps():
+    floats = image([[0.0, 1.0, 2.0, 3.0, np.nan, np.inf]])
+    assert_array_equal(decode(floats, "eumetsat-clm"), [[0, 0, 1, 255, 255, 255]])
+
+
+def test_fill_values_and_values_that_are_no_codes_are_missing():
+    mask = image([[0, 1, 1, 0, -127, 7, 1, 0]], _FillValue=np.int16(-127))
+    assert_array_equal(decode(mask, "cf"), [[0, 1, 1, 0, 255, 255, 1, 0]])
+
+
+def test_a_mask_all_fill_is_missing_and_no_mistake():
+    assert_array_equal(decode(image([[-127, -127]], _FillValue=-127), "cf"), 255)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_encoding_that_does_not_fit_is_found_out(lazy):
+    mask = image(np.full((4, 5), 5))
+    with pytest.raises(SceneError, match="no codes of the encoding 'cf'") as caught:
+        decode(mask.chunk() if lazy else mask, "cf").compute()
+    assert "found: 5" in str(caught.value)
+    assert "nwcsaf-hdf5" in str(caught.value)
+
+
+@given(label_images, st.integers(1, 4), st.integers(1, 5))
+def test_labels_do_not_depend_on_blocks(labels, rows, columns):
+    mask = image(labels)
+    lazy = decode(mask.chunk(y=rows, x=columns), "cf")
+    assert isinstance(lazy.data, da.Array)
+    assert_array_equal(lazy, decode(mask, "cf"))
+
+
+def test_decoding_and_encoding_compute_nothing():
+    def no_scheduler(*args, **kwargs):
+        raise AssertionError("something was computed")
+
+    with dask.config.set(scheduler=no_scheduler):
+        labels = decode(image(np.zeros((4, 5), "u1")).chunk(y=2), "cf")
+        encode(labels, "eumetsat-clm", land_mask=LAND)
+
+
+def test_clear_land_and_clear_water_are_told_apart_by_the_land_mask():
+    written = encode(image(np.zeros((4, 5))), "eumetsat-clm", land_mask=LAND)
+    assert_array_equal(written, LAND)
+
+
+def test_without_a_land_mask_that_product_cannot_be_written():
+    with pytest.raises(SceneError, match="Pass land_mask"):
+        encode(image([[0]]), "eumetsat-clm")
+
+
+def test_a_land_mask_serves_every_acquisition():
+    series = xr.concat([image(np.zeros((4, 5)))] * 3, "time")
+    written = encode(series, "eumetsat-clm", land_mask=LAND)
+    assert written.dims == ("time", "y", "x")
+    assert_array_equal(written, np.stack([LAND] * 3))
+
+
+@pytest.mark.parametrize(
+    ("attrs", "name"),
+    [
+        (
+            {  # as satpy reads EUMETSAT's GRIB
+                "flag_values": [0, 1, 2, 3],
+                "flag_meanings": [
+                    "clear sky over water",
+                    "clear sky over land",
+                    "cloudy",
+                    "no data",
+                ],
+            },
+            "eumetsat-clm",
+        ),
+        ({"standard_name": "cloud_classification"}, "eumetsat-clm"),
+        ({"flag_values": np.array([0, 1], "i1"), "flag_meanings": "Cloud-free Cloudy"}, "pps"),
+        ({"flag_meanings": "cloud_free cloudy cloud_contaminated snow/ice"}, "pps"),
+        ({"standard_name": "cloud_binary_mask"}, "cf"),
+        ({"standard_name": "cloud_area_fraction"}, None),
+        ({"flag_values": [0, 1], "flag_meanings": "cloudy clear"}, None),
+        ({}, None),
+    ],
+)
+def test_attributes_tell_the_encoding(attrs, name):
+    assert guess_encoding(image([[0]], **attrs)) == name
+
+
+def test_a_mask_that_tells_nothing_gets_the_list_of_encodings():
+    with pytest.raises(SceneError, match="do not tell how it is encoded") as caught:
+        decode(image([[0, 1]]))
+    assert all(name in str(caught.value) for name in ENCODINGS)
+
+
+def test_an_encoding_that_does_not_exist_is_refused():
+    with pytest.raises(SceneError, match="No mask is encoded as 'clm'"):
+        decode(image([[0, 1]]), "clm")
+
+
+@pytest.fixture
+def scene():
+    """Four lines and five columns of 3 km, north up, at noon."""
+    return xr.Dataset(
+        {"VIS006": (("y", "x"), np.zeros((4, 5), np.float32))},
+        coords={"y": [9e3, 6e3, 3e3, 0.0], "x": 3e3 * np.arange(5), "time": NOON},
+    )
+
+
+LABELS = np.random.default_rng(2).integers(0, 2, (4, 5)).astype(np.uint8)
+
+
+def test_a_mask_the_other_way_up_half_a_pixel_off_is_laid_right(scene):
+    mask = image(LABELS).assign_coords(y=scene["y"] + 1500.0, x=scene["x"] - 1500.0)
+    assert_array_equal(place(mask[::-1, ::-1], scene), LABELS)
+
+
+def test_a_mask_of_a_larger_region_is_cut_to_the_scene(scene):
+    wide = xr.DataArray(
+        np.pad(LABELS, 3, constant_values=9),
+        dims=("y", "x"),
+        coords={"y": 3e3 * np.arange(6, -4, -1), "x": 3e3 * np.arange(-3, 8)},
+    )
+    placed = place(wide, scene)
+    assert_array_equal(placed, LABELS)
+    assert_array_equal(placed["y"], scene["y"])
+
+
+def test_pixels_beyond_the_mask_are_missing(scene):
+    mask = image(LABELS).assign_coords(y=scene["y"], x=scene["x"]).isel(x=slice(1, 4))
+    placed = place(mask, scene)
+    assert_array_equal(placed[:, 1:4], LABELS[:, 1:4])
+    assert_array_equal(placed[:, [0, 4]], 255)
+    assert placed.dtype == np.uint8
+
+
+def test_a_mask_of_elsewhere_or_of_another_size_is_refused(scene):
+    with pytest.raises(SceneError, match="no pixel in common along x"):
+        place(image(LABELS).assign_coords(y=scene["y"], x=scene["x"] + 1e6), scene)
+    with pytest.raises(SceneError, match="3 pixels along y, the scene 4"):
+        place(image(LABELS[:3]), scene)
+    with pytest.raises(SceneError, match="rename them"):
+        place(image(LABELS).rename(y="ny"), scene)
+
+
+def test_a_mask_of_another_time_is_refused(scene):
+    with pytest.raises(SceneError, match="mask: 2010-06-01T12:15") as caught:
+        place(image(LABELS).assign_coords(time=NOON + QUARTER), scene)
+    assert "scene: 2010-06-01T12:00" in str(caught.value)
+
+
+def test_acquisitions_get_the_masks_of_their_times(scene):
+    series = xr.concat([scene.assign_coords(time=NOON + i * QUARTER) for i in range(3)], "time")
+    late = image(1 - LABELS).assign_coords(time=NOON + 2 * QUARTER)
+    # A mask's clock may differ by the minutes of a scan.
+    early = image(LABELS).assign_coords(time=NOON + np.timedelta64(5, "m"))
+    placed = place(xr.concat([late, early], "time"), series)
+    assert_array_equal(placed, np.stack([LABELS, np.full((4, 5), 255), 1 - LABELS]))
+    assert_array_equal(placed["time"], series["time"])
+
+
+def test_one_mask_without_a_time_cannot_serve_several_acquisitions(scene):
+    series = xr.concat([scene, scene.assign_coords(time=NOON + QUARTER)], "time")
+    with pytest.raises(SceneError, match="does not say of when it is"):
+        place(image(LABELS), series)
+
+
+def test_the_time_of_a_product_comes_from_its_attributes():
+    labels = decode(image(LABELS, start_time="2010-06-01T12:00:00"), "cf")
+    assert labels["time"].values == NOON
+
+
+@pytest.mark.parametrize("store", ["netcdf", "zarr"])
+def test_a_mask_is_found_in_a_file_with_its_codes_whole(tmp_path, store):
+    written = xr.Dataset(
+        {"quality": image(LABELS + 0.5), "mask": encode(image(LABELS), "pps")},
+    )
+    if store == "netcdf":
+        written.to_netcdf(path := tmp_path / "mask.nc")
+    else:
+        written.to_zarr(path := tmp_path / "mask.zarr", zarr_format=2)
+    found = open_mask(path)
+    assert found.dtype == np.uint8
+    assert_array_equal(decode(found), LABELS)
+
+
+def test_a_file_without_a_mask_is_named_with_what_it_holds(tmp_path):
+    xr.Dataset({"quality": image(LABELS)}).to_netcdf(tmp_path / "other.nc")
+    with pytest.raises(SceneError, match="found: quality") as caught:
+        open_mask(tmp_path / "other.nc")
+    assert "other.nc" in str(caught.value)
+
+
+def test_a_file_that_is_no_mask_is_named(tmp_path):
+    (tmp_path / "broken.nc").write_bytes(b"not a file of netCDF")
+    with pytest.raises(SceneError, match=r"broken\.nc cannot be read as a mask"):
+        open_mask(tmp_path / "broken.nc")
