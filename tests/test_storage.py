@@ -159,6 +159,8 @@ PARAMS = {
     "class frequencies in a list": {"prior_correction": np.array([0.25, 0.75])},
     "frequencies": {"frequencies": np.random.default_rng(1).normal(size=(5, 2))},
     "numpy numbers": {"tol": np.float32(0.25), "batch_size": np.int64(64)},
+    "early stopping": {"early_stopping": True},
+    "no early stopping": {"early_stopping": False},
     "numbers": {"n_jobs": -1, "variance_tolerance": 1e-3, "warm_start": True, "verbose": 0},
 }
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError, ModelFileError
@@ -22,52 +23,31 @@ from undulatus.estimators import GPC, RFFGPC, VFFGPC
 from undulatus.gp.blocks import Standardisation
 from undulatus.gp.exact import ExactPosterior
 from undulatus.gp.posterior import Posterior
+from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.tensorfile import read_tensors, write_tensors
 
 Array = npt.NDArray[Any]
 
 SCHEMA = 1
 FORMAT = "undulatus-model"
+REGIMES = "RegimeClassifier"
 
 _SCALARS = ("signal_variance_", "lengthscale_", "bound_", "n_iter_", "fit_report_")
 
 
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
-    """Write a fitted GPC, RFFGPC or VFFGPC to one file, whole or not at all.
+    """Write a fitted classifier to one file, whole or not at all.
 
-    The file holds no code and loads on any machine; predictions after loading are
-    bit-identical.
+    Takes GPC, RFFGPC, VFFGPC, and a RegimeClassifier of them. The file holds no code and loads
+    on any machine; predictions after loading are bit-identical. A ``provenance_`` attribute,
+    a dict of plain values that says what the model was fitted on, is kept with it.
     """
-    kind = type(model).__name__
-    if kind not in _LAYOUTS or type(model) is not _LAYOUTS[kind].model:
-        raise InputError(
-            f"save_model cannot write a {type(model).__module__}.{kind}; it takes a fitted "
-            f"{', '.join(_LAYOUTS)}."
-        )
-    check_is_fitted(model, "posterior_")
-    layout = _LAYOUTS[kind]
-    tensors = {
-        "centre": model.standardisation_.centre,
-        "scale": model.standardisation_.scale,
-        "feature_quantiles": model.feature_quantiles_,
-        "bound_history": model.bound_history_,
-        **layout.tensors(model),
-    }
-    names = getattr(model, "feature_names_in_", None)
-    header = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "package_version": version("undulatus"),
-        "kind": kind,
-        "params": {name: _encode(value) for name, value in model.get_params(deep=False).items()},
-        "classes": _encode(model.classes_),
-        "feature_names": None if names is None else [str(name) for name in names],
-        "n_features": model.n_features_in_,
-        "prior_shift": model._prior_shift,
-        "posterior": {name: getattr(model.posterior_, name) for name in layout.posterior_scalars},
-        "fitted": {name: getattr(model, name) for name in _SCALARS},
-    }
-    write_tensors(path, {name: np.asarray(array) for name, array in tensors.items()}, header)
+    tensors, header = _describe(model)
+    marks = {"format": FORMAT, "schema": SCHEMA, "package_version": version("undulatus")}
+    provenance = getattr(model, "provenance_", None)
+    if provenance is not None:
+        marks["provenance"] = provenance
+    write_tensors(path, tensors, {**marks, **header})
 
 
 def load_model(path: str | os.PathLike[str]) -> Any:
@@ -81,17 +61,55 @@ def load_model(path: str | os.PathLike[str]) -> Any:
             f"has schema {header.get('schema')!r}, but this version of undulatus reads schema "
             f"{SCHEMA}. It was written by undulatus {header.get('package_version')!r}: upgrade.",
         )
-    if header.get("kind") not in _LAYOUTS:
-        raise ModelFileError(path, f"holds a {header.get('kind')!r}, which is unknown here.")
     try:
-        return _build(path, tensors, header)
+        model = _build(path, tensors, header)
+        if "provenance" in header:
+            model.provenance_ = dict(header["provenance"])
     except ModelFileError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ModelFileError(path, f"has a broken header ({error!r}).") from error
+    return model
+
+
+def _describe(model: Any) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the tensors of a model, and the part of the header that tells what they are."""
+    if type(model) is RegimeClassifier:
+        return _describe_regimes(model)
+    kind = type(model).__name__
+    if kind not in _LAYOUTS or type(model) is not _LAYOUTS[kind].model:
+        raise InputError(
+            f"save_model cannot write a {type(model).__module__}.{kind}; it takes a fitted "
+            f"{', '.join(_LAYOUTS)}, or a RegimeClassifier of them."
+        )
+    check_is_fitted(model, "posterior_")
+    layout = _LAYOUTS[kind]
+    tensors = {
+        "centre": model.standardisation_.centre,
+        "scale": model.standardisation_.scale,
+        "feature_quantiles": model.feature_quantiles_,
+        "bound_history": model.bound_history_,
+        **layout.tensors(model),
+    }
+    names = getattr(model, "feature_names_in_", None)
+    header = {
+        "kind": kind,
+        "params": {name: _encode(value) for name, value in model.get_params(deep=False).items()},
+        "classes": _encode(model.classes_),
+        "feature_names": None if names is None else [str(name) for name in names],
+        "n_features": model.n_features_in_,
+        "prior_shift": model._prior_shift,
+        "posterior": {name: getattr(model.posterior_, name) for name in layout.posterior_scalars},
+        "fitted": {name: getattr(model, name) for name in _SCALARS},
+    }
+    return {name: np.asarray(array) for name, array in tensors.items()}, header
 
 
 def _build(path: Any, tensors: dict[str, Array], header: dict[str, Any]) -> Any:
+    if header["kind"] == REGIMES:
+        return _build_regimes(path, tensors, header)
+    if header["kind"] not in _LAYOUTS:
+        raise ModelFileError(path, f"holds a {header['kind']!r}, which is unknown here.")
     layout = _LAYOUTS[header["kind"]]
     params = {name: _decode(value) for name, value in header["params"].items()}
     model = layout.model(**params)
@@ -118,6 +136,53 @@ def _build(path: Any, tensors: dict[str, Array], header: dict[str, Any]) -> Any:
     for name in _SCALARS:
         setattr(model, name, header["fitted"][name])
     layout.restore(model, tensors, header["posterior"])
+    return model
+
+
+def _describe_regimes(model: Any) -> tuple[dict[str, Array], dict[str, Any]]:
+    check_is_fitted(model, "estimators_")
+    tensors, members = {}, {}
+    for name, member in model.estimators_.items():
+        its_tensors, members[name] = _describe(member)
+        tensors.update({f"{name}/{key}": array for key, array in its_tensors.items()})
+    header = {
+        "kind": REGIMES,
+        "by": model.by,
+        "blend": model.blend,
+        "classes": _encode(model.classes_),
+        "regimes": [
+            [regime.name, *map(repr, regime.edges), list(regime.features)]
+            for regime in model.regimes_
+        ],
+        "members": members,
+    }
+    return tensors, header
+
+
+def _build_regimes(path: Any, tensors: dict[str, Array], header: dict[str, Any]) -> Any:
+    regimes = tuple(
+        Regime(str(name), float(low), float(high), tuple(map(str, features)))
+        for name, low, high, features in header["regimes"]
+    )
+    estimators = {}
+    for regime in regimes:
+        prefix = f"{regime.name}/"
+        own = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+        member = _build(path, own, header["members"][regime.name])
+        if member.n_features_in_ != len(regime.features or ()):
+            raise ModelFileError(path, f"names other features for {regime.name!r} than it has.")
+        estimators[regime.name] = member
+    known = tuple(f"{regime.name}/" for regime in regimes)
+    if any(not key.startswith(known) for key in tensors):
+        raise ModelFileError(path, "holds tensors that belong to no regime.")
+    # The edges found in fit are as good a recipe for another fit as the ones asked for.
+    recipe = {name: clone(member) for name, member in estimators.items()}
+    model = RegimeClassifier(recipe, regimes, str(header["by"]), float(header["blend"]))
+    model.classes_ = _decode(header["classes"])
+    model.regimes_ = regimes
+    model.estimators_ = estimators
+    model.feature_names_in_ = model._columns()
+    model.n_features_in_ = len(model.feature_names_in_)
     return model
 
 

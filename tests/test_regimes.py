@@ -1,0 +1,330 @@
+"""One classifier a regime: assignment at the edges, blending, errors that name the regime."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+
+from undulatus import RFFGPC, VFFGPC, load_model, save_model
+from undulatus.errors import InputError, ModelFileError, UndulatusError
+from undulatus.regimes import DAYLIGHT, MEDIAN, Regime, RegimeClassifier
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+TWO = (Regime("day", 0.0, 90.0), Regime("night", 90.0, 180.0, ("BT9",)))
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(3)
+    n = 800
+    return pd.DataFrame(
+        {
+            "R1": rng.normal(size=n),
+            "BT9": rng.normal(280.0, 10.0, n),
+            "solar_zenith_angle": rng.uniform(0.0, 179.0, n),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def cloudy(table):
+    dark = table["solar_zenith_angle"] >= 90.0
+    rule = np.where(dark, table["BT9"] < 280.0, table["R1"] > 0.0)
+    # Some labels are wrong: of a rule without exception, any fit grows for ever.
+    return (rule ^ (np.random.default_rng(4).random(len(table)) < 0.05)).astype(int)
+
+
+@pytest.fixture(scope="module")
+def fitted(table, cloudy):
+    return RegimeClassifier(RFFGPC(10, random_state=0), TWO).fit(table, cloudy)
+
+
+def at(angle, model):
+    return model.assign(np.array([angle]))[0]
+
+
+def test_each_regime_learns_its_own_rule(fitted, table, cloudy):
+    assert fitted.score(table, cloudy) > 0.9
+    assert list(fitted.estimators_) == ["day", "night"]
+    assert fitted.estimators_["day"].n_features_in_ == 2
+    assert fitted.estimators_["night"].n_features_in_ == 1
+
+
+def test_a_regime_predicts_what_its_classifier_does(fitted, table):
+    day = (table["solar_zenith_angle"] < 90.0).to_numpy()
+    alone = fitted.estimators_["day"]
+    rows = table.loc[day, ["R1", "BT9"]].to_numpy()
+    assert_array_equal(fitted.predict_proba(table)[day], alone.predict_proba(rows))
+    assert_array_equal(fitted.predict(table)[day], alone.predict(rows))
+    assert_array_equal(fitted.decision_function(table)[day], alone.decision_function(rows))
+    mean, variance = fitted.latent_mean_and_variance(table)
+    its_mean, its_variance = alone.latent_mean_and_variance(rows)
+    assert_array_equal(mean[day], its_mean)
+    # The variance passes through the mean square and back.
+    assert_allclose(variance[day], its_variance, rtol=1e-9, atol=1e-9)
+
+
+def test_probability_and_variance_in_one_go_are_those_asked_for_apart(fitted, table):
+    probability, variance = fitted.predict_proba_and_variance(table)
+    assert_array_equal(probability, fitted.predict_proba(table))
+    assert_allclose(variance, fitted.latent_mean_and_variance(table)[1], rtol=1e-9, atol=1e-9)
+
+
+def test_the_condition_is_not_a_feature(fitted):
+    assert all("solar_zenith_angle" not in regime.features for regime in fitted.regimes_)
+    assert fitted.feature_names_in_.tolist() == ["R1", "BT9", "solar_zenith_angle"]
+
+
+@pytest.mark.parametrize("edge", [0.0, 90.0])
+def test_bins_are_half_open(fitted, edge):
+    above = {0.0: 0, 90.0: 1}[edge]
+    assert at(edge, fitted) == above
+    assert at(np.nextafter(edge, -1.0), fitted) == above - 1
+    assert at(np.nextafter(edge, 999.0), fitted) == above
+
+
+def test_what_lies_beyond_every_regime_belongs_to_none(fitted):
+    assert_array_equal(fitted.assign([-0.1, 180.0, np.nan]), [-1, -1, -1])
+
+
+def test_daylight_splits_the_day_at_the_median_of_its_training_rows(table, cloudy):
+    rng = np.random.default_rng(0)
+    columns = {name: rng.normal(size=len(table)) for name in DAYLIGHT[-1].features}
+    full = table.assign(**columns)
+    model = RegimeClassifier(LogisticRegression(max_iter=1000)).fit(full, cloudy)
+    angles = table["solar_zenith_angle"].to_numpy()
+    expected = np.median(angles[angles < 80.0])
+    assert [regime.edges for regime in model.regimes_] == [
+        (0.0, expected),
+        (expected, 80.0),
+        (80.0, 90.0),
+        (90.0, np.inf),
+    ]
+    high, mid = (np.sum(model.assign(angles) == index) for index in (0, 1))
+    assert abs(int(high) - int(mid)) <= 1
+
+
+def test_probabilities_are_mixed_linearly_across_an_edge(table, cloudy):
+    blended = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=5.0).fit(table, cloudy)
+    row = {"R1": np.full(5, 0.4), "BT9": np.full(5, 278.0)}
+    angles = np.array([84.0, 85.0, 90.0, 92.5, 96.0])
+    found = blended.predict_proba({**row, "solar_zenith_angle": angles})[:, 1]
+    day = blended.estimators_["day"].predict_proba(np.column_stack(list(row.values())))[:, 1]
+    night = blended.estimators_["night"].predict_proba(row["BT9"][:, None])[:, 1]
+    share_of_night = np.array([0.0, 0.0, 0.5, 0.75, 1.0])
+    assert_allclose(found, (1 - share_of_night) * day + share_of_night * night, rtol=1e-9)
+
+
+def test_blended_moments_are_those_of_the_mixture(table, cloudy):
+    blended = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=5.0).fit(table, cloudy)
+    row = {"R1": np.array([0.4]), "BT9": np.array([278.0])}
+    mean, variance = blended.latent_mean_and_variance(
+        {**row, "solar_zenith_angle": np.array([90.0])}
+    )
+    day = blended.estimators_["day"].latent_mean_and_variance(np.array([[0.4, 278.0]]))
+    night = blended.estimators_["night"].latent_mean_and_variance(np.array([[278.0]]))
+    assert_allclose(mean, (day[0] + night[0]) / 2)
+    assert_allclose(variance, (day[1] + night[1]) / 2 + ((day[0] - night[0]) / 2) ** 2)
+    _, in_one_go = blended.predict_proba_and_variance(
+        {**row, "solar_zenith_angle": np.array([90.0])}
+    )
+    assert_allclose(in_one_go, variance)
+
+
+def test_a_row_without_the_features_beyond_the_edge_keeps_to_its_own_regime(table, cloudy):
+    blended = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=5.0).fit(table, cloudy)
+    row = {
+        "R1": np.array([np.nan]),
+        "BT9": np.array([278.0]),
+        "solar_zenith_angle": np.array([91.0]),
+    }
+    night = blended.estimators_["night"].predict_proba(np.array([[278.0]]))
+    assert_allclose(blended.predict_proba(row), night)
+    assert np.isfinite(blended.predict_proba_and_variance(row)[1]).all()
+
+
+def test_labels_follow_the_blended_probability(table, cloudy):
+    blended = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=20.0).fit(table, cloudy)
+    assert_array_equal(
+        blended.predict(table), blended.classes_[blended.predict_proba(table).argmax(axis=1)]
+    )
+
+
+def test_a_missing_feature_is_an_error_in_ones_own_regime(fitted):
+    row = {
+        "R1": np.array([np.nan]),
+        "BT9": np.array([278.0]),
+        "solar_zenith_angle": np.array([30.0]),
+    }
+    with pytest.raises(InputError, match="NaN"):
+        fitted.predict_proba(row)
+
+
+@pytest.mark.parametrize("form", ["mapping", "structured"])
+def test_any_named_table_will_do(fitted, table, form):
+    other = {name: table[name].to_numpy() for name in table}
+    if form == "structured":
+        other = table.to_records(index=False)
+    assert_array_equal(fitted.predict(other), fitted.predict(table))
+
+
+def test_the_order_of_columns_does_not_matter(fitted, table):
+    assert_array_equal(
+        fitted.predict_proba(table[table.columns[::-1]]), fitted.predict_proba(table)
+    )
+
+
+def test_each_regime_may_have_its_own_classifier(table, cloudy):
+    own = {"day": LogisticRegression(), "night": RFFGPC(5, random_state=0)}
+    model = RegimeClassifier(own, TWO).fit(table, cloudy)
+    assert type(model.estimators_["day"]) is LogisticRegression
+    assert type(model.estimators_["night"]) is RFFGPC
+    with pytest.raises(InputError, match="night"):
+        RegimeClassifier({"day": LogisticRegression()}, TWO).fit(table, cloudy)
+
+
+def test_the_default_classifier_is_vff():
+    assert type(RegimeClassifier()._estimator_of(DAYLIGHT[0])) is VFFGPC
+
+
+def test_weights_reach_the_classifiers(table, cloudy):
+    weight = np.where(table["R1"] > 0.0, 1.0, 0.0) + 1e-3
+    plain = RegimeClassifier(LogisticRegression(), TWO).fit(table, cloudy)
+    weighted = RegimeClassifier(LogisticRegression(), TWO).fit(table, cloudy, weight)
+    assert not np.allclose(
+        plain.estimators_["day"].intercept_, weighted.estimators_["day"].intercept_
+    )
+
+
+def test_scikit_learn_can_clone_it(table, cloudy):
+    model = RegimeClassifier(RFFGPC(5), TWO, blend=1.0)
+    again = clone(model)
+    assert again.get_params(deep=False)["regimes"] == TWO
+    assert again.set_params(estimator__n_frequencies=7).estimator.n_frequencies == 7
+
+
+def test_an_unfitted_one_says_so(table):
+    with pytest.raises(NotFittedError):
+        RegimeClassifier(regimes=TWO).predict(table)
+
+
+# Errors
+
+
+def test_an_array_without_names_is_refused(cloudy):
+    with pytest.raises(InputError, match="named columns"):
+        RegimeClassifier(regimes=TWO).fit(np.zeros((800, 3)), cloudy)
+
+
+def test_a_missing_condition_is_named_with_what_was_found(fitted, table):
+    with pytest.raises(InputError, match=r"solar_zenith_angle.*\n.*R1, BT9"):
+        fitted.predict(table.drop(columns="solar_zenith_angle"))
+
+
+def test_a_missing_feature_is_named_with_its_regime(table, cloudy):
+    with pytest.raises(InputError, match=r"'night'.*BT9"):
+        RegimeClassifier(regimes=TWO).fit(table.drop(columns="BT9"), cloudy)
+
+
+def test_a_missing_angle_is_counted(fitted, table):
+    broken = table.assign(solar_zenith_angle=table["solar_zenith_angle"].where(table["R1"] < 2.0))
+    count = int((table["R1"] >= 2.0).sum())
+    with pytest.raises(InputError, match=f"NaN. in {count} of 800"):
+        fitted.predict(broken)
+
+
+def test_a_row_in_no_regime_is_an_error(fitted, table):
+    with pytest.raises(InputError, match="1 rows lie in no regime"):
+        fitted.predict(table.assign(solar_zenith_angle=[200.0, *table["solar_zenith_angle"][1:]]))
+
+
+@pytest.mark.parametrize("kept", [0, 9])
+def test_a_regime_with_too_few_rows_is_named_with_its_counts(table, cloudy, kept):
+    night = np.flatnonzero(table["solar_zenith_angle"] >= 90.0)
+    cloudy_night = night[cloudy[night] == 1]
+    rows = np.setdiff1d(np.arange(800), cloudy_night[kept:])
+    with pytest.raises(InputError, match=f"'night'.*{kept} of class 1; 10 of each are needed"):
+        RegimeClassifier(RFFGPC(5), TWO).fit(table.iloc[rows], cloudy[rows])
+
+
+def test_an_error_of_a_classifier_names_its_regime(table, cloudy):
+    broken = table.assign(BT9=np.where(np.arange(800) == 5, np.nan, table["BT9"]))
+    with pytest.raises(UndulatusError, match=r"Regime '(day|night)'.*NaN"):
+        RegimeClassifier(RFFGPC(5), TWO).fit(broken, cloudy)
+
+
+@pytest.mark.parametrize(
+    ("regimes", "message"),
+    [
+        ((), "distinct"),
+        ((Regime("a", 0.0, 1.0), Regime("a", 1.0, 2.0)), "distinct"),
+        ((Regime("a", 0.0, 1.0), Regime("b", 2.0, 3.0)), "contiguous"),
+        ((Regime("a", 3.0, 1.0), Regime("b", 1.0, 2.0)), "rising"),
+        ((Regime("a", MEDIAN, 1.0), Regime("b", 1.0, 2.0)), "rising"),
+        (
+            (Regime("a", 0.0, MEDIAN), Regime("b", MEDIAN, MEDIAN), Regime("c", MEDIAN, 180.0)),
+            "in a row",
+        ),
+        ((Regime("a", 200.0, MEDIAN), Regime("b", MEDIAN, 300.0)), "there are none"),
+    ],
+)
+def test_regimes_that_make_no_sense_are_refused(table, cloudy, regimes, message):
+    with pytest.raises(InputError, match=message):
+        RegimeClassifier(regimes=regimes).fit(table, cloudy)
+
+
+@pytest.mark.parametrize("blend", [-1.0, 46.0])
+def test_blending_stays_within_the_narrowest_regime(table, cloudy, blend):
+    with pytest.raises(InputError, match="between 0 and half"):
+        RegimeClassifier(regimes=TWO, blend=blend).fit(table, cloudy)
+
+
+# One file
+
+
+@pytest.mark.parametrize("blend", [0.0, 3.0])
+def test_a_saved_model_predicts_bit_for_bit_the_same(table, cloudy, blend, tmp_path):
+    model = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=blend).fit(table, cloudy)
+    model.provenance_ = {"label": "cloud_mask_l2", "held_out_days": ["2010-01-01"]}
+    save_model(model, tmp_path / "clouds.undulatus")
+    again = load_model(tmp_path / "clouds.undulatus")
+    assert_array_equal(again.predict_proba(table), model.predict_proba(table))
+    assert again.provenance_ == model.provenance_
+    assert again.regimes_ == model.regimes_
+    assert_array_equal(again.feature_names_in_, model.feature_names_in_)
+    refitted = clone(again).fit(table, cloudy)
+    assert_array_equal(refitted.predict_proba(table), model.predict_proba(table))
+
+
+def test_infinite_edges_survive_the_file(table, cloudy, tmp_path):
+    endless = (Regime("day", 0.0, 90.0), Regime("night", 90.0, np.inf))
+    model = RegimeClassifier(RFFGPC(5, random_state=0), endless).fit(table, cloudy)
+    save_model(model, tmp_path / "m.undulatus")
+    assert load_model(tmp_path / "m.undulatus").regimes_[1].high == np.inf
+
+
+def test_a_regime_that_is_not_ours_cannot_be_saved(table, cloudy, tmp_path):
+    model = RegimeClassifier(LogisticRegression(), TWO).fit(table, cloudy)
+    with pytest.raises(InputError, match="LogisticRegression"):
+        save_model(model, tmp_path / "m.undulatus")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_whose_regimes_lack_a_classifier_is_refused(fitted, tmp_path, monkeypatch):
+    import undulatus.storage as storage
+
+    real = storage._describe_regimes
+
+    def without_night(model):
+        tensors, header = real(model)
+        del header["members"]["night"]
+        return tensors, header
+
+    monkeypatch.setattr(storage, "_describe_regimes", without_night)
+    save_model(fitted, tmp_path / "m.undulatus")
+    with pytest.raises(ModelFileError, match="night"):
+        load_model(tmp_path / "m.undulatus")
