@@ -1,1 +1,13 @@
-"""What people look at: scores, figures, maps."""
+"""What people look at: maps, scores, figures, video."""
+
+import importlib
+from typing import Any
+
+_MODULES = ("demo", "figures", "landmarks", "maps", "scores", "video", "writers")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a module of the package when it is first asked for: each has its own needs."""
+    if name in _MODULES:
+        return importlib.import_module(f"undulatus.products.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

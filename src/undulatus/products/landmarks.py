@@ -1,0 +1,282 @@
+"""The landmark chain: from a year of scenes to a fitted model, and its scores by regime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from undulatus.errors import InputError, SceneError
+from undulatus.estimators import GPC, RFFGPC, VFFGPC
+from undulatus.products.maps import ANGLE, map_scene
+from undulatus.products.scores import Scores, score
+from undulatus.regimes import DAYLIGHT, Regime, RegimeClassifier
+from undulatus.scenes.features import landmark_features
+from undulatus.scenes.illumination import REGIMES, daytime_median, illumination
+from undulatus.scenes.pixels import (
+    COAST_WIDTH,
+    balanced_sample,
+    gather_pixels,
+    hold_out_days,
+    near_coast,
+    on_days,
+)
+from undulatus.scenes.scene import check_scene
+
+Array = npt.NDArray[Any]
+Progress = Callable[[str], None]
+
+LABEL, TRUTH = "cloud_mask_l2", "cloud_truth"
+PIXELS_A_REGIME = {"vff": 300_000, "rff": 300_000, "gpc": 5_000}
+"""Training pixels a regime at most; the exact process cannot take more."""
+
+
+def fit_scene(
+    scene: xr.Dataset,
+    *,
+    method: str = "vff",
+    n_frequencies: int = 200,
+    label: str = LABEL,
+    holdout: float = 0.25,
+    seed: int = 0,
+    pixels: int | None = None,
+    coast_width: int = COAST_WIDTH,
+    verbose: int = 0,
+    progress: Progress = lambda line: None,
+) -> RegimeClassifier:
+    """Return a model fitted on the training days of a scene, one classifier a regime.
+
+    Parameters
+    ----------
+    scene : Dataset
+        Many acquisitions, (time, y, x), with a mask to learn from.
+    method : {"vff", "rff", "gpc"}
+    n_frequencies : int
+        Number D of waves of a classifier.
+    label : str
+        The variable to learn from: 1 cloud, 0 clear, anything else missing.
+    holdout : float
+        Share of whole days kept for :func:`score_scene`; they are recorded in the model.
+    pixels : int, optional
+        Training pixels a regime at most, half of either class: 300,000, for GPC 5,000.
+    coast_width : int
+        Pixels on either side of the coast that are kept out of training, where the scene
+        has a ``land_mask``.
+    """
+    scene = check_scene(_require_times(scene))
+    labels = _labels(scene, label)
+    training, _, days = hold_out_days(scene["time"].values, holdout, seed)
+    allowed = training[:, None, None] & ~_coast(scene, coast_width)[None]
+    angle = np.asarray(scene[ANGLE].values)
+    median = daytime_median(angle[training])
+    codes = illumination(angle, median)
+    groups = {name: allowed & (codes == index) for index, name in enumerate(REGIMES)}
+    shares = {name: _cloud_share(name, labels[group]) for name, group in groups.items()}
+    drawn = balanced_sample(
+        labels, groups, pixels or PIXELS_A_REGIME[_known(method)], np.random.default_rng(seed)
+    )
+    progress(_tell({name: len(rows) for name, rows in drawn.items()}))
+    table, y, day = _training_table(scene, labels, angle, drawn, progress)
+    # Learning has gone far enough when it no longer carries over to other days.
+    apart = {} if method == "gpc" else {"groups": day}
+    model = RegimeClassifier(
+        {
+            name: _classifier(method, n_frequencies, share, seed, verbose)
+            for name, share in shares.items()
+        },
+        regimes=_regimes(median),
+    ).fit(table, y, **apart)
+    model.provenance_ = {
+        "chain": "landmarks",
+        "method": method,
+        "label": label,
+        "daytime_median_degrees": median,
+        "held_out_days": days,
+        "coast_width": coast_width,
+        "training_pixels": {name: len(rows) for name, rows in drawn.items()},
+        "cloud_share": shares,
+        "seed": seed,
+        "source": str(scene.attrs.get("source", "")),
+        "platform_name": str(scene.attrs.get("platform_name", "")),
+        "calibration_mode": scene.attrs.get("calibration_mode"),
+    }
+    return model
+
+
+def _require_times(scene: xr.Dataset) -> xr.Dataset:
+    if "time" not in scene.dims:
+        raise SceneError(
+            "To fit, a scene needs many acquisitions along the dimension time, but it has none. "
+            "Open several files at once, or concatenate scenes along time."
+        )
+    return scene
+
+
+def _known(method: str) -> str:
+    if method not in PIXELS_A_REGIME:
+        raise InputError(f"method must be one of {', '.join(PIXELS_A_REGIME)}, got {method!r}.")
+    return method
+
+
+def _classifier(method: str, n_frequencies: int, share: float, seed: int, verbose: int) -> Any:
+    # Training is balanced; the real share of cloud makes the probabilities right again.
+    common: dict[str, Any] = {
+        "prior_correction": [1.0 - share, share],
+        "random_state": seed,
+        "verbose": verbose,
+    }
+    if method == "gpc":
+        return GPC(**common)
+    return (VFFGPC if method == "vff" else RFFGPC)(n_frequencies, **common)
+
+
+def _regimes(median: float) -> tuple[Regime, ...]:
+    """Return the four regimes with the median of the training pixels as an edge."""
+    high, mid, low, night = DAYLIGHT
+    return (
+        Regime(high.name, high.low, median, high.features),
+        Regime(mid.name, median, mid.high, mid.features),
+        low,
+        night,
+    )
+
+
+def _labels(scene: xr.Dataset, label: str) -> Array:
+    if label not in scene:
+        raise SceneError(
+            f"The scene has no {label!r} to learn from. Found: "
+            f"{', '.join(map(str, scene.data_vars))}. Open it with its mask "
+            f"(undulatus.scenes.seviri.open_scene(..., mask=...)), or name another label."
+        )
+    return np.asarray(scene[label].transpose("time", "y", "x").values)
+
+
+def _coast(scene: xr.Dataset, width: int) -> Array:
+    if "land_mask" not in scene:
+        return np.zeros((scene.sizes["y"], scene.sizes["x"]), bool)
+    return near_coast(scene["land_mask"].transpose("y", "x").values, width)
+
+
+def _cloud_share(regime: str, labels: Array) -> float:
+    known = labels[(labels == 0) | (labels == 1)]
+    clouds = np.count_nonzero(known == 1)
+    if not 0 < clouds < known.size:
+        raise SceneError(
+            f"Regime {regime!r} has {clouds} cloudy and {known.size - clouds} clear training "
+            f"pixels: it needs both to learn from. Use a scene of more days, or one that covers "
+            f"this regime."
+        )
+    return clouds / known.size
+
+
+def _training_table(
+    scene: xr.Dataset, labels: Array, angle: Array, drawn: dict[str, Array], progress: Progress
+) -> tuple[pd.DataFrame, Array, Array]:
+    """Return features, labels and days (as numbers) of the pixels drawn."""
+    features = landmark_features(scene)
+    chosen = np.sort(np.concatenate(list(drawn.values())))
+    values = gather_pixels(
+        features, chosen, lambda done, total: progress(f"features: {done} of {total} blocks")
+    )
+    table = pd.DataFrame(values, columns=[str(name) for name in features["feature"].values])
+    table[ANGLE] = angle.ravel()[chosen]
+    y = labels.ravel()[chosen].astype(np.int64)
+    days = scene["time"].values.astype("datetime64[D]").astype(np.int64)
+    day = days[chosen // labels[0].size]
+    usable = _usable(table)
+    return table[usable], y[usable], day[usable]
+
+
+def _usable(table: pd.DataFrame) -> Array:
+    """Return which rows have all the features that their regime needs."""
+    night = DAYLIGHT[-1]
+    dark = table[ANGLE].to_numpy() >= float(night.low)
+    whole = np.isfinite(table.to_numpy()).all(axis=1)
+    thermal = np.isfinite(table[list(night.features or ())].to_numpy()).all(axis=1)
+    return np.where(dark, thermal, whole)
+
+
+def _tell(counts: dict[str, int]) -> str:
+    return "training pixels: " + ", ".join(f"{name} {n:,}" for name, n in counts.items())
+
+
+@dataclass(frozen=True)
+class RegimeScores:
+    """Scores of one part of the held-out pixels against one reference.
+
+    ``label_accuracy`` is that of the mask the model learned from, against the truth.
+    """
+
+    regime: str
+    part: str
+    reference: str
+    pixels: int
+    scores: Scores
+    label_accuracy: float | None = None
+
+
+def score_scene(
+    model: Any, scene: xr.Dataset, *, progress: Progress = lambda line: None
+) -> list[RegimeScores]:
+    """Score a model on the held-out days of a scene, regime by regime.
+
+    Against the label, and where the scene has the truth, against that; over all pixels, and,
+    where there is a land mask, at the coast (one pixel to either side) and away from it.
+    A scene that shares no day with the held-out ones is scored whole.
+    """
+    scene = check_scene(_require_times(scene))
+    provenance = getattr(model, "provenance_", {})
+    label = provenance.get("label", LABEL)
+    held_out = on_days(scene["time"].values, provenance.get("held_out_days", []))
+    if held_out.any():
+        scene = scene.isel(time=np.flatnonzero(held_out))
+    progress(f"classifying {scene.sizes['time']:,} acquisitions")
+    probability = np.asarray(map_scene(model, scene)["cloud_probability"].values)
+    assigned = model.assign(np.asarray(scene[ANGLE].values))
+    coast = _coast(scene, 1)[None]
+    parts = {"all": np.ones_like(coast)}
+    if "land_mask" in scene:
+        parts |= {"coast": coast, "away from coast": ~coast}
+    references = [name for name in (label, TRUTH) if name in scene]
+    if not references:
+        raise SceneError(f"The scene has neither {label!r} nor {TRUTH!r} to score against.")
+    masks = {name: _labels(scene, name) for name in references}
+    found = []
+    for name in references:
+        known = np.isfinite(probability) & ((masks[name] == 0) | (masks[name] == 1))
+        for index, regime in enumerate(model.regimes_):
+            for part, where in parts.items():
+                chosen = known & (assigned == index) & where
+                if chosen.any():
+                    found.append(
+                        _score_part(regime.name, part, name, chosen, probability, masks, label)
+                    )
+    return found
+
+
+def _score_part(
+    regime: str,
+    part: str,
+    reference: str,
+    chosen: Array,
+    probability: Array,
+    masks: dict[str, Array],
+    label: str,
+) -> RegimeScores:
+    real = masks[reference][chosen] == 1
+    of_label = None
+    if reference == TRUTH and label in masks:
+        of_label = float(np.mean((masks[label][chosen] == 1) == real))
+    return RegimeScores(
+        regime,
+        part,
+        reference,
+        int(chosen.sum()),
+        score(real, probability[chosen].astype(np.float64)),
+        of_label,
+    )

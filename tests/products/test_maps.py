@@ -1,0 +1,237 @@
+"""Maps: lazy, the same for any chunks, and never a class where something is missing."""
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.linear_model import LogisticRegression
+
+from undulatus import RFFGPC
+from undulatus.errors import InputError, SceneError
+from undulatus.products.maps import (
+    LOW_CONFIDENCE,
+    MISSING,
+    NEAR_TERMINATOR,
+    OUT_OF_RANGE,
+    REGIME_SHIFT,
+    map_scene,
+)
+from undulatus.scenes.features import landmark_features
+from undulatus.scenes.pixels import to_table
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+NAMES = ("cloud_mask", "cloud_probability", "cloud_latent_variance", "quality_flag")
+
+
+@pytest.fixture(scope="module")
+def noon(days):
+    """Some acquisitions around sunrise and noon of a day, in memory."""
+    return days.isel(time=slice(20, 60, 5)).load()
+
+
+@pytest.fixture(scope="module")
+def mapped(model, noon):
+    return map_scene(model, noon)
+
+
+def test_a_map_has_the_promised_names_types_and_places(mapped, noon):
+    assert tuple(mapped.data_vars) == NAMES
+    assert [mapped[name].dtype for name in NAMES] == [np.uint8, np.float32, np.float32, np.uint8]
+    for name in NAMES:
+        assert mapped[name].dims == ("time", "y", "x")
+    for name in ("time", "y", "x", "longitude", "latitude", "spatial_ref"):
+        xr.testing.assert_identical(mapped.coords[name].variable, noon.coords[name].variable)
+
+
+def test_attributes_of_the_scene_are_kept_and_history_grows(model, noon):
+    told = noon.assign_attrs(history="2010-01-01 taken")
+    result = map_scene(model, told)
+    assert result.attrs["platform_name"] == "Meteosat-9"
+    assert result.attrs["title"] == noon.attrs["title"]
+    lines = result.attrs["history"].split("\n")
+    assert lines[0] == "2010-01-01 taken"
+    assert "RegimeClassifier" in lines[1]
+
+
+def test_a_map_says_what_the_model_says_of_the_table(model, noon, mapped):
+    table = to_table(landmark_features(noon), solar_zenith_angle=noon["solar_zenith_angle"])
+    day = (table["solar_zenith_angle"] < 90.0).to_numpy()
+    expected = model.predict_proba(table[day])[:, 1]
+    # Single precision holds seven digits.
+    assert_allclose(mapped["cloud_probability"].values.ravel()[day], expected, atol=1e-6)
+    variance = model.latent_mean_and_variance(table[day])[1]
+    assert_allclose(
+        mapped["cloud_latent_variance"].values.ravel()[day], variance, rtol=1e-4, atol=1e-6
+    )
+    assert_array_equal(mapped["cloud_mask"].values.ravel()[day], expected > 0.5)
+
+
+def test_nothing_is_computed_before_it_is_asked_for(model, days):
+    def refuse(*_, **__):
+        raise AssertionError("computed")
+
+    # The glimpse at units is the one thing that is read.
+    checked = days.assign_coords()
+    lazy = map_scene(model, checked)
+    assert all(dask.is_dask_collection(lazy[name].data) for name in NAMES)
+    with dask.config.set(scheduler=refuse), pytest.raises(AssertionError, match="computed"):
+        lazy["cloud_mask"].load()
+
+
+@settings(max_examples=8)
+@given(st.integers(1, 8), st.integers(1, 20), st.integers(1, 26))
+def test_chunks_do_not_change_a_map(model, noon, mapped, times, rows, columns):
+    cut = map_scene(model, noon.chunk(time=times, y=rows, x=columns))
+    for name in NAMES:
+        assert_allclose(cut[name].values, mapped[name].values, atol=1e-5)
+    assert_array_equal(cut["quality_flag"].values & MISSING, mapped["quality_flag"] & MISSING)
+
+
+def test_one_acquisition_without_a_time_dimension_is_mapped_alike(model, noon, mapped):
+    one = map_scene(model, noon.isel(time=3))
+    assert one["cloud_mask"].dims == ("y", "x")
+    assert_array_equal(one["cloud_mask"].values, mapped["cloud_mask"].isel(time=3).values)
+
+
+@pytest.mark.parametrize("band", ["VIS006", "IR_108"])
+def test_a_pixel_without_a_channel_has_no_class(model, noon, mapped, band):
+    broken = noon.copy()
+    broken[band] = noon[band].copy()
+    broken[band][dict(time=-1, y=7, x=9)] = np.nan
+    result = map_scene(model, broken).isel(time=-1)
+    assert result["cloud_mask"].values[7, 9] == 255
+    assert np.isnan(result["cloud_probability"].values[7, 9])
+    assert np.isnan(result["cloud_latent_variance"].values[7, 9])
+    assert result["quality_flag"].values[7, 9] & MISSING
+    elsewhere = np.ones((20, 26), bool)
+    elsewhere[5:10, 7:12] = False
+    assert_array_equal(
+        result["cloud_probability"].values[elsewhere],
+        mapped["cloud_probability"].isel(time=-1).values[elsewhere],
+    )
+
+
+def test_by_night_a_pixel_needs_no_sun(model, noon, mapped):
+    dark = (noon["solar_zenith_angle"] >= 90.0).values
+    assert dark.any()
+    assert np.isnan(noon["VIS006"].values[dark]).all()
+    assert np.isfinite(mapped["cloud_probability"].values[dark]).all()
+
+
+def test_a_chunk_of_nothing_is_a_map_of_nothing(model, noon):
+    empty = noon.chunk(time=1).copy()
+    for band in ("VIS006", "VIS008", "IR_016", "IR_039", "IR_087", "IR_108", "IR_120"):
+        empty[band] = empty[band].where(empty["time"] != empty["time"][2])
+    result = map_scene(model, empty).isel(time=2)
+    assert (result["cloud_mask"] == 255).all()
+    assert result["cloud_probability"].isnull().all()
+
+
+def test_a_pixel_off_the_disc_has_no_class(model, noon):
+    scene = noon.drop_vars("solar_zenith_angle").copy()
+    scene["longitude"] = scene["longitude"].where(scene["x"] != scene["x"][0], np.inf)
+    result = map_scene(model, scene)
+    assert (result["cloud_mask"].isel(x=0) == 255).all()
+    assert (result["cloud_mask"].isel(x=1) != 255).all()
+
+
+def test_quality_tells_doubt_range_terminator_and_regime(model, noon, mapped):
+    quality, probability = mapped["quality_flag"].values, mapped["cloud_probability"].values
+    doubt = np.minimum(probability, 1 - probability) > 0.2
+    assert_array_equal((quality & LOW_CONFIDENCE) > 0, doubt)
+    angle = noon["solar_zenith_angle"].values
+    assert_array_equal((quality & NEAR_TERMINATOR) > 0, (angle >= 85.0) & (angle < 95.0))
+    assert_array_equal(quality >> REGIME_SHIFT, model.assign(angle))
+    hot = noon.copy()
+    hot["IR_108"] = noon["IR_108"] + 100.0
+    beyond = map_scene(model, hot)["quality_flag"].values
+    assert ((beyond & OUT_OF_RANGE) > 0).all()
+    assert ((quality & OUT_OF_RANGE) > 0).mean() < 0.5
+
+
+def test_quality_flags_can_be_read_by_their_attributes(mapped):
+    attrs = mapped["quality_flag"].attrs
+    assert len(attrs["flag_masks"]) == len(attrs["flag_values"])
+    assert attrs["flag_meanings"].split() == [
+        "low_confidence",
+        "outside_training_range",
+        "terminator",
+        "missing_channel",
+        "regime_high",
+        "regime_mid",
+        "regime_low",
+        "regime_night",
+    ]
+
+
+@pytest.mark.parametrize(("encoding", "cloud"), [("cf", 1), ("pps", 1), ("eumetsat-clm", 2)])
+def test_the_mask_is_written_in_the_codes_asked_for(model, noon, mapped, encoding, cloud):
+    coded = map_scene(model, noon, encoding=encoding)["cloud_mask"]
+    assert_array_equal(coded.values == cloud, mapped["cloud_mask"].values == 1)
+    if encoding == "eumetsat-clm":
+        land = np.broadcast_to(noon["land_mask"].values == 1, coded.shape)
+        clear = mapped["cloud_mask"].values == 0
+        assert_array_equal(coded.values[clear & land], 1)
+        assert_array_equal(coded.values[clear & ~land], 0)
+
+
+def test_another_calibration_is_refused_with_its_remedy(model, noon):
+    other = noon.assign_attrs(calibration_mode="GSICS")
+    with pytest.raises(SceneError, match=r"'GSICS'.*'synthetic'(.|\n)*calibration="):
+        map_scene(model, other)
+
+
+def test_a_missing_band_is_named(model, noon):
+    with pytest.raises(SceneError, match="missing: IR_016"):
+        map_scene(model, noon.drop_vars("IR_016"))
+
+
+def test_wrong_units_are_refused_before_anything_is_classified(model, noon):
+    celsius = noon.copy()
+    celsius["IR_108"] = (noon["IR_108"] - 273.15).assign_attrs(units="K")
+    with pytest.raises(SceneError, match="not kelvin"):
+        map_scene(model, celsius)
+
+
+@pytest.fixture(scope="module")
+def plain_table(noon):
+    bands = ("IR_087", "IR_108")
+    table = pd.DataFrame({name: noon[name].values.ravel() for name in bands})
+    return table, noon["cloud_truth"].values.ravel()
+
+
+def test_any_classifier_with_named_bands_makes_maps(noon, plain_table):
+    logistic = LogisticRegression(max_iter=5000).fit(*plain_table)
+    result = map_scene(logistic, noon)
+    expected = logistic.predict_proba(plain_table[0])[:, 1]
+    assert_allclose(result["cloud_probability"].values.ravel(), expected, atol=1e-5)
+    assert result["cloud_latent_variance"].isnull().all()
+
+
+def test_one_of_ours_on_bands_gives_variance_too(noon, plain_table):
+    ours = RFFGPC(5, random_state=0).fit(*plain_table)
+    result = map_scene(ours, noon.chunk(time=2))
+    mean, variance = ours.latent_mean_and_variance(plain_table[0])
+    assert_allclose(result["cloud_latent_variance"].values.ravel(), variance, rtol=1e-4)
+
+
+def test_a_classifier_without_names_is_refused_with_its_remedy(noon, plain_table):
+    nameless = LogisticRegression(max_iter=5000).fit(plain_table[0].to_numpy(), plain_table[1])
+    with pytest.raises(InputError, match="DataFrame"):
+        map_scene(nameless, noon)
+
+
+def test_a_model_of_bands_that_a_scene_lacks_names_them(noon, plain_table):
+    renamed = plain_table[0].rename(columns={"IR_087": "WV_062"})
+    with pytest.raises(SceneError, match="missing: WV_062"):
+        map_scene(LogisticRegression(max_iter=5000).fit(renamed, plain_table[1]), noon)
+
+
+def test_three_classes_are_no_cloud_mask(noon, plain_table):
+    labels = np.arange(len(plain_table[1])) % 3
+    with pytest.raises(InputError, match="3 classes"):
+        map_scene(LogisticRegression(max_iter=5000).fit(plain_table[0], labels), noon)
