@@ -1,5 +1,6 @@
 """The command line: results to stdout, progress and errors to stderr, and exit statuses."""
 
+import json
 import subprocess
 import sys
 from functools import partial
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from click.testing import CliRunner
 
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
@@ -169,3 +171,118 @@ def test_the_version_is_told(runner):
     result = runner.invoke(main, ["--version"])
     assert result.exit_code == 0
     assert "0." in result.stdout
+
+
+# The landmark chain
+
+
+@pytest.fixture(scope="module")
+def year(tmp_path_factory):
+    """Two synthetic days on disk."""
+    path = tmp_path_factory.mktemp("scenes") / "year.zarr"
+    result = CliRunner().invoke(main, ["twin", "landmarks", "--days", "2", "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert str(path.resolve()) in result.stdout
+    assert "192 acquisitions" in result.stdout
+    return path
+
+
+@pytest.fixture(scope="module")
+def clouds_model(year):
+    path = year.with_name("clouds.undulatus")
+    command = ["fit", str(year), "--method", "rff", "-D", "5", "--holdout", "0.5", "-o", str(path)]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert str(path.resolve()) in result.stdout
+    assert "training pixels" in result.stderr
+    return path
+
+
+def test_another_seed_is_another_year(runner, year, tmp_path):
+    other = tmp_path / "other.zarr"
+    runner.invoke(main, ["twin", "landmarks", "--days", "2", "--seed", "5", "-o", str(other)])
+    one, two = (xr.open_zarr(path, consolidated=False) for path in (year, other))
+    assert not np.array_equal(one["IR_108"].values, two["IR_108"].values)
+
+
+@pytest.mark.parametrize("name", ["maps.zarr", "maps.nc"])
+def test_a_scene_is_mapped_to_zarr_and_netcdf(runner, year, clouds_model, tmp_path, name):
+    path = tmp_path / name
+    result = runner.invoke(main, ["map", str(clouds_model), str(year), "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert f"map: {path.resolve()}" in result.stdout
+    engine = {".zarr": "zarr", ".nc": "netcdf4"}[path.suffix]
+    how = {"consolidated": False} if engine == "zarr" else {}
+    with xr.open_dataset(path, engine=engine, mask_and_scale=False, **how) as written:
+        assert written["cloud_mask"].dtype == np.uint8
+        assert set(np.unique(written["cloud_mask"])) <= {0, 1, 255}
+        assert written["cloud_mask"].attrs["flag_meanings"].split()[:2] == ["clear", "cloud"]
+        assert "Synthetic" in written.attrs["title"]
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+def test_a_map_can_be_drawn_and_filmed(runner, year, clouds_model, tmp_path):
+    command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / "maps.zarr")]
+    command += ["--picture", "2010-01-01T12:00", "--video", "2010-01-01T12:00/2010-01-01T13:00"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "maps.mp4").stat().st_size > 1000
+    for line in ("picture: ", "video: "):
+        assert line in result.stdout
+
+
+def test_scores_are_printed_as_a_table_and_as_json(runner, year, clouds_model):
+    shown = runner.invoke(main, ["score", str(clouds_model), str(year)])
+    assert shown.exit_code == 0, shown.output
+    for word in ("cloud_truth", "night", "coast", "accuracy", "ECE"):
+        assert word in shown.stdout
+    parsed = runner.invoke(main, ["score", str(clouds_model), str(year), "--json"])
+    rows = json.loads(parsed.stdout)
+    assert {row["regime"] for row in rows} == {"high", "mid", "low", "night"}
+    assert all(0.0 <= row["accuracy"] <= 1.0 and row["pixels"] > 0 for row in rows)
+
+
+def test_info_tells_the_regimes_and_what_they_learned_from(runner, clouds_model):
+    result = runner.invoke(main, ["info", str(clouds_model)])
+    assert result.exit_code == 0, result.output
+    for word in ("RegimeClassifier", "night: solar_zenith_angle from 90 to inf", "held out days"):
+        assert word in result.stdout
+    assert "calibration mode: synthetic" in result.stdout
+
+
+def test_a_missing_band_is_named_with_its_remedy_and_no_traceback(
+    runner, year, clouds_model, tmp_path
+):
+    path = tmp_path / "less.zarr"
+    xr.open_zarr(year, consolidated=False).drop_vars("IR_016").to_zarr(path, consolidated=False)
+    output = tmp_path / "maps.zarr"
+    result = runner.invoke(main, ["map", str(clouds_model), str(path), "-o", str(output)])
+    assert result.exit_code == 1
+    assert "undulatus map:" in result.stderr
+    assert "missing: IR_016" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not output.exists()
+
+
+def test_an_existing_output_is_not_written_over(runner, year, clouds_model, tmp_path):
+    path = tmp_path / "maps.zarr"
+    path.mkdir()
+    result = runner.invoke(main, ["map", str(clouds_model), str(year), "-o", str(path)])
+    assert result.exit_code == 1
+    assert "exists already" in result.stderr
+    assert not list(path.iterdir())
+
+
+def test_a_corrupt_scene_is_an_error_of_one_line(runner, clouds_model, tmp_path):
+    path = tmp_path / "scene.nc"
+    path.write_bytes(b"CDF\x05 but no more")
+    result = runner.invoke(main, ["map", str(clouds_model), str(path), "-o", "out.zarr"])
+    assert result.exit_code == 1
+    assert str(path) in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", [["fit", "no.zarr", "-o", "m"], ["twin", "landmarks"]])
+def test_bad_usage_is_two(runner, command):
+    assert runner.invoke(main, command).exit_code == 2

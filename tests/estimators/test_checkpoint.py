@@ -83,6 +83,7 @@ def some_state(dtype=np.float64):
         outcome="max_iter",
         losses=np.array([0.5, 0.25, 0.375]),
         best=rng.normal(size=7),
+        seed=2**62,
     )
 
 
@@ -269,6 +270,7 @@ def training_of(rows, weight=None):
         classes=np.array([0, 1]),
         prior_shift=0.0,
         quantiles=np.zeros((7, 1)),
+        groups=None,
         source=rows,
         absent=None,
     )

@@ -16,7 +16,7 @@ from undulatus.errors import InputError, PhaseTooLargeError
 from undulatus.estimators import checkpoint, fourier, start, training
 from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.start import LEARNING_SHARE
-from undulatus.gp import blocks, settling, stochastic, variational
+from undulatus.gp import blocks, settling, stochastic, validation, variational
 from undulatus.gp.stochastic import STEPS_PER_ITERATION
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -938,3 +938,61 @@ def test_another_tolerance_is_followed_without_another_fit(name, clouds):
         fitted.set_params(variance_tolerance=tolerance)
         anew = model(name, variance_tolerance=tolerance).fit(X, y)
         assert_array_equal(fitted.predict_proba(X), anew.predict_proba(X))
+
+
+# Groups
+
+
+@pytest.fixture(scope="module")
+def days_of_noise():
+    """Ten days of 60 rows: each day has its own wrong labels along its own feature."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(600, 12))
+    day = np.repeat(np.arange(10), 60)
+    rule = X[:, 0] + 1.5 * X[np.arange(600), 1 + day % 10] > 0
+    return X, rule.astype(int), day
+
+
+def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch):
+    X, y, day = days_of_noise
+    seen = []
+    real = validation.hold_back
+
+    def spy(n_rows, rng, groups=None):
+        seen.append((groups, *real(n_rows, rng, groups)))
+        return seen[-1][1:]
+
+    monkeypatch.setattr(variational, "hold_back", spy)
+    VFFGPC(5, max_iter=2, random_state=0).fit(X, y, groups=[f"day {d}" for d in day])
+    groups, learning, held_back = seen[0]
+    assert not set(groups[learning]) & set(groups[held_back])
+
+
+@pytest.mark.parametrize("solver", ["auto", "stochastic"])
+def test_groups_of_no_weight_do_not_count(days_of_noise, solver):
+    X, y, day = days_of_noise
+    weight = (day == 0).astype(float)
+    fitted = VFFGPC(5, solver=solver, max_iter=2, random_state=0)
+    assert fitted.fit(X, y, sample_weight=weight, groups=day).score(X[day == 0], y[day == 0]) > 0.5
+
+
+def test_one_group_is_as_good_as_none(days_of_noise):
+    X, y, _ = days_of_noise
+    one, none = (
+        VFFGPC(5, solver="stochastic", max_iter=2, random_state=0).fit(X, y, groups=groups)
+        for groups in (np.zeros(600), None)
+    )
+    assert_array_equal(one.frequencies_, none.frequencies_)
+
+
+def test_groups_of_another_length_are_refused(days_of_noise):
+    X, y, day = days_of_noise
+    with pytest.raises(InputError, match="groups has shape"):
+        VFFGPC(5).fit(X, y, groups=day[:-1])
+
+
+def test_rows_that_can_only_be_sliced_may_have_groups(days_of_noise):
+    X, y, day = days_of_noise
+    fitted = VFFGPC(5, max_iter=2, random_state=0)
+    sliced = clone(fitted).fit(Shelf(X), y, groups=day)
+    assert_array_equal(sliced.frequencies_, fitted.fit(X, y, groups=day).frequencies_)

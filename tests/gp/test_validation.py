@@ -10,7 +10,7 @@ from undulatus.gp.blocks import Block
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.logistic import expected_sigmoid
 from undulatus.gp.posterior import Moments
-from undulatus.gp.validation import HELD_BACK_ROWS, HELD_BACK_SPANS, held_back_loss, hold_back
+from undulatus.gp.validation import HELD_BACK_ROWS, held_back_loss, hold_back
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -23,7 +23,7 @@ def held(n_rows, seed=0):
 
 
 @given(st.integers(2, 3000), seeds)
-def test_every_row_of_a_few_is_either_learned_from_or_looked_at(n_rows, seed):
+def test_every_row_is_either_learned_from_or_held_back(n_rows, seed):
     learning, held_back = held(n_rows, seed)
     assert_array_equal(np.sort(np.concatenate([learning, held_back])), np.arange(n_rows))
 
@@ -34,30 +34,17 @@ def test_both_parts_are_in_the_order_of_the_rows(n_rows, seed):
         assert np.all(np.diff(part) > 0)
 
 
-@pytest.mark.parametrize("n_rows", [2, 4, 5, 9, 10, 11, 50, 99, 100, 400, 2000, 10_000])
-def test_a_fifth_is_held_back_but_at_least_one_row(n_rows):
-    learning, held_back = held(n_rows)
-    assert len(held_back) == max(1, n_rows // 5)
-    assert len(learning) == n_rows - len(held_back)
+@pytest.mark.parametrize(
+    ("n_rows", "n_held"),
+    [(2, 1), (4, 1), (9, 1), (10, 2), (400, 80), (10_239, 2047), (10_240, 2048), (50_000, 2048)],
+)
+def test_a_fifth_is_held_back_but_at_least_one_row_and_never_many(n_rows, n_held):
+    assert len(held(n_rows)[1]) == n_held <= HELD_BACK_ROWS
 
 
-def test_of_any_number_of_rows_about_a_fifth_is_held_back():
-    for n_rows in range(100, 1000, 7):
-        # Twenty spans, of which none is a row longer or shorter than a hundredth.
-        assert abs(len(held(n_rows)[1]) - n_rows / 5) < HELD_BACK_SPANS
-
-
-def test_of_many_rows_a_fifth_is_held_back_and_some_of_it_looked_at():
-    learning, held_back = held(50_000)
-    assert (len(learning), len(held_back)) == (40_000, HELD_BACK_ROWS)
-    assert not np.isin(held_back, learning).any()
-
-
-def test_neighbours_are_held_back_together():
-    learning, held_back = held(1000)
-    # A hundred spans of ten rows.
-    assert_array_equal(np.unique(held_back // 10, return_counts=True)[1], 10)
-    assert not np.isin(learning // 10, held_back // 10).any()
+def test_of_any_number_of_rows_a_fifth_is_rounded_down():
+    for n_rows in range(5, 1000):
+        assert len(held(n_rows)[1]) == n_rows // 5
 
 
 def test_one_seed_holds_back_the_same_rows_and_another_others():
@@ -73,6 +60,44 @@ def test_every_row_is_as_likely_to_be_held_back_as_any_other():
         counts[hold_back(50, rng)[1]] += 1
     # A count is binomial with share 1/5: five standard errors.
     assert_allclose(counts / times, 0.2, atol=5 * np.sqrt(0.2 * 0.8 / times))
+
+
+# Which groups
+
+
+@given(seeds, st.integers(2, 30))
+def test_rows_of_one_group_stay_together(seed, n_groups):
+    rng = np.random.default_rng(seed)
+    groups = np.concatenate([np.arange(n_groups), rng.integers(0, n_groups, 300)])
+    learning, held_back = hold_back(len(groups), rng, groups)
+    assert_array_equal(np.sort(np.concatenate([learning, held_back])), np.arange(len(groups)))
+    assert not np.isin(groups[held_back], groups[learning]).any()
+
+
+@given(seeds, st.integers(2, 30))
+def test_as_many_groups_are_held_back_as_go_into_a_fifth_but_always_one(seed, n_groups):
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(n_groups), 10)
+    _, held_back = hold_back(len(groups), rng, groups)
+    assert len(np.unique(groups[held_back])) == max(n_groups // 5, 1)
+
+
+@given(seeds)
+def test_a_group_that_is_most_of_the_data_is_never_held_back(seed):
+    groups = np.repeat([0, 1], [900, 100])
+    learning, held_back = hold_back(1000, np.random.default_rng(seed), groups)
+    assert_array_equal(learning, np.arange(900))
+    assert_array_equal(held_back, np.arange(900, 1000))
+
+
+def test_of_large_groups_some_rows_are_looked_at_and_none_learned_from():
+    groups = np.repeat(np.arange(10), 5000)
+    learning, held_back = hold_back(len(groups), np.random.default_rng(0), groups)
+    assert (len(learning), len(held_back)) == (40_000, HELD_BACK_ROWS)
+    assert np.all(np.diff(held_back) > 0)
+    # Of both groups about half: five standard errors of a share of 2,048.
+    share = np.mean(groups[held_back] == groups[held_back[0]])
+    assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(HELD_BACK_ROWS)
 
 
 # What they say

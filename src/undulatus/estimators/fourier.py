@@ -133,7 +133,7 @@ class FourierGPC(BinaryGaussianProcess):
         groups : (n,) array, optional
             What rows belong together, such as the day or the image they are from. With
             ``early_stopping`` whole groups are held back, so that learning stops where it no
-            longer carries over to new days or images.
+            longer carries over to new days or images. One group alone is as good as none.
         """
         earlier = earlier_start(self)
         self._start_again()

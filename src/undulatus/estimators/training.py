@@ -86,7 +86,7 @@ def prepare(
         summarise(rows, None, threads, columns)
         rows = read_rows(rows, used, QUANTILE_ROWS)
         positive, weight = positive[used], weight[used]
-        group = None if group is None else group[used]
+        group = None if group is None else read_groups(group[used], len(used))
         if positive.all() or not positive.any():
             raise InputError(
                 f"{type(model).__name__} needs rows of both classes, but only one class "
@@ -167,17 +167,13 @@ def read_weights(sample_weight: Any, n_rows: int) -> Array | None:
 
 
 def read_groups(groups: Any, n_rows: int) -> Array | None:
-    """Return the number of the group of each row, (n,), or None where there are none."""
+    """Return the number of the group of each row, (n,), or None where there are not two."""
     if groups is None:
         return None
     names, numbers = np.unique(np.asarray(groups), return_inverse=True)
     if numbers.shape != (n_rows,):
         raise InputError(f"groups has shape {numbers.shape}, where ({n_rows},) is due.")
-    if len(names) < 2:
-        raise InputError(
-            "groups holds one group only, so none can be held back. Give at least two, or none."
-        )
-    return np.asarray(numbers)
+    return np.asarray(numbers) if len(names) > 1 else None
 
 
 def weigh_classes(

@@ -305,6 +305,12 @@ class Pixels:
         """Return the standardised pixels of the row numbers ``chosen``, in their order."""
         return self._read(chosen, slice(0, len(chosen)))
 
+    def keep(self, chosen: Array) -> Pixels:
+        """Return the same pixels, of which all but the row numbers ``chosen`` weigh nothing."""
+        kept = np.zeros(self.n_rows)
+        kept[chosen] = 1.0 if self.weight is None else self.weight[chosen]
+        return replace(self, weight=kept)
+
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
         return replace(

@@ -99,6 +99,8 @@ class Walk:
     best_signal_variance: float
     best_gram: Array
     best_projected: Array
+    seed: int
+    """Of the rows held back and of the order of minibatches."""
     best_loss: float = np.inf
     best_iter: int = 0
     anneal_from: int = -1
@@ -186,6 +188,7 @@ def walk(
     ends the walk at the last finished iteration. With ``early_stopping`` the walk ends when
     the likelihood of held-back rows gets worse.
     """
+    seed = seed if resume is None else resume.seed
     learning, held_back = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
     with ThreadPoolExecutor(pixels.threads) as pool:
         course = Course(
@@ -246,6 +249,7 @@ def _begin(course: Course, start: Start, n_total: int) -> Walk:
         best_signal_variance=settled.signal_variance,
         best_gram=gram,
         best_projected=projected,
+        seed=course.seed,
     )
 
 

@@ -32,9 +32,14 @@ def hold_back(
         n_held = max(1, min(HELD_BACK_ROWS, int(HELD_BACK_SHARE * n_rows)))
         return np.sort(order[n_held:]), np.sort(order[:n_held])
     counts = np.bincount(groups)
-    order = rng.permutation(np.flatnonzero(counts))
-    enough = int(np.searchsorted(np.cumsum(counts[order]), HELD_BACK_SHARE * n_rows)) + 1
-    spared = np.isin(groups, order[: min(enough, len(order) - 1)])
+    present = np.flatnonzero(counts)
+    chosen, total = [], 0
+    for group in rng.permutation(present):
+        # A group that is most of the data would leave little to learn from.
+        if total + counts[group] <= HELD_BACK_SHARE * n_rows:
+            chosen.append(group)
+            total += counts[group]
+    spared = np.isin(groups, chosen or [present[np.argmin(counts[present])]])
     held = np.flatnonzero(spared)
     looked_at = rng.choice(held, min(len(held), HELD_BACK_ROWS), replace=False)
     return np.flatnonzero(~spared), np.sort(looked_at)

@@ -142,6 +142,8 @@ class BatchState:
     outcome: str
     losses: Array
     best: Array
+    seed: int
+    """Of the draw of pixels that are held back."""
 
     @property
     def n_iter(self) -> int:
@@ -190,10 +192,13 @@ def fit_batch(
     where the others' likelihood was best; the posterior is that of all pixels.
     """
     learning, held_back = pixels, None
+    seed = int(rng.integers(2**63)) if resume is None else resume.seed
     if early_stopping and learn_frequencies and pixels.n_rows >= LEAST_ROWS:
-        kept, spared = hold_back(pixels.n_rows, rng, pixels.groups)
-        learning, held_back = pixels.take(kept), pixels.pick(spared)
-    begun = resume or _begin_batch(learning, start, learn_frequencies)
+        kept, spared = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
+        some = pixels.take(spared)
+        # No copy: what is not learned from weighs nothing.
+        learning, held_back = pixels.keep(kept), some.pick(np.arange(some.n_rows))
+    begun = resume or _begin_batch(learning, start, learn_frequencies, seed)
     xi = begun.xi.copy()
     begun = replace(begun, xi=xi)
     evidence = FourierEvidence(learning, begun.start, learn_frequencies, xi)
@@ -210,9 +215,10 @@ def fit_batch(
         pixels,
         evidence.frequencies(theta),
         evidence.signal_variance(theta),
-        xi if held_back is None else np.ones(pixels.n_rows, dtype=pixels.dtype),
+        xi,
         passes=SETTLE_PASSES if climb.outcome != "interrupted" else 1,
         tol=0.1 * tol,
+        start=None if held_back is None else evidence.solve(theta)[1],
         interruptible=True,
     )
     return Fit(
@@ -227,7 +233,7 @@ def fit_batch(
     )
 
 
-def _begin_batch(pixels: Pixels, start: Start, learn_frequencies: bool) -> BatchState:
+def _begin_batch(pixels: Pixels, start: Start, learn_frequencies: bool, seed: int) -> BatchState:
     xi = np.ones(pixels.n_rows, dtype=pixels.dtype)
     # Steps on the hyperparameters are wasted while ξ is far from tight.
     settled = settle(pixels, *start.at, xi, passes=SEARCH_PASSES)
@@ -242,6 +248,7 @@ def _begin_batch(pixels: Pixels, start: Start, learn_frequencies: bool) -> Batch
         outcome="max_iter",
         losses=np.empty(0),
         best=np.empty(0),
+        seed=seed,
     )
 
 

@@ -65,18 +65,22 @@ def fit_scene(
     pixels : int, optional
         Training pixels a regime at most, half of either class: 300,000, for GPC 5,000.
     coast_width : int
-        Pixels on either side of the coast that are kept out of training, where the scene
-        has a ``land_mask``.
+        Pixels so near the coast that the mask calls cloudy are kept out of training, where
+        the scene has a ``land_mask``: masks see clouds along coasts. Those it calls clear
+        stay, or the model would never have seen a coast without cloud.
     """
     scene = check_scene(_require_times(scene))
     labels = _labels(scene, label)
     training, _, days = hold_out_days(scene["time"].values, holdout, seed)
-    allowed = training[:, None, None] & ~_coast(scene, coast_width)[None]
+    coast = _coast(scene, coast_width)[None]
+    inland = training[:, None, None] & ~coast
+    allowed = training[:, None, None] & ~(coast & (labels == 1))
     angle = np.asarray(scene[ANGLE].values)
     median = daytime_median(angle[training])
     codes = illumination(angle, median)
-    groups = {name: allowed & (codes == index) for index, name in enumerate(REGIMES)}
-    shares = {name: _cloud_share(name, labels[group]) for name, group in groups.items()}
+    regimes = {name: codes == index for index, name in enumerate(REGIMES)}
+    shares = {name: _cloud_share(name, labels[inland & lit]) for name, lit in regimes.items()}
+    groups = {name: allowed & lit for name, lit in regimes.items()}
     drawn = balanced_sample(
         labels, groups, pixels or PIXELS_A_REGIME[_known(method)], np.random.default_rng(seed)
     )
