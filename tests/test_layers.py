@@ -31,6 +31,7 @@ HOME_OF = {
     "dask": {"scenes", "products", "gp"},
     "matplotlib": {"products"},
     "click": {"cli"},
+    "satpy": {"scenes"},
     "torch": {"gp"},
 }
 ONLY_IN_BLOCKS = {"dask", "threadpoolctl"}
@@ -78,12 +79,20 @@ def test_no_module_imports_a_format_that_runs_what_it_reads(path):
     assert not found & RUNS_WHAT_IT_READS
 
 
-def test_the_classifiers_load_without_the_libraries_of_the_earth_observation_half():
-    code = (
-        "import sys\n"
-        "from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model\n"
-        "print(*sys.modules, sep='\\n')\n"
-    )
+@pytest.mark.parametrize(
+    ("what", "spared"),
+    [
+        (
+            "from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model",
+            {"xarray", "dask", "matplotlib", "click", "rich", "torch"},
+        ),
+        ("import undulatus.cli, undulatus.products.demo", {"xarray", "dask", "torch", "pandas"}),
+        ("from undulatus import scenes", {"satpy", "matplotlib", "torch"}),
+    ],
+    ids=["classifiers", "demonstration", "scenes"],
+)
+def test_a_part_loads_without_the_libraries_it_does_not_need(what, spared):
+    code = f"import sys\n{what}\nprint(*sys.modules, sep='\\n')\n"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in run.stdout.split()}
-    assert not loaded & {"xarray", "dask", "matplotlib", "click", "rich", "torch"}
+    assert not loaded & spared

@@ -181,7 +181,7 @@ def map_command(
 def _illustrate(
     scene: Any, result: Any, output: Path, pictures: tuple[str, ...], video: str | None
 ) -> None:
-    from undulatus.products.panels import draw_acquisitions
+    from undulatus.products.acquisitions import draw_acquisitions
     from undulatus.products.video import write_video
 
     if pictures:

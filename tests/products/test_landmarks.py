@@ -29,7 +29,7 @@ def test_the_model_remembers_what_it_was_fitted_on(model, days):
     assert list(told["training_pixels"]) == ["high", "mid", "low", "night"]
 
 
-def test_training_pixels_are_balanced_no_cloud_of_the_coast_and_not_of_held_out_days(days, monkeypatch):
+def test_training_is_balanced_without_clouds_of_the_coast_or_held_out_days(days, monkeypatch):
     seen = {}
 
     def spy(scene, labels, angle, drawn, progress):

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-_MODULES = ("demo", "figures", "landmarks", "maps", "scores", "video", "writers")
+_MODULES = ("acquisitions", "demo", "figures", "landmarks", "maps", "scores", "video")
 
 
 def __getattr__(name: str) -> Any:

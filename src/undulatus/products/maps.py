@@ -40,7 +40,7 @@ TERMINATOR = (85.0, 95.0)
 """Solar zenith angles, degrees, between which day turns to night."""
 LOW_CONFIDENCE, OUT_OF_RANGE, NEAR_TERMINATOR, MISSING = 1, 2, 4, 8
 REGIME_SHIFT = 4
-"""The regime's number is written in the bits from here on."""
+"""The regime's number, counted from one, is written in the bits from here on; zero is none."""
 
 
 def map_scene(model: Any, dataset: xr.Dataset, *, encoding: str = "cf") -> xr.Dataset:
@@ -153,7 +153,7 @@ def _classify(block: Array, angle: Array, model: Any, names: tuple[str, ...]) ->
     for rows, member, used, index in _parts(model, columns, sun):
         values = np.column_stack([columns[name][rows] for name in used])
         whole = np.isfinite(values).all(axis=1)
-        quality[rows] |= np.uint8(index << REGIME_SHIFT)
+        quality[rows] |= np.uint8((index + 1) << REGIME_SHIFT)
         usable[rows[whole]] = True
         quality[rows[whole]] |= _beyond_training(member, values[whole])
     rows = np.flatnonzero(usable)
@@ -175,7 +175,7 @@ def _parts(
 ) -> list[tuple[Array, Any, tuple[str, ...], int]]:
     """Return the rows each classifier is for, it, its features, and the number of its regime."""
     if not isinstance(model, RegimeClassifier):
-        return [(np.arange(len(sun)), model, tuple(columns), 0)]
+        return [(np.arange(len(sun)), model, tuple(columns), -1)]
     assigned = model.assign(sun)
     return [
         (np.flatnonzero(assigned == index), model.estimators_[regime.name], regime.features, index)
@@ -243,6 +243,8 @@ def _as_dataset(
         },
         attrs={**scene.attrs, **_history(scene, model)},
     )
+    # Attributes of coordinates are lost on the way through computations.
+    result = result.assign_coords({k: c for k, c in scene.coords.items() if k in result.coords})
     for name in ("cloud_probability", "cloud_latent_variance"):
         result[name].encoding = {"_FillValue": np.float32(np.nan)}
     return result
@@ -258,8 +260,8 @@ def _quality_attributes(model: Any) -> dict[str, Any]:
     masks, values, meanings = list(flags.values()), list(flags.values()), list(flags)
     regimes = getattr(model, "regimes_", ())
     for index, regime in enumerate(regimes):
-        masks.append((2 ** max(len(regimes) - 1, 1).bit_length() - 1) << REGIME_SHIFT)
-        values.append(index << REGIME_SHIFT)
+        masks.append((2 ** len(regimes).bit_length() - 1) << REGIME_SHIFT)
+        values.append((index + 1) << REGIME_SHIFT)
         meanings.append(f"regime_{regime.name}")
     return {
         "long_name": "quality of the cloud mask",

@@ -1,0 +1,227 @@
+"""What is shown of an acquisition: its panels as coloured images, and the words beside them.
+
+Pictures and video show the same panels. Every scale is fixed but that of the uncertainty, which
+is one for all that is shown together, so that acquisitions compare. A pixel without a value is
+transparent, and lets a hatched ground through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from matplotlib.colors import LogNorm, Normalize, to_rgb
+
+from undulatus.products.figures import CLEAR, CLOUD
+from undulatus.products.maps import ANGLE, MISSING
+from undulatus.products.views import (
+    INFRARED,
+    L2,
+    MODEL,
+    NATURAL_COLOUR,
+    PROBABILITY,
+    QUALITY,
+    TRUTH,
+    VARIANCE,
+    View,
+    in_blocks,
+    told,
+)
+from undulatus.scenes.illumination import NIGHT
+
+Array = npt.NDArray[Any]
+
+DARK = "#1b1b2f"
+BRIGHTEST, GAMMA = 120.0, 1.8
+"""The stretch of satpy's ``natural_color``: (reflectance / 120 %) to the power 1 / 1.8."""
+MASKS = {"l2": L2, "truth": TRUTH, "model": MODEL}
+TITLES = {
+    "rgb": "RGB: natural colour",
+    "ir": "IR 10.8 µm",
+    "l2": "L2 mask",
+    "truth": "true mask",
+    "model": "model mask",
+    "probability": "probability of cloud",
+    "uncertainty": "uncertainty",
+}
+"""Titles of the panels, in order."""
+_SAMPLED = 8
+"""Acquisitions from which the scale of the uncertainty is taken."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How values become colours: a colour map of matplotlib between two values."""
+
+    colours: str
+    low: float
+    high: float
+    label: str
+    extend: str = "neither"
+    logarithmic: bool = False
+
+    @property
+    def ticks(self) -> list[float] | None:
+        """Where the bar has numbers: 1, 2 and 5 times powers of ten if it is logarithmic."""
+        if not self.logarithmic:
+            return None
+        powers = 10.0 ** np.arange(np.floor(np.log10(self.low)), np.log10(self.high) + 1.0)
+        marks = np.outer(powers, [1.0, 2.0, 5.0]).ravel()
+        return [m for m in marks.tolist() if 0.999 * self.low <= m <= 1.001 * self.high]
+
+    @property
+    def norm(self) -> Any:
+        """The same as matplotlib has it, for a colour bar."""
+        return (LogNorm if self.logarithmic else Normalize)(self.low, self.high)
+
+    def __call__(self, values: Array) -> Array:
+        """Return values (...) as RGBA bytes (..., 4); missing values are transparent."""
+        table = matplotlib.colormaps[self.colours](np.arange(256), bytes=True)
+        seen = np.isfinite(values)
+        known = np.clip(np.where(seen, values, self.low), self.low, self.high)
+        share = np.asarray(self.norm(known.ravel())).reshape(known.shape)
+        coloured = table[(share * 255.0 + 0.5).astype(np.uint8)]
+        coloured[~seen] = 0
+        return np.asarray(coloured)
+
+
+SCALES = {
+    "ir": Scale("gray_r", 240.0, 310.0, "brightness temperature, K", "both"),
+    "probability": Scale("cividis", 0.0, 1.0, "0 clear, 1 cloud"),
+    "uncertainty": Scale("magma", 0.01, 1.0, "std. dev. of the latent function", "both", True),
+}
+
+
+@dataclass(frozen=True)
+class Acquisition:
+    """One acquisition as it is shown."""
+
+    time: str
+    sun: str
+    regime: str
+    """Names of the regimes, or nothing."""
+    accuracies: dict[str, float]
+    """Of the L2 mask and of the model, against the truth; empty where it is not known."""
+    images: dict[str, Array]
+    """RGBA bytes (y, x, 4), by panel."""
+    notes: dict[str, str]
+    """What a panel says where it has nothing to show."""
+
+
+def panels_of(view: View) -> tuple[str, ...]:
+    """Return the panels that there is something for, in order."""
+    return tuple(name for name in TITLES if MASKS.get(name, INFRARED) in view.layers)
+
+
+def scales_for(view: View, chosen: Array) -> dict[str, Scale]:
+    """Return the scales; that of the uncertainty holds 98 % of a few acquisitions' values."""
+    spread = np.linspace(0, len(chosen) - 1, min(_SAMPLED, len(chosen))).astype(int)
+    variance = view.layers[VARIANCE].isel(time=np.unique(chosen[spread])).values
+    known = variance[np.isfinite(variance) & (variance > 0.0)]
+    if not known.size:
+        return SCALES
+    low, high = np.sqrt(np.quantile(known, [0.01, 0.99]))
+    # Whole digits: the ends of the bar can be read.
+    low, high = _one_digit(low, np.floor), _one_digit(max(high, 1.1 * low), np.ceil)
+    return SCALES | {"uncertainty": replace(SCALES["uncertainty"], low=low, high=high)}
+
+
+def _one_digit(value: float, rounded: Any) -> float:
+    step = 10.0 ** np.floor(np.log10(value))
+    return float(rounded(value / step) * step)
+
+
+def read(view: View, chosen: Array, scales: dict[str, Scale]) -> Iterator[Acquisition]:
+    """Give acquisitions one by one, by their numbers; a block of them is in memory at a time."""
+    for numbers in in_blocks(view, chosen):
+        block = view.layers.isel(time=numbers).compute()
+        images = _images(view, block, scales)
+        arrays = {str(name): array.values for name, array in block.items()}
+        for index, time in enumerate(block["time"].values):
+            layers = {name: array[index] for name, array in arrays.items()}
+            yield Acquisition(
+                time=told(time),
+                sun=_sun(layers[ANGLE]),
+                regime=_regime(view, layers),
+                accuracies=_accuracies(layers),
+                images={name: image[index] for name, image in images.items()},
+                notes=_notes(layers),
+            )
+
+
+def _images(view: View, block: xr.Dataset, scales: dict[str, Scale]) -> dict[str, Array]:
+    images = {
+        "rgb": _natural_colour(block),
+        "ir": scales["ir"](block[INFRARED].values),
+        "probability": scales["probability"](block[PROBABILITY].values),
+        "uncertainty": scales["uncertainty"](np.sqrt(block[VARIANCE].values)),
+    }
+    for name in panels_of(view):
+        if name in MASKS:
+            images[name] = _mask_colours(block[MASKS[name]].values)
+    return images
+
+
+def _natural_colour(block: xr.Dataset) -> Array:
+    percent = np.stack([block[name].values for name in NATURAL_COLOUR], axis=-1)
+    bright = np.clip(percent / BRIGHTEST, 0.0, 1.0) ** (1.0 / GAMMA)
+    seen = np.isfinite(bright).all(axis=-1, keepdims=True)
+    image = np.concatenate([np.where(seen, bright, 0.0), seen], axis=-1)
+    image[block[ANGLE].values >= NIGHT] = (*to_rgb(DARK), 1.0)
+    return (image * 255.0 + 0.5).astype(np.uint8)
+
+
+def _mask_colours(mask: Array) -> Array:
+    table = np.zeros((3, 4), np.uint8)
+    for label, colour in enumerate((CLEAR, CLOUD)):
+        table[label] = [*(round(255 * part) for part in to_rgb(colour)), 255]
+    return table[np.select([mask == 0, mask == 1], [0, 1], 2)]
+
+
+def _sun(angle: Array) -> str:
+    known = angle[np.isfinite(angle)]
+    if not known.size:
+        return "solar zenith angle unknown"
+    low, high = known.min(), known.max()
+    if high - low < 2.0:
+        return f"solar zenith angle {known.mean():.0f}°"
+    return f"solar zenith angle {low:.0f} to {high:.0f}°"
+
+
+def _regime(view: View, layers: dict[str, Array]) -> str:
+    if not view.regimes:
+        return ""
+    quality = layers[QUALITY].astype(np.int64)
+    known = np.unique(quality[(quality & MISSING) == 0])
+    inside = [name for bits, value, name in view.regimes if ((known & bits) == value).any()]
+    return ", ".join(inside)
+
+
+def _accuracies(layers: dict[str, Array]) -> dict[str, float]:
+    if TRUTH not in layers:
+        return {}
+    truth = layers[TRUTH]
+    found = {}
+    for who, name in (("L2", L2), ("model", MODEL)):
+        if name in layers:
+            mask = layers[name]
+            known = ((mask == 0) | (mask == 1)) & ((truth == 0) | (truth == 1))
+            if known.any():
+                found[who] = float(np.mean(mask[known] == truth[known]))
+    return found
+
+
+def _notes(layers: dict[str, Array]) -> dict[str, str]:
+    notes = {}
+    angle = layers[ANGLE]
+    if (angle >= NIGHT).any() and not (angle < NIGHT).any():
+        notes["rgb"] = "night: no sunlight"
+    classified = np.isfinite(layers[PROBABILITY]).any()
+    if classified and not np.isfinite(layers[VARIANCE]).any():
+        notes["uncertainty"] = "this model gives none"
+    return notes

@@ -1,0 +1,217 @@
+"""A scene and its map side by side: matched in time, upright, read in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from undulatus.errors import SceneError
+from undulatus.products.maps import ANGLE, BLOCK_PIXELS
+from undulatus.scenes.masks import decode, guess_encoding
+from undulatus.scenes.scene import DIMS, acquisition_time, check_scene
+
+Array = npt.NDArray[Any]
+
+NATURAL_COLOUR = ("IR_016", "VIS008", "VIS006")
+"""Bands shown as red, green and blue: ice cloud is cyan, water cloud white, sand ochre."""
+INFRARED = "IR_108"
+L2, TRUTH, MODEL = "cloud_mask_l2", "cloud_truth", "cloud_mask"
+PROBABILITY, VARIANCE, QUALITY = "cloud_probability", "cloud_latent_variance", "quality_flag"
+REPEAT_CYCLE = np.timedelta64(15, "m")
+
+
+@dataclass(frozen=True)
+class View:
+    """What a scene and its map hold for the eye, lazily: north up, east to the right."""
+
+    layers: xr.Dataset
+    """(time, y, x)."""
+    land: Array | None
+    """(y, x), true on land."""
+    regimes: tuple[tuple[int, int, str], ...]
+    """Bits of ``quality_flag`` that tell the regime, their value, and its name."""
+    footnote: str
+    """What the scene says of itself: a twin, that it is one."""
+
+    @property
+    def times(self) -> Array:
+        """When each acquisition was taken, UTC."""
+        return np.asarray(self.layers["time"].values)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of an image."""
+        return self.layers.sizes["y"], self.layers.sizes["x"]
+
+    @property
+    def span(self) -> str:
+        """From when to when the acquisitions are, in words."""
+        return f"{told(self.times.min())} to {told(self.times.max())}"
+
+
+def told(time: np.datetime64) -> str:
+    """Return a time in words: ``2010-07-14 12:00 UTC``."""
+    if np.isnat(time):
+        return "time unknown"
+    return f"{np.datetime_as_string(time, 'm').replace('T', ' ')} UTC"
+
+
+def pair(scene: xr.Dataset, result: xr.Dataset) -> View:
+    """Return a scene with its map, at the times that both have.
+
+    Parameters
+    ----------
+    scene : Dataset
+        (time, y, x) or (y, x); ``cloud_mask_l2``, ``cloud_truth`` and ``land_mask`` are shown
+        where it has them.
+    result : Dataset
+        What :func:`undulatus.products.maps.map_scene` made of it.
+    """
+    scene = check_scene(scene, (*NATURAL_COLOUR, INFRARED))
+    _require_map(scene, result)
+    left = _with_time(_of_scene(scene), scene)
+    right = _with_time(_of_map(result), result if left.sizes["time"] > 1 else left)
+    left, right = xr.align(left, right, join="inner")
+    if not left.sizes["time"]:
+        raise SceneError(
+            "The scene and the map have no acquisition in common: the map was made of another."
+        )
+    upright = _upright(scene)
+    land = None
+    if "land_mask" in scene:
+        land = np.asarray(scene["land_mask"].transpose("y", "x").isel(upright).values) > 0.5
+    footnote = scene.attrs.get("title") or scene.attrs.get("platform_name", "")
+    layers = left.assign(right.data_vars).isel(upright)
+    return View(layers, land, _regimes(result), str(footnote))
+
+
+def _require_map(scene: xr.Dataset, result: xr.Dataset) -> None:
+    absent = [name for name in (MODEL, PROBABILITY, VARIANCE) if name not in result]
+    if absent:
+        raise SceneError(
+            f"The map has no {', '.join(absent)}. Make it with "
+            f"undulatus.products.maps.map_scene(model, scene)."
+        )
+    sizes = [" x ".join(str(each.sizes.get(d)) for d in ("y", "x")) for each in (scene, result)]
+    if sizes[0] != sizes[1]:
+        raise SceneError(
+            f"The scene has {sizes[0]} pixels, but the map {sizes[1]}: it was made of another."
+        )
+
+
+def _of_scene(scene: xr.Dataset) -> xr.Dataset:
+    wanted = (*NATURAL_COLOUR, INFRARED, ANGLE, L2, TRUTH)
+    return scene[[name for name in wanted if name in scene]]
+
+
+def _of_map(result: xr.Dataset) -> xr.Dataset:
+    mask = result[MODEL]
+    shown = result[[name for name in (PROBABILITY, VARIANCE, QUALITY) if name in result]]
+    return shown.assign({MODEL: decode(mask, guess_encoding(mask) or "cf")})
+
+
+def _with_time(layers: xr.Dataset, source: xr.Dataset) -> xr.Dataset:
+    """Return layers (time, y, x) with no coordinate but the time, which a source may have to tell.
+
+    A map of one acquisition takes the time of its scene: it may have lost its own.
+    """
+    if "time" not in layers.dims:
+        moment = acquisition_time(source)
+        when = np.datetime64("NaT", "ns") if moment is None else moment.values.min()
+        layers = layers.drop_vars("time", errors="ignore").expand_dims(time=[when])
+    if layers["time"].dtype.kind != "M":
+        raise SceneError(
+            "The times of the acquisitions are no dates. Give the scene UTC times "
+            "(scene.assign_coords(time=...))."
+        )
+    bare = layers.drop_vars([name for name in layers.coords if name != "time"])
+    return bare.transpose(*DIMS)
+
+
+def _upright(scene: xr.Dataset) -> dict[str, slice]:
+    """Return how to turn images whose coordinates run northwards or westwards, as SEVIRI scans."""
+    return {
+        dim: slice(None, None, -1)
+        for dim, rises in (("y", False), ("x", True))
+        if dim in scene.coords and bool(scene[dim][-1] > scene[dim][0]) != rises
+    }
+
+
+def _regimes(result: xr.Dataset) -> tuple[tuple[int, int, str], ...]:
+    attrs = result[QUALITY].attrs if QUALITY in result else {}
+    words = str(attrs.get("flag_meanings", "")).split()
+    masks, values = (np.atleast_1d(attrs.get(f"flag_{name}", [])) for name in ("masks", "values"))
+    return tuple(
+        (int(bits), int(value), word.removeprefix("regime_"))
+        for bits, value, word in zip(masks, values, words, strict=False)
+        if word.startswith("regime_")
+    )
+
+
+def nearest(view: View, times: Iterable[Any]) -> Array:
+    """Return the number of the acquisition nearest to each time (UTC).
+
+    Raises
+    ------
+    SceneError
+        When a time lies outside the scene by more than a repeat cycle of 15 minutes.
+    """
+    found = []
+    for time in times:
+        when = as_moment(time)
+        away = np.abs(view.times - when)
+        inside = view.times.min() <= when <= view.times.max()
+        if not inside and not away.min() <= REPEAT_CYCLE:
+            raise SceneError(
+                f"No acquisition was taken at {time}: the scene covers {view.span}. "
+                f"Choose a time within."
+            )
+        found.append(int(np.argmin(away)))
+    return np.array(found, np.intp)
+
+
+def between(view: View, start: Any = None, end: Any = None) -> Array:
+    """Return the numbers of the acquisitions from ``start`` to ``end`` (UTC), both included.
+
+    An ``end`` that is a date without an hour, as text, means the whole of that day (or month).
+    """
+    inside = np.ones(len(view.times), bool)
+    if start is not None:
+        inside &= view.times >= as_moment(start)
+    if end is not None:
+        day = isinstance(end, str) and len(end) <= len("2010-07-14")
+        last = pd.Period(end).end_time.to_datetime64() if day else as_moment(end)
+        inside &= view.times <= last
+    if not inside.any():
+        raise SceneError(
+            f"No acquisition was taken between {start} and {end}: the scene covers {view.span}. "
+            f"Choose times within."
+        )
+    return np.flatnonzero(inside)
+
+
+def as_moment(time: Any) -> np.datetime64:
+    """Return a time given as text, a datetime or a datetime64, in UTC."""
+    try:
+        stamp = pd.Timestamp(time)
+    except (TypeError, ValueError) as error:
+        raise SceneError(
+            f"{time!r} is no time. Write it as 2010-07-14T12:00 (UTC), or pass a datetime."
+        ) from error
+    if stamp.tzinfo is not None:
+        stamp = stamp.tz_convert("UTC").tz_localize(None)
+    return np.datetime64(stamp.to_datetime64(), "ns")
+
+
+def in_blocks(view: View, chosen: Array) -> list[Array]:
+    """Return numbers of acquisitions in blocks, of whole chunks of the data where these fit."""
+    most = max(1, BLOCK_PIXELS // int(np.prod(view.shape)))
+    chunk = max(view.layers[INFRARED].chunksizes.get("time", (most,)))
+    step = most // chunk * chunk if chunk <= most else -(-chunk // -(-chunk // most))
+    return np.split(chosen, np.flatnonzero(np.diff(chosen // step)) + 1)

@@ -1,0 +1,163 @@
+"""Acquisitions in rows: what is shown, what is said, and what is refused."""
+
+import matplotlib.image
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from undulatus.errors import SceneError
+from undulatus.products.acquisitions import draw_acquisitions
+from undulatus.products.panel_axes import GROUND
+from undulatus.products.panels import TITLES
+
+NIGHT, DAY = "2010-01-01T06:00", "2010-01-01T11:00"
+
+
+@pytest.fixture(scope="module")
+def scene(days):
+    """Five hours of a day, 21 acquisitions: night, dawn about 08:00, and day."""
+    return days.isel(time=slice(24, 45)).compute()
+
+
+@pytest.fixture(scope="module")
+def result(scene):
+    """A made-up map: the truth, not quite certain, wrong in one row."""
+    mask = scene["cloud_truth"].copy()
+    mask[:, 0] = 1 - mask[:, 0]
+    probability = (0.1 + 0.8 * mask).astype(np.float32)
+    return xr.Dataset(
+        {
+            "cloud_mask": mask,
+            "cloud_probability": probability,
+            "cloud_latent_variance": probability,
+        }
+    )
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were saved, in order."""
+    figures = []
+    save = Figure.savefig
+
+    def keep(figure, *args, **options):
+        figures.append(figure)
+        save(figure, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return figures
+
+
+def texts(figure):
+    return {text.get_text() for text in figure.findobj(Text)} - {""}
+
+
+def titled(figure, title):
+    return next(axis for axis in figure.axes if axis.get_title() == title)
+
+
+def picture_of(path, axis):
+    """Return the part of a picture that axes take, (h, w, 3)."""
+    picture = matplotlib.image.imread(path)[..., :3]
+    left, bottom, right, top = np.round(axis.get_window_extent().extents).astype(int)
+    height = len(picture)
+    return picture[height - top : height - bottom, left:right]
+
+
+def test_rows_are_a_readable_png_of_a_sensible_size(tmp_path, scene, result):
+    path = tmp_path / "rows.png"
+    draw_acquisitions(path, scene, result, [NIGHT, DAY], title="Two")
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    picture = matplotlib.image.imread(path)
+    assert 1500 <= picture.shape[1] <= 3000
+    assert 500 <= picture.shape[0] <= 1000
+    assert picture[..., :3].std() > 0.05
+
+
+def test_rows_can_be_a_pdf(tmp_path, scene, result):
+    path = tmp_path / "rows.pdf"
+    draw_acquisitions(path, scene, result, DAY, title="One")
+    assert path.read_bytes()[:5] == b"%PDF-"
+
+
+def test_each_row_tells_time_sun_and_accuracies_and_the_twin_is_named(
+    tmp_path, scene, result, drawn
+):
+    draw_acquisitions(tmp_path / "rows.png", scene, result, [NIGHT, DAY], title="Two")
+    said = texts(drawn[0])
+    assert {"Two", "2010-01-01 06:00 UTC", "2010-01-01 11:00 UTC", *TITLES.values()} <= said
+    assert "Synthetic landmark (twin): no satellite took these images" in said
+    angle = scene["solar_zenith_angle"].sel(time=DAY).values.mean()
+    beside = next(words for words in said if f"solar zenith angle {angle:.0f}°" in words)
+    # One row of twenty is wrong.
+    assert "model: 95.0 %" in beside
+    assert {"missing", "coastline", "clear", "cloud", "brightness temperature, K"} <= said
+
+
+def test_a_night_says_that_there_is_no_sunlight(tmp_path, scene, result, drawn):
+    for number, time in enumerate((NIGHT, DAY)):
+        draw_acquisitions(tmp_path / f"{number}.png", scene, result, time, title="One")
+    notes = [[text.get_text() for text in titled(figure, TITLES["rgb"]).texts] for figure in drawn]
+    assert notes == [["night: no sunlight"], [""]]
+    night = picture_of(tmp_path / "0.png", titled(drawn[0], TITLES["rgb"]))
+    assert np.median(night) < 0.2
+
+
+def test_missing_pixels_are_hatched_and_others_are_not(tmp_path, scene, result, drawn):
+    gone = xr.zeros_like(scene["IR_108"], dtype=bool)
+    gone[:, 5:10] = True
+    bands = scene.assign(VIS006=scene["VIS006"].where(~gone).assign_attrs(units="%"))
+    path = tmp_path / "rows.png"
+    draw_acquisitions(path, bands, result.where(~gone), DAY, title="One")
+    for name in ("rgb", "model", "probability", "uncertainty"):
+        panel = picture_of(path, titled(drawn[0], TITLES[name]))
+        ground = np.abs(panel - to_rgb(GROUND)).max(axis=-1) < 0.01
+        quarter = len(panel) // 4
+        # A quarter of the panel is missing; hatches and coast cover less than half of it.
+        assert ground[quarter + 2 : 2 * quarter - 2].mean() > 0.5
+        assert ground[2 * quarter + 2 :].mean() < 0.01
+
+
+def test_a_scene_without_masks_has_fewer_panels(tmp_path, scene, result, drawn):
+    bare = scene.drop_vars(["cloud_mask_l2", "cloud_truth", "land_mask"])
+    draw_acquisitions(tmp_path / "rows.png", bare, result, DAY, title="One")
+    absent = {TITLES["l2"], TITLES["truth"], "coastline"}
+    assert absent.isdisjoint(texts(drawn[0]))
+    assert set(TITLES.values()) - absent <= texts(drawn[0])
+
+
+def test_a_scene_of_one_acquisition_needs_no_times(tmp_path, scene, result, drawn):
+    draw_acquisitions(tmp_path / "a.png", scene.isel(time=20), result.isel(time=20), title="One")
+    assert "2010-01-01 11:00 UTC" in texts(drawn[0])
+
+
+@pytest.mark.parametrize("times", ["2010-02-01", [DAY, "2010-02-01"]])
+def test_a_wrong_time_is_told_and_nothing_is_written(tmp_path, scene, result, times):
+    with pytest.raises(SceneError, match="covers 2010-01-01 06:00 UTC to 2010-01-01 11:00 UTC"):
+        draw_acquisitions(tmp_path / "rows.png", scene, result, times, title="One")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_many_or_no_acquisitions_are_told(tmp_path, scene, result):
+    for times in ([], [DAY] * 25):
+        with pytest.raises(SceneError, match=f"but {len(times)} were chosen"):
+            draw_acquisitions(tmp_path / "rows.png", scene, result, times, title="One")
+
+
+def test_a_picture_that_fails_leaves_nothing(tmp_path, scene, result, monkeypatch):
+    def fail(figure, path, **options):
+        path.write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(SceneError, match="No space left"):
+        draw_acquisitions(tmp_path / "rows.png", scene, result, DAY, title="One")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_of_another_kind_is_told(tmp_path, scene, result):
+    with pytest.raises(SceneError, match=r"\.png or \.pdf"):
+        draw_acquisitions(tmp_path / "rows.jpg", scene, result, DAY, title="One")

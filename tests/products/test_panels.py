@@ -1,0 +1,247 @@
+"""Colours mean what the bars say, and words what the data say."""
+
+import dask.array as da
+import matplotlib
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.colors import to_rgba_array
+from numpy.testing import assert_array_equal
+
+from undulatus.products import views
+from undulatus.products.panels import (
+    CLEAR,
+    CLOUD,
+    DARK,
+    SCALES,
+    TITLES,
+    Scale,
+    panels_of,
+    read,
+    scales_for,
+)
+from undulatus.products.views import pair
+
+NIGHT, DAY = 0, 18
+
+
+@pytest.fixture(scope="module")
+def scene(days):
+    """Five hours of a day, 21 acquisitions: night, dawn about 08:00, and day."""
+    return days.isel(time=slice(24, 45)).compute()
+
+
+@pytest.fixture(scope="module")
+def result(scene):
+    """A made-up map: the truth with noise, in two regimes."""
+    rng = np.random.default_rng(0)
+    dims, shape = scene["IR_108"].dims, scene["IR_108"].shape
+    latent = 4.0 * (scene["cloud_truth"].values - 0.5) + rng.normal(size=shape)
+    probability = (1.0 / (1.0 + np.exp(-latent))).astype(np.float32)
+    night = scene["solar_zenith_angle"].values >= 90.0
+    flags = {
+        "flag_masks": np.array([8, 16, 16], np.uint8),
+        "flag_values": np.array([8, 0, 16], np.uint8),
+        "flag_meanings": "missing_channel regime_day regime_night",
+    }
+    return xr.Dataset(
+        {
+            "cloud_mask": (dims, (probability > 0.5).astype(np.uint8)),
+            "cloud_probability": (dims, probability),
+            "cloud_latent_variance": (dims, rng.uniform(0.1, 1.0, shape).astype(np.float32)),
+            "quality_flag": (dims, np.where(night, 16, 0).astype(np.uint8), flags),
+        },
+        coords=scene.coords,
+    )
+
+
+def shown(scene, result, number, scales=SCALES):
+    return next(read(pair(scene, result), np.array([number]), scales))
+
+
+def as_bytes(*colours):
+    return (to_rgba_array(colours) * 255.0 + 0.5).astype(np.uint8)
+
+
+def with_missing(dataset, *names, number=DAY, rows=slice(3, 6)):
+    """Return the dataset with some rows of an acquisition missing."""
+    where = xr.zeros_like(dataset[names[0]], dtype=bool)
+    where[number, rows] = True
+    return dataset.assign({name: dataset[name].where(~where) for name in names})
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_a_scale_gives_the_colours_of_its_bar(name):
+    scale = SCALES[name]
+    values = np.linspace(scale.low, scale.high, 50).reshape(5, 10)
+    due = matplotlib.colormaps[scale.colours](scale.norm(values.ravel()), bytes=True)
+    found = scale(values).reshape(-1, 4)
+    # A colour map has 256 steps, and where a value lies between two either may be taken.
+    assert np.abs(found.astype(int) - due.astype(int)).max() <= 6
+    assert_array_equal(found[[0, -1]], due[[0, -1]])
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_values_beyond_a_scale_have_the_colours_of_its_ends(name):
+    scale = SCALES[name]
+    ends = scale(np.array([scale.low, scale.high]))
+    assert_array_equal(scale(np.array([scale.low - 1.0, scale.high * 9.0])), ends)
+
+
+def test_a_missing_value_is_transparent():
+    assert_array_equal(SCALES["ir"](np.array([np.nan, 280.0]))[:, 3], [0, 255])
+
+
+def test_cold_is_white():
+    assert_array_equal(SCALES["ir"](np.array([150.0]))[0], [255, 255, 255, 255])
+
+
+def test_the_numbers_of_a_logarithmic_bar_lie_within_it():
+    scale = Scale("magma", 0.02, 0.7, "", logarithmic=True)
+    assert scale.ticks == pytest.approx([0.02, 0.05, 0.1, 0.2, 0.5])
+    assert SCALES["ir"].ticks is None
+
+
+def test_the_scale_of_the_uncertainty_holds_nearly_all_of_it(scene, result):
+    view = pair(scene, result)
+    scale = scales_for(view, np.arange(21))["uncertainty"]
+    deviation = np.sqrt(result["cloud_latent_variance"].values)
+    assert np.mean((deviation >= scale.low) & (deviation <= scale.high)) > 0.97
+    assert scale.low > 0.1
+    assert scale.high <= 1.0
+
+
+def test_a_model_without_variance_is_shown_with_a_note(scene, result):
+    bare = result.assign(
+        cloud_latent_variance=xr.full_like(result["cloud_latent_variance"], np.nan)
+    )
+    scales = scales_for(pair(scene, bare), np.arange(21))
+    found = shown(scene, bare, DAY, scales)
+    assert found.notes == {"uncertainty": "this model gives none"}
+    assert not found.images["uncertainty"].any()
+
+
+def test_natural_colour_is_stretched_as_in_satpy(scene, result):
+    image = shown(scene, result, DAY).images["rgb"]
+    for channel, band in enumerate(("IR_016", "VIS008", "VIS006")):
+        percent = scene[band].values[DAY].astype(np.float64)
+        due = 255.0 * np.clip(percent / 120.0, 0.0, 1.0) ** (1 / 1.8)
+        # Rounded to a byte, from single precision.
+        assert np.abs(image[..., channel] - due).max() <= 0.51
+    assert (image[..., 3] == 255).all()
+
+
+def test_night_is_dark_and_says_so(scene, result):
+    found = shown(scene, result, NIGHT)
+    assert found.notes == {"rgb": "night: no sunlight"}
+    assert_array_equal(np.unique(found.images["rgb"].reshape(-1, 4), axis=0), as_bytes(DARK))
+    assert shown(scene, result, DAY).notes == {}
+
+
+def test_where_day_meets_night_only_the_night_is_dark(scene, result):
+    angle = scene["solar_zenith_angle"].copy()
+    angle[DAY] = np.linspace(80.0, 100.0, 26, dtype=np.float32)
+    found = shown(scene.assign(solar_zenith_angle=angle), result, DAY)
+    dark = (found.images["rgb"] == as_bytes(DARK)).all(axis=-1)
+    assert_array_equal(dark, angle[DAY].values >= 90.0)
+    assert found.notes == {}
+    assert found.sun == "solar zenith angle 80 to 100°"
+
+
+def test_masks_are_of_two_colours(scene, result):
+    found = shown(scene, result, DAY)
+    sources = {
+        "l2": scene["cloud_mask_l2"],
+        "truth": scene["cloud_truth"],
+        "model": result["cloud_mask"],
+    }
+    for name, mask in sources.items():
+        assert_array_equal(found.images[name], as_bytes(CLEAR, CLOUD)[mask.values[DAY]])
+
+
+def test_missing_pixels_are_transparent_in_every_panel(scene, result):
+    scene = with_missing(scene, "IR_016", "IR_108", "cloud_mask_l2", "cloud_truth")
+    result = with_missing(result, "cloud_mask", "cloud_probability", "cloud_latent_variance")
+    found = shown(scene, result, DAY)
+    assert set(found.images) == set(TITLES)
+    for image in found.images.values():
+        assert (image[3:6, :, 3] == 0).all()
+        assert (np.delete(image[..., 3], [3, 4, 5], axis=0) == 255).all()
+
+
+def test_accuracies_are_shares_of_the_pixels_known(scene, result):
+    result = with_missing(result, "cloud_mask")
+    found = shown(scene, result, DAY).accuracies
+    truth = scene["cloud_truth"].values[DAY]
+    l2, model = scene["cloud_mask_l2"].values[DAY], result["cloud_mask"].values[DAY]
+    known = np.delete(np.arange(20), [3, 4, 5])
+    assert found == {
+        "L2": pytest.approx(np.mean(l2 == truth), rel=1e-12),
+        "model": pytest.approx(np.mean(model[known] == truth[known]), rel=1e-12),
+    }
+
+
+def test_the_regime_is_named_by_its_bits_and_missing_pixels_have_none(scene, result):
+    assert shown(scene, result, NIGHT).regime == "night"
+    assert shown(scene, result, DAY).regime == "day"
+    quality = result["quality_flag"].copy()
+    quality[DAY, :5] |= 16
+    mixed = result.assign(quality_flag=quality)
+    assert shown(scene, mixed, DAY).regime == "day, night"
+    quality[DAY, :5] |= 8
+    assert shown(scene, result.assign(quality_flag=quality), DAY).regime == "day"
+    bare = result.drop_vars("quality_flag")
+    assert shown(scene, bare, DAY).regime == ""
+
+
+def test_time_and_sun_are_told(scene, result):
+    found = shown(scene, result, DAY)
+    angle = scene["solar_zenith_angle"].values[DAY].mean()
+    assert found.time == "2010-01-01 10:30 UTC"
+    assert found.sun == f"solar zenith angle {angle:.0f}°"
+
+
+@pytest.mark.parametrize("absent", [["cloud_mask_l2"], ["cloud_truth"], ["land_mask"]])
+def test_what_a_scene_lacks_has_no_panel(scene, result, absent):
+    view = pair(scene.drop_vars(absent), result)
+    found = next(read(view, np.array([DAY]), SCALES))
+    panel = {"cloud_mask_l2": "l2", "cloud_truth": "truth", "land_mask": ""}[absent[0]]
+    assert panels_of(view) == tuple(name for name in TITLES if name != panel)
+    assert set(found.images) == set(panels_of(view))
+    assert set(found.accuracies) == {"l2": {"model"}, "truth": set()}.get(panel, {"L2", "model"})
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 21])
+def test_chunks_change_nothing(scene, result, chunk, monkeypatch):
+    monkeypatch.setattr(views, "BLOCK_PIXELS", 5 * 520)
+    chosen = np.arange(2, 20)
+    whole = read(pair(scene, result), chosen, SCALES)
+    parts = read(pair(scene.chunk(time=chunk), result.chunk(time=7)), chosen, SCALES)
+    for one, other in zip(whole, parts, strict=True):
+        assert (one.time, one.sun, one.regime, one.notes) == (
+            other.time,
+            other.sun,
+            other.regime,
+            other.notes,
+        )
+        for name, image in one.images.items():
+            assert_array_equal(image, other.images[name])
+
+
+def test_acquisitions_are_shown_before_later_ones_are_read(scene, result, monkeypatch):
+    monkeypatch.setattr(views, "BLOCK_PIXELS", 3 * 520)
+    touched = set()
+
+    def touch(block, block_info=None):
+        if block_info:
+            touched.add(block_info[0]["chunk-location"][0])
+        return block
+
+    probability = result["cloud_probability"].chunk(time=3)
+    watched = probability.copy(data=da.map_blocks(touch, probability.data, dtype=np.float32))
+    view = pair(scene.chunk(time=3), result.assign(cloud_probability=watched))
+    acquisitions = read(view, np.arange(21), SCALES)
+    next(acquisitions)
+    assert touched == {0}
+    assert len(list(acquisitions)) == 20
+    assert touched == set(range(7))

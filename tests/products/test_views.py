@@ -1,0 +1,168 @@
+"""A scene and its map meet: at the same times, the right way up, in blocks."""
+
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from undulatus.errors import SceneError
+from undulatus.products.maps import BLOCK_PIXELS
+from undulatus.products.views import between, in_blocks, nearest, pair
+from undulatus.scenes.masks import encode
+
+
+@pytest.fixture(scope="module")
+def scene(days):
+    """Five hours of a day, 21 acquisitions: night, dawn about 09:00, and day."""
+    return days.isel(time=slice(24, 45)).compute()
+
+
+@pytest.fixture(scope="module")
+def result(scene):
+    """A made-up map: the truth, not quite certain."""
+    probability = (0.1 + 0.8 * scene["cloud_truth"]).astype(np.float32)
+    return xr.Dataset(
+        {
+            "cloud_mask": scene["cloud_truth"],
+            "cloud_probability": probability,
+            "cloud_latent_variance": probability,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def view(scene, result):
+    return pair(scene, result)
+
+
+def test_a_view_has_the_times_that_scene_and_map_share(scene, result):
+    view = pair(scene.isel(time=slice(0, 9)), result.isel(time=slice(5, 21)))
+    assert_array_equal(view.times, scene["time"].values[5:9])
+    assert_array_equal(view.layers["IR_108"], scene["IR_108"][5:9])
+    assert_array_equal(view.layers["cloud_probability"], result["cloud_probability"][5:9])
+
+
+def test_a_map_of_other_times_is_told(scene, result):
+    with pytest.raises(SceneError, match="no acquisition in common"):
+        pair(scene.isel(time=slice(0, 5)), result.isel(time=slice(5, 9)))
+
+
+@pytest.mark.parametrize("turned", [{"y": -1}, {"x": -1}, {"y": -1, "x": -1}])
+def test_images_are_upright_whichever_way_they_were_scanned(scene, result, view, turned):
+    way = {dim: slice(None, None, step) for dim, step in turned.items()}
+    found = pair(scene.isel(way), result.isel(way))
+    xr.testing.assert_identical(found.layers, view.layers)
+    assert_array_equal(found.land, view.land)
+
+
+def test_a_scene_and_a_map_of_one_acquisition_need_no_dimension_of_time(scene, result, view):
+    found = pair(scene.isel(time=3), result.isel(time=3))
+    xr.testing.assert_equal(found.layers, view.layers.isel(time=[3]))
+
+
+def test_one_acquisition_of_a_map_finds_its_place_in_a_scene_of_many(scene, result, view):
+    found = pair(scene, result.isel(time=3))
+    xr.testing.assert_equal(found.layers, view.layers.isel(time=[3]))
+
+
+def test_a_single_acquisition_may_have_no_time_at_all(scene, result):
+    found = pair(scene.isel(time=3).drop_vars("time"), result.isel(time=3).drop_vars("time"))
+    assert found.span == "time unknown to time unknown"
+
+
+@pytest.mark.parametrize("encoding", ["cf", "eumetsat-clm", "pps", "nwcsaf-hdf5"])
+def test_a_mask_in_any_encoding_is_shown_as_clear_and_cloud(scene, result, encoding):
+    mask = result["cloud_mask"]
+    coded = encode(mask, encoding, scene["land_mask"])
+    view = pair(scene, result.assign(cloud_mask=coded))
+    assert_array_equal(view.layers["cloud_mask"], mask)
+
+
+def test_a_dataset_that_is_no_map_is_told(scene):
+    with pytest.raises(SceneError, match=r"no cloud_mask, cloud_probability.*map_scene"):
+        pair(scene, scene)
+
+
+def test_a_map_of_another_size_is_told(scene, result):
+    with pytest.raises(SceneError, match="20 x 26 pixels, but the map 20 x 25"):
+        pair(scene, result.isel(x=slice(0, 25)))
+
+
+def test_a_scene_without_the_bands_that_are_shown_is_told(scene, result):
+    with pytest.raises(SceneError, match="missing: IR_016"):
+        pair(scene.drop_vars("IR_016"), result)
+
+
+MORNING = timezone(timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("time", "number"),
+    [
+        ("2010-01-01T06:00", 0),
+        ("2010-01-01 06:16", 1),
+        ("2010-01-01T05:45", 0),
+        ("2010-01-01T11:15", 20),
+        (np.datetime64("2010-01-01T07:00"), 4),
+        (datetime(2010, 1, 1, 7, 0), 4),
+        (datetime(2010, 1, 1, 9, 0, tzinfo=MORNING), 4),
+        ("2010-01-01T09:00+02:00", 4),
+    ],
+)
+def test_a_time_finds_the_nearest_acquisition(view, time, number):
+    assert nearest(view, [time]).tolist() == [number]
+
+
+@pytest.mark.parametrize("time", ["2010-01-01T05:44", "2010-01-01T11:16", "1999-01-01"])
+def test_a_time_outside_is_told_with_what_the_scene_covers(view, time):
+    covered = "2010-01-01 06:00 UTC to 2010-01-01 11:00 UTC"
+    with pytest.raises(SceneError, match=covered) as caught:
+        nearest(view, [time])
+    assert time in str(caught.value)
+
+
+def test_words_that_are_no_time_are_told(view):
+    with pytest.raises(SceneError, match="'noon' is no time"):
+        nearest(view, ["noon"])
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "first", "count"),
+    [
+        (None, None, 0, 21),
+        ("2010-01-01T07:00", None, 4, 17),
+        (None, "2010-01-01T07:00", 0, 5),
+        ("2010-01-01", "2010-01-01", 0, 21),
+        ("2010", "2010-01", 0, 21),
+        ("2010-01-01T07:00", "2010-01-01T07:00", 4, 1),
+    ],
+)
+def test_both_ends_are_included_and_a_date_is_the_whole_day(view, start, end, first, count):
+    assert between(view, start, end).tolist() == list(range(first, first + count))
+
+
+def test_a_stretch_without_acquisitions_is_told_with_what_the_scene_covers(view):
+    with pytest.raises(SceneError, match="2010-01-01 06:00 UTC to 2010-01-01 11:00 UTC"):
+        between(view, "2011-01-01", "2011-02-01")
+
+
+@given(st.integers(1, 21), st.integers(1, 21), st.integers(0, 20))
+def test_blocks_hold_whole_chunks_or_parts_of_one(chunk, most, first):
+    shape = (1, BLOCK_PIXELS // most)
+    layers = xr.Dataset({"IR_108": (("time", "y", "x"), np.zeros((21, *shape), np.uint8))})
+
+    class Chunked:
+        pass
+
+    view = Chunked()
+    view.shape, view.layers = shape, layers.chunk(time=chunk)
+    chosen = np.arange(first, 21)
+    blocks = in_blocks(view, chosen)
+    assert_array_equal(np.concatenate(blocks), chosen)
+    assert max(map(len, blocks)) <= BLOCK_PIXELS // shape[1]
+    if chunk <= most:
+        assert all(block[0] % chunk == 0 for block in blocks[1:])
