@@ -18,7 +18,7 @@ from undulatus.errors import SceneError
 Array = npt.NDArray[Any]
 
 COAST_WIDTH = 2
-"""Pixels on either side of a coastline that are kept out of training."""
+"""Pixels on either side of a coastline where masks are not trusted to see cloud."""
 GUARD = np.timedelta64(3, "h")
 """Training keeps this far from held-out days: clouds outlive midnight."""
 

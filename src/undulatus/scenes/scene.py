@@ -15,10 +15,12 @@ A scene has dims (time, y, x) or (y, x) and
 from __future__ import annotations
 
 import datetime
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
@@ -112,13 +114,21 @@ def _in_order(scene: xr.Dataset, bands: tuple[str, ...]) -> xr.Dataset:
     angle = angle.transpose(*dims)
     changed = {ANGLE: angle.astype(np.float32)}
     for name in bands:
-        values = ordered[name].astype(np.float32)
-        there = np.isfinite(values)
-        if BANDS[name].quantity == REFLECTANCE:
-            # Some writers fill the night with zeros; a zero would be a black surface.
-            there = there & (angle < NIGHT)
-        changed[name] = values.where(there).assign_attrs(ordered[name].attrs)
+        sun = [angle] if BANDS[name].quantity == REFLECTANCE else []
+        changed[name] = xr.apply_ufunc(
+            _tidy, ordered[name], *sun, dask="parallelized", output_dtypes=[np.float32]
+        ).assign_attrs(ordered[name].attrs)
     return ordered.assign(changed)
+
+
+def _tidy(values: Array, angle: Array | None = None) -> Array:
+    """Return values in single precision, missing where not finite or, given an angle, at night."""
+    values = values.astype(np.float32)
+    there = np.isfinite(values)
+    if angle is not None:
+        # Some writers fill the night with zeros; a zero would be a black surface.
+        there &= angle < NIGHT
+    return np.where(there, values, np.float32(np.nan))
 
 
 def _missing_bands(scene: xr.Dataset, bands: tuple[str, ...]) -> list[str]:
@@ -141,10 +151,8 @@ def _form_problems(scene: xr.Dataset, name: str, bands: tuple[str, ...]) -> list
             f"rename or select (scene.rename(...), scene.isel(...))."
         ]
     if "time" not in dims and any("time" in scene[b].dims for b in bands if b in scene):
-        return [
-            f"{name} has dims {array.dims}, but other bands have a time too: give it one, "
-            f"or select a time of the others (scene.isel(time=...))."
-        ]
+        told = "but other bands have a time: give it one, or select one (scene.isel(time=...))."
+        return [f"{name} has dims {array.dims}, {told}"]
     units = array.attrs.get("units")
     if units is None:
         return [
@@ -189,8 +197,7 @@ def _glimpse(scene: xr.Dataset, names: list[str]) -> dict[str, Array]:
         windows[dim] = slice(max(0, middle - half), middle + half)
     if "time" in scene.sizes:
         count = scene.sizes["time"]
-        some = np.linspace(0, count - 1, min(count, _ACQUISITIONS), dtype=int)
-        windows["time"] = np.unique(some)
+        windows["time"] = np.linspace(0, count - 1, min(count, _ACQUISITIONS), dtype=int)
     bare = scene[names].reset_coords()[names]
     seen = bare.isel(windows, missing_dims="ignore").compute()
     return {name: np.asarray(seen[name].values) for name in names}
@@ -234,7 +241,10 @@ def find_zenith(scene: xr.Dataset) -> xr.DataArray:
         raise SceneError("The scene cannot be used:\n- " + "\n- ".join(_sun_problems(scene, None)))
     # Unified: bands may come in different chunks, and then a scene has none of its own.
     chunks = scene.unify_chunks().chunksizes
-    return solar_zenith_angle(*(_in_chunks(array, chunks) for array in (time, *place)))
+    with warnings.catch_warnings():
+        # As many blocks as a band has, but dask compares them with those of time and place alone.
+        warnings.simplefilter("ignore", da.PerformanceWarning)
+        return solar_zenith_angle(*(_in_chunks(array, chunks) for array in (time, *place)))
 
 
 def _in_chunks(array: xr.DataArray, chunks: Mapping[Any, tuple[int, ...]]) -> xr.DataArray:
@@ -249,8 +259,7 @@ def acquisition_time(scene: xr.Dataset) -> xr.DataArray | None:
     for name in ("acq_time", "time"):
         if name in scene.variables and scene[name].dtype.kind == "M":
             return scene[name]
-    if scene.sizes.get("time", 1) > 1:
-        # One start_time cannot stand for many acquisitions.
+    if scene.sizes.get("time", 1) > 1:  # one start_time cannot stand for many
         return None
     for attrs in (scene.attrs, *(array.attrs for array in scene.data_vars.values())):
         if attrs.get("start_time") is not None:
@@ -259,13 +268,12 @@ def acquisition_time(scene: xr.Dataset) -> xr.DataArray | None:
 
 
 def _utc(moment: Any) -> np.datetime64:
-    try:
-        if isinstance(moment, str):
+    if isinstance(moment, str):
+        try:
             moment = datetime.datetime.fromisoformat(moment)
-    except ValueError as error:
-        raise SceneError(
-            f"start_time is {moment!r}, which is no time: write it as YYYY-MM-DDThh:mm:ss, UTC."
-        ) from error
+        except ValueError as error:
+            told = f"start_time is {moment!r}: write it as YYYY-MM-DDThh:mm:ss, UTC."
+            raise SceneError(told) from error
     if isinstance(moment, datetime.datetime) and moment.tzinfo is not None:
         moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
     return np.datetime64(moment, "ns")
@@ -278,11 +286,8 @@ def _lonlats(scene: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray] | None:
     for attrs in (scene.attrs, *(array.attrs for array in scene.data_vars.values())):
         area: Any = attrs.get("area")
         if hasattr(area, "get_lonlats"):
-            longitude, latitude = area.get_lonlats(chunks=_LONLAT_CHUNK)
-            return (
-                xr.DataArray(longitude, dims=("y", "x")),
-                xr.DataArray(latitude, dims=("y", "x")),
-            )
+            east, north = area.get_lonlats(chunks=_LONLAT_CHUNK)
+            return xr.DataArray(east, dims=("y", "x")), xr.DataArray(north, dims=("y", "x"))
     return None
 
 

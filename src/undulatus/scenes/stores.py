@@ -6,13 +6,16 @@ import datetime
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import xarray as xr
 from dask.callbacks import Callback
+from dask.system import CPU_COUNT
 from threadpoolctl import threadpool_limits
 from zarr.errors import BaseZarrError
 
@@ -63,7 +66,7 @@ class _Told(Callback):
     """Tells how many of dask's tasks are done."""
 
     def __init__(self, progress: Progress) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._progress = progress
         self._total = 0
 
@@ -87,7 +90,12 @@ def write_dataset(
     path = Path(path)
     writable = _writable(dataset)
     # Blocks run in parallel; BLAS would multiply their threads.
-    with whole_or_not_at_all(path) as unfinished, threadpool_limits(1), _Told(progress):
+    with (
+        whole_or_not_at_all(path) as unfinished,
+        threadpool_limits(1),
+        _Told(progress),
+        _threads_that_end(),
+    ):
         if path.suffix == ".zarr":
             _evenly(writable).to_zarr(unfinished, consolidated=False)
         elif path.suffix in (".nc", ".nc4"):
@@ -98,6 +106,17 @@ def write_dataset(
             writable.to_netcdf(unfinished, engine="netcdf4", encoding=deflated)
         else:
             raise SceneError(f"{path} is to be a .zarr folder or a .nc file: name it so.")
+
+
+@contextmanager
+def _threads_that_end() -> Iterator[None]:
+    """Compute in threads that are waited for, also when one of them fails.
+
+    Those of dask's own would go on, and write into a folder that is being removed.
+    """
+    workers = dask.config.get("num_workers", None) or CPU_COUNT
+    with ThreadPoolExecutor(workers) as pool, dask.config.set(pool=pool):
+        yield
 
 
 @contextmanager

@@ -1,0 +1,370 @@
+"""Scenes on disk: what is read is what was written, whole or not at all."""
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from numpy.testing import assert_array_equal
+
+from undulatus.errors import SceneError
+from undulatus.scenes import seviri
+from undulatus.scenes.scene import BANDS, check_scene
+from undulatus.scenes.stores import open_scene, write_dataset
+from undulatus.scenes.synthetic_landmark import synthetic_landmark
+
+both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
+
+
+@pytest.fixture(scope="module")
+def twin():
+    """Five hours of a summer's day of the twin, in memory."""
+    return synthetic_landmark(1, first_day=170).isel(time=slice(15, 35)).load()
+
+
+def a_map():
+    """What a map is like: codes with a fill value, probabilities, bits, and things in attrs."""
+    rng = np.random.default_rng(0)
+    dims = ("y", "x")
+    probability = rng.random((6, 8)).astype(np.float32)
+    probability[0, 0] = np.nan
+    mask = np.where(np.isnan(probability), 255, probability > 0.5).astype(np.uint8)
+    return xr.Dataset(
+        {
+            "cloud_mask": (
+                dims,
+                mask,
+                {
+                    "_FillValue": np.uint8(255),
+                    "flag_values": np.array([0, 1], np.uint8),
+                    "flag_meanings": "clear cloud",
+                    "grid_mapping": "spatial_ref",
+                },
+            ),
+            "cloud_probability": (
+                dims,
+                probability,
+                {"units": "1", "_FillValue": np.float32(np.nan)},
+            ),
+            "quality_flag": (dims, rng.integers(0, 64, (6, 8)).astype(np.uint8)),
+        },
+        coords={
+            "y": np.arange(6) * -3000.0,
+            "x": np.arange(8) * 3000.0,
+            "time": np.datetime64("2010-06-01T12:00", "ns"),
+            "spatial_ref": ((), np.int32(0), {"grid_mapping_name": "geostationary"}),
+        },
+        attrs={
+            "area": object(),
+            "orbital_parameters": {"longitude": 0.0},
+            "start_time": datetime.datetime(2010, 6, 1, 12),
+            "end_time": np.datetime64("2010-06-01T12:15"),
+            "georef_offset_corrected": True,
+            "sensor": {"seviri"},
+            "history": "made for a test",
+            "line_times": [datetime.datetime(2010, 6, 1), "2010-06-02"],
+            "extent": (1.0, 2.0),
+            "modes": ["nominal", "GSICS"],
+            "nothing": None,
+        },
+    )
+
+
+def same_values(found, expected):
+    assert set(found.variables) == set(expected.variables)
+    for name, array in expected.variables.items():
+        values = found[name].values
+        if array.dtype.kind == "u" and values.dtype.kind == "f":
+            # What has a fill value is read as floats, and missing.
+            values = np.where(np.isnan(values), 255, values)
+        assert_array_equal(values.astype(array.dtype), array.values, err_msg=name)
+
+
+# There and back
+
+
+@both_formats
+def test_a_scene_comes_back_as_it_was_and_lazily(tmp_path, twin, suffix):
+    path = tmp_path / f"twin{suffix}"
+    write_dataset(twin, path)
+    with open_scene(path) as found:
+        assert all(isinstance(found[name].data, da.Array) for name in BANDS)
+        same_values(found, twin)
+        assert found.attrs == twin.attrs
+        for name in BANDS:
+            assert found[name].attrs["units"] == BANDS[name].units
+            assert found[name].encoding["grid_mapping"] == "spatial_ref"
+        assert "spatial_ref" in found.coords
+        assert found["spatial_ref"].attrs["grid_mapping_name"] == "geostationary"
+        checked = check_scene(found)
+        for name in BANDS:
+            assert_array_equal(checked[name], check_scene(twin)[name])
+
+
+@both_formats
+def test_a_map_comes_back_as_it_was_but_for_what_no_file_can_hold(tmp_path, suffix):
+    made = a_map()
+    path = tmp_path / f"map{suffix}"
+    write_dataset(made, path)
+    how = {"engine": "zarr", "consolidated": False} if suffix == ".zarr" else {}
+    with xr.open_dataset(path, decode_coords="all", **how) as found:
+        same_values(found, made)
+        assert np.isnan(found["cloud_mask"].values[0, 0])
+        assert found["cloud_mask"].attrs["flag_meanings"] == "clear cloud"
+        assert found["cloud_mask"].encoding["grid_mapping"] == "spatial_ref"
+        attrs = {key: np.asarray(value).tolist() for key, value in found.attrs.items()}
+    assert attrs == {
+        "start_time": "2010-06-01 12:00:00",
+        "end_time": "2010-06-01T12:15",
+        "georef_offset_corrected": 1,
+        "history": "made for a test",
+        "line_times": ["2010-06-01 00:00:00", "2010-06-02"],
+        "extent": [1.0, 2.0],
+        "modes": ["nominal", "GSICS"],
+    }
+
+
+@both_formats
+def test_writing_changes_nothing_of_what_is_written(tmp_path, suffix):
+    made, before = a_map(), a_map()
+    before.attrs["area"] = made.attrs["area"]
+    write_dataset(made, tmp_path / f"map{suffix}")
+    xr.testing.assert_identical(made, before)
+    assert all(not array.encoding for array in made.variables.values())
+
+
+@pytest.mark.parametrize("second", [".zarr", ".nc"])
+@pytest.mark.parametrize("first", [".zarr", ".nc"])
+def test_what_was_read_can_be_written_again_to_either_format(tmp_path, twin, first, second):
+    write_dataset(twin, tmp_path / f"first{first}")
+    with open_scene(tmp_path / f"first{first}") as scene:
+        write_dataset(scene, tmp_path / f"second{second}")
+    with open_scene(tmp_path / f"second{second}") as found:
+        same_values(found, twin)
+        assert found["VIS006"].encoding["dtype"] == np.int16
+        assert found["VIS006"].encoding["grid_mapping"] == "spatial_ref"
+
+
+@both_formats
+def test_what_stands_in_the_attributes_and_in_the_encoding_is_no_conflict(tmp_path, suffix):
+    made = a_map()
+    made["cloud_mask"].encoding = {"_FillValue": np.uint8(254), "grid_mapping": "elsewhere"}
+    write_dataset(made, tmp_path / f"map{suffix}")
+    how = {"engine": "zarr", "consolidated": False} if suffix == ".zarr" else {}
+    with xr.open_dataset(tmp_path / f"map{suffix}", decode_coords="all", **how) as found:
+        assert found["cloud_mask"].encoding["_FillValue"] == 255
+        assert found["cloud_mask"].encoding["grid_mapping"] == "spatial_ref"
+
+
+@both_formats
+def test_blocks_of_different_sizes_are_written_too(tmp_path, twin, suffix):
+    uneven = twin.chunk(time=(3, 11, 6), y=(7, 13))
+    write_dataset(uneven, tmp_path / f"twin{suffix}")
+    with open_scene(tmp_path / f"twin{suffix}") as found:
+        same_values(found, twin)
+
+
+def test_a_folder_with_a_zarr_in_it_may_have_any_name_and_paths_any_letters(tmp_path, twin):
+    write_dataset(twin, tmp_path / "twin.zarr")
+    odd = tmp_path / "año 2010"
+    (tmp_path / "twin.zarr").rename(odd)
+    same_values(open_scene(str(odd)), twin)
+
+
+def test_a_start_time_in_the_attributes_survives(tmp_path, twin):
+    image = twin.isel(time=10, drop=True).drop_vars("solar_zenith_angle")
+    image.attrs["start_time"] = datetime.datetime(2010, 6, 20, 6, 15)
+    write_dataset(image, tmp_path / "image.nc")
+    with open_scene(tmp_path / "image.nc") as found:
+        assert_array_equal(
+            check_scene(found)["solar_zenith_angle"], check_scene(image)["solar_zenith_angle"]
+        )
+
+
+@both_formats
+def test_progress_is_told_from_the_first_task_to_the_last(tmp_path, twin, suffix):
+    told = []
+    write_dataset(
+        twin.chunk(time=5), tmp_path / f"twin{suffix}", lambda *counts: told.append(counts)
+    )
+    total = told[0][1]
+    assert told == [(done, total) for done in range(1, total + 1)]
+
+
+# Files of satpy's
+
+
+def test_reflectances_that_satpy_wrote_are_divided_by_the_sun(tmp_path, monkeypatch, twin):
+    # Its files have bands of the same names, which are not divided yet: they are for seviri.
+    image = twin.isel(time=10)
+    for name in BANDS:
+        image[name].attrs = {"units": BANDS[name].units, "modifiers": np.array([])}
+    path = tmp_path / "Meteosat-9-seviri-20100620061500-20100620063000.nc"
+    image.to_netcdf(path)
+    asked = []
+    monkeypatch.setattr(seviri, "open_scene", lambda *given, **options: asked.append(options))
+    open_scene(path)
+    open_scene(path, calibration="GSICS")
+    assert asked == [{}, {"calibration": "GSICS"}]
+
+
+def test_a_file_of_no_bands_and_a_name_that_tells_nothing_is_said_so(tmp_path):
+    write_dataset(a_map(), tmp_path / "map.nc")
+    with pytest.raises(SceneError, match=r"map\.nc has a name that tells no reader"):
+        open_scene(tmp_path / "map.nc")
+
+
+# What cannot be read
+
+
+def cut(path, twin):
+    write_dataset(twin.isel(time=slice(2)), path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def torn(path, twin):
+    write_dataset(twin.isel(time=slice(2)), path)
+    (path / "zarr.json").write_text("{")
+
+
+UNREADABLE = {
+    "a truncated netCDF": ("scene.nc", cut),
+    "a text named .nc": ("scene.nc", lambda path, twin: path.write_text("once upon a time")),
+    "an empty file named .nc": ("scene.nc", lambda path, twin: path.touch()),
+    "a folder named .nc": ("scene.nc", lambda path, twin: path.mkdir()),
+    "an empty folder named .zarr": ("scene.zarr", lambda path, twin: path.mkdir()),
+    "a text named .zarr": ("scene.zarr", lambda path, twin: path.write_text("once upon a time")),
+    "a Zarr with torn metadata": ("scene.zarr", torn),
+    "a file of another kind": ("scene.txt", lambda path, twin: path.write_text("hello")),
+    "an empty folder": ("scenes", lambda path, twin: path.mkdir()),
+    "nothing": ("scene.nc", lambda path, twin: None),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_cannot_be_read_is_an_error_that_names_it(tmp_path, twin, what):
+    name, make = UNREADABLE[what]
+    make(tmp_path / name, twin)
+    with pytest.raises(SceneError) as error:
+        open_scene(tmp_path / name)
+    assert str(tmp_path / name) in str(error.value)
+
+
+# Whole or not at all
+
+
+@both_formats
+def test_an_existing_output_is_refused_and_left_alone(tmp_path, twin, suffix):
+    path = tmp_path / f"taken{suffix}"
+    path.write_text("mine")
+    with pytest.raises(SceneError, match=r"taken\.\w+ exists already\. Remove it"):
+        write_dataset(twin, path)
+    assert path.read_text() == "mine"
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@both_formats
+def test_a_missing_folder_is_refused_and_not_made(tmp_path, twin, suffix):
+    with pytest.raises(SceneError, match=r"folder .*nowhere does not exist\. Make it"):
+        write_dataset(twin, tmp_path / "nowhere" / f"twin{suffix}")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_suffix_of_no_format_is_refused(tmp_path, twin):
+    with pytest.raises(SceneError, match=r"twin\.tif is to be a \.zarr folder or a \.nc file"):
+        write_dataset(twin, tmp_path / "twin.tif")
+    assert not os.listdir(tmp_path)
+
+
+def failing(error):
+    """A dataset of four blocks; the last of them raises."""
+
+    def block(values, block_info=None):
+        if block_info and block_info[0]["chunk-location"][0] == 3:
+            raise error
+        return values
+
+    values = da.ones((4, 50), chunks=(1, 50)).map_blocks(block, meta=np.empty((0, 0)))
+    return xr.Dataset({"values": (("y", "x"), values)})
+
+
+@both_formats
+@pytest.mark.parametrize("error", [ValueError("bad block"), RuntimeError("bad block")])
+def test_a_block_that_fails_leaves_nothing_behind(tmp_path, suffix, error):
+    with pytest.raises(type(error), match="bad block"):
+        write_dataset(failing(error), tmp_path / f"scene{suffix}")
+    assert not os.listdir(tmp_path)
+
+
+@both_formats
+def test_blocks_still_under_way_when_one_fails_leave_nothing_behind_either(tmp_path, suffix):
+    def block(values, block_info=None):
+        if block_info and block_info[0]["chunk-location"][0] == 0:
+            raise ValueError("bad block")
+        time.sleep(0.3)
+        return values
+
+    values = da.ones((4, 50), chunks=(1, 50)).map_blocks(block, meta=np.empty((0, 0)))
+    with dask.config.set(num_workers=4), pytest.raises(ValueError, match="bad block"):
+        write_dataset(xr.Dataset({"values": (("y", "x"), values)}), tmp_path / f"scene{suffix}")
+    time.sleep(0.5)
+    assert not os.listdir(tmp_path)
+
+
+@both_formats
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("NetCDF: HDF error")]
+)
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_nothing_behind(
+    tmp_path, suffix, error
+):
+    with pytest.raises(SceneError, match=rf"scene\{suffix} could not be written: .*"):
+        write_dataset(failing(error), tmp_path / f"scene{suffix}")
+    assert not os.listdir(tmp_path)
+
+
+@both_formats
+def test_an_interrupted_write_leaves_nothing_behind(tmp_path, twin, suffix):
+    def interrupt(done, total):
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_dataset(twin.chunk(time=2), tmp_path / f"twin{suffix}", interrupt)
+    assert not os.listdir(tmp_path)
+
+
+SLOW_WRITE = """
+import sys, time
+import dask.array as da, numpy as np, xarray as xr
+from undulatus.scenes.stores import write_dataset
+
+def slow(values, block_info=None):
+    if block_info and block_info[0]["chunk-location"][0]:
+        print("half", flush=True)
+        time.sleep(60)
+    return values
+
+values = da.ones((2, 9), chunks=(1, 9)).map_blocks(slow, meta=np.empty((0, 0)))
+write_dataset(xr.Dataset({"values": (("y", "x"), values)}), sys.argv[1])
+"""
+
+
+def test_a_killed_write_leaves_nothing_under_the_final_name_and_can_be_repeated(tmp_path):
+    path = tmp_path / "scene.zarr"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", SLOW_WRITE, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    with writer:
+        assert writer.stdout.readline() == "half\n"
+        writer.send_signal(signal.SIGKILL)
+    assert not path.exists()
+    write_dataset(xr.Dataset({"values": ("x", np.ones(3))}), path)
+    assert path.is_dir()
