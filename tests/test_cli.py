@@ -201,7 +201,7 @@ def clouds_model(year):
 def test_another_seed_is_another_year(runner, year, tmp_path):
     other = tmp_path / "other.zarr"
     runner.invoke(main, ["twin", "landmarks", "--days", "2", "--seed", "5", "-o", str(other)])
-    one, two = (xr.open_zarr(path, consolidated=False) for path in (year, other))
+    one, two = (xr.open_zarr(path) for path in (year, other))
     assert not np.array_equal(one["IR_108"].values, two["IR_108"].values)
 
 
@@ -212,8 +212,7 @@ def test_a_scene_is_mapped_to_zarr_and_netcdf(runner, year, clouds_model, tmp_pa
     assert result.exit_code == 0, result.output
     assert f"map: {path.resolve()}" in result.stdout
     engine = {".zarr": "zarr", ".nc": "netcdf4"}[path.suffix]
-    how = {"consolidated": False} if engine == "zarr" else {}
-    with xr.open_dataset(path, engine=engine, mask_and_scale=False, **how) as written:
+    with xr.open_dataset(path, engine=engine, mask_and_scale=False) as written:
         assert written["cloud_mask"].dtype == np.uint8
         assert set(np.unique(written["cloud_mask"])) <= {0, 1, 255}
         assert written["cloud_mask"].attrs["flag_meanings"].split()[:2] == ["clear", "cloud"]
@@ -255,7 +254,7 @@ def test_a_missing_band_is_named_with_its_remedy_and_no_traceback(
     runner, year, clouds_model, tmp_path
 ):
     path = tmp_path / "less.zarr"
-    xr.open_zarr(year, consolidated=False).drop_vars("IR_016").to_zarr(path, consolidated=False)
+    xr.open_zarr(year).drop_vars("IR_016").to_zarr(path, consolidated=False)
     output = tmp_path / "maps.zarr"
     result = runner.invoke(main, ["map", str(clouds_model), str(path), "-o", str(output)])
     assert result.exit_code == 1

@@ -86,7 +86,7 @@ def test_no_module_imports_a_format_that_runs_what_it_reads(path):
             "from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model",
             {"xarray", "dask", "matplotlib", "click", "rich", "torch"},
         ),
-        ("import undulatus.cli, undulatus.products.demo", {"xarray", "dask", "torch", "pandas"}),
+        ("import undulatus.cli, undulatus.products.demo", {"xarray", "dask", "torch"}),
         ("from undulatus import scenes", {"satpy", "matplotlib", "torch"}),
     ],
     ids=["classifiers", "demonstration", "scenes"],

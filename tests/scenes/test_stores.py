@@ -113,7 +113,7 @@ def test_a_map_comes_back_as_it_was_but_for_what_no_file_can_hold(tmp_path, suff
     made = a_map()
     path = tmp_path / f"map{suffix}"
     write_dataset(made, path)
-    how = {"engine": "zarr", "consolidated": False} if suffix == ".zarr" else {}
+    how = {"engine": "zarr"} if suffix == ".zarr" else {}
     with xr.open_dataset(path, decode_coords="all", **how) as found:
         same_values(found, made)
         assert np.isnan(found["cloud_mask"].values[0, 0])
@@ -157,7 +157,7 @@ def test_what_stands_in_the_attributes_and_in_the_encoding_is_no_conflict(tmp_pa
     made = a_map()
     made["cloud_mask"].encoding = {"_FillValue": np.uint8(254), "grid_mapping": "elsewhere"}
     write_dataset(made, tmp_path / f"map{suffix}")
-    how = {"engine": "zarr", "consolidated": False} if suffix == ".zarr" else {}
+    how = {"engine": "zarr"} if suffix == ".zarr" else {}
     with xr.open_dataset(tmp_path / f"map{suffix}", decode_coords="all", **how) as found:
         assert found["cloud_mask"].encoding["_FillValue"] == 255
         assert found["cloud_mask"].encoding["grid_mapping"] == "spatial_ref"

@@ -26,7 +26,7 @@ from undulatus.errors import SceneError
 Array = npt.NDArray[Any]
 
 LOW_SUN = 80.0
-"""Degrees; above it the sun is *low*."""
+"""Degrees; from it on the sun is *low*."""
 NIGHT = 90.0
 """Degrees; from it on there is no sun."""
 COSINE_FLOOR = float(np.cos(np.radians(88.0)))

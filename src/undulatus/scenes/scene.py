@@ -32,10 +32,7 @@ Array = npt.NDArray[Any]
 
 REFLECTANCE, TEMPERATURE = "reflectance", "brightness temperature"
 UNITS = {REFLECTANCE: "%", TEMPERATURE: "K"}
-_SPELLINGS = {
-    "%": ("%", "percent", "per cent"),
-    "K": ("K", "kelvin", "Kelvin"),
-}
+_SPELLINGS = {"%": ("%", "percent", "per cent"), "K": ("K", "kelvin", "Kelvin")}
 _CONVERTIBLE = {
     "%": ("1", "", "fraction", "none"),
     "K": ("C", "degC", "°C", "celsius", "Celsius", "deg_C", "degree_Celsius", "degrees_Celsius"),
@@ -198,8 +195,7 @@ def _glimpse(scene: xr.Dataset, names: list[str]) -> dict[str, Array]:
     if "time" in scene.sizes:
         count = scene.sizes["time"]
         windows["time"] = np.linspace(0, count - 1, min(count, _ACQUISITIONS), dtype=int)
-    bare = scene[names].reset_coords()[names]
-    seen = bare.isel(windows, missing_dims="ignore").compute()
+    seen = scene[names].reset_coords()[names].isel(windows, missing_dims="ignore").compute()
     return {name: np.asarray(seen[name].values) for name in names}
 
 
@@ -221,8 +217,8 @@ def _sun_problems(scene: xr.Dataset, angle: Array | None) -> list[str]:
     problems = []
     if acquisition_time(scene) is None:
         problems.append(
-            "no time, so the sun cannot be placed: give the acquisitions a UTC time "
-            "(scene.assign_coords(time=...)), or add solar_zenith_angle in degrees."
+            "no time, so the sun cannot be placed: give the acquisitions a time in UTC, without a "
+            "zone (scene.assign_coords(time=...)), or add solar_zenith_angle in degrees."
         )
     if _lonlats(scene) is None:
         problems.append(
@@ -257,7 +253,8 @@ def _in_chunks(array: xr.DataArray, chunks: Mapping[Any, tuple[int, ...]]) -> xr
 def acquisition_time(scene: xr.Dataset) -> xr.DataArray | None:
     """Return when each acquisition, or each scan line, was taken (UTC), or None."""
     for name in ("acq_time", "time"):
-        if name in scene.variables and scene[name].dtype.kind == "M":
+        # Not pandas' times with a zone, which no chunk can hold.
+        if name in scene.variables and isinstance(scene[name].dtype, np.dtypes.DateTime64DType):
             return scene[name]
     if scene.sizes.get("time", 1) > 1:  # one start_time cannot stand for many
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -97,7 +98,10 @@ def write_dataset(
         _threads_that_end(),
     ):
         if path.suffix == ".zarr":
-            _evenly(writable).to_zarr(unfinished, consolidated=False)
+            with warnings.catch_warnings():
+                # Readers expect consolidated metadata, though Zarr 3 has yet to agree on them.
+                warnings.filterwarnings("ignore", "Consolidated metadata")
+                _evenly(writable).to_zarr(unfinished, consolidated=True)
         elif path.suffix in (".nc", ".nc4"):
             deflated = {
                 name: {"zlib": True, "complevel": 1} | array.encoding

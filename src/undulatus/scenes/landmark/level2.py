@@ -2,8 +2,8 @@
 
 It follows the tests of Derrien & Le Gléau (2005): a pixel is cloudy if it is colder at 10.8 µm
 than a forecast of the clear surface, brighter than the surface's climatology, or shows the
-split-window difference of thin ice or, over the sea at night, the low emissivity of droplets at
-3.9 µm.
+split-window difference of thin ice or, over the sea at night, a lower temperature at 3.9 than at
+10.8 µm. That last test rarely fires here: the twin's droplets emit at 3.9 µm as black bodies do.
 Its faults are those of its knowledge, not coins tossed:
 
 - the forecast of the skin's temperature errs by 2.5 K over land by day and 4 K at night
