@@ -7,7 +7,7 @@ name              formula                                     units    night
 ``R2``            reflectance at 0.8 µm                       %
 ``R3``            reflectance at 1.6 µm                       %
 ``R4``            reflectance at 3.9 µm, thermal part taken   %
-                  away (:func:`~undulatus.scenes.planck.reflectance_39`)
+                  away
 ``BT7``           brightness temperature at 8.7 µm            K        yes
 ``BT9``           brightness temperature at 10.8 µm           K        yes
 ``BT10``          brightness temperature at 12.0 µm           K        yes
@@ -22,6 +22,7 @@ name              formula                                     units    night
 ``BT9_std3``      standard deviation of BT9 in 3 x 3 pixels   K        yes
 ================  ==========================================  =======  ======
 
+``R4`` is :func:`undulatus.scenes.planck.reflectance_39`.
 A window takes the pixels that are there: at the image's edge and beside missing pixels it is
 smaller. A missing pixel itself stays missing. Denominators of ratios are at least 0.1 %.
 """
