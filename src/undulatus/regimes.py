@@ -87,12 +87,12 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
     Examples
     --------
     >>> import numpy as np, pandas as pd
-    >>> from undulatus import RFFGPC
+    >>> from sklearn.linear_model import LogisticRegression
     >>> rng = np.random.default_rng(0)
     >>> table = pd.DataFrame({"R1": rng.normal(size=400), "angle": rng.uniform(0, 90, 400)})
     >>> cloudy = (table["R1"] > 0) ^ (table["angle"] > 45)
     >>> model = RegimeClassifier(
-    ...     RFFGPC(20, random_state=0),
+    ...     LogisticRegression(),
     ...     regimes=(Regime("day", 0.0, 45.0), Regime("dusk", 45.0, 90.0)),
     ...     by="angle",
     ... ).fit(table, cloudy)
