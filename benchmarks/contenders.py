@@ -92,6 +92,7 @@ def _rfflearn(X: np.ndarray, y: np.ndarray, effort: float) -> Any:
 
 CONTENDERS: dict[str, Fit] = {
     "VFF-GPC D=50": _ours(VFFGPC, 50),
+    "VFF-GPC D=75": _ours(VFFGPC, 75),
     "VFF-GPC D=100": _ours(VFFGPC, 100),
     "VFF-GPC D=200": _ours(VFFGPC, 200),
     "RFF-GPC D=200": _ours(RFFGPC, 200),

@@ -115,7 +115,7 @@ def kernel_lines(found: dict[str, Any]) -> list[str]:
     ]
     duel = kernels["rff_against_sampler"]
     lines.append(
-        "- Covertype, n = 300,000: "
+        f"- Covertype, n = {kernels['hot_pass']['rows']:,}: "
         + "; ".join(
             f"{name}: fit {x['fit_seconds']:.1f} s, NLL {x['nll']:.4f}" for name, x in duel.items()
         )
