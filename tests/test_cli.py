@@ -198,6 +198,16 @@ def clouds_model(year):
     return path
 
 
+def test_a_few_spectra_are_made_and_written(runner, tmp_path):
+    path = tmp_path / "iasi.zarr"
+    result = runner.invoke(main, ["twin", "sounder", "--samples", "20", "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert f"20 spectra: {path.resolve()}" in result.stdout
+    with xr.open_zarr(path) as written:
+        assert dict(written.sizes) == {"sample": 20, "channel": 8461}
+        assert "Synthetic" in written.attrs["title"]
+
+
 def test_another_seed_is_another_year(runner, year, tmp_path):
     other = tmp_path / "other.zarr"
     runner.invoke(main, ["twin", "landmarks", "--days", "2", "--seed", "5", "-o", str(other)])

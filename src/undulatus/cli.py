@@ -98,6 +98,20 @@ def landmarks(days: int, seed: int, output: Path) -> None:
     click.echo(f"{scene.sizes['time']:,} acquisitions: {output.resolve()}")
 
 
+@twin.command()
+@click.option("--samples", type=click.IntRange(1), default=24_923, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("-o", "--output", type=NEW, required=True, help="A new .zarr folder or .nc file.")
+def sounder(samples: int, seed: int, output: Path) -> None:
+    """Make IASI-like spectra of 8,461 channels, clear and cloudy, over every kind of surface."""
+    from undulatus.scenes import synthetic_sounder
+    from undulatus.scenes.stores import write_dataset
+
+    with _progress("making spectra") as track:
+        write_dataset(synthetic_sounder(samples, seed=seed), output, progress=track)
+    click.echo(f"{samples:,} spectra: {output.resolve()}")
+
+
 @main.command()
 @click.argument("scene", type=ANY)
 @click.option("-o", "--output", type=NEW, required=True, help="The model file to write.")

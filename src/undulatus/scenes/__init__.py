@@ -1,16 +1,22 @@
 """The Earth: scenes of named bands in xarray, from satellites or synthetic; no model in sight."""
 
-from undulatus.scenes import features, illumination, masks, pixels, scene, seviri
+from undulatus.scenes import features, illumination, masks, pixels, scene, seviri, spectra
 from undulatus.scenes.scene import check_scene
+from undulatus.scenes.spectra import check_spectra, open_spectra
 from undulatus.scenes.synthetic_landmark import synthetic_landmark
+from undulatus.scenes.synthetic_sounder import synthetic_sounder
 
 __all__ = [
     "check_scene",
+    "check_spectra",
     "features",
     "illumination",
     "masks",
+    "open_spectra",
     "pixels",
     "scene",
     "seviri",
+    "spectra",
     "synthetic_landmark",
+    "synthetic_sounder",
 ]

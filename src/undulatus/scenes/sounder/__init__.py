@@ -1,0 +1,1 @@
+"""The parts of the synthetic sounder: from its strata to its instrument."""

@@ -1,0 +1,497 @@
+"""The contract of spectra: what is in order passes, what is not is named with its remedy."""
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose, assert_array_equal
+
+from undulatus.errors import SceneError
+from undulatus.scenes.blackbody import blackbody_radiance, radiance_slope
+from undulatus.scenes.radiance_units import radiance_factor
+from undulatus.scenes.spectra import (
+    CHANNELS,
+    CODES,
+    RADIANCE_UNITS,
+    WAVENUMBERS,
+    check_spectra,
+    measurement,
+    open_spectra,
+)
+from undulatus.scenes.stores import write_dataset
+
+SAMPLES = 6
+DIMS = ("sample", "channel")
+RADIANCES = blackbody_radiance(WAVENUMBERS, np.linspace(240.0, 300.0, SAMPLES)[:, None])
+RADIANCES = RADIANCES.astype(np.float32)
+NOISE = (0.2 * radiance_slope(WAVENUMBERS, np.array(280.0))).astype(np.float32)
+
+
+def spectra(**changed):
+    """Spectra in order, but for what is changed: variables and coordinates by name."""
+    variables = {
+        "radiance": (DIMS, RADIANCES.copy(), {"units": RADIANCE_UNITS}),
+        "noise": ("channel", NOISE.copy(), {"units": RADIANCE_UNITS}),
+        "cloud_class": ("sample", np.array([0, 1, 2, 3, 0, 255], np.uint8)),
+        "surface_type": ("sample", np.array([1, 18, 17, 17, 16, 2], np.uint8)),
+        "climate_zone": ("sample", np.array([1, 5, 3, 3, 2, 1], np.uint8)),
+        "season": ("sample", np.array([1, 2, 3, 4, 4, 1], np.uint8)),
+        "day": ("sample", np.array([True, False, True, True, False, False])),
+    }
+    coords = {"wavenumber": ("channel", WAVENUMBERS.copy(), {"units": "cm-1"})}
+    coords |= {name: changed.pop(name) for name in set(coords) & set(changed)}
+    kept = {name: value for name, value in (variables | changed).items() if value is not None}
+    return xr.Dataset(kept, {name: value for name, value in coords.items() if value is not None})
+
+
+def in_kelvin(values, units="K"):
+    return spectra(radiance=None, brightness_temperature=(DIMS, values, {"units": units}))
+
+
+def scores(count=300):
+    values = np.random.default_rng(0).normal(size=(SAMPLES, count))
+    return xr.Dataset({"scores": (("sample", "component"), values)})
+
+
+# What is in order
+
+
+def test_spectra_in_order_come_back_as_they_were():
+    given = spectra()
+    checked = check_spectra(given)
+    assert checked["radiance"].dims == DIMS
+    assert checked["radiance"].dtype == np.float32
+    assert_array_equal(checked["radiance"], given["radiance"])
+    assert_array_equal(checked["noise"], given["noise"])
+    assert_array_equal(checked["wavenumber"], WAVENUMBERS)
+    assert measurement(checked) == "radiance"
+    xr.testing.assert_identical(given, spectra())
+
+
+def test_spectra_in_order_stay_so_when_checked_again():
+    once = check_spectra(spectra())
+    xr.testing.assert_identical(check_spectra(once), once)
+
+
+@pytest.mark.parametrize(
+    "disorder",
+    {
+        "transposed": lambda s: s.transpose(),
+        "the other way round": lambda s: s.isel(channel=slice(None, None, -1)),
+        "shuffled": lambda s: s.isel(channel=np.random.default_rng(0).permutation(CHANNELS)),
+        "in double precision": lambda s: s.astype({"radiance": float}),
+        "wavenumbers in single precision": lambda s: s.assign_coords(
+            wavenumber=s["wavenumber"].astype(np.float32)
+        ),
+        "with channels past the end": lambda s: s.pad(channel=(0, 239)).assign_coords(
+            wavenumber=("channel", 645.0 + 0.25 * np.arange(CHANNELS + 239))
+        ),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_channels_are_put_in_order(disorder):
+    given = spectra(noise=None, cloud_class=None, surface_type=None, climate_zone=None)
+    given = given.drop_vars(["season", "day"])
+    checked = check_spectra(disorder[1](given))
+    assert checked["radiance"].dims == DIMS
+    assert_array_equal(checked["radiance"], RADIANCES)
+    assert_array_equal(checked["wavenumber"], WAVENUMBERS)
+
+
+UNITS = {
+    "mW m-2 sr-1 (cm-1)-1": 1.0,
+    "mW m^-2 sr^-1 (cm^-1)^-1": 1.0,
+    "mW m⁻² sr⁻¹ (cm⁻¹)⁻¹": 1.0,
+    "mW.m-2.sr-1.(cm-1)-1": 1.0,
+    "mW m-2 sr-1 cm": 1.0,
+    "mW/m2/sr/cm-1": 1.0,
+    "mW/m^2/sr/(cm^-1)": 1.0,
+    "mW/(m2 sr cm-1)": 1.0,
+    "mW/(m^2.sr.cm^-1)": 1.0,
+    "mW/(m2 sr (cm-1))": 1.0,
+    "W m-2 sr-1 (cm-1)-1": 1e3,
+    "W/(m2 sr cm-1)": 1e3,
+    "W m-2 sr-1 (m-1)-1": 1e5,
+    "W m-2 sr-1 m": 1e5,
+    "W/m2/sr/(m-1)": 1e5,
+    "W/m2/sr/m-1": 1e5,
+    "W/m^2.sr.m^-1": 1e5,
+    "W/(m2 sr m-1)": 1e5,
+    "W m-1 sr-1": 1e5,
+}
+
+
+@pytest.mark.parametrize("units", UNITS)
+def test_radiances_in_units_that_are_clear_are_converted(units):
+    factor = UNITS[units]
+    given = spectra(
+        radiance=(DIMS, RADIANCES / factor, {"units": units}),
+        noise=("channel", NOISE / factor, {"units": units}),
+    )
+    checked = check_spectra(given)
+    assert checked["radiance"].attrs["units"] == RADIANCE_UNITS
+    # One division and one product in single precision.
+    assert_allclose(checked["radiance"], RADIANCES, rtol=3e-7)
+    assert_allclose(checked["noise"], NOISE, rtol=3e-7)
+
+
+@pytest.mark.parametrize(
+    "units", ["mW m-2 sr-1 cm-1", "W m-2 sr-1 um-1", "mW", "MW m-2 sr-1 (cm-1)-1", "1", "counts"]
+)
+def test_units_that_are_not_clear_are_refused_by_name(units):
+    assert radiance_factor(units) is None
+    with pytest.raises(SceneError, match=r"radiance is in .*where mW m-2 sr-1") as error:
+        check_spectra(spectra(radiance=(DIMS, RADIANCES, {"units": units})))
+    assert repr(units) in str(error.value)
+    assert "undulatus.scenes.radiance_units" in str(error.value)
+
+
+def test_brightness_temperatures_may_stand_for_radiances():
+    checked = check_spectra(in_kelvin(np.full((SAMPLES, CHANNELS), 280.0)))
+    assert measurement(checked) == "brightness_temperature"
+    assert checked["brightness_temperature"].dtype == np.float32
+
+
+def test_scores_need_no_channels():
+    checked = check_spectra(scores().transpose())
+    assert measurement(checked) == "scores"
+    assert checked["scores"].dims == ("sample", "component")
+    assert checked["scores"].dtype == np.float32
+
+
+@pytest.mark.parametrize("missing", [slice(2, 4), slice(None)])
+def test_missing_spectra_are_none_of_the_contracts_business(missing):
+    values = RADIANCES.copy()
+    values[missing] = np.nan
+    values[0, 5] = np.inf
+    checked = check_spectra(spectra(radiance=(DIMS, values, {"units": RADIANCE_UNITS})))
+    assert np.isnan(checked["radiance"].values[missing]).all()
+    assert np.isnan(checked["radiance"].values[0, 5])
+
+
+def test_cloudy_follows_from_the_class_and_missing_stays_missing():
+    assert check_spectra(spectra())["cloudy"].values.tolist() == [0, 1, 1, 1, 0, 255]
+    own = ("sample", np.array([1, 1, 0, 0, 1, 255], np.uint8))
+    assert check_spectra(spectra(cloudy=own))["cloudy"].values.tolist() == [1, 1, 0, 0, 1, 255]
+
+
+def test_codes_that_a_file_made_floats_of_become_codes_again():
+    given = spectra(cloud_class=("sample", np.array([0, 1, 2, 3, 0, np.nan])))
+    checked = check_spectra(given)
+    assert checked["cloud_class"].dtype == np.uint8
+    assert checked["cloud_class"].values.tolist() == [0, 1, 2, 3, 0, 255]
+    assert checked["day"].values.tolist() == [1, 0, 1, 1, 0, 0]
+
+
+def test_what_is_lazy_stays_so_and_only_spectra_in_the_middle_are_looked_at():
+    looked = []
+
+    def make(block, block_info=None):
+        if block_info:
+            looked.append(block_info[0]["chunk-location"][0])
+        return block
+
+    values = da.from_array(np.tile(RADIANCES, (200, 1)), chunks=(100, CHANNELS))
+    values = values.map_blocks(make, meta=np.empty((0, 0), np.float32))
+    given = xr.Dataset(
+        {"radiance": (DIMS, values, {"units": RADIANCE_UNITS})},
+        {"wavenumber": ("channel", WAVENUMBERS)},
+    )
+    checked = check_spectra(given)
+    assert isinstance(checked["radiance"].data, da.Array)
+    assert set(looked) == {5, 6}
+
+
+# Every single defect
+
+
+def with_wavenumber(values):
+    return spectra(wavenumber=("channel", values))
+
+
+DEFECTS = {
+    "not a dataset": (
+        lambda: spectra()["radiance"],
+        ["a DataArray was given", 'array.to_dataset(name="radiance")'],
+    ),
+    "no measurement": (
+        lambda: spectra(radiance=None),
+        ["missing: radiance, brightness_temperature or scores. Found: noise", "spectra.rename"],
+    ),
+    "two measurements": (
+        lambda: spectra(
+            brightness_temperature=(DIMS, np.full(RADIANCES.shape, 280.0), {"units": "K"})
+        ),
+        ["radiance and brightness_temperature are there, where one is due", "spectra.drop_vars"],
+    ),
+    "other dims": (
+        lambda: spectra().rename_dims(sample="pixel"),
+        ["radiance has dims ('pixel', 'channel'), where (sample, channel)", "rename_dims"],
+    ),
+    "wavenumber as a dim": (
+        lambda: xr.Dataset(
+            {"radiance": (("sample", "wavenumber"), RADIANCES, {"units": RADIANCE_UNITS})},
+            {"wavenumber": WAVENUMBERS},
+        ),
+        ['spectra.swap_dims(wavenumber="channel")'],
+    ),
+    "dims exchanged": (
+        lambda: xr.Dataset(
+            {"radiance": (DIMS, RADIANCES.T, {"units": RADIANCE_UNITS})},
+        ),
+        ["8461 samples and 6 channels: the names of its dims are exchanged", "rename("],
+    ),
+    "no samples": (
+        lambda: spectra().isel(sample=slice(0)),
+        ["radiance has no samples", "choose others"],
+    ),
+    "no wavenumber": (
+        lambda: spectra(wavenumber=None),
+        [
+            "no wavenumber, so the 8461 channels are not known (645 to 2760 per cm by 0.25",
+            'assign_coords(wavenumber=("channel", undulatus.scenes.spectra.WAVENUMBERS))',
+        ],
+    ),
+    "no wavenumber of too few channels": (
+        lambda: spectra(wavenumber=None).isel(channel=slice(500)),
+        ["so the 500 channels are not known", "give the channels theirs"],
+    ),
+    "wavenumbers of every sample": (
+        lambda: spectra(wavenumber=(DIMS, np.tile(WAVENUMBERS, (SAMPLES, 1)))),
+        ["wavenumber has dims ('sample', 'channel')", "one number a channel is due"],
+    ),
+    "wavenumbers in words": (
+        lambda: with_wavenumber(WAVENUMBERS.astype(str)),
+        ["where one number a channel is due"],
+    ),
+    "wavenumbers that are missing": (
+        lambda: with_wavenumber(np.r_[WAVENUMBERS[:-2], np.nan, np.inf]),
+        ["wavenumber is not finite in 2 channels", "spectra.isel(channel=np.isfinite("],
+    ),
+    "wavenumbers of nought": (
+        lambda: with_wavenumber(np.zeros(CHANNELS)),
+        ["wavenumber runs from 0 to 0", "resample the spectra"],
+    ),
+    "per metre": (
+        lambda: with_wavenumber(WAVENUMBERS * 100.0),
+        ["wavenumber runs from 64500 to 276000", "is per metre", "divide it by 100"],
+    ),
+    "wavelengths in µm": (
+        lambda: with_wavenumber(1e4 / WAVENUMBERS),
+        ["wavenumber runs from 3.62319 to 15.5039", "wavelengths in µm", "10000 / wavelength"],
+    ),
+    "wavelengths in nm": (
+        lambda: with_wavenumber(1e7 / WAVENUMBERS),
+        ["wavelengths in nm", "10000000 / wavelength"],
+    ),
+    "shifted by a channel": (
+        lambda: with_wavenumber(WAVENUMBERS + 0.25),
+        ["all are shifted by +0.25", "0.25 (k + 2579) per cm", "subtract the shift"],
+    ),
+    "shifted by half a channel": (
+        lambda: with_wavenumber(WAVENUMBERS - 0.125),
+        ["all are shifted by -0.125", "resample the spectra"],
+    ),
+    "one range missing": (
+        lambda: spectra().isel(channel=np.r_[0:220, 620:CHANNELS]),
+        ["missing: 400 of 8461 channels, at 700.00-799.75 per cm", "Use whole spectra"],
+    ),
+    "many ranges missing": (
+        lambda: spectra().isel(channel=slice(None, None, 2)),
+        [
+            "missing: 4230 of 8461 channels, at 645.25-645.25, 645.75-645.75, 646.25-646.25 and "
+            "4227 more ranges per cm"
+        ],
+    ),
+    "channels twice": (
+        lambda: spectra().isel(channel=[*range(CHANNELS), 0, 1]),
+        ["wavenumber has 2 channels twice", "keep one of each"],
+    ),
+    "another instrument": (
+        lambda: with_wavenumber(np.linspace(649.62, 2665.11, CHANNELS)),
+        ["wavenumber runs from 649.62 to 2665.11"],
+    ),
+    "no units": (
+        lambda: spectra(radiance=(DIMS, RADIANCES)),
+        ["radiance has no units", 'attrs["units"] = "mW m-2 sr-1 (cm-1)-1"'],
+    ),
+    "radiances that are watts": (
+        lambda: spectra(radiance=(DIMS, RADIANCES / 1e5, {"units": RADIANCE_UNITS})),
+        ["but its values lie around 0.000", "they look like W m-2 sr-1 (m-1)-1", "Convert them"],
+    ),
+    "radiances called SI that are not": (
+        lambda: spectra(radiance=(DIMS, RADIANCES, {"units": "W m-2 sr-1 (m-1)-1"})),
+        ["radiance says W m-2 sr-1 (m-1)-1", "converted once already"],
+    ),
+    "radiances below nought": (
+        lambda: spectra(radiance=(DIMS, -RADIANCES, {"units": RADIANCE_UNITS})),
+        ["none is above nought", "Was a mean subtracted"],
+    ),
+    "counts": (
+        lambda: spectra(radiance=(DIMS, RADIANCES * 1e7, {"units": RADIANCE_UNITS})),
+        ["no radiance of the Earth is such", "Calibrate them"],
+    ),
+    "Celsius called kelvin": (
+        lambda: in_kelvin(np.full(RADIANCES.shape, 12.0)),
+        ["says K, but its values lie around 12", "look like degrees Celsius. Add 273.15"],
+    ),
+    "Celsius": (
+        lambda: in_kelvin(np.full(RADIANCES.shape, 12.0), "degC"),
+        ["brightness_temperature is in 'degC', where K is due: add 273.15"],
+    ),
+    "radiances called temperatures": (
+        lambda: in_kelvin(np.full(RADIANCES.shape, 1e5)),
+        ["they are not kelvin. Are they radiances?"],
+    ),
+    "noise of every sample": (
+        lambda: spectra(noise=(DIMS, np.tile(NOISE, (SAMPLES, 1)), {"units": RADIANCE_UNITS})),
+        ["noise has dims ('sample', 'channel'), where (channel) is due"],
+    ),
+    "noise without units": (lambda: spectra(noise=("channel", NOISE)), ["noise has no units"]),
+    "noise in kelvin": (
+        lambda: spectra(noise=("channel", NOISE, {"units": "K"})),
+        ["noise is in 'K'", "undulatus.scenes.blackbody.radiance_slope"],
+    ),
+    "noise of nought": (
+        lambda: spectra(noise=("channel", 0 * NOISE, {"units": RADIANCE_UNITS})),
+        ["noise has values that are not above nought"],
+    ),
+    "scores of one band": (
+        lambda: scores(90),
+        ["scores has 90 components, where 300 are due (90 + 120 + 90", "spectra.isel(component="],
+    ),
+    "scores with other dims": (
+        lambda: scores().rename_dims(component="pc"),
+        ["scores has dims ('sample', 'pc'), where (sample, component) is due"],
+    ),
+    "codes of every channel": (
+        lambda: spectra(day=("channel", np.zeros(CHANNELS, np.uint8))),
+        ["day has dims ('channel',), where (sample) is due"],
+    ),
+    "codes in words": (
+        lambda: spectra(season=("sample", np.array(list("abcdef")))),
+        ["season is of type <U1, where 1 to 4 are due: code it"],
+    ),
+    **{
+        f"a wrong {name}": (
+            lambda name=name: spectra(**{name: ("sample", np.full(SAMPLES, 99))}),
+            [f"{name} has values such as 99, where", "255 for missing: recode it"],
+        )
+        for name in CODES
+    },
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_is_named_with_its_remedy(defect):
+    make, phrases = DEFECTS[defect]
+    with pytest.raises(SceneError) as error:
+        check_spectra(make())
+    for phrase in phrases:
+        assert phrase in str(error.value)
+
+
+def test_all_defects_are_listed_at_once():
+    given = spectra(
+        radiance=(DIMS, RADIANCES),
+        wavenumber=("channel", WAVENUMBERS * 100.0),
+        noise=("channel", NOISE, {"units": "K"}),
+        season=("sample", np.full(SAMPLES, 7)),
+    )
+    with pytest.raises(SceneError) as error:
+        check_spectra(given)
+    listed = str(error.value).splitlines()
+    assert listed[0] == "The spectra cannot be used:"
+    assert [line.split()[1] for line in listed[1:]] == [
+        "radiance",
+        "wavenumber",
+        "noise",
+        "season",
+    ]
+
+
+REMEDIES = {
+    "wavenumber as a dim": lambda s: s.swap_dims(wavenumber="channel"),
+    "dims exchanged": lambda s: s.rename(sample="channel", channel="sample").assign_coords(
+        wavenumber=("channel", WAVENUMBERS)
+    ),
+    "no wavenumber": lambda s: s.assign_coords(wavenumber=("channel", WAVENUMBERS)),
+    "per metre": lambda s: s.assign_coords(wavenumber=s["wavenumber"] / 100.0),
+    "wavelengths in µm": lambda s: s.assign_coords(wavenumber=1e4 / s["wavenumber"]),
+    "two measurements": lambda s: s.drop_vars("brightness_temperature"),
+    "channels twice": lambda s: (
+        s.swap_dims(channel="wavenumber")
+        .drop_duplicates("wavenumber")
+        .swap_dims(wavenumber="channel")
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", REMEDIES)
+def test_the_remedy_mends_the_defect(defect):
+    mended = REMEDIES[defect](DEFECTS[defect][0]())
+    assert_array_equal(check_spectra(mended)["radiance"], RADIANCES)
+
+
+# Files
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
+def test_what_was_written_is_opened_lazily_and_in_order(tmp_path, suffix):
+    given = check_spectra(spectra())
+    write_dataset(given, tmp_path / f"spectra{suffix}")
+    with open_spectra(tmp_path / f"spectra{suffix}") as found:
+        assert isinstance(found["radiance"].data, da.Array)
+        checked = check_spectra(found)
+        for name in ("radiance", "noise", "cloud_class", "cloudy", "wavenumber"):
+            assert_array_equal(checked[name], given[name])
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
+def test_several_files_are_put_together_sample_by_sample(tmp_path, suffix):
+    given = check_spectra(spectra())
+    parts = [slice(0, 2), slice(2, 5), slice(5, 6)]
+    paths = [tmp_path / f"part{i}{suffix}" for i in range(3)]
+    for path, part in zip(paths, parts, strict=True):
+        write_dataset(given.isel(sample=part), path)
+    with open_spectra(paths) as found:
+        assert found["radiance"].chunksizes["sample"] == (2, 3, 1)
+        assert found["noise"].dims == ("channel",)
+        assert_array_equal(check_spectra(found)["radiance"], RADIANCES)
+        assert_array_equal(found["surface_type"], given["surface_type"])
+
+
+def test_files_with_other_channels_do_not_fit_together(tmp_path):
+    write_dataset(spectra(), tmp_path / "a.nc")
+    write_dataset(with_wavenumber(WAVENUMBERS * 100.0), tmp_path / "b.nc")
+    with pytest.raises(SceneError, match=r"a\.nc, b\.nc do not fit together: .*wavenumber"):
+        open_spectra([tmp_path / "a.nc", tmp_path / "b.nc"])
+
+
+def test_a_file_without_chunks_is_read_512_spectra_at_a_time(tmp_path):
+    many = xr.Dataset({"scores": (("sample", "component"), np.zeros((1300, 300), np.float32))})
+    many.to_netcdf(tmp_path / "scores.nc", encoding={"scores": {"contiguous": True}})
+    with open_spectra(tmp_path / "scores.nc") as found:
+        assert found["scores"].chunks == ((512, 512, 276), (300,))
+
+
+UNREADABLE = {
+    "nothing": ("spectra.nc", lambda path: None, "does not exist"),
+    "a text named .nc": ("spectra.nc", lambda path: path.write_text("hello"), "cannot be read"),
+    "an empty .zarr": ("spectra.zarr", lambda path: path.mkdir(), "cannot be read"),
+    "another name": ("spectra.txt", lambda path: path.touch(), "tells no format"),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_cannot_be_read_is_an_error_that_names_it(tmp_path, what):
+    name, make, said = UNREADABLE[what]
+    make(tmp_path / name)
+    with pytest.raises(SceneError, match=said) as error:
+        open_spectra(str(tmp_path / name))
+    assert str(tmp_path / name) in str(error.value)
+
+
+def test_no_file_at_all_is_said_so():
+    with pytest.raises(SceneError, match="No file was given"):
+        open_spectra([])
