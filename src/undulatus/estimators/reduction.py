@@ -151,7 +151,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
 
 def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
-    """Return the largest eigenvalues of a lower triangle, falling, and their vectors (d, count)."""
+    """Return the largest eigenvalues of a lower triangle, and their vectors (d, count)."""
     d = len(covariance)
     if count >= d // 2 or d < 200:
         full = np.tril(covariance).astype(np.float64)
