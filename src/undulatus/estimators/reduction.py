@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg.blas import ssymv, ssyrk
+from scipy.linalg.blas import dsymv, dsyrk
 from scipy.sparse.linalg import LinearOperator, eigsh
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval
@@ -26,10 +26,11 @@ BLOCK_ROWS = 512
 class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Principal components of rows divided by their noise, from one pass over the data.
 
-    The covariance of :math:`(x - \bar x) / \sigma` is summed block by block in single
-    precision about a row near the mean, and its leading eigenvectors are found by Lanczos'
-    method: the components are those of a full decomposition, and memory is that of the
-    covariance (286 MB for 8,461 channels) however many rows there are.
+    The covariance of :math:`(x - \bar x) / \sigma` is summed block by block about a row near
+    the mean, and its leading eigenvectors are found by Lanczos' method: the components are
+    those of a full decomposition, and memory is that of the covariance (573 MB for 8,461
+    channels) however many rows there are. It is summed in double precision: the first
+    component of spectra has a million times the variance of the last ones worth keeping.
 
     Parameters
     ----------
@@ -69,8 +70,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # Scores are single whatever the rows are: they carry the noise of the instrument.
-        tags.transformer_tags.preserves_dtype = ["float32"]
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -96,19 +96,20 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self
 
     def transform(self, X: Any) -> Array:
-        """Return the components of rows, (n, n_components) float32."""
+        """Return the components of rows, (n, n_components); single of single precision rows."""
         check_is_fitted(self, "components_")
         with as_input_errors():
             rows = validate_rows(self, X, reset=False)
         columns = column_namer(self)
-        mean = self.mean_.astype(np.float32)
-        weights = np.ascontiguousarray((self.components_ / self.noise_).T, dtype=np.float32)
-        scores = np.empty((rows.shape[0], self.n_components_), np.float32)
+        dtype = np.dtype(np.float32 if rows.dtype == np.float32 else np.float64)
+        mean = self.mean_.astype(dtype)
+        weights = np.ascontiguousarray((self.components_ / self.noise_).T, dtype=dtype)
+        scores = np.empty((rows.shape[0], self.n_components_), dtype)
 
         def part(block: slice) -> None:
             raw = np.asarray(rows[block])
             require_finite(raw, columns, block.start)
-            scores[block] = (raw.astype(np.float32) - mean) @ weights
+            scores[block] = (raw.astype(dtype) - mean) @ weights
 
         for _ in map_blocks(part, rows.shape[0], BLOCK_ROWS, count_threads(self.n_jobs)):
             pass
@@ -130,7 +131,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Return the lower triangle of the covariance in units of the noise, and the mean."""
         n, d = rows.shape
         columns = column_namer(self)
-        covariance = np.zeros((d, d), np.float32, order="F")
+        covariance = np.zeros((d, d), order="F")
         total = np.zeros(d)
         shift = None
         for first in range(0, n, BLOCK_ROWS):
@@ -139,12 +140,12 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             if shift is None:
                 # Sums of squares about a place near the mean keep their digits.
                 shift = raw.mean(axis=0, dtype=np.float64)
-            x = np.asfortranarray((raw - shift) / self.noise_, dtype=np.float32)
-            total += x.sum(axis=0, dtype=np.float64)
-            covariance = ssyrk(1.0, x, beta=1.0, c=covariance, trans=1, lower=1, overwrite_c=1)
+            x = np.asfortranarray((raw - shift) / self.noise_)
+            total += x.sum(axis=0)
+            covariance = dsyrk(1.0, x, beta=1.0, c=covariance, trans=1, lower=1, overwrite_c=1)
         away = total / n
         for column in range(d):
-            covariance[column:, column] -= np.float32(n) * (away[column:] * away[column])
+            covariance[column:, column] -= n * away[column:] * away[column]
         covariance /= max(n - 1, 1)
         assert shift is not None
         return covariance, shift + away * self.noise_
@@ -154,18 +155,18 @@ def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
     """Return the largest eigenvalues of a lower triangle, and their vectors (d, count)."""
     d = len(covariance)
     if count >= d // 2 or d < 200:
-        full = np.tril(covariance).astype(np.float64)
+        full = np.tril(covariance)
         full += np.tril(full, -1).T
         values, vectors = np.linalg.eigh(full)
     else:
         product = LinearOperator(
             (d, d),
-            matvec=lambda x: ssymv(1.0, covariance, x.astype(np.float32), lower=1),
+            matvec=lambda x: dsymv(1.0, covariance, x, lower=1),
             dtype=np.float64,
         )
-        # A start that is the same each time; single precision holds seven digits.
+        # A start that is the same each time.
         start = np.random.default_rng(0).standard_normal(d)
-        values, vectors = eigsh(product, count, which="LA", v0=start, tol=1e-6)
+        values, vectors = eigsh(product, count, which="LA", v0=start)
     order = np.argsort(values)[::-1][:count]
     vectors = vectors[:, order]
     # Vectors are known but for their sign: the largest entry is made positive.
