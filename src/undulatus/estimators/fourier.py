@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from undulatus.estimators.checkpoint import Checkpoint, State, fingerprint
+from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.classifier import BinaryGaussianProcess
 from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.rows import column_namer
@@ -156,8 +156,7 @@ class FourierGPC(BinaryGaussianProcess):
         with single_threaded_blas(), recycling():
             start = begin(self, pixels, training, earlier, rng, stochastic)
             line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
-            climb = self._fit_stochastic if stochastic else self._fit_batch
-            fit = climb(pixels, training, start, rng, line)
+            fit = self._climb(pixels, training, start, rng, line, stochastic)
             line.close()
         self._keep(fit, pixels, start, stochastic)
         return self
@@ -172,60 +171,39 @@ class FourierGPC(BinaryGaussianProcess):
             return self.solver != "batch"
         return bool(self.early_stopping)
 
-    def _fit_batch(
+    def _climb(
         self,
         pixels: Pixels,
         training: Training,
         start: Start,
         rng: np.random.Generator,
         line: ProgressLine,
+        stochastic: bool,
     ) -> Fit:
-        checkpoint = self._open_checkpoint(training, BatchState)
+        checkpoint = self._open_checkpoint(training, Walk if stochastic else BatchState)
 
-        def report(state: BatchState) -> None:
+        def report(state: Walk | BatchState) -> None:
             if checkpoint is not None:
                 checkpoint.save(state)
-            line(state.n_iter, f"bound {state.bounds[-1]:.6g}")
+            line(state.n_iter, state.told)
 
-        return fit_batch(
-            pixels,
-            start,
-            learn_frequencies=self._learns_frequencies,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            early_stopping=self._stops_early(),
-            rng=rng,
-            resume=None if checkpoint is None else checkpoint.load(),
-            report=report,
-        )
-
-    def _fit_stochastic(
-        self,
-        pixels: Pixels,
-        training: Training,
-        start: Start,
-        rng: np.random.Generator,
-        line: ProgressLine,
-    ) -> Fit:
-        checkpoint = self._open_checkpoint(training, Walk)
-
-        def report(state: Walk) -> None:
-            if checkpoint is not None:
-                checkpoint.save(state)
-            line(state.n_iter, f"held-back NLL {state.losses[-1]:.4f}")
-
+        common: dict[str, Any] = {
+            "learn_frequencies": self._learns_frequencies,
+            "max_iter": self.max_iter,
+            "tol": self.tol,
+            "early_stopping": self._stops_early(),
+            "rng": rng,
+            "resume": None if checkpoint is None else checkpoint.load(),
+            "report": report,
+        }
+        if not stochastic:
+            return fit_batch(pixels, start, **common)
         return fit_stochastic(
             pixels,
             start,
-            learn_frequencies=self._learns_frequencies,
             batch_size=self.batch_size,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            early_stopping=self._stops_early(),
-            rng=rng,
-            resume=None if checkpoint is None else checkpoint.load(),
-            report=report,
             report_pass=lambda done, bound: line.note(f"exact pass {done}, bound {bound:.6g}"),
+            **common,
         )
 
     def _keep(self, fit: Fit, pixels: Pixels, start: Start, stochastic: bool) -> None:
@@ -253,7 +231,9 @@ class FourierGPC(BinaryGaussianProcess):
             return np.dtype(np.float64 if n_rows <= DOUBLE_ROWS else np.float32)
         return np.dtype(np.float64 if self.precision == "double" else np.float32)
 
-    def _open_checkpoint(self, training: Training, state: type[State]) -> Checkpoint[State] | None:
+    def _open_checkpoint(
+        self, training: Training, state: type[Walk | BatchState]
+    ) -> Checkpoint[Any] | None:
         if self.checkpoint is None:
             return None
         ignored = ("checkpoint", "n_jobs", "verbose", "max_iter", "variance_tolerance")

@@ -116,6 +116,11 @@ class Walk:
         """Outer iterations done."""
         return len(self.losses)
 
+    @property
+    def told(self) -> str:
+        """How far it has come, in words."""
+        return f"held-back NLL {self.losses[-1]:.4f}"
+
     def at_its_best(self) -> Walk:
         """Return the walk as it stood where the smoothed loss was least."""
         return replace(

@@ -151,6 +151,11 @@ class BatchState:
         return len(self.bounds)
 
     @property
+    def told(self) -> str:
+        """How far it has come, in words."""
+        return f"bound {self.bounds[-1]:.6g}"
+
+    @property
     def start(self) -> Start:
         """Where the ascent began."""
         return Start(self.unit_frequencies, self.lengthscale, self.signal_variance)
