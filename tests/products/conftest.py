@@ -2,7 +2,9 @@
 
 import warnings
 
+import numpy as np
 import pytest
+import xarray as xr
 
 from undulatus.products.landmarks import fit_scene
 from undulatus.scenes import synthetic_landmark
@@ -20,3 +22,22 @@ def model(days):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fit_scene(days, method="rff", n_frequencies=10, pixels=2000, seed=0)
+
+
+@pytest.fixture(scope="module")
+def scene(days):
+    """Five hours of a day, 21 acquisitions: night, dawn about 08:00, and day."""
+    return days.isel(time=slice(24, 45)).compute()
+
+
+@pytest.fixture(scope="module")
+def result(scene):
+    """A made-up map: the truth, not quite certain."""
+    probability = (0.1 + 0.8 * scene["cloud_truth"]).astype(np.float32)
+    return xr.Dataset(
+        {
+            "cloud_mask": scene["cloud_truth"],
+            "cloud_probability": probability,
+            "cloud_latent_variance": probability,
+        }
+    )

@@ -17,12 +17,6 @@ NIGHT, DAY = "2010-01-01T06:00", "2010-01-01T11:00"
 
 
 @pytest.fixture(scope="module")
-def scene(days):
-    """Five hours of a day, 21 acquisitions: night, dawn about 08:00, and day."""
-    return days.isel(time=slice(24, 45)).compute()
-
-
-@pytest.fixture(scope="module")
 def result(scene):
     """A made-up map: the truth, not quite certain, wrong in one row."""
     mask = scene["cloud_truth"].copy()

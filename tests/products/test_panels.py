@@ -26,12 +26,6 @@ NIGHT, DAY = 0, 18
 
 
 @pytest.fixture(scope="module")
-def scene(days):
-    """Five hours of a day, 21 acquisitions: night, dawn about 08:00, and day."""
-    return days.isel(time=slice(24, 45)).compute()
-
-
-@pytest.fixture(scope="module")
 def result(scene):
     """A made-up map: the truth with noise, in two regimes."""
     rng = np.random.default_rng(0)

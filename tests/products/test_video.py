@@ -20,25 +20,6 @@ from undulatus.products.views import pair
 NIGHT, DAY = 0, 20
 
 
-@pytest.fixture(scope="module")
-def scene(days):
-    """Five hours of a day, 21 acquisitions: night, dawn about 08:00, and day."""
-    return days.isel(time=slice(24, 45)).compute()
-
-
-@pytest.fixture(scope="module")
-def result(scene):
-    """A made-up map: the truth, not quite certain."""
-    probability = (0.1 + 0.8 * scene["cloud_truth"]).astype(np.float32)
-    return xr.Dataset(
-        {
-            "cloud_mask": scene["cloud_truth"],
-            "cloud_probability": probability,
-            "cloud_latent_variance": probability,
-        }
-    )
-
-
 def ffmpeg(*arguments):
     command = [imageio_ffmpeg.get_ffmpeg_exe(), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, check=False)

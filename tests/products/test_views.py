@@ -16,25 +16,6 @@ from undulatus.scenes.masks import encode
 
 
 @pytest.fixture(scope="module")
-def scene(days):
-    """Five hours of a day, 21 acquisitions: night, dawn about 09:00, and day."""
-    return days.isel(time=slice(24, 45)).compute()
-
-
-@pytest.fixture(scope="module")
-def result(scene):
-    """A made-up map: the truth, not quite certain."""
-    probability = (0.1 + 0.8 * scene["cloud_truth"]).astype(np.float32)
-    return xr.Dataset(
-        {
-            "cloud_mask": scene["cloud_truth"],
-            "cloud_probability": probability,
-            "cloud_latent_variance": probability,
-        }
-    )
-
-
-@pytest.fixture(scope="module")
 def view(scene, result):
     return pair(scene, result)
 
