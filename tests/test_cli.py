@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -295,3 +296,77 @@ def test_a_corrupt_scene_is_an_error_of_one_line(runner, clouds_model, tmp_path)
 @pytest.mark.parametrize("command", [["fit", "no.zarr", "-o", "m"], ["twin", "landmarks"]])
 def test_bad_usage_is_two(runner, command):
     assert runner.invoke(main, command).exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def spectra(tmp_path_factory):
+    path = tmp_path_factory.mktemp("spectra") / "iasi.zarr"
+    made = CliRunner().invoke(main, ["twin", "sounder", "--samples", "500", "-o", str(path)])
+    assert made.exit_code == 0, made.output
+    return path
+
+
+@pytest.fixture(scope="module")
+def sounder_model(spectra):
+    path = spectra.with_name("sounder.undulatus")
+    command = ["fit", str(spectra), "-o", str(path), "--components", "15", "--method", "rff"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert "cells of strata held out" in result.stdout
+    assert "learning from" in result.stderr
+    return path
+
+
+def test_spectra_are_mapped_as_scenes_are(runner, spectra, sounder_model, tmp_path):
+    path = tmp_path / "clouds.nc"
+    result = runner.invoke(main, ["map", str(sounder_model), str(spectra), "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    with xr.open_dataset(path, mask_and_scale=False) as written:
+        assert written["cloud_mask"].dims == ("sample",)
+        assert set(np.unique(written["cloud_mask"])) <= {0, 1}
+        assert {"latitude", "longitude", "time"} <= set(written.coords)
+
+
+def test_spectra_are_scored_by_stratum(runner, spectra, sounder_model):
+    shown = runner.invoke(main, ["score", str(sounder_model), str(spectra)])
+    assert shown.exit_code == 0, shown.output
+    for word in ("water", "winter", "polar", "night", "cloud_truth"):
+        assert word in shown.stdout
+    rows = json.loads(
+        runner.invoke(main, ["score", str(sounder_model), str(spectra), "--json"]).stdout
+    )
+    assert {row["stratum"] for row in rows} == {
+        "all", "surface_type", "climate_zone", "season", "day",
+    }  # fmt: skip
+
+
+def test_info_tells_the_steps_of_a_model_of_spectra(runner, sounder_model):
+    result = runner.invoke(main, ["info", str(sounder_model)])
+    assert result.exit_code == 0, result.output
+    for line in ("reduce: SpectralPCA", "n components: 15", "classify: RFFGPC", "radiance"):
+        assert line in result.stdout
+
+
+@pytest.mark.parametrize("option", [["--components", "5"], ["--picture", "2010-01-01"]])
+def test_an_option_of_the_other_kind_of_data_is_bad_usage(
+    runner, year, spectra, sounder_model, tmp_path, option
+):
+    command = ["fit", str(year)] if "--components" in option else ["map", str(sounder_model)]
+    command += [] if "--components" in option else [str(spectra)]
+    result = runner.invoke(main, [*command, "-o", str(tmp_path / "out.zarr"), *option])
+    assert result.exit_code == 2
+    assert option[0] in result.stderr
+
+
+def test_spectra_of_wrong_units_are_an_error_in_words(runner, spectra, sounder_model, tmp_path):
+    path = tmp_path / "kelvin.zarr"
+    with xr.open_zarr(spectra) as opened:
+        wrong = opened.assign(radiance=opened["radiance"].assign_attrs(units="K"))
+        wrong.to_zarr(path, consolidated=False)
+    command = ["map", str(sounder_model), str(path), "-o", str(tmp_path / "out.zarr")]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 1
+    assert "radiance is in 'K'" in result.stderr
+    assert not (tmp_path / "out.zarr").exists()

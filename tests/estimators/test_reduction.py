@@ -65,6 +65,19 @@ def test_few_features_are_decomposed_whole(spectra):
     assert_allclose(found.explained_variance_, expected.explained_variance_, rtol=1e-10)
 
 
+def test_few_rows_are_decomposed_themselves_to_the_same_components(spectra):
+    X, noise = spectra
+    few = X[:60]
+    found = SpectralPCA(8, noise=noise).fit(few)
+    expected = PCA(8, svd_solver="full").fit(few / noise)
+    assert subspace_angles(found.components_.T, expected.components_.T).max() < 1e-9
+    assert_allclose(found.explained_variance_, expected.explained_variance_, rtol=1e-10)
+    assert_allclose(found.explained_variance_ratio_, expected.explained_variance_ratio_)
+    assert_allclose(found.mean_, few.mean(axis=0), rtol=1e-12)
+    largest = np.abs(found.components_).argmax(axis=1)
+    assert (found.components_[np.arange(8), largest] > 0.0).all()
+
+
 def test_a_large_offset_costs_no_digits(spectra, full):
     X, noise = spectra
     found = SpectralPCA(10, noise=noise).fit(X + 1e4)

@@ -10,14 +10,14 @@ from sklearn.linear_model import LogisticRegression
 
 from undulatus import RFFGPC
 from undulatus.errors import InputError, SceneError
-from undulatus.products.maps import (
+from undulatus.products.judging import (
     LOW_CONFIDENCE,
     MISSING,
     NEAR_TERMINATOR,
     OUT_OF_RANGE,
     REGIME_SHIFT,
-    map_scene,
 )
+from undulatus.products.maps import map_scene
 from undulatus.scenes.features import landmark_features
 from undulatus.scenes.pixels import to_table
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import eigh
 from scipy.linalg.blas import dsymv, dsyrk
 from scipy.sparse.linalg import LinearOperator, eigsh
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -21,6 +22,10 @@ Array = npt.NDArray[Any]
 
 BLOCK_ROWS = 512
 """Rows read at a time: 17 MB of IASI spectra."""
+FEW_ROWS = 0.25
+"""Up to so many rows a feature, products of rows are decomposed, not those of features."""
+WHOLE_BELOW = 200
+"""A covariance of fewer features is decomposed whole."""
 
 
 class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -29,8 +34,9 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     The covariance of :math:`(x - \bar x) / \sigma` is summed block by block about a row near
     the mean, and its leading eigenvectors are found by Lanczos' method: the components are
     those of a full decomposition, and memory is that of the covariance (573 MB for 8,461
-    channels) however many rows there are. It is summed in double precision: the first
-    component of spectra has a million times the variance of the last ones worth keeping.
+    channels) however many rows there are, and less for a few. It is summed
+    in double precision: the first component of spectra has a million times the variance of
+    the last ones worth keeping.
 
     Parameters
     ----------
@@ -85,9 +91,15 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 f"Ask for at most {min(n, d)}."
             )
         self.noise_ = self._read_noise(d)
-        covariance, self.mean_ = self._accumulate(rows)
-        total = float(np.trace(covariance))
-        values, vectors = _leading(covariance, self.n_components)
+        if n <= FEW_ROWS * d and d >= WHOLE_BELOW:
+            values, vectors, total = self._decompose_rows(rows)
+        else:
+            covariance, self.mean_ = self._accumulate(rows)
+            total = float(np.trace(covariance))
+            values, vectors = _leading(covariance, self.n_components)
+        # Vectors are known but for their sign: the largest entry is made positive.
+        largest = np.abs(vectors).argmax(axis=0)
+        vectors *= np.sign(vectors[largest, np.arange(self.n_components)])
         self.components_ = vectors.T
         self.explained_variance_ = values
         self.explained_variance_ratio_ = values / max(total, np.finfo(np.float64).tiny)
@@ -127,6 +139,21 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             )
         return noise
 
+    def _decompose_rows(self, rows: Any) -> tuple[Array, Array, float]:
+        """Return variances, vectors (d, n_components) and all variance of rows that are few."""
+        raw = np.asarray(rows[: rows.shape[0]])
+        require_finite(raw, column_namer(self), 0)
+        self.mean_ = raw.mean(axis=0, dtype=np.float64)
+        x = (raw - self.mean_) / self.noise_
+        products = x @ x.T
+        n, total = len(x), float(np.trace(products))
+        values, turns = eigh(products, subset_by_index=[n - self.n_components, n - 1])
+        vectors = x.T @ turns[:, ::-1]
+        lengths = np.linalg.norm(vectors, axis=0)
+        vectors /= np.maximum(lengths, np.finfo(np.float64).tiny)
+        freedom = max(n - 1, 1)
+        return np.maximum(values[::-1], 0.0) / freedom, vectors, total / freedom
+
     def _accumulate(self, rows: Any) -> tuple[Array, Array]:
         """Return the lower triangle of the covariance in units of the noise, and the mean."""
         n, d = rows.shape
@@ -154,7 +181,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
     """Return the largest eigenvalues of a lower triangle, and their vectors (d, count)."""
     d = len(covariance)
-    if count >= d // 2 or d < 200:
+    if count >= d // 2 or d < WHOLE_BELOW:
         full = np.tril(covariance)
         full += np.tril(full, -1).T
         values, vectors = np.linalg.eigh(full)
@@ -168,7 +195,4 @@ def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
         start = np.random.default_rng(0).standard_normal(d)
         values, vectors = eigsh(product, count, which="LA", v0=start)
     order = np.argsort(values)[::-1][:count]
-    vectors = vectors[:, order]
-    # Vectors are known but for their sign: the largest entry is made positive.
-    signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(count)])
-    return np.maximum(values[order], 0.0), vectors * signs
+    return np.maximum(values[order], 0.0), vectors[:, order]

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from undulatus.errors import InputError, SceneError
-from undulatus.estimators import GPC, RFFGPC, VFFGPC
-from undulatus.products.maps import ANGLE, map_scene
+from undulatus.errors import SceneError
+from undulatus.products.maps import map_scene
+from undulatus.products.methods import make_classifier
 from undulatus.products.scores import Scores, score
 from undulatus.regimes import DAYLIGHT, Regime, RegimeClassifier
 from undulatus.scenes.features import landmark_features
@@ -26,7 +26,7 @@ from undulatus.scenes.pixels import (
     near_coast,
     on_days,
 )
-from undulatus.scenes.scene import check_scene
+from undulatus.scenes.scene import ANGLE, check_scene
 
 Array = npt.NDArray[Any]
 Progress = Callable[[str], None]
@@ -80,21 +80,22 @@ def fit_scene(
     codes = illumination(angle, median)
     regimes = {name: codes == index for index, name in enumerate(REGIMES)}
     shares = {name: _cloud_share(name, labels[inland & lit]) for name, lit in regimes.items()}
+    # Training is balanced; the real share of cloud makes the probabilities right again.
+    classifiers = {
+        name: make_classifier(
+            method, n_frequencies, seed=seed, verbose=verbose, prior_correction=[1 - share, share]
+        )
+        for name, share in shares.items()
+    }
     groups = {name: allowed & lit for name, lit in regimes.items()}
     drawn = balanced_sample(
-        labels, groups, pixels or PIXELS_A_REGIME[_known(method)], np.random.default_rng(seed)
+        labels, groups, pixels or PIXELS_A_REGIME[method], np.random.default_rng(seed)
     )
     progress(_tell({name: len(rows) for name, rows in drawn.items()}))
     table, y, day = _training_table(scene, labels, angle, drawn, progress)
     # Learning has gone far enough when it no longer carries over to other days.
     apart = {} if method == "gpc" else {"groups": day}
-    model = RegimeClassifier(
-        {
-            name: _classifier(method, n_frequencies, share, seed, verbose)
-            for name, share in shares.items()
-        },
-        regimes=_regimes(median),
-    ).fit(table, y, **apart)
+    model = RegimeClassifier(classifiers, regimes=_regimes(median)).fit(table, y, **apart)
     model.provenance_ = {
         "chain": "landmarks",
         "method": method,
@@ -119,24 +120,6 @@ def _require_times(scene: xr.Dataset) -> xr.Dataset:
             "Open several files at once, or concatenate scenes along time."
         )
     return scene
-
-
-def _known(method: str) -> str:
-    if method not in PIXELS_A_REGIME:
-        raise InputError(f"method must be one of {', '.join(PIXELS_A_REGIME)}, got {method!r}.")
-    return method
-
-
-def _classifier(method: str, n_frequencies: int, share: float, seed: int, verbose: int) -> Any:
-    # Training is balanced; the real share of cloud makes the probabilities right again.
-    common: dict[str, Any] = {
-        "prior_correction": [1.0 - share, share],
-        "random_state": seed,
-        "verbose": verbose,
-    }
-    if method == "gpc":
-        return GPC(**common)
-    return (VFFGPC if method == "vff" else RFFGPC)(n_frequencies, **common)
 
 
 def _regimes(median: float) -> tuple[Regime, ...]:

@@ -6,7 +6,6 @@ on one thread, and the result is the same for any chunks.
 
 from __future__ import annotations
 
-import copy
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -15,221 +14,157 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from sklearn.utils.validation import check_is_fitted
 
-from undulatus.errors import InputError, MissingBandsError
-from undulatus.regimes import RegimeClassifier
-from undulatus.scenes.features import FEATURES, landmark_features
+from undulatus.products.inputs import Inputs, fill_values, find_inputs
+from undulatus.products.judging import judge, prepare, quality_attributes
 from undulatus.scenes.masks import encode
-from undulatus.scenes.scene import (
-    BANDS,
-    MISSING_LABEL,
-    check_calibration,
-    check_scene,
-    find_zenith,
-)
+from undulatus.scenes.scene import MISSING_LABEL, check_calibration
 
 Array = npt.NDArray[Any]
 
-ANGLE = "solar_zenith_angle"
 BLOCK_PIXELS = 250_000
 """Pixels in a block of a scene that is not chunked yet."""
-DOUBTFUL = 0.2
-"""A pixel is of low confidence if both classes are likelier than this."""
-TERMINATOR = (85.0, 95.0)
-"""Solar zenith angles, degrees, between which day turns to night."""
-LOW_CONFIDENCE, OUT_OF_RANGE, NEAR_TERMINATOR, MISSING = 1, 2, 4, 8
-REGIME_SHIFT = 4
-"""The regime's number, counted from one, is written in the bits from here on; zero is none."""
+SLAB_PIXELS = 65_536
+"""Pixels of a block whose features are side by side in memory at a time."""
 
 
-def map_scene(model: Any, dataset: xr.Dataset, *, encoding: str = "cf") -> xr.Dataset:
-    """Return the map that a fitted classifier makes of a scene.
+def map_scene(
+    model: Any,
+    dataset: xr.Dataset | xr.DataArray,
+    *,
+    encoding: str = "cf",
+    mask: xr.DataArray | None = None,
+) -> xr.Dataset:
+    """Return the map that a fitted classifier makes of a scene, an image, or spectra.
 
     Parameters
     ----------
     model : classifier
-        A RegimeClassifier, one of ours, or any scikit-learn classifier of two classes, the
-        second being cloud, fitted on named features: those of
-        :mod:`undulatus.scenes.features`, or variables of the dataset.
-    dataset : Dataset
-        A scene, (time, y, x) or (y, x).
+        A RegimeClassifier, one of ours, a Pipeline, or any scikit-learn classifier of two classes,
+        the second being cloud.
+    dataset : Dataset or DataArray
+        A scene of named variables, (time, y, x) or (y, x); an image with its bands along one
+        dimension, as rioxarray opens it, (band, y, x); or spectra, (sample, channel).
+        :func:`undulatus.products.inputs.find_inputs` says how features are found in it.
     encoding : str
         How ``cloud_mask`` is written: one of :data:`undulatus.scenes.masks.ENCODINGS`.
+    mask : DataArray of bool, optional
+        True where a pixel is to be left out. Pixels of NaN, or of the value that the attribute
+        ``_FillValue`` gives, are left out anyway.
 
     Returns
     -------
     Dataset
         ``cloud_mask`` (uint8), ``cloud_probability`` and ``cloud_latent_variance`` (float32),
         ``quality_flag`` (uint8 bits), with the scene's coordinates and attributes. Pixels
-        without all they need have no class: the mask's fill value, NaN, and a flag.
+        without all they need have no class: the mask's fill value, NaN, and a flag. The variance
+        is NaN if the classifier has none.
     """
-    names = _names(model)
-    _require_two_classes(model)
-    check_calibration(dataset, getattr(model, "provenance_", {}).get("calibration_mode"))
-    features, angle = _inputs(dataset, names, model)
-    in_memory = not isinstance(features.data, da.Array)
-    features, angle = _in_blocks(features), _in_blocks(angle)
+    if isinstance(dataset, xr.Dataset):
+        check_calibration(dataset, getattr(model, "provenance_", {}).get("calibration_mode"))
+    inputs = find_inputs(model, dataset)
+    in_memory = not any(isinstance(array.data, da.Array) for array in inputs.arrays)
+    blocks = [_in_blocks(array, inputs) for array in inputs.arrays]
+    outer = blocks[0].chunks[: len(inputs.pixels)]
+    extra = {
+        name: _alike(array, inputs, outer)
+        for name, array in (("sun", inputs.sun), ("mask", mask))
+        if array is not None
+    }
+    fills = [
+        fill_values(array, b.shape[-1]) for array, b in zip(inputs.arrays, blocks, strict=True)
+    ]
     found = da.map_blocks(
         _classify,
-        features.data,
-        angle.data[..., None].rechunk((*features.data.chunks[:-1], 1)),
-        model=_on_one_thread(model),
-        names=names,
+        *(block.rechunk((*outer, -1)) for block in blocks),
+        *extra.values(),
+        model=prepare(model),
+        names=inputs.names,
+        fills=np.concatenate(fills),
+        extra=tuple(extra),
         dtype=np.float32,
-        chunks=(*features.data.chunks[:-1], (3,)),
-        meta=np.empty((0,) * features.ndim, np.float32),
+        chunks=(*outer, (3,)),
+        meta=np.empty((0,) * (len(outer) + 1), np.float32),
     )
-    result = _as_dataset(found, features, dataset, model, encoding)
+    result = _as_dataset(found, inputs.image, dataset, model, encoding)
     return result.compute() if in_memory else result
 
 
-def _names(model: Any) -> tuple[str, ...]:
-    check_is_fitted(model)
-    names = getattr(model, "feature_names_in_", None)
-    if names is None:
-        raise InputError(
-            f"The {type(model).__name__} was fitted without names of features, so bands cannot be "
-            f"matched to them. Fit it on a table with named columns (a DataFrame)."
-        )
-    return tuple(str(name) for name in names)
+def _in_blocks(array: xr.DataArray, inputs: Inputs) -> da.Array:
+    """Return an array in dask blocks, its features last, cut along its first dimension."""
+    data = array.data
+    if not isinstance(data, da.Array):
+        each = int(np.prod([array.sizes[dim] for dim in inputs.pixels[1:]]))
+        first = max(1, BLOCK_PIXELS // max(each, 1))
+        data = da.from_array(data, chunks=(first, *([-1] * (data.ndim - 1))))
+    return data if inputs.stacked else data[..., None]
 
 
-def _require_two_classes(model: Any) -> None:
-    if len(model.classes_) != 2:
-        raise InputError(
-            f"A map tells cloud from clear, but the model has {len(model.classes_)} classes."
-        )
+def _alike(array: xr.DataArray, inputs: Inputs, chunks: tuple[Any, ...]) -> da.Array:
+    """Return one more value a pixel, in the blocks of the features."""
+    spread = array.broadcast_like(inputs.image).transpose(*inputs.pixels)
+    data = spread.data if isinstance(spread.data, da.Array) else da.from_array(spread.data)
+    return data.rechunk(chunks)[..., None]
 
 
-def _inputs(
-    dataset: xr.Dataset, names: tuple[str, ...], model: Any
-) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return the features the model knows, (..., feature), and the solar zenith angle."""
-    wanted = [name for name in names if name != getattr(model, "by", None)]
-    if all(name in dataset for name in wanted):
-        dims = dataset[wanted[0]].dims
-        parts = [dataset[name].transpose(*dims).astype(np.float32) for name in wanted]
-        features = xr.concat(parts, "feature", coords="minimal", compat="override")
-        features = features.transpose(..., "feature").assign_coords(feature=wanted)
-        if isinstance(features.data, da.Array):
-            features = features.chunk(feature=-1)
-        return features, find_zenith(dataset).broadcast_like(parts[0]).transpose(*dims)
-    if not set(wanted) <= set(FEATURES):
-        absent = [name for name in wanted if name not in dataset]
-        raise MissingBandsError("the scene", "The model", absent)
-    scene = check_scene(dataset, tuple(BANDS))
-    return landmark_features(scene).sel(feature=wanted), scene[ANGLE]
-
-
-def _in_blocks(array: xr.DataArray) -> xr.DataArray:
-    """Return the array in dask blocks, cut along its first dimension if it has none."""
-    if isinstance(array.data, da.Array):
-        return array
-    each = int(np.prod(array.shape[1:3])) if array.ndim > 2 else array.shape[-1]
-    first = max(1, BLOCK_PIXELS // max(each, 1))
-    return array.chunk({array.dims[0]: first})
-
-
-def _on_one_thread(model: Any) -> Any:
-    """Return the model with its own threads off: blocks are what runs in parallel."""
-    lean = copy.copy(model)
-    if isinstance(model, RegimeClassifier):
-        lean.estimators_ = {k: _on_one_thread(m) for k, m in model.estimators_.items()}
-    elif "n_jobs" in model.get_params(deep=False):
-        lean.set_params(n_jobs=1)
-    return lean
-
-
-def _classify(block: Array, angle: Array, model: Any, names: tuple[str, ...]) -> Array:
+def _classify(
+    *blocks: Array,
+    model: Any,
+    names: tuple[str, ...] | None,
+    fills: Array,
+    extra: tuple[str, ...],
+) -> Array:
     """Return probability, variance and quality of the pixels of a block, (..., 3)."""
-    by = getattr(model, "by", None)
-    features = block.reshape(-1, block.shape[-1])
-    sun = angle.reshape(-1)
-    columns = dict(zip([n for n in names if n != by], features.T, strict=True))
-    result = np.full((len(features), 3), np.nan, np.float32)
-    quality = np.zeros(len(features), np.uint8)
-    usable = np.zeros(len(features), bool)
-    for rows, member, used, index in _parts(model, columns, sun):
-        values = np.column_stack([columns[name][rows] for name in used])
-        whole = np.isfinite(values).all(axis=1)
-        quality[rows] |= np.uint8((index + 1) << REGIME_SHIFT)
-        usable[rows[whole]] = True
-        quality[rows[whole]] |= _beyond_training(member, values[whole])
-    rows = np.flatnonzero(usable)
-    if rows.size:
-        table = {name: column[rows] for name, column in columns.items()}
-        if by is not None:
-            table[by] = sun[rows]
-        result[rows, 0], result[rows, 1] = _predict(model, table)
-        doubt = np.minimum(result[rows, 0], 1.0 - result[rows, 0]) > DOUBTFUL
-        quality[rows[doubt]] |= LOW_CONFIDENCE
-    quality[(sun >= TERMINATOR[0]) & (sun < TERMINATOR[1])] |= NEAR_TERMINATOR
-    quality[~usable] |= MISSING
-    result[:, 2] = quality
-    return result.reshape(*block.shape[:-1], 3)
+    features = blocks[: len(blocks) - len(extra)]
+    more = dict(zip(extra, blocks[len(features) :], strict=True))
+    shape = features[0].shape[:-1]
+    result = np.empty((*shape, 3), np.float32)
+    rows = max(1, SLAB_PIXELS // max(int(np.prod(shape[1:])), 1))
+    for first in range(0, shape[0], rows):
+        slab = slice(first, first + rows)
+        values = _side_by_side([block[slab] for block in features], fills)
+        if "mask" in more:
+            values[more["mask"][slab].ravel().astype(bool)] = np.nan
+        sun = more["sun"][slab].ravel() if "sun" in more else None
+        judged = judge(model, values, names, sun)
+        result[slab] = np.stack(judged, axis=-1).reshape(result[slab].shape)
+    return result
 
 
-def _parts(
-    model: Any, columns: dict[str, Array], sun: Array
-) -> list[tuple[Array, Any, tuple[str, ...], int]]:
-    """Return the rows each classifier is for, it, its features, and the number of its regime."""
-    if not isinstance(model, RegimeClassifier):
-        return [(np.arange(len(sun)), model, tuple(columns), -1)]
-    assigned = model.assign(sun)
-    return [
-        (np.flatnonzero(assigned == index), model.estimators_[regime.name], regime.features, index)
-        for index, regime in enumerate(model.regimes_)
-        if regime.features
-    ]
-
-
-def _beyond_training(member: Any, values: Array) -> Array:
-    ranges = getattr(member, "feature_quantiles_", None)
-    if ranges is None:
-        return np.zeros(len(values), np.uint8)
-    beyond = ((values < ranges[0]) | (values > ranges[-1])).any(axis=1)
-    return np.where(beyond, np.uint8(OUT_OF_RANGE), np.uint8(0))
-
-
-def _predict(model: Any, table: dict[str, Array]) -> tuple[Array, Array]:
-    """Return the probability of the second class, and the latent variance or NaN."""
-    X: Any = table
-    members = model.estimators_.values() if isinstance(model, RegimeClassifier) else [model]
-    if not isinstance(model, RegimeClassifier):
-        X = np.column_stack(list(table.values()))
-    if all(hasattr(member, "predict_proba_and_variance") for member in members):
-        probability, variance = _nameless(model).predict_proba_and_variance(X)
-        return probability[:, 1], variance
-    return _nameless(model).predict_proba(X)[:, 1], np.full(
-        len(next(iter(table.values()))), np.nan
-    )
-
-
-def _nameless(model: Any) -> Any:
-    """Return the model as if fitted without names: columns are matched here already."""
-    if isinstance(model, RegimeClassifier) or not hasattr(model, "feature_names_in_"):
-        return model
-    bare = copy.copy(model)
-    del bare.feature_names_in_
-    return bare
+def _side_by_side(blocks: list[Array], fills: Array) -> Array:
+    """Return features as columns, (pixels, features) float32, missing ones NaN."""
+    values = np.empty((blocks[0][..., 0].size, len(fills)), np.float32)
+    start = 0
+    for block in blocks:
+        columns = slice(start, start + block.shape[-1])
+        raw = block.reshape(-1, block.shape[-1])
+        values[:, columns] = raw
+        marks = fills[columns]
+        if np.isfinite(marks).any():
+            values[:, columns][raw == marks] = np.nan
+        start = columns.stop
+    return values
 
 
 def _as_dataset(
-    found: da.Array, features: xr.DataArray, scene: xr.Dataset, model: Any, encoding: str
+    found: da.Array,
+    image: xr.DataArray,
+    scene: xr.Dataset | xr.DataArray,
+    model: Any,
+    encoding: str,
 ) -> xr.Dataset:
-    dims = features.dims[:-1]
-    coords = {name: c for name, c in features.coords.items() if "feature" not in c.dims}
-    coords.pop("feature", None)
+    coords = {name: c for name, c in image.coords.items() if name != "feature"}
     grid = {"grid_mapping": "spatial_ref"} if "spatial_ref" in coords else {}
 
     def layer(index: int, **attrs: Any) -> xr.DataArray:
-        return xr.DataArray(found[..., index], dims=dims, coords=coords, attrs=attrs | grid)
+        return xr.DataArray(found[..., index], dims=image.dims, coords=coords, attrs=attrs | grid)
 
     probability = layer(0, long_name="probability of cloud", units="1")
     labels = (probability > 0.5).astype(np.uint8)
     labels = labels.where(probability.notnull(), np.uint8(MISSING_LABEL))
-    mask = encode(labels, encoding, scene.get("land_mask"))
+    land = scene.get("land_mask") if isinstance(scene, xr.Dataset) else None
+    mask = encode(labels, encoding, land)
+    attributes = scene.attrs if isinstance(scene, xr.Dataset) else {}
     result = xr.Dataset(
         {
             "cloud_mask": mask.assign_attrs(
@@ -239,9 +174,9 @@ def _as_dataset(
             "cloud_latent_variance": layer(
                 1, long_name="variance of the latent function, the log odds of cloud", units="1"
             ),
-            "quality_flag": layer(2, **_quality_attributes(model), **grid).astype(np.uint8),
+            "quality_flag": layer(2, **quality_attributes(model), **grid).astype(np.uint8),
         },
-        attrs={**scene.attrs, **_history(scene, model)},
+        attrs={**attributes, **_history(attributes, model)},
     )
     # Attributes of coordinates are lost on the way through computations.
     result = result.assign_coords({k: c for k, c in scene.coords.items() if k in result.coords})
@@ -250,29 +185,8 @@ def _as_dataset(
     return result
 
 
-def _quality_attributes(model: Any) -> dict[str, Any]:
-    flags = {
-        "low_confidence": LOW_CONFIDENCE,
-        "outside_training_range": OUT_OF_RANGE,
-        "terminator": NEAR_TERMINATOR,
-        "missing_channel": MISSING,
-    }
-    masks, values, meanings = list(flags.values()), list(flags.values()), list(flags)
-    regimes = getattr(model, "regimes_", ())
-    for index, regime in enumerate(regimes):
-        masks.append((2 ** len(regimes).bit_length() - 1) << REGIME_SHIFT)
-        values.append((index + 1) << REGIME_SHIFT)
-        meanings.append(f"regime_{regime.name}")
-    return {
-        "long_name": "quality of the cloud mask",
-        "flag_masks": np.array(masks, np.uint8),
-        "flag_values": np.array(values, np.uint8),
-        "flag_meanings": " ".join(meanings),
-    }
-
-
-def _history(scene: xr.Dataset, model: Any) -> dict[str, str]:
+def _history(attributes: dict[Any, Any], model: Any) -> dict[str, str]:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     line = f"{now} undulatus {version('undulatus')}: cloud mask by {type(model).__name__}"
-    earlier = str(scene.attrs.get("history", ""))
+    earlier = str(attributes.get("history", ""))
     return {"history": f"{earlier}\n{line}".strip(), "Conventions": "CF-1.11"}

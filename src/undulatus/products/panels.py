@@ -18,7 +18,7 @@ import xarray as xr
 from matplotlib.colors import LogNorm, Normalize, to_rgb
 
 from undulatus.products.figures import CLEAR, CLOUD
-from undulatus.products.maps import ANGLE, MISSING
+from undulatus.products.judging import MISSING
 from undulatus.products.views import (
     INFRARED,
     L2,
@@ -33,6 +33,7 @@ from undulatus.products.views import (
     told,
 )
 from undulatus.scenes.illumination import NIGHT
+from undulatus.scenes.scene import ANGLE
 
 Array = npt.NDArray[Any]
 

@@ -12,9 +12,9 @@ import pandas as pd
 import xarray as xr
 
 from undulatus.errors import SceneError
-from undulatus.products.maps import ANGLE, BLOCK_PIXELS
+from undulatus.products.maps import BLOCK_PIXELS
 from undulatus.scenes.masks import decode, guess_encoding
-from undulatus.scenes.scene import DIMS, acquisition_time, check_scene
+from undulatus.scenes.scene import ANGLE, DIMS, acquisition_time, check_scene
 
 Array = npt.NDArray[Any]
 

@@ -68,6 +68,7 @@ __all__ = [
     "SPACING",
     "WAVENUMBERS",
     "check_spectra",
+    "is_spectra",
     "measurement",
     "open_spectra",
 ]
@@ -114,6 +115,11 @@ def check_spectra(spectra: xr.Dataset) -> xr.Dataset:
     if problems:
         raise SceneError("The spectra cannot be used:\n" + "\n".join(f"- {p}" for p in problems))
     return _in_order(spectra, found[0])
+
+
+def is_spectra(dataset: xr.Dataset) -> bool:
+    """Say if a dataset is meant to hold spectra, right or wrong, rather than an image."""
+    return "sample" in dataset.dims or any(name in dataset for name in MEASUREMENTS)
 
 
 def measurement(spectra: xr.Dataset) -> str:

@@ -21,8 +21,9 @@ from threadpoolctl import threadpool_limits
 from zarr.errors import BaseZarrError
 
 from undulatus.errors import SceneError
-from undulatus.scenes import seviri
+from undulatus.scenes import iasi_native, seviri
 from undulatus.scenes.scene import BANDS
+from undulatus.scenes.spectra import MEASUREMENTS, is_spectra, open_spectra
 
 Progress = Callable[[int, int], None]
 
@@ -44,10 +45,21 @@ def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
         return _open(path, engine="zarr", consolidated=False)
     if path.suffix in (".nc", ".nc4"):
         scene = _open(path, engine="netcdf4")
-        if set(BANDS) & set(scene.variables) and not (options or _is_satpys(scene)):
+        known = {*BANDS, *MEASUREMENTS} & set(scene.variables)
+        if known and not (options or _is_satpys(scene)):
             return scene
         scene.close()
     return seviri.open_scene(path, **options)
+
+
+def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Open spectra or a scene, whichever a path holds."""
+    path = Path(path)
+    if path.name.startswith(iasi_native.PREFIX):
+        return open_spectra(path)
+    opened = open_scene(path)
+    # In rows that fit into memory, which files of spectra are not always kept in.
+    return open_spectra(path) if is_spectra(opened) else opened
 
 
 def _is_satpys(scene: xr.Dataset) -> bool:

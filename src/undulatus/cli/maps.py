@@ -1,0 +1,66 @@
+"""``undulatus map``: every pixel of a scene, or every spectrum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from undulatus.cli.console import ANY, FILE, NEW, progress
+
+
+@click.command(name="map")
+@click.argument("model", type=FILE)
+@click.argument("data", type=ANY)
+@click.option("-o", "--output", type=NEW, required=True, help="A new .zarr folder or .nc file.")
+@click.option(
+    "--encoding",
+    type=click.Choice(["cf", "eumetsat-clm", "pps"]),
+    default="cf",
+    show_default=True,
+    help="Codes of cloud_mask.",
+)
+@click.option("--picture", "pictures", multiple=True, metavar="TIME", help="Draw this time too.")
+@click.option("--video", metavar="START/END", help="Film this span too (MP4).")
+def map_command(
+    model: Path,
+    data: Path,
+    output: Path,
+    encoding: str,
+    pictures: tuple[str, ...],
+    video: str | None,
+) -> None:
+    """Classify every pixel of a scene, or every spectrum: mask, probability, variance, quality."""
+    from undulatus.products.maps import map_scene
+    from undulatus.scenes.spectra import is_spectra
+    from undulatus.scenes.stores import open_data, open_scene, write_dataset
+    from undulatus.storage import load_model
+
+    opened = open_data(data)
+    if (pictures or video) and is_spectra(opened):
+        raise click.UsageError("--picture and --video are for scenes, but DATA holds spectra.")
+    result = map_scene(load_model(model), opened, encoding=encoding)
+    with progress("mapping") as track:
+        write_dataset(result, output, progress=track)
+    click.echo(f"map: {output.resolve()}")
+    if pictures or video:
+        _illustrate(opened, open_scene(output), output, pictures, video)
+
+
+def _illustrate(
+    scene: Any, result: Any, output: Path, pictures: tuple[str, ...], video: str | None
+) -> None:
+    from undulatus.products.acquisitions import draw_acquisitions
+    from undulatus.products.video import write_video
+
+    if pictures:
+        path = output.with_suffix(".png")
+        draw_acquisitions(path, scene, result, pictures, title=output.stem)
+        click.echo(f"picture: {path.resolve()}")
+    if video:
+        start, _, end = video.partition("/")
+        path = output.with_suffix(".mp4")
+        with progress("filming") as track:
+            write_video(path, scene, result, start=start, end=end or None, progress=track)
+        click.echo(f"video: {path.resolve()}")

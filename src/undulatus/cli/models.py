@@ -1,0 +1,167 @@
+"""``undulatus fit``, ``score`` and ``info``: models from data, and what they are worth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from undulatus.cli.console import ANY, FILE, NEW, print_table, say
+
+
+@click.command()
+@click.argument("data", type=ANY)
+@click.option("-o", "--output", type=NEW, required=True, help="The model file to write.")
+@click.option(
+    "--method", type=click.Choice(["vff", "rff", "gpc"]), default="vff", show_default=True
+)
+@click.option(
+    "-D",
+    "frequencies",
+    type=click.IntRange(1),
+    help="Number of waves.  [default: 200 for scenes, 5 for spectra]",
+)
+@click.option(
+    "--label",
+    help="What to learn from.  [default: cloud_mask_l2 in scenes, cloudy in spectra]",
+)
+@click.option(
+    "--components",
+    type=click.IntRange(1),
+    help="Principal components of spectra.  [default: 100]",
+)
+@click.option(
+    "--holdout",
+    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+    default=0.25,
+    show_default=True,
+    help="Share of days (scenes) or strata (spectra) kept for scoring.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+def fit(
+    data: Path,
+    output: Path,
+    method: str,
+    frequencies: int | None,
+    label: str | None,
+    components: int | None,
+    holdout: float,
+    seed: int,
+) -> None:
+    """Fit a model to DATA: a scene of many days, or spectra.
+
+    Of a scene, one classifier for each illumination is fitted on the training days; of spectra,
+    one on their principal components.
+    """
+    from undulatus.products.landmarks import fit_scene
+    from undulatus.products.sounder import fit_spectra
+    from undulatus.scenes.spectra import is_spectra
+    from undulatus.scenes.stores import open_data
+    from undulatus.storage import save_model
+
+    opened = open_data(data)
+    spectral = is_spectra(opened)
+    if components is not None and not spectral:
+        raise click.UsageError("--components is for spectra, but DATA holds a scene.")
+    given: dict[str, Any] = {
+        "n_frequencies": frequencies,
+        "label": label,
+        "components": components,
+    }
+    model = (fit_spectra if spectral else fit_scene)(
+        opened,
+        method=method,
+        holdout=holdout,
+        seed=seed,
+        verbose=1,
+        progress=say,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    save_model(model, output)
+    what = "cells of strata" if spectral else "days"
+    kept = model.provenance_["held_out_cells" if spectral else "held_out_days"]
+    click.echo(f"model: {output.resolve()} ({len(kept)} {what} held out for undulatus score)")
+
+
+@click.command()
+@click.argument("model", type=FILE)
+@click.argument("data", type=ANY)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def score(model: Path, data: Path, as_json: bool) -> None:
+    """Score MODEL on what of DATA was held out when it was fitted."""
+    from undulatus.products.landmarks import score_scene
+    from undulatus.products.sounder import score_spectra
+    from undulatus.scenes.spectra import is_spectra
+    from undulatus.scenes.stores import open_data
+    from undulatus.storage import load_model
+
+    opened = open_data(data)
+    score_data = score_spectra if is_spectra(opened) else score_scene
+    rows = [_as_row(part) for part in score_data(load_model(model), opened, progress=say)]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        print_table([{k: v for k, v in row.items() if k not in ("brier", "auc")} for row in rows])
+
+
+def _as_row(part: Any) -> dict[str, Any]:
+    """Return the scores of one part of the data with what the part is, one value a column."""
+    return {k: v for k, v in vars(part).items() if k != "scores"} | part.scores.as_dict()
+
+
+@click.command()
+@click.argument("model", type=FILE)
+def info(model: Path) -> None:
+    """Say what a model file holds."""
+    from undulatus.storage import load_model
+
+    fitted = load_model(model)
+    click.echo(f"{model}: {type(fitted).__name__}")
+    click.echo(f"classes: {', '.join(map(str, fitted.classes_))}")
+    for name, value in getattr(fitted, "provenance_", {}).items():
+        click.echo(f"{name.replace('_', ' ')}: {_brief(value)}")
+    members = getattr(fitted, "estimators_", None)
+    if members is None:
+        _describe_steps(fitted)
+        return
+    for regime in fitted.regimes_:
+        low, high = regime.edges
+        member = members[regime.name]
+        click.echo(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
+        click.echo(f"classifier: {type(member).__name__}")
+        _describe(member, regime.features)
+
+
+def _describe_steps(model: Any) -> None:
+    """Say what a model is made of: itself, or the steps of a Pipeline."""
+    for name, step in getattr(model, "steps", []):
+        click.echo(f"\n{name}: {type(step).__name__}")
+        for attribute in ("n_features_in_", "n_components_", "n_samples_seen_"):
+            if hasattr(step, attribute) and not hasattr(step, "signal_variance_"):
+                click.echo(f"{attribute.strip('_').replace('_', ' ')}: {getattr(step, attribute)}")
+        if hasattr(step, "explained_variance_ratio_"):
+            click.echo(f"explained variance: {step.explained_variance_ratio_.sum():.6f}")
+    member = model[-1] if hasattr(model, "steps") else model
+    _describe(member, getattr(member, "feature_names_in_", None))
+
+
+def _describe(member: Any, names: Any) -> None:
+    click.echo(
+        f"features: {member.n_features_in_}"
+        + (f" ({', '.join(map(str, names))})" if names is not None else "")
+    )
+    click.echo(f"signal variance: {member.signal_variance_:.6g}")
+    click.echo(f"lengthscale: {member.lengthscale_:.6g}")
+    click.echo(f"bound: {member.bound_:.6g}")
+    for name, value in member.fit_report_.items():
+        click.echo(f"{name.replace('_', ' ')}: {_brief(value)}")
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 6:
+        return f"{len(value)}: {value[0]} to {value[-1]}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_brief(item)}" for key, item in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

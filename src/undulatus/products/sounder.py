@@ -1,0 +1,239 @@
+"""The sounder chain: from spectra to a model of their components, and its scores by stratum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from sklearn.pipeline import Pipeline
+
+from undulatus.errors import InputError, SceneError
+from undulatus.estimators.reduction import SpectralPCA
+from undulatus.products.maps import map_scene
+from undulatus.products.methods import make_classifier
+from undulatus.products.scores import Scores, score
+from undulatus.scenes.blackbody import radiance_slope
+from undulatus.scenes.channels import WAVENUMBERS
+from undulatus.scenes.measurements import NOISE, SCORES, TEMPERATURE
+from undulatus.scenes.spectra import CODES, check_spectra, measurement
+from undulatus.scenes.strata import cells, each_stratum, hold_out_cells
+
+Array = npt.NDArray[Any]
+Progress = Callable[[str], None]
+
+LABEL = "cloudy"
+AMOUNT = "effective_cloud_amount"
+TRUTH = "cloud_truth"
+"""What a twin's spectra are scored against besides the label: any cloud at all."""
+NOISE_TEMPERATURE = 280.0
+"""Scene temperature (K) at which noise of radiance is told as noise of temperature, by custom."""
+EXACT_ROWS = 5_000
+"""Spectra the exact process learns from at most."""
+
+
+def fit_spectra(
+    spectra: xr.Dataset,
+    *,
+    method: str = "vff",
+    n_frequencies: int = 5,
+    components: int = 100,
+    label: str = LABEL,
+    holdout: float = 0.25,
+    seed: int = 0,
+    verbose: int = 0,
+    progress: Progress = lambda line: None,
+) -> Pipeline:
+    """Return a Pipeline of principal components and a classifier, fitted on spectra.
+
+    Parameters
+    ----------
+    spectra : Dataset
+        As :func:`undulatus.scenes.spectra.check_spectra` has them, with a label; read twice, block
+        by block. Spectra with a missing value are left out.
+    method : {"vff", "rff", "gpc"}
+    n_frequencies : int
+        Number D of waves. Spectra need few: more learn the noise of few thousand spectra.
+    components : int
+        Principal components of the spectra in units of their noise, where that is known.
+    label : str
+        The variable to learn from: 1 cloudy, 0 clear, anything else missing.
+    holdout : float
+        Share kept for :func:`score_spectra`, as whole cells
+        (:func:`undulatus.scenes.strata.cells`); they are recorded in the model.
+    """
+    classifier = make_classifier(method, n_frequencies, seed=seed, verbose=verbose)
+    spectra = check_spectra(spectra)
+    labels = read_labels(spectra, label)
+    held_out, names = hold_out_cells(spectra, holdout, seed)
+    progress("looking for spectra with missing values")
+    whole = whole_spectra(spectra)
+    chosen = np.flatnonzero(whole & ~held_out & (labels <= 1))
+    if method == "gpc" and len(chosen) > EXACT_ROWS:
+        drawn = np.random.default_rng(seed).choice(chosen, EXACT_ROWS, replace=False)
+        chosen = np.sort(drawn)
+    y = labels[chosen].astype(np.int64)
+    _require_both(y, label)
+    progress(f"learning from {len(y):,} spectra, {np.mean(y):.0%} of them cloudy")
+    reduce = SpectralPCA(_fitting(components, spectra, len(y)), noise=noise_of(spectra))
+    model = Pipeline([("reduce", reduce), ("classify", classifier)])
+    # Learning has gone far enough when it no longer carries over to other strata.
+    apart = {} if method == "gpc" else {"classify__groups": cells(spectra)[chosen]}
+    model.fit(Rows(spectra, chosen, progress), y, **apart)
+    array = spectra[measurement(spectra)]
+    model.provenance_ = {
+        "chain": "sounder",
+        "method": method,
+        "label": label,
+        "measurement": str(array.name),
+        "units": str(array.attrs.get("units", "1")),
+        "channels": array.shape[1],
+        "training_spectra": len(y),
+        "spectra_with_missing_values": int(np.count_nonzero(~whole)),
+        "cloud_share": float(np.mean(y)),
+        "held_out_cells": names,
+        "seed": seed,
+        "source": str(spectra.attrs.get("source", "")),
+    }
+    return model
+
+
+def read_labels(spectra: xr.Dataset, label: str) -> Array:
+    """Return the labels of checked spectra, (sample,): 0, 1, and anything else for missing."""
+    if label not in spectra:
+        there = [name for name in CODES if name in spectra] or ["none"]
+        raise SceneError(
+            f"The spectra have no {label!r} to learn from. Labels and strata they have: "
+            f"{', '.join(there)}. Add it, or name another label."
+        )
+    values = np.asarray(spectra[label].values)
+    many = np.unique(values[np.isfinite(values) & (values != 255)])
+    if len(many) > 2 or not set(many.tolist()) <= {0, 1}:
+        raise SceneError(
+            f"{label!r} has the values {', '.join(f'{v:g}' for v in many[:6])}, where 0 (clear) "
+            f"and 1 (cloudy) are due: recode it, or learn from {LABEL!r}."
+        )
+    return np.where(np.isfinite(values), values, 255).astype(np.uint8)
+
+
+def whole_spectra(spectra: xr.Dataset) -> Array:
+    """Return which of checked spectra have no missing value, (sample,) bool."""
+    return np.asarray(spectra[measurement(spectra)].notnull().all(axis=1).values)
+
+
+def noise_of(spectra: xr.Dataset) -> Array | None:
+    """Return the noise of each channel in the units of checked spectra, (channel,), if known."""
+    measured = measurement(spectra)
+    if NOISE not in spectra or measured == SCORES:
+        return None  # Scores are in units of the noise as they are sent.
+    noise = spectra[NOISE].values.astype(np.float64)
+    if measured == TEMPERATURE:
+        noise = noise / radiance_slope(WAVENUMBERS, np.asarray(NOISE_TEMPERATURE))
+    return np.asarray(noise)
+
+
+def _fitting(components: int, spectra: xr.Dataset, rows: int) -> int:
+    most = min(rows, spectra[measurement(spectra)].shape[1])
+    if components > most:
+        raise InputError(
+            f"{components} principal components were asked for, but {rows:,} spectra have at "
+            f"most {most}. Ask for fewer (--components)."
+        )
+    return components
+
+
+def _require_both(y: Array, label: str) -> None:
+    clouds = int(np.count_nonzero(y))
+    if not 0 < clouds < len(y):
+        raise SceneError(
+            f"{label!r} is cloudy in {clouds} and clear in {len(y) - clouds} of the training "
+            f"spectra: both are needed. Use more spectra, or hold out fewer."
+        )
+
+
+class Rows:
+    """Some spectra, read from wherever they are when they are sliced, and told of."""
+
+    def __init__(
+        self, spectra: xr.Dataset, chosen: Array, progress: Progress = lambda line: None
+    ) -> None:
+        self._array = spectra[measurement(spectra)].data
+        self._chosen = chosen
+        self._progress = progress
+        self._read = 0
+        self._told = 0
+        self.shape = (len(chosen), self._array.shape[1])
+        self.dtype = self._array.dtype
+
+    def __getitem__(self, rows: slice) -> Array:
+        wanted = self._chosen[rows]
+        # Channels first to last: a slice is cheaper for dask to take from than a list of rows.
+        first, last = int(wanted[0]), int(wanted[-1]) + 1
+        part = self._array[first:last]
+        block = part.compute() if isinstance(part, da.Array) else part
+        self._read += len(wanted)
+        if self._read * 10 >= (self._told + 1) * self.shape[0]:
+            self._told = self._read * 10 // self.shape[0]
+            self._progress(f"spectra read: {self._read:,}")
+        return np.asarray(block[wanted - first])
+
+
+@dataclass(frozen=True)
+class StratumScores:
+    """Scores of one stratum of the held-out spectra against one reference.
+
+    ``stratum`` is ``"all"``, or a variable such as ``"season"``; ``value`` says which.
+    """
+
+    stratum: str
+    value: str
+    reference: str
+    samples: int
+    scores: Scores
+
+
+def score_spectra(
+    model: Any, spectra: xr.Dataset, *, progress: Progress = lambda line: None
+) -> list[StratumScores]:
+    """Score a model on the held-out spectra, over all and by stratum.
+
+    Against the label, and of a twin, against the truth: whether there is any cloud. Spectra that
+    share no cell with the held-out ones are all scored.
+    """
+    spectra = check_spectra(spectra)
+    provenance = getattr(model, "provenance_", {})
+    label = provenance.get("label", LABEL)
+    held_out = np.isin(cells(spectra), provenance.get("held_out_cells", []))
+    if held_out.any():
+        spectra = spectra.isel(sample=np.flatnonzero(held_out))
+    references = {label: read_labels(spectra, label)} if label in spectra else {}
+    if AMOUNT in spectra:
+        references[TRUTH] = (spectra[AMOUNT].values > 0.0).astype(np.uint8)
+    if not references:
+        raise SceneError(f"The spectra have no {label!r} to score against.")
+    progress(f"classifying {spectra.sizes['sample']:,} spectra")
+    probability = np.asarray(map_scene(model, spectra)["cloud_probability"].values)
+    return [
+        scored
+        for name, labels in references.items()
+        for scored in score_strata(spectra, name, labels, probability)
+    ]
+
+
+def score_strata(
+    spectra: xr.Dataset, reference: str, labels: Array, probability: Array
+) -> list[StratumScores]:
+    """Score probabilities of cloud (sample,) against labels, over all spectra and by stratum."""
+    known = np.isfinite(probability) & (labels <= 1)
+    strata = {("all", ""): np.ones(len(labels), bool), **each_stratum(spectra)}
+    found = []
+    for (stratum, value), members in strata.items():
+        chosen = known & members
+        if chosen.any():
+            scores = score(labels[chosen] == 1, probability[chosen].astype(np.float64))
+            found.append(StratumScores(stratum, value, reference, int(chosen.sum()), scores))
+    return found
