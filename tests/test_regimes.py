@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from undulatus import RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import InputError, ModelFileError, UndulatusError
 from undulatus.regimes import DAYLIGHT, MEDIAN, Regime, RegimeClassifier
+from undulatus.tensorfile import read_tensors, write_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -314,17 +315,11 @@ def test_a_regime_that_is_not_ours_cannot_be_saved(table, cloudy, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_whose_regimes_lack_a_classifier_is_refused(fitted, tmp_path, monkeypatch):
-    import undulatus.storage as storage
-
-    real = storage._describe_regimes
-
-    def without_night(model):
-        tensors, header = real(model)
-        del header["members"]["night"]
-        return tensors, header
-
-    monkeypatch.setattr(storage, "_describe_regimes", without_night)
-    save_model(fitted, tmp_path / "m.undulatus")
+def test_a_file_whose_regimes_lack_a_classifier_is_refused(fitted, tmp_path):
+    path = tmp_path / "m.undulatus"
+    save_model(fitted, path)
+    tensors, header = read_tensors(path)
+    del header["members"]["night"]
+    write_tensors(path, tensors, header)
     with pytest.raises(ModelFileError, match="night"):
-        load_model(tmp_path / "m.undulatus")
+        load_model(path)

@@ -178,7 +178,7 @@ def forged(path, tensors, text):
 TEXTS = ["", "{", "null", "[]", "3", "{}", '{"header": 1}', '{"header": 1, "sha256": null}']
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", [*TEXTS, "[" * 100_000], ids=[*TEXTS, "deeply nested"])
 def test_a_header_that_is_not_ours_is_refused(path, text):
     assert "checksum" not in assert_refused(forged(path, {"weight": np.ones(3)}, text))
 

@@ -88,7 +88,7 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], Any]:
         raise ModelFileError(
             path, f"is truncated, or no undulatus file at all ({error})."
         ) from error
-    except (json.JSONDecodeError, KeyError) as error:
+    except (json.JSONDecodeError, KeyError, RecursionError) as error:
         raise ModelFileError(path, f"has a broken header ({error}).") from error
     if not isinstance(digests, dict) or set(digests) != set(tensors):
         raise ModelFileError(path, "lists other tensors in its header than it holds.")

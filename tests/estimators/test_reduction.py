@@ -101,6 +101,13 @@ def test_rows_are_read_in_slices(spectra, tmp_path):
     )
 
 
+def test_its_outputs_have_names(spectra):
+    found = SpectralPCA(3, noise=spectra[1]).set_output(transform="pandas").fit(spectra[0])
+    names = ["spectralpca0", "spectralpca1", "spectralpca2"]
+    assert list(found.get_feature_names_out()) == names
+    assert list(found.transform(spectra[0]).columns) == names
+
+
 def test_it_stands_before_a_classifier_in_a_pipeline(spectra):
     X, noise = spectra
     rng = np.random.default_rng(1)

@@ -79,6 +79,11 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
+    @property
+    def _n_features_out(self) -> int:
+        """What scikit-learn names the outputs by."""
+        return self.n_components_
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the components of rows, (n, d): an array, or anything to slice."""
         with as_input_errors():

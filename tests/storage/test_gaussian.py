@@ -22,7 +22,8 @@ from sklearn.linear_model import LogisticRegression
 
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model
 from undulatus.errors import InputError, ModelFileError
-from undulatus.storage import SCHEMA
+from undulatus.storage import SCHEMA, gaussian
+from undulatus.storage.memory import order_of
 from undulatus.tensorfile import read_tensors, write_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -88,6 +89,10 @@ def assert_same_value(one, other):
         assert one == other
 
 
+def test_every_kind_of_classifier_is_tested_here():
+    assert set(MODELS) == set(gaussian.KINDS)
+
+
 # Round trip
 
 
@@ -121,6 +126,28 @@ def test_every_fitted_attribute_comes_back(name, moons, path):
         found, expected = getattr(loaded, record), getattr(model, record)
         for field in vars(expected):
             assert_array_equal(getattr(found, field), getattr(expected, field))
+
+
+@each_model
+def test_every_matrix_lies_in_memory_as_it_did(name, clouds, path):
+    model = MODELS[name]().fit(*clouds)
+    save_model(model, path)
+    loaded = load_model(path)
+    pairs = [(vars(loaded), vars(model)), (vars(loaded.posterior_), vars(model.posterior_))]
+    for found, expected in pairs:
+        for key, value in expected.items():
+            if isinstance(value, np.ndarray):
+                assert order_of(found[key]) == order_of(value)
+
+
+@each_model
+def test_a_single_row_is_predicted_bit_for_bit_as_before(name, clouds, path):
+    X, y = clouds
+    model = MODELS[name]().fit(X, y)
+    save_model(model, path)
+    loaded = load_model(path)
+    for row in range(10):
+        assert_predicts_alike(loaded, model, X[row : row + 1])
 
 
 @each_model
@@ -462,6 +489,13 @@ def test_classes_and_names_that_do_not_match_are_refused(rewrite):
 def test_classes_of_kinds_that_are_never_written_are_refused(rewrite, dtype):
     def spoil(tensors, header):
         header["classes"] = {"array": ["a", "b"], "dtype": dtype}
+
+    assert_refused(rewrite(spoil))
+
+
+def test_classes_that_no_number_can_hold_are_refused(rewrite):
+    def spoil(tensors, header):
+        header["classes"] = {"array": [0, 2**70], "dtype": "<i8"}
 
     assert_refused(rewrite(spoil))
 
