@@ -370,3 +370,20 @@ def test_spectra_of_wrong_units_are_an_error_in_words(runner, spectra, sounder_m
     assert result.exit_code == 1
     assert "radiance is in 'K'" in result.stderr
     assert not (tmp_path / "out.zarr").exists()
+
+
+def test_what_a_model_of_spectra_looks_at_is_drawn_and_tabulated(runner, sounder_model, tmp_path):
+    picture = tmp_path / "waves.png"
+    result = runner.invoke(main, ["explain", str(sounder_model), "-o", str(picture)])
+    assert result.exit_code == 0, result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    table = pd.read_csv(picture.with_suffix(".csv"), comment="#")
+    assert len(table) == 8461
+    for word in ("wave", "window", str(picture), ".csv"):
+        assert word in result.stdout
+
+
+def test_a_picture_of_another_kind_is_bad_usage(runner, sounder_model):
+    result = runner.invoke(main, ["explain", str(sounder_model), "-o", "waves.txt"])
+    assert result.exit_code == 2
+    assert ".png or a .pdf" in result.stderr

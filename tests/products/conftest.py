@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from undulatus.products.explain import Explanation
 from undulatus.products.landmarks import fit_scene
 from undulatus.scenes import synthetic_landmark
+from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +43,50 @@ def result(scene):
             "cloud_latent_variance": probability,
         }
     )
+
+
+def make_explanation(regime="", names=("R1", "BT9", "BT10"), waves=4, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    frequency = rng.normal(size=(waves, len(names)))
+    parts = {
+        "regime": regime,
+        "towards": "class 1",
+        "measurement": "",
+        "names": tuple(names),
+        "wavenumbers": None,
+        "mean": None,
+        "weights": np.sort(rng.uniform(0.1, 2.0, waves))[::-1],
+        "amplitudes": rng.uniform(1.0, 3.0, waves),
+        "turns": np.linalg.norm(frequency, axis=1),
+        "frequency": frequency,
+        "frequency_step": "standard deviations",
+        "pattern": None,
+        "unit": "standard deviations",
+    }
+    return Explanation(**{**parts, **changes})
+
+
+def make_spectral(waves=3, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    parts = {
+        "measurement": "radiance",
+        "wavenumbers": WAVENUMBERS,
+        "mean": np.full(CHANNELS, 250.0) + rng.normal(size=CHANNELS),
+        "pattern": rng.normal(size=(waves, CHANNELS)),
+        "frequency_step": "noise",
+        "unit": "K",
+    }
+    names = [f"{value:.2f}" for value in WAVENUMBERS]
+    return make_explanation(names=names, waves=waves, seed=seed, **{**parts, **changes})
+
+
+@pytest.fixture(scope="session")
+def explanation():
+    """Return a maker of made-up explanations of named features."""
+    return make_explanation
+
+
+@pytest.fixture(scope="session")
+def spectral():
+    """Return a maker of made-up explanations of spectra."""
+    return make_spectral

@@ -9,8 +9,9 @@ except ModuleNotFoundError as error:
 
 from undulatus.cli.demo import demo
 from undulatus.cli.group import Commands
+from undulatus.cli.inspection import explain, info
 from undulatus.cli.maps import map_command
-from undulatus.cli.models import fit, info, score
+from undulatus.cli.models import fit, score
 from undulatus.cli.twins import twin
 
 
@@ -21,5 +22,5 @@ def main(debug: bool) -> None:
     """Gaussian-process classification of satellite imagery."""
 
 
-for command in (demo, twin, fit, map_command, score, info):
+for command in (demo, twin, fit, map_command, score, explain, info):
     main.add_command(command)

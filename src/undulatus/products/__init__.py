@@ -3,7 +3,18 @@
 import importlib
 from typing import Any
 
-_MODULES = ("acquisitions", "demo", "figures", "landmarks", "maps", "scores", "video")
+_MODULES = (
+    "acquisitions",
+    "demo",
+    "explain",
+    "explain_figure",
+    "explain_table",
+    "figures",
+    "landmarks",
+    "maps",
+    "scores",
+    "video",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -105,7 +105,7 @@ def judge(
 def _judge_all(model: Any, values: Array, probability: Array, variance: Array) -> Array:
     """Set probability and variance where all values are there; return what is out of range."""
     quality = np.zeros(len(values), np.uint8)
-    whole = np.isfinite(values).all(axis=1)
+    whole = _finite_rows(values)
     if whole.any():
         reduced, member = _reduce(model, values if whole.all() else values[whole])
         probability[whole], variance[whole] = _predict(member, reduced, [member], len(reduced))
@@ -128,7 +128,7 @@ def _judge_regimes(
         rows = np.flatnonzero(assigned == index)
         columns = np.array([names.index(name) for name in regime.features or ()])
         own = values[np.ix_(rows, columns)]
-        whole = np.isfinite(own).all(axis=1)
+        whole = _finite_rows(own)
         quality[rows] = np.uint8((index + 1) << REGIME_SHIFT)
         usable[rows[whole]] = True
         if whole.any():
@@ -141,6 +141,16 @@ def _judge_regimes(
         table[model.by] = sun[rows]
         probability[rows], variance[rows] = _predict(model, table, members, rows.size)
     return quality
+
+
+def _finite_rows(values: Array) -> Array:
+    """Return which rows have no missing value, (n,) bool."""
+    # A sum is finite unless a value is not (or it overflows, which the second look settles).
+    with np.errstate(over="ignore", invalid="ignore"):
+        whole = np.isfinite(values.sum(axis=1))
+    doubtful = np.flatnonzero(~whole)
+    whole[doubtful] = np.isfinite(values[doubtful]).all(axis=1)
+    return np.asarray(whole)
 
 
 def _reduce(model: Any, values: Array) -> tuple[Array, Any]:

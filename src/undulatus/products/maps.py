@@ -124,7 +124,7 @@ def _classify(
         slab = slice(first, first + rows)
         values = _side_by_side([block[slab] for block in features], fills)
         if "mask" in more:
-            values[more["mask"][slab].ravel().astype(bool)] = np.nan
+            values = np.where(more["mask"][slab].reshape(-1, 1), np.float32(np.nan), values)
         sun = more["sun"][slab].ravel() if "sun" in more else None
         judged = judge(model, values, names, sun)
         result[slab] = np.stack(judged, axis=-1).reshape(result[slab].shape)
@@ -133,15 +133,17 @@ def _classify(
 
 def _side_by_side(blocks: list[Array], fills: Array) -> Array:
     """Return features as columns, (pixels, features) float32, missing ones NaN."""
+    marked = np.isfinite(fills).any()
+    if len(blocks) == 1 and blocks[0].dtype == np.float32 and not marked:
+        return blocks[0].reshape(-1, len(fills))
     values = np.empty((blocks[0][..., 0].size, len(fills)), np.float32)
     start = 0
     for block in blocks:
         columns = slice(start, start + block.shape[-1])
         raw = block.reshape(-1, block.shape[-1])
         values[:, columns] = raw
-        marks = fills[columns]
-        if np.isfinite(marks).any():
-            values[:, columns][raw == marks] = np.nan
+        if marked:
+            values[:, columns][raw == fills[columns]] = np.nan
         start = columns.stop
     return values
 

@@ -1,0 +1,74 @@
+"""A day of IASI: spectra reduced and classified with probability and variance. Prints a summary.
+
+python -m benchmarks.sounder_day MODEL [SPECTRA] [CHUNK]
+
+Synthetic spectra are made a chunk at a time while it runs; making them is timed apart. MODEL is
+what ``undulatus fit`` made of spectra. The share of the matrix product is measured on the same
+blocks: spectra times components alone, on as many threads.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import dask
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from undulatus.gp.blocks import count_threads
+from undulatus.products.maps import map_scene
+from undulatus.scenes import synthetic_sounder
+from undulatus.storage import load_model
+
+DAY = 1_300_000
+BLOCK = 512
+
+
+def product_seconds(spectra: np.ndarray, weights: np.ndarray, threads: int) -> float:
+    """Return the time of the product of spectra and components alone."""
+    blocks = [spectra[i : i + BLOCK] for i in range(0, len(spectra), BLOCK)]
+    began = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(lambda block: block @ weights, blocks):
+            pass
+    return time.perf_counter() - began
+
+
+def measure(path: str, count: int, chunk: int) -> None:
+    """Classify ``count`` spectra, and print rates."""
+    model = load_model(path)
+    weights = np.ascontiguousarray((model[0].components_ / model[0].noise_).T, np.float32)
+    threads = count_threads(None)
+    day = synthetic_sounder(count, seed=1, chunk=BLOCK)
+    keep = ["radiance", "noise"]
+    making = mapping = product = 0.0
+    clouds = width = 0
+    with threadpool_limits(1), dask.config.set(num_workers=threads):
+        for first in range(0, count, chunk):
+            began = time.perf_counter()
+            part = day[keep].isel(sample=slice(first, first + chunk)).compute()
+            made = time.perf_counter()
+            result = map_scene(model, part.chunk(sample=BLOCK)).compute()
+            mapped = time.perf_counter()
+            making, mapping = making + made - began, mapping + mapped - made
+            product += product_seconds(part["radiance"].values, weights, threads)
+            clouds += int(np.count_nonzero(result["cloud_mask"] == 1))
+            width = part["radiance"].nbytes // part.sizes["sample"]
+            assert np.isfinite(result["cloud_latent_variance"].values).all()
+            if first // chunk % 20 == 0:
+                done = first + part.sizes["sample"]
+                print(f"{done:,} spectra, {mapping:.0f} s (and {making:.0f} s making)", flush=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"spectra: {count:,} of {width // 4:,} channels, {count * width / 1e9:.1f} GB")
+    print(f"reduced and classified in {mapping:.1f} s (making them took {making:.0f} s more)")
+    print(f"rate: {count / mapping:,.0f} spectra/s, {count * width / mapping / 1e9:.2f} GB/s")
+    print(f"matrix product: {product:.1f} s, {product / mapping:.0%} of it")
+    print(f"cloudy: {clouds / count:.1%}; peak memory of the process: {peak:,.0f} MB")
+
+
+if __name__ == "__main__":
+    spectra = int(sys.argv[2]) if len(sys.argv) > 2 else DAY
+    measure(sys.argv[1], spectra, int(sys.argv[3]) if len(sys.argv) > 3 else 8_192)

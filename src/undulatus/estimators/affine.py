@@ -1,0 +1,135 @@
+r"""Fitted steps of a pipeline as affine maps, and the two ways back through them.
+
+A step takes a row :math:`x` to :math:`y = M (x - c)`. A linear function :math:`w^\top y` is
+:math:`(M^\top w)^\top (x - c)`: frequencies go back through :math:`M^\top`. What a row was is
+known from :math:`y` by regression, :math:`x \approx c + B y`: covariances go back through
+:math:`B`, :math:`\mathrm{Cov}(x, s) = B\,\mathrm{Cov}(y, s)` for any :math:`s` linear in
+:math:`y`. For scalers :math:`B = M^{-1}`; for principal components it is the matrix that puts a
+row together from them, as what they leave out is uncorrelated with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.decomposition import PCA, IncrementalPCA
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
+
+from undulatus.errors import InputError
+from undulatus.estimators.reduction import SpectralPCA
+
+Array = npt.NDArray[Any]
+
+STEPS = (
+    SpectralPCA,
+    PCA,
+    IncrementalPCA,
+    StandardScaler,
+    MinMaxScaler,
+    MaxAbsScaler,
+    RobustScaler,
+)
+"""What is known to be affine."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """One step, from d features to k; matrices of (d,) are diagonal."""
+
+    centre: Array
+    """What goes to nought, (d,)."""
+    matrix: Array
+    """M, (k, d) or (d,)."""
+    restoring: Array
+    """Bᵗ, (k, d) or (d,)."""
+    left_out: Array
+    """Variance of what goes in and does not come out, (d,)."""
+    uncorrelated: bool
+    """Whether what comes out is uncorrelated over the rows it was fitted on."""
+    noise: Array | None = None
+    """Noise of what goes in, (d,), if the step was told."""
+
+    def carry_back(self, frequencies: Array) -> Array:
+        """Return frequencies (D, k), radians per unit out, as radians per unit in, (D, d)."""
+        return _times(frequencies, self.matrix)
+
+    def restore(self, covariances: Array) -> Array:
+        """Return covariances with what comes out, (D, k), as those with what goes in, (D, d)."""
+        return _times(covariances, self.restoring)
+
+    def restore_variances(self, variances: Array) -> Array:
+        """Return variances of independent errors in what comes out, (D, k), as of what goes in."""
+        return self.left_out + _times(variances, self.restoring**2)
+
+
+def affine_steps(steps: Iterable[Any]) -> list[Affine]:
+    """Return fitted transformers as affine maps in order; pipelines among them are unfolded."""
+    found: list[Affine] = []
+    for step in steps:
+        if step is None or step == "passthrough":
+            continue
+        if isinstance(step, Pipeline):
+            found += affine_steps(inner for _, inner in step.steps)
+        else:
+            found.append(_affine(step))
+    return found
+
+
+def _times(rows: Array, matrix: Array) -> Array:
+    return np.asarray(rows * matrix if matrix.ndim == 1 else rows @ matrix)
+
+
+def _affine(step: Any) -> Affine:
+    if isinstance(step, SpectralPCA):
+        noise = None if step.noise is None else step.noise_
+        parts = step.components_ / step.noise_, step.components_ * step.noise_
+        kept, share = step.explained_variance_.sum(), step.explained_variance_ratio_.sum()
+        lost = kept / share - kept if share > 0.0 else 0.0
+        left_out = step.noise_**2 * _left_out(step.components_, lost)
+        return Affine(step.mean_, *parts, left_out, uncorrelated=True, noise=noise)
+    if isinstance(step, (PCA, IncrementalPCA)):
+        scale = np.ones(len(step.components_))
+        if step.whiten:
+            # As scikit-learn has it: components without variance are not divided by nought.
+            scale = np.maximum(np.sqrt(step.explained_variance_), np.finfo(np.float64).eps)
+        parts = step.components_ / scale[:, None], step.components_ * scale[:, None]
+        lost = step.noise_variance_ * (step.n_features_in_ - len(scale))
+        left_out = _left_out(step.components_, lost)
+        return Affine(step.mean_, *parts, left_out, uncorrelated=True)
+    if isinstance(step, (StandardScaler, RobustScaler, MaxAbsScaler, MinMaxScaler)):
+        scale, centre = _scale_and_centre(step)
+        return Affine(centre, 1.0 / scale, scale, np.zeros(len(scale)), uncorrelated=False)
+    taken = ", ".join(kind.__name__ for kind in STEPS)
+    raise InputError(
+        f"Frequencies cannot be carried back through a {type(step).__name__}, which is not known "
+        f"to be linear.\n  taken: {taken}\nFit a model with these before its classifier."
+    )
+
+
+def _left_out(components: Array, lost: float) -> Array:
+    """Return the variance of each feature beyond the components, (d,), ``lost`` in all.
+
+    It is taken as the same in every direction that was left out (Tipping & Bishop 1999,
+    doi:10.1111/1467-9868.00196).
+    """
+    count, d = components.shape
+    beyond = np.maximum(1.0 - np.sum(components**2, axis=0), 0.0)
+    return np.asarray(beyond * max(lost, 0.0) / max(d - count, 1))
+
+
+def _scale_and_centre(step: Any) -> tuple[Array, Array]:
+    """Return what a scaler divides by, and what it subtracts before that, (d,) each."""
+    scale, centre = step.scale_, None
+    if isinstance(step, MinMaxScaler):
+        return 1.0 / scale, -step.min_ / scale
+    if isinstance(step, StandardScaler) and step.with_mean:
+        centre = step.mean_
+    elif isinstance(step, RobustScaler):
+        centre = step.center_
+    d = step.n_features_in_
+    return np.ones(d) if scale is None else scale, np.zeros(d) if centre is None else centre

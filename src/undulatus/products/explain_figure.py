@@ -1,0 +1,299 @@
+"""Explanations as pictures: waves beside absorption bands, or bars of features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from undulatus.errors import InputError
+from undulatus.products.explain import KELVIN, Explanation
+from undulatus.products.panel_axes import place
+from undulatus.scenes.absorption import BANDS, GASES
+from undulatus.scenes.measurements import SCORES
+from undulatus.scenes.spectra import COMPONENTS
+from undulatus.scenes.stores import whole_or_not_at_all
+
+Array = npt.NDArray[Any]
+
+MOST_WAVES = 6
+MOST_BARS = 20
+COLOURS = {
+    "CO2": "#e69f00",
+    "O3": "#56b4e9",
+    "H2O": "#0072b2",
+    "CH4": "#009e73",
+    "N2O": "#d55e00",
+    "CO": "#cc79a7",
+}
+"""Of the gases; told apart without colour vision (Okabe & Ito), and named beside their lanes."""
+PATTERN, FILTER, LINE, BAR = "#1a1a1a", "#6a6a6a", "#b0b0b0", "#3b6e8f"
+_SUBSCRIPTS = str.maketrans("234", "₂₃₄")
+_MICROMETRES = (15, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4.5, 4)
+_LEFT, _WIDE, _RIGHT = 1.0, 12.0, 0.35
+_LANE, _TALL, _THIN, _GAP, _TITLE = 0.19, 1.3, 0.42, 0.06, 0.4
+"""Inches."""
+
+
+def draw_explanation(
+    explanations: Sequence[Explanation],
+    path: str | Path,
+    *,
+    title: str = "What the model looks at",
+) -> None:
+    """Write a PNG or PDF of what :func:`undulatus.products.explain.explain` found.
+
+    Of spectra: the mean spectrum with absorption bands, then the weightiest waves, at most six,
+    each with its pattern and, in a strip below, its frequency, then all waves together. Of
+    features: bars of their importance, one panel a regime.
+
+    Parameters
+    ----------
+    path : path
+        Ending in ``.png`` or ``.pdf``; written whole or not at all.
+    """
+    path = Path(path)
+    if path.suffix not in (".png", ".pdf"):
+        raise InputError(f"{path} is to be a .png or .pdf file: name it so.")
+    curves = all(e.wavenumbers is not None or e.measurement == SCORES for e in explanations)
+    figure = (_draw_curves if curves else _draw_bars)(explanations, title)
+    with whole_or_not_at_all(path) as unfinished:
+        figure.savefig(unfinished)
+
+
+# Curves over channels or components
+
+
+class _Column:
+    """Axes one below the other; where the next one goes is kept, in inches from the top."""
+
+    def __init__(self, figure: Figure, top: float) -> None:
+        self.figure = figure
+        self.top = top
+
+    def add(self, height: float, gap: float = _GAP) -> Axes:
+        axis = place(self.figure, _LEFT, self.top, _WIDE, height)
+        axis.tick_params(labelsize=9)
+        self.top += height + gap
+        return axis
+
+
+def _height(explanation: Explanation) -> float:
+    waves = min(len(explanation.weights), MOST_WAVES)
+    above = 0.0
+    if explanation.wavenumbers is not None:
+        above = 0.35 + len(GASES) * _LANE + _TALL + 2 * _GAP
+    strip = 0.0 if explanation.pattern is None else _THIN + _GAP
+    return above + waves * (_TITLE + _TALL + _GAP + strip) + _TITLE + _TALL + 0.5
+
+
+def _draw_curves(explanations: Sequence[Explanation], title: str) -> Figure:
+    head, foot = 0.6, 0.65
+    heights = [_height(explanation) for explanation in explanations]
+    size = (_LEFT + _WIDE + _RIGHT, head + sum(heights) + foot)
+    figure = Figure(figsize=size, dpi=120)
+    figure.text(0.15 / size[0], 1 - 0.15 / size[1], title, fontsize=15, verticalalignment="top")
+    for explanation, top in zip(explanations, accumulate(heights, initial=head), strict=False):
+        _draw_one(figure, explanation, top)
+    figure.text(
+        0.15 / size[0],
+        0.12 / size[1],
+        _footnote(explanations[0]),
+        fontsize=9,
+        style="italic",
+        linespacing=1.4,
+    )
+    return figure
+
+
+def _draw_one(figure: Figure, explanation: Explanation, top: float) -> None:
+    column = _Column(figure, top)
+    if explanation.wavenumbers is not None:
+        _draw_sky(column, explanation)
+    shown = min(len(explanation.weights), MOST_WAVES)
+    for wave in range(shown):
+        _draw_wave(column, explanation, wave)
+    column.top += _TITLE
+    axis = column.add(_TALL)
+    axis.set_title(_all_title(explanation, shown), fontsize=10.5, loc="left")
+    _draw_values(axis, explanation, explanation.importance, PATTERN)
+    axis.set_ylim(0.0)
+    _label(axis, "K" if explanation.unit == KELVIN else "share")
+    axis.tick_params(labelbottom=True)
+    what = "component" if explanation.wavenumbers is None else "wavenumber, cm⁻¹"
+    axis.set_xlabel(what, fontsize=10)
+
+
+def _draw_wave(column: _Column, explanation: Explanation, wave: int) -> None:
+    column.top += _TITLE
+    axis = column.add(_TALL)
+    axis.set_title(_wave_title(explanation, wave), fontsize=10.5, loc="left")
+    axis.axhline(0.0, color=LINE, linewidth=0.8)
+    _draw_values(axis, explanation, explanation.profile[wave], PATTERN)
+    if explanation.pattern is None:
+        _label(axis, "direction")
+        return
+    _label(axis, "K" if explanation.unit == KELVIN else "correlation")
+    strip = column.add(_THIN)
+    _draw_values(strip, explanation, explanation.frequency[wave], FILTER)
+    limit = 1.08 * max(float(np.nanmax(np.abs(explanation.frequency[wave]))), 1e-12)
+    strip.set_ylim(-limit, limit)
+    strip.set_yticks([0.0], ["filter"], fontsize=9, color=FILTER)
+
+
+def _label(axis: Axes, text: str) -> None:
+    axis.set_ylabel(text, fontsize=10)
+    axis.yaxis.set_label_coords(-0.055, 0.5)
+    axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+
+
+def _draw_sky(column: _Column, explanation: Explanation) -> None:
+    """Draw a lane of bands for each gas, under a scale of wavelengths, and the mean spectrum."""
+    column.top += 0.35
+    lanes = column.add(len(GASES) * _LANE)
+    for row, gas in enumerate(GASES):
+        for band in (band for band in BANDS if band.gas == gas):
+            lanes.barh(row, band.high - band.low, 0.7, band.low, color=COLOURS[gas])
+    names = [gas.translate(_SUBSCRIPTS) for gas in GASES]
+    lanes.set_yticks(range(len(GASES)), names, fontsize=9)
+    lanes.set_ylim(len(GASES) - 0.5, -0.5)
+    _dress(lanes, explanation, shaded=False)
+    above = lanes.secondary_xaxis("top", functions=(_reciprocal, _reciprocal))
+    above.set_xticks(_MICROMETRES, [f"{length:g}" for length in _MICROMETRES], fontsize=9)
+    above.set_xlabel("wavelength, µm", fontsize=10)
+    axis = column.add(_TALL)
+    _draw_values(axis, explanation, explanation.mean, PATTERN)
+    _label(axis, "mean\nspectrum, K")
+
+
+def _reciprocal(values: npt.ArrayLike) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.asarray(1e4 / np.asarray(values, dtype=np.float64))
+
+
+def _draw_values(axis: Axes, explanation: Explanation, values: Array | None, colour: str) -> None:
+    assert values is not None
+    if explanation.wavenumbers is None:
+        axis.vlines(np.arange(len(values)), 0.0, values, color=colour, linewidth=1.4)
+    else:
+        axis.plot(explanation.wavenumbers, values, color=colour, linewidth=0.5)
+    _dress(axis, explanation)
+
+
+def _dress(axis: Axes, explanation: Explanation, shaded: bool = True) -> None:
+    """Set the horizontal axis, with bands of gases or of the instrument behind the curve."""
+    axis.tick_params(labelbottom=False)
+    if explanation.wavenumbers is None:
+        _dress_components(axis)
+        return
+    axis.set_xlim(explanation.wavenumbers[0], explanation.wavenumbers[-1])
+    axis.set_xticks(range(700, 2800, 100))
+    for band in BANDS if shaded else ():
+        axis.axvspan(band.low, band.high, color=COLOURS[band.gas], alpha=0.16, linewidth=0)
+
+
+def _dress_components(axis: Axes) -> None:
+    starts = list(accumulate(COMPONENTS, initial=0))
+    ticks: dict[int, str] = {}
+    for band, (start, count) in enumerate(zip(starts, COMPONENTS, strict=False), 1):
+        if start:
+            axis.axvline(start - 0.5, color=LINE, linewidth=0.8)
+        ticks[start] = f"1\nband {band}"
+        ticks |= {start + number - 1: str(number) for number in range(30, count, 30)}
+    axis.set_xlim(-1.0, starts[-1])
+    axis.set_xticks(list(ticks), list(ticks.values()))
+
+
+def _wave_title(explanation: Explanation, wave: int) -> str:
+    where = f"{explanation.regime}, " if explanation.regime else ""
+    title = f"{where}wave {wave + 1}: {100 * explanation.shares[wave]:.0f} % of the weight"
+    if explanation.pattern is None:
+        return title
+    return f"{title}, phase varies by {explanation.turns[wave]:.1f} rad"
+
+
+def _all_title(explanation: Explanation, shown: int) -> str:
+    where = f"{explanation.regime}, " if explanation.regime else ""
+    count = len(explanation.weights)
+    mean = "root mean square" if explanation.unit == KELVIN else "mean square"
+    title = f"{where}all waves together: {mean} of {count} by their weight"
+    if shown < count:
+        title += f", of which those above hold {100 * explanation.shares[:shown].sum():.0f} %"
+    return title
+
+
+def _footnote(explanation: Explanation) -> str:
+    sign = f"the sign is towards {explanation.towards} on average"
+    part = "component" if explanation.wavenumbers is None else "channel"
+    if explanation.pattern is None:
+        return (
+            f"Share of each {part} in a wave's phase, taken as uncorrelated: squares sum to one; "
+            f"{sign}.\n"
+            f"What {part}s have in common cannot be seen so: fit with SpectralPCA before the "
+            f"classifier to see patterns."
+        )
+    what = "correlation with a wave's phase"
+    if explanation.unit == KELVIN:
+        what = "change of the spectrum that goes with one standard deviation of a wave's phase"
+    return (
+        f"Black: {what}; {sign}, which says little of a wave whose phase varies by more than "
+        f"2 rad.\n"
+        f"Grey: the filter itself, by how much the phase turns if one {part} alone changes by "
+        f"its {explanation.frequency_step.rstrip('s')}. Every curve has its own scale."
+    )
+
+
+# Bars of features
+
+
+def _draw_bars(explanations: Sequence[Explanation], title: str) -> Figure:
+    """Return the figure; lengths are in inches, from the upper left corner."""
+    most = max(min(len(explanation.names), MOST_BARS) for explanation in explanations)
+    longest = max(len(name) for explanation in explanations for name in explanation.names)
+    shortened = any(len(explanation.names) > most for explanation in explanations)
+    head = 0.7 + 0.2 * ((explanations[0].regime != "") + shortened)
+    tall, wide, words = 0.24 * most + 0.1, 2.7, 0.085 * longest + 0.4
+    size = (max(len(explanations) * (words + wide) + 0.3, 7.0), head + tall + 1.15)
+    figure = Figure(figsize=size, dpi=120)
+    figure.text(0.15 / size[0], 1 - 0.15 / size[1], title, fontsize=15, verticalalignment="top")
+    highest = 100.0 * max(float(explanation.importance.max()) for explanation in explanations)
+    if len(explanations) == 1:
+        wide = size[0] - words - 0.3
+    for number, explanation in enumerate(explanations):
+        axis = place(figure, words + number * (words + wide), head, wide, tall)
+        _draw_ranking(axis, explanation, most, highest)
+    note = (
+        "Importance: share in the phases of the waves, each by its weight. Features are taken as "
+        "uncorrelated: differences of two that vary together count for more than they should."
+    )
+    if explanations[0].pattern is not None:
+        note = "Importance: share of the variance of the waves' phases that goes with a feature."
+    note = "\n".join(wrap(note, int(13 * size[0])))
+    figure.text(0.15 / size[0], 0.12 / size[1], note, fontsize=9, style="italic")
+    return figure
+
+
+def _draw_ranking(axis: Axes, explanation: Explanation, most: int, highest: float) -> None:
+    percent = 100.0 * explanation.importance
+    order = np.argsort(-percent, kind="stable")[:most]
+    axis.barh(range(len(order)), percent[order], 0.7, color=BAR)
+    for row, value in enumerate(percent[order]):
+        axis.text(value + 0.015 * highest, row, f"{value:.1f}", fontsize=9, va="center")
+    axis.set_yticks(range(len(order)), [explanation.names[index] for index in order], fontsize=9.5)
+    axis.set_ylim(most - 0.5, -0.5)
+    axis.set_xlim(0.0, 1.18 * max(highest, 1e-12))
+    axis.set_xlabel("importance, %", fontsize=10)
+    axis.tick_params(axis="x", labelsize=9)
+    axis.spines[["top", "right"]].set_visible(False)
+    parts = [f"regime {explanation.regime}"] if explanation.regime else []
+    if len(order) < len(explanation.names):
+        parts.append(f"the first {len(order)} of {len(explanation.names)} features")
+    axis.set_title("\n".join(parts), fontsize=11, loc="left")

@@ -1,0 +1,168 @@
+"""Explanations as tables: every channel in a file, the weightiest waves in lines of text."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from undulatus.products.explain import KELVIN, Explanation
+from undulatus.scenes.absorption import BANDS, WINDOWS, absorbers
+from undulatus.scenes.stores import whole_or_not_at_all
+
+Array = npt.NDArray[Any]
+
+MOST_LINES = 10
+_NAMED = 3
+"""Regions or features that a line of text names."""
+
+
+def write_csv(explanations: Sequence[Explanation], path: str | Path) -> None:
+    """Write a row for each channel or feature, and regime if there are several.
+
+    Columns are ``wavenumber`` and ``absorbers``, or ``feature``; ``importance``; and of each wave,
+    by rank, ``wave_1_pattern`` and ``wave_1_frequency``. Where no pattern is known, there is
+    ``wave_1_direction``. Units and the weights of the waves are in lines that begin with ``#``, so
+    that ``pandas.read_csv(path, comment="#")`` reads the table.
+    """
+    path = Path(path)
+    with (
+        whole_or_not_at_all(path) as unfinished,
+        unfinished.open("w", newline="", encoding="utf-8") as file,
+    ):
+        for explanation in explanations:
+            _write_header(explanation, file)
+        most = max(len(explanation.weights) for explanation in explanations)
+        # Words are quoted, so that a "#" in the name of a feature begins no comment.
+        writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+        writer.writerow(_columns(explanations, most))
+        for explanation in explanations:
+            writer.writerows(_rows(explanation, most, with_regime=len(explanations) > 1))
+
+
+def _write_header(explanation: Explanation, file: TextIO) -> None:
+    profile = "direction" if explanation.pattern is None else "pattern"
+    about = f"# regime: {explanation.regime}\n" if explanation.regime else ""
+    importance = "K" if explanation.unit == KELVIN else "share of the phases' variance"
+    file.write(
+        f"{about}# {profile}: {unit_words(explanation)}, towards {explanation.towards}\n"
+        f"# frequency: radians per {explanation.frequency_step}\n"
+        f"# importance: {importance}\n"
+        f"# wave, weight, share of weight, amplitude, standard deviation of its phase (radians)\n"
+    )
+    waves = zip(
+        explanation.weights,
+        explanation.shares,
+        explanation.amplitudes,
+        explanation.turns,
+        strict=True,
+    )
+    for rank, values in enumerate(waves, 1):
+        file.write(f"# {rank}, {', '.join(f'{value:.6g}' for value in values)}\n")
+
+
+def unit_words(explanation: Explanation) -> str:
+    """Return what the pattern or direction is in, as words."""
+    if explanation.unit == KELVIN:
+        return "K with one standard deviation of the phase"
+    if explanation.pattern is not None:
+        return "correlation with the phase"
+    return "share in the phase, squares sum to one, features taken as uncorrelated"
+
+
+def _columns(explanations: Sequence[Explanation], most: int) -> list[str]:
+    first = explanations[0]
+    place = ["feature"] if first.wavenumbers is None else ["wavenumber", "absorbers"]
+    profile = "direction" if first.pattern is None else "pattern"
+    waves = chain.from_iterable(
+        (f"wave_{rank}_{profile}", f"wave_{rank}_frequency") for rank in range(1, most + 1)
+    )
+    return [*(["regime"] if len(explanations) > 1 else []), *place, "importance", *waves]
+
+
+def _rows(explanation: Explanation, most: int, with_regime: bool) -> Iterator[list[Any]]:
+    count = len(explanation.weights)
+    pairs = np.stack([explanation.profile, explanation.frequency], axis=1)
+    values = pairs.reshape(2 * count, -1)
+    if explanation.wavenumbers is None:
+        places: list[list[Any]] = [[name] for name in explanation.names]
+    else:
+        gases = absorbers(explanation.wavenumbers)
+        places = [list(pair) for pair in zip(explanation.wavenumbers.tolist(), gases, strict=True)]
+    regime = [explanation.regime] if with_regime else []
+    for place, *numbers in zip(places, explanation.importance, *values, strict=True):
+        rounded = [float(f"{value:.7g}") for value in numbers]
+        yield [*regime, *place, *rounded, *[""] * (2 * (most - count))]
+
+
+def summary_lines(explanations: Sequence[Explanation], most: int = MOST_LINES) -> list[str]:
+    """Return a table for the terminal: waves by weight, and where each is strongest.
+
+    Numbers beside a region of the spectrum are mean patterns, in K; beside a feature,
+    correlations with the phase or signed shares in it. The phase's deviation is told where
+    it is known. At most ``most`` waves are listed, and all together at the end.
+    """
+    lines: list[str] = []
+    for explanation in explanations:
+        if explanation.regime:
+            lines += [*([""] if lines else []), f"regime {explanation.regime}"]
+        lines.append(_line(explanation, "wave", "weight", "phase", "strongest in"))
+        waves = zip(explanation.shares, explanation.turns, explanation.profile, strict=True)
+        for rank, (share, turn, profile) in enumerate(waves, 1):
+            if rank > most:
+                lines.append(f"      and {len(explanation.weights) - most} more")
+                break
+            found = _told(explanation, profile)
+            lines.append(_line(explanation, str(rank), f"{share:.1%}", f"{turn:.1f} rad", found))
+        lines.append(_line(explanation, "all", "100.0%", "", _all_told(explanation)))
+    return lines
+
+
+def _line(explanation: Explanation, rank: str, share: str, phase: str, found: str) -> str:
+    known = "" if explanation.pattern is None else f"{phase:>8}  "
+    return f"{rank:>4}  {share:>6}  {known}{found}"
+
+
+def strongest(explanation: Explanation, profile: Array) -> list[tuple[str, float]]:
+    """Return regions of the spectrum, or features, with what a profile (d,) is there.
+
+    The largest first. Of a spectrum in K regions are ranked by the root mean square, and the
+    number is the mean; of one without unit it is the sum of squares, the region's share.
+    """
+    if explanation.wavenumbers is None:
+        named = zip(explanation.names, profile.tolist(), strict=True)
+        return sorted(named, key=lambda entry: -abs(entry[1]))
+    inside = {
+        region.name: profile[region.holds(explanation.wavenumbers)]
+        for region in (*BANDS, *WINDOWS)
+    }
+    if explanation.unit != KELVIN:
+        shares = {name: float(np.sum(part**2)) for name, part in inside.items()}
+        return sorted(shares.items(), key=lambda entry: -entry[1])
+    ranked = sorted(inside.items(), key=lambda entry: -float(np.mean(entry[1] ** 2)))
+    return [(name, float(part.mean())) for name, part in ranked]
+
+
+def _told(explanation: Explanation, profile: Array) -> str:
+    if explanation.unit == KELVIN:
+        form = "{} ({:+.1f} K)"
+    else:
+        form = "{} ({:+.2f})" if explanation.wavenumbers is None else "{} ({:.0%})"
+    return _named(explanation, profile, form)
+
+
+def _all_told(explanation: Explanation) -> str:
+    if explanation.unit == KELVIN:
+        return _named(explanation, explanation.importance, "{} ({:.1f} K)")
+    share = explanation.importance
+    profile = share if explanation.wavenumbers is None else np.sqrt(share)
+    return _named(explanation, profile, "{} ({:.0%})")
+
+
+def _named(explanation: Explanation, profile: Array, form: str) -> str:
+    return ", ".join(form.format(*entry) for entry in strongest(explanation, profile)[:_NAMED])

@@ -1,0 +1,275 @@
+"""What a model looks at: found in the channels it depends on, whatever the steps between."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import QuantileTransformer, StandardScaler
+
+from undulatus import GPC, RFFGPC, VFFGPC
+from undulatus.errors import InputError
+from undulatus.estimators.reduction import SpectralPCA
+from undulatus.estimators.waves import waves_of
+from undulatus.products.explain import explain
+from undulatus.products.explain_table import strongest
+from undulatus.regimes import Regime, RegimeClassifier
+from undulatus.scenes.absorption import BANDS, WINDOWS
+from undulatus.scenes.blackbody import blackbody_radiance, brightness_temperature, radiance_slope
+from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
+
+NOISE_K = 0.2
+OZONE = "O3 980-1080"
+
+
+@pytest.fixture(scope="module")
+def spectra():
+    """300 spectra (K): every region has a temperature of its own; ozone's makes the class."""
+    rng = np.random.default_rng(0)
+    chosen = [*BANDS[:3], *BANDS[7:8], *WINDOWS]
+    shapes = np.array([region.holds(WAVENUMBERS) for region in chosen], dtype=np.float64)
+    factors = rng.normal(size=(300, len(chosen)))
+    names = [region.name for region in chosen]
+    kelvins = 260.0 + 5.0 * factors @ shapes + NOISE_K * rng.normal(size=(300, CHANNELS))
+    kelvins.setflags(write=False)
+    return kelvins, (factors[:, names.index(OZONE)] > 0.0).astype(int)
+
+
+def fit(X, y, *steps, classifier=None, measurement=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        last = VFFGPC(3, solver="batch", max_iter=15, random_state=0)
+        model = make_pipeline(*steps, classifier or last).fit(X, y)
+    if measurement:
+        model.provenance_ = {"measurement": measurement}
+    return model
+
+
+@pytest.fixture(scope="module")
+def ozone_model(spectra):
+    X, y = spectra
+    return fit(X, y, SpectralPCA(7, noise=np.full(CHANNELS, NOISE_K)))
+
+
+def pattern_of_rows(model, X):
+    """Cov(x, phase) / deviation of the phase, by brute force over rows, and the phases."""
+    waves = waves_of(model[-1])
+    phases = (model[:-1].transform(X) - waves.centre) @ waves.frequencies.T
+    phases = phases - phases.mean(axis=0)
+    return phases.T @ (X - X.mean(axis=0)) / len(X) / phases.std(axis=0)[:, None], phases
+
+
+# Spectra
+
+
+def test_a_class_that_depends_on_one_band_is_explained_by_that_band(spectra, ozone_model):
+    (found,) = explain(ozone_model)
+    (first, mean), (_, next_mean), *_ = strongest(found, found.pattern[0])
+    assert first == OZONE
+    # One deviation of the phase goes with one of the band, 5 K, upwards for the second class.
+    assert 4.0 < mean < 5.5
+    assert abs(next_mean) < 2.0
+    assert strongest(found, found.importance)[0][0] == OZONE
+
+
+def test_radiances_are_explained_in_kelvins_like_temperatures(spectra):
+    kelvins, y = spectra
+    radiance = blackbody_radiance(WAVENUMBERS, kelvins)
+    noise = NOISE_K * radiance_slope(WAVENUMBERS, np.full(CHANNELS, 260.0))
+    (found,) = explain(fit(radiance, y, SpectralPCA(7, noise=noise), measurement="radiance"))
+    assert (found.measurement, found.unit) == ("radiance", "K")
+    first, mean = strongest(found, found.pattern[0])[0]
+    assert first == OZONE
+    # Planck's law bends: over 5 K a kelvin of radiance is one of temperature to a few percent.
+    assert 3.5 < mean < 5.5
+    exact = brightness_temperature(WAVENUMBERS, radiance.mean(axis=0))
+    assert_allclose(found.mean, exact, rtol=1e-6)
+
+
+def test_patterns_are_covariances_of_channels_with_phases(spectra, ozone_model):
+    (found,) = explain(ozone_model)
+    expected, phases = pattern_of_rows(ozone_model, spectra[0])
+    assert_allclose(found.turns, phases.std(axis=0), rtol=1e-8)
+    assert_allclose(found.pattern, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+
+def test_frequencies_are_phases_turned_by_the_noise_of_one_channel(spectra, ozone_model):
+    (found,) = explain(ozone_model)
+    assert found.frequency_step == "noise"
+    X = spectra[0][:1]
+    waves = waves_of(ozone_model[-1])
+    reduce = ozone_model[:-1]
+    for channel in (0, 1500, 8460):
+        shifted = X.copy()
+        shifted[0, channel] += NOISE_K
+        turned = (reduce.transform(shifted) - reduce.transform(X)) @ waves.frequencies.T
+        assert_allclose(found.frequency[:, channel], turned[0], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("told", [None, "brightness_temperature"])
+def test_temperatures_are_known_as_such_by_word_or_by_sight(spectra, ozone_model, told):
+    model = ozone_model if told is None else fit(*spectra, SpectralPCA(7), measurement=told)
+    (found,) = explain(model)
+    assert found.measurement == "brightness_temperature"
+    assert_allclose(found.mean, spectra[0].mean(axis=0), rtol=1e-6)
+    assert_allclose(found.wavenumbers, WAVENUMBERS)
+
+
+def test_radiances_are_known_by_sight(spectra):
+    radiance = blackbody_radiance(WAVENUMBERS, spectra[0])
+    (found,) = explain(fit(radiance, spectra[1], SpectralPCA(7)))
+    assert found.measurement == "radiance"
+
+
+def test_channels_without_components_have_a_direction_but_no_pattern(spectra):
+    X, y = spectra
+    quick = RFFGPC(3, random_state=0)
+    (found,) = explain(fit(X, y, StandardScaler(), classifier=quick))
+    assert found.pattern is None
+    assert found.wavenumbers is not None
+    assert_allclose(np.sum(found.profile**2, axis=1), 1.0, rtol=1e-9)
+    assert_allclose(found.importance.sum(), 1.0, rtol=1e-9)
+
+
+# Steps between
+
+
+@pytest.fixture(scope="module")
+def table():
+    """500 rows of 6 features that vary together, in different units."""
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(500, 6)) @ rng.normal(size=(6, 6)) * [1.0, 5.0, 20.0, 1.0, 0.1, 3.0]
+    return rows + 100.0, (rows[:, 0] + rows[:, 3] > 0.0).astype(int)
+
+
+CHAINS = {
+    "whitened": (PCA(6, whiten=True),),
+    "scaled, whitened": (StandardScaler(), PCA(6, whiten=True)),
+    "spectral": (SpectralPCA(6, noise=np.arange(1.0, 7.0)),),
+    "reduced, scaled": (PCA(6), StandardScaler()),
+    "reduced twice": (SpectralPCA(6), PCA(6)),
+    "nested": (make_pipeline(StandardScaler(), PCA(6)), "passthrough"),
+}
+
+
+@pytest.mark.parametrize("steps", CHAINS.values(), ids=CHAINS)
+def test_patterns_of_features_are_their_correlations_with_phases(table, steps):
+    X, y = table
+    model = fit(X, y, *steps, classifier=RFFGPC(4, random_state=0))
+    (found,) = explain(model)
+    _, phases = pattern_of_rows(model, X)
+    expected = np.corrcoef(np.hstack([phases, X]).T)[:4, 4:]
+    assert found.unit == "standard deviations"
+    # Some variances are of n rows and others of n - 1.
+    assert_allclose(found.pattern, expected, rtol=3e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", CHAINS.values(), ids=CHAINS)
+def test_frequencies_of_features_are_turns_by_their_deviation_or_noise(table, steps):
+    X, y = table
+    model = fit(X, y, *steps, classifier=RFFGPC(4, random_state=0))
+    (found,) = explain(model)
+    step = X.std(axis=0) if found.frequency_step != "noise" else np.arange(1.0, 7.0)
+    shifted = model[:-1].transform(X[:1] + np.diag(step)) - model[:-1].transform(X[:1])
+    turned = shifted @ waves_of(model[-1]).frequencies.T
+    assert_allclose(found.frequency, turned.T, rtol=3e-3, atol=1e-6)
+
+
+def test_a_step_that_is_not_linear_is_refused(table):
+    model = fit(*table, QuantileTransformer(n_quantiles=50), classifier=RFFGPC(2))
+    with pytest.raises(InputError, match="QuantileTransformer"):
+        explain(model)
+
+
+# Scores, features, regimes
+
+
+def test_scores_are_named_by_band_and_component():
+    X = np.random.default_rng(0).normal(size=(300, 300))
+    X[:, 95] *= 8.0
+    y = (X[:, 95] > 0.0).astype(int)
+    (found,) = explain(fit(X, y, SpectralPCA(5), measurement="scores"))
+    assert (found.measurement, found.wavenumbers, found.mean) == ("scores", None, None)
+    assert strongest(found, found.importance)[0][0] == "band 2 component 6"
+    assert (found.names[0], found.names[-1]) == ("band 1 component 1", "band 3 component 90")
+    assert found.frequency_step == "noise"
+
+
+def test_importance_falls_to_the_features_a_class_depends_on():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(400, 4)) + 280.0, columns=["a", "b", "c", "d"])
+    y = (np.abs(table["c"] - 280.0) > 0.7).astype(int)
+    model = VFFGPC(5, solver="batch", max_iter=20, tol=1e-2, random_state=0).fit(table, y)
+    (found,) = explain(model)
+    assert found.names == ("a", "b", "c", "d")
+    assert_allclose(found.importance.sum(), 1.0, rtol=1e-9)
+    assert found.names[found.importance.argmax()] == "c"
+    assert found.importance.max() > 0.6
+
+
+@pytest.fixture(scope="module")
+def regimes():
+    """Day is told by "R1", night, which has no "R1", by "BT9"."""
+    rng = np.random.default_rng(0)
+    columns = {name: rng.normal(size=600) for name in ("R1", "BT9", "BT10")}
+    table = pd.DataFrame({**columns, "angle": rng.uniform(0.0, 180.0, 600)})
+    y = np.where(table["angle"] < 90.0, table["R1"], table["BT9"]) + rng.normal(size=600) > 0.0
+    parts = (
+        Regime("day", 0.0, 90.0),
+        Regime("night", 90.0, 180.0, features=("BT9", "BT10")),
+    )
+    kind = VFFGPC(4, solver="batch", max_iter=30, tol=1e-2, random_state=0)
+    model = RegimeClassifier(kind, parts, by="angle").fit(table, y)
+    model.provenance_ = {"label": "cloudy"}
+    return model
+
+
+def test_every_regime_is_explained_by_its_own_features(regimes):
+    day, night = explain(regimes)
+    assert (day.regime, night.regime) == ("day", "night")
+    assert day.names == ("R1", "BT9", "BT10")
+    assert night.names == ("BT9", "BT10")
+    assert day.names[day.importance.argmax()] == "R1"
+    assert night.names[night.importance.argmax()] == "BT9"
+    assert day.towards == "cloudy = True"
+
+
+def test_models_without_names_number_their_features(moons):
+    (found,) = explain(RFFGPC(5, random_state=0).fit(*moons))
+    assert found.names == ("x0", "x1")
+    assert (found.regime, found.towards, found.measurement) == ("", "class 1", "")
+    assert found.pattern is None
+    assert_allclose(found.shares.sum(), 1.0, rtol=1e-12)
+
+
+# What has no waves
+
+
+@pytest.mark.parametrize("model", [GPC(), LogisticRegression()], ids=["GPC", "LogisticRegression"])
+def test_a_model_without_frequencies_is_named_with_those_that_are_taken(moons, model):
+    message = rf"(?s){type(model).__name__}.*taken: RFFGPC, VFFGPC"
+    fitted = model.fit(*moons)
+    with pytest.raises(InputError, match=message):
+        explain(fitted)
+    with pytest.raises(InputError, match=message):
+        explain(make_pipeline(StandardScaler(), fitted))
+
+
+def test_a_regime_without_frequencies_is_named():
+    rng = np.random.default_rng(0)
+    table = {"a": rng.normal(size=200), "angle": rng.uniform(0.0, 2.0, 200)}
+    parts = (Regime("near", 0.0, 1.0), Regime("far", 1.0, 2.0))
+    kinds = {"near": RFFGPC(5), "far": LogisticRegression()}
+    model = RegimeClassifier(kinds, parts, by="angle").fit(table, table["a"] > 0.0)
+    with pytest.raises(InputError, match=r"Regime 'far': A LogisticRegression"):
+        explain(model)
+
+
+def test_a_model_that_is_not_fitted_is_refused():
+    with pytest.raises(NotFittedError):
+        explain(make_pipeline(PCA(2), RFFGPC()))

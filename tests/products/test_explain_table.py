@@ -1,0 +1,120 @@
+"""Explanations in files that pandas reads back, and in lines that fit a terminal."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from undulatus.errors import SceneError
+from undulatus.products.explain_table import strongest, summary_lines, write_csv
+from undulatus.scenes.absorption import absorbers
+from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
+
+
+def test_a_spectrum_is_read_back_channel_by_channel(tmp_path, spectral):
+    given = spectral()
+    write_csv((given,), tmp_path / "waves.csv")
+    table = pd.read_csv(tmp_path / "waves.csv", comment="#")
+    assert list(table.columns[:5]) == [
+        "wavenumber",
+        "absorbers",
+        "importance",
+        "wave_1_pattern",
+        "wave_1_frequency",
+    ]
+    assert len(table) == CHANNELS
+    assert_array_equal(table["wavenumber"], WAVENUMBERS)
+    assert table["absorbers"].tolist() == absorbers(WAVENUMBERS)
+    # Seven digits are written.
+    assert_allclose(table["importance"], given.importance, rtol=1e-6)
+    for wave in range(3):
+        assert_allclose(table[f"wave_{wave + 1}_pattern"], given.pattern[wave], rtol=1e-6)
+        assert_allclose(table[f"wave_{wave + 1}_frequency"], given.frequency[wave], rtol=1e-6)
+
+
+def test_weights_and_units_stand_in_comments_above_the_table(tmp_path, spectral):
+    given = spectral()
+    write_csv((given,), tmp_path / "waves.csv")
+    lines = (tmp_path / "waves.csv").read_text().splitlines()
+    comments = [line for line in lines if line.startswith("#")]
+    assert lines[: len(comments)] == comments
+    assert "K with one standard deviation" in comments[0]
+    assert "radians per noise" in comments[1]
+    weights = np.array([line[1:].split(",") for line in comments[-3:]], dtype=float)
+    assert_array_equal(weights[:, 0], [1, 2, 3])
+    assert_allclose(weights[:, 1], given.weights, rtol=1e-5)
+    assert_allclose(weights[:, 2].sum(), 1.0, rtol=1e-5)
+    assert_allclose(weights[:, 4], given.turns, rtol=1e-5)
+
+
+def test_regimes_with_their_own_features_and_waves_share_a_table(tmp_path, explanation):
+    day, night = explanation("day"), explanation("night", ("BT9", "BT10"), waves=2, seed=1)
+    write_csv((day, night), tmp_path / "waves.csv")
+    table = pd.read_csv(tmp_path / "waves.csv", comment="#")
+    assert table["regime"].tolist() == ["day"] * 3 + ["night"] * 2
+    assert table["feature"].tolist() == ["R1", "BT9", "BT10", "BT9", "BT10"]
+    assert_allclose(table["wave_2_direction"][:3], day.profile[1], rtol=1e-6)
+    assert_allclose(table["wave_2_frequency"][3:], night.frequency[1], rtol=1e-6)
+    assert table["wave_4_direction"].isna().tolist() == [False] * 3 + [True] * 2
+    assert_allclose(table.groupby("regime")["importance"].sum(), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["R#1", 'a "b", c', "naïve µm"])
+def test_odd_names_are_read_back(tmp_path, explanation, name):
+    write_csv((explanation(names=(name, "b")),), tmp_path / "waves.csv")
+    table = pd.read_csv(tmp_path / "waves.csv", comment="#", encoding="utf-8")
+    assert table["feature"].tolist() == [name, "b"]
+
+
+def test_a_file_that_exists_is_left_alone(tmp_path, explanation):
+    path = tmp_path / "waves.csv"
+    path.write_text("mine")
+    with pytest.raises(SceneError, match="exists already"):
+        write_csv((explanation(),), path)
+    assert path.read_text() == "mine"
+
+
+def test_regions_are_ranked_by_root_mean_square_and_told_by_their_mean(spectral):
+    given = spectral(waves=1)
+    profile = np.zeros(CHANNELS)
+    profile[(WAVENUMBERS > 980.0) & (WAVENUMBERS < 1080.0)] = -3.0
+    profile[(WAVENUMBERS > 2400.0) & (WAVENUMBERS < 2700.0)] = 2.0
+    (first, value), (second, other), *_ = strongest(given, profile)
+    assert (first, second) == ("O3 980-1080", "window 2400-2700")
+    # The ends of a region are left out above: two channels of 401 and of 1,201.
+    assert_allclose([value, other], [-3.0 * 399 / 401, 2.0 * 1199 / 1201], rtol=1e-12)
+
+
+def test_regions_of_a_spectrum_without_patterns_are_told_by_their_share(spectral):
+    given = spectral(waves=2, pattern=None, unit="standard deviations")
+    found = dict(strongest(given, given.profile[0]))
+    window = (WAVENUMBERS >= 770.0) & (WAVENUMBERS <= 980.0)
+    assert_allclose(found["window 770-980"], np.sum(given.profile[0][window] ** 2), rtol=1e-12)
+    # White noise: 3,401 of 8,461 channels lie in the band of water.
+    line = summary_lines((given,))[-1]
+    assert "H2O 1200-2050 (40%)" in line
+
+
+def test_lines_have_a_wave_each_with_its_share_and_where_it_is_strongest(spectral):
+    given = spectral()
+    lines = summary_lines((given,))
+    assert len(lines) == 1 + 3 + 1
+    assert lines[0].split() == ["wave", "weight", "phase", "strongest", "in"]
+    for line, share, turn in zip(lines[1:4], given.shares, given.turns, strict=True):
+        assert f"{share:.1%}" in line
+        assert f"{turn:.1f} rad" in line
+        assert line.count(" K)") == 3
+    assert lines[-1].split()[0] == "all"
+
+
+def test_lines_of_regimes_are_told_apart_and_long_lists_cut(explanation):
+    given = (explanation("day", waves=12), explanation("night", ("BT9", "BT10"), seed=1))
+    lines = summary_lines(given, most=10)
+    assert lines[0] == "regime day"
+    assert lines.index("regime night") == lines.index("") + 1
+    assert sum("and 2 more" in line for line in lines) == 1
+    # Of correlated features the deviation of the phase is not known.
+    assert not any("rad" in line for line in lines)
+    last = lines[-1]
+    assert "BT9 (" in last
+    assert "%)" in last
