@@ -265,10 +265,12 @@ def test_a_file_whose_writer_was_killed_is_written_anew_and_nothing_else_stays(t
         [sys.executable, "-c", SLOW, str(path)], stdout=subprocess.PIPE, text=True
     )
     with writer:
-        assert writer.stdout.readline() == "half\n"
-        with pytest.raises(SceneError, match=rf"being written by process {writer.pid} on"):
-            write_dataset(lazy(lambda values, number: values), path)
-        writer.send_signal(signal.SIGKILL)
+        try:
+            assert writer.stdout.readline() == "half\n"
+            with pytest.raises(SceneError, match=rf"being written by process {writer.pid} on"):
+                write_dataset(lazy(lambda values, number: values), path)
+        finally:
+            writer.send_signal(signal.SIGKILL)
     assert not path.exists()
     write_dataset(lazy(lambda values, number: values), path)
     assert os.listdir(tmp_path) == [path.name]

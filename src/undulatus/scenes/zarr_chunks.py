@@ -212,12 +212,11 @@ def _write_skeleton(dataset: xr.Dataset, store: RecordingStore) -> dict[str, zar
             # A chunk of fill values that has no object looks like one that was lost.
             write_empty_chunks=True,
         )
-    return {
-        str(name): zarr.open_array(
-            store, path=str(name), mode="r+", config={"write_empty_chunks": True}
-        )
-        for name in dataset.variables
-    }
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        return {
+            str(name): zarr.open_array(store, path=str(name), mode="r+")
+            for name in dataset.variables
+        }
 
 
 def _parts(
@@ -239,7 +238,7 @@ def _parts(
 
 def boxes(mask: npt.NDArray[np.bool_]) -> Iterator[tuple[slice, ...]]:
     """Yield boxes that cover what is true, each of it once, and nothing else."""
-    left = mask.copy()
+    left = np.array(mask)
     while left.any():
         corner = np.unravel_index(int(left.argmax()), left.shape)
         box = [slice(int(i), int(i) + 1) for i in corner]
