@@ -255,6 +255,22 @@ def test_a_finished_store_that_is_whole_is_left_alone(tmp_path, marks, whole):
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
 
 
+def test_a_finished_store_that_cannot_be_mended_now_is_not_lost(
+    tmp_path, marks, whole, monkeypatch
+):
+    path = shutil.copytree(whole, tmp_path / "map.zarr")
+    (path / "y/c/0").unlink()
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=0))
+        with pytest.raises(SceneError, match="does not fit") as refused:
+            write_dataset(blocks(marks), path, resume=True)
+    assert "--resume" in str(refused.value)
+    write_dataset(blocks(marks), path, resume=True)
+    assert not computed(marks)
+    assert content(path) == content(whole)
+
+
 def test_a_missing_chunk_would_have_been_read_as_fill_values_without_a_word(tmp_path, whole):
     # Why all of this is needed; if Zarr changes, it may not be.
     path = shutil.copytree(whole, tmp_path / "map.zarr")
@@ -267,6 +283,21 @@ def test_every_chunk_has_an_object_even_one_of_fill_values(tmp_path):
     empty = da.full((4, 4), np.nan, chunks=2)
     write_dataset(xr.Dataset({"empty": (("y", "x"), empty)}), tmp_path / "map.zarr")
     assert len(list((tmp_path / "map.zarr").glob("empty/c/*/*"))) == 4
+
+
+def test_a_store_without_lazy_chunks_that_cannot_be_mended_now_is_not_lost_either(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "map.zarr"
+    dataset = xr.Dataset({"a": ("x", np.arange(4.0)), "b": ("x", np.arange(4.0))})
+    write_dataset(dataset, path)
+    (path / "a/c/0").unlink()
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=0))
+        with pytest.raises(SceneError, match="does not fit"):
+            write_dataset(dataset, path, resume=True)
+    assert (tmp_path / ".map.unfinished.zarr/b/c/0").exists()
 
 
 def test_a_store_of_others_cannot_be_verified_nor_resumed(tmp_path, marks):

@@ -35,7 +35,7 @@ def locked(path: Path) -> Iterator[None]:
         owner = _owner(lock)
         if owner is None:
             continue
-        if not _has_ended(owner) or not _removed(lock):
+        if not _has_ended(owner) or not _removed_stale(lock):
             raise SceneError(
                 f"{path} is being written by process {owner.get('pid', '?')} on "
                 f"{owner.get('host', 'an unknown machine')}. Wait for it, or write elsewhere.\n"
@@ -97,15 +97,16 @@ def _started(pid: int) -> str:
     return "ended" if fields[0] in "ZX" else f"{boot} {fields[19]}"
 
 
-def _removed(lock: Path) -> bool:
-    """Remove a lock of a process that has ended, unless another did, and made one of its own."""
+def _removed_stale(lock: Path) -> bool:
+    """Remove the lock of a process that has ended, unless another took it over meanwhile."""
     if fcntl is None:  # pragma: no cover
         return False
     try:
         with lock.open() as file:
+            # Whoever else found it stale waits here, and then finds another file in its place.
             fcntl.flock(file, fcntl.LOCK_EX)
             same = os.path.samestat(os.fstat(file.fileno()), lock.stat())
-            if same:
+            if same and _has_ended(_owner(lock) or {}):
                 lock.unlink()
     except FileNotFoundError:
         pass

@@ -109,15 +109,15 @@ def remove(unfinished: Path) -> None:
 
 
 @contextmanager
-def as_scene_errors(path: Path, remedy: str = "") -> Iterator[None]:
-    """Tell failures of the disk and of inputs as errors that name the output, with a remedy."""
+def as_scene_errors(path: Path) -> Iterator[None]:
+    """Tell failures of the disk and of inputs as errors that name the output."""
     try:
         yield
     except (OSError, RuntimeError) as error:
         # RuntimeError is what netCDF raises on a full disk, and for a damaged input.
         if isinstance(error, RuntimeError) and not str(error).startswith("NetCDF"):
             raise
-        raise SceneError(f"{path} {_what_went_wrong(error, path)}{remedy}") from error
+        raise SceneError(f"{path} {_what_went_wrong(error, path)}") from error
 
 
 def _what_went_wrong(error: OSError | RuntimeError, path: Path) -> str:

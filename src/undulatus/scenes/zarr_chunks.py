@@ -33,6 +33,7 @@ from undulatus.scenes.zarr_manifest import (
     append,
     chunk_keys,
     find_manifest,
+    require_manifest,
     verify,
 )
 
@@ -62,6 +63,7 @@ def write_zarr(
     unfinished = name_of_unfinished(path)
     if not _is_to_be_made(path, unfinished, description, resume):
         return
+    is_new = not unfinished.exists()
     missing = _missing(dataset, unfinished)
     try:
         with as_scene_errors(path):
@@ -69,7 +71,7 @@ def write_zarr(
             _make(dataset, unfinished, description, missing, progress)
             settle(unfinished, path)
     except BaseException as error:
-        if not _chunks_in(unfinished, missing):
+        if is_new and not _chunks_in(unfinished, missing):
             remove(unfinished)
             raise
         remedy = CONTINUE.format(unfinished=unfinished)
@@ -117,9 +119,8 @@ def _is_to_be_made(
 
 
 def _require_same(store: Path, description: dict[str, str]) -> None:
-    if find_manifest(store) is None:
-        verify(store)
-    differing = differences(description, _recorded(store).description)
+    found = Manifest.read(require_manifest(store)).description
+    differing = differences(description, found)
     if differing:
         raise SceneError(
             f"{store} holds something else than what is to be written.\n"

@@ -55,13 +55,13 @@ class Manifest:
         for line in file.read_bytes().splitlines():
             try:
                 entry = json.loads(line)
-            except ValueError:
+                if "key" in entry:
+                    found.objects[entry["key"]] = (entry["length"], entry["sha256"])
+                else:
+                    found.description.update(entry.get("description", {}))
+                    found.grids.update(entry.get("grids", {}))
+            except (ValueError, TypeError, KeyError, AttributeError):
                 continue
-            if "key" in entry:
-                found.objects[entry["key"]] = (entry["length"], entry["sha256"])
-            else:
-                found.description.update(entry.get("description", {}))
-                found.grids.update(entry.get("grids", {}))
         return found
 
     def expected(self) -> list[str]:
@@ -99,6 +99,17 @@ def find_manifest(root: Path) -> Path | None:
     return next(iter(sorted(root.glob(f"*/{NAME}"))), None)
 
 
+def require_manifest(root: Path) -> Path:
+    """Return the file of lines in a store, which is to have one."""
+    file = find_manifest(root)
+    if file is None:
+        raise SceneError(
+            f"{root} has no list of its chunks, so it cannot be verified: undulatus did not write "
+            f"it, or lost more than chunks. Write it anew."
+        )
+    return file
+
+
 def verify(path: str | os.PathLike[str]) -> list[str]:
     """Return the names of chunks of a Zarr store that are missing or not as they were written.
 
@@ -111,13 +122,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
         A store that :func:`undulatus.scenes.writing.write_dataset` wrote.
     """
     path = Path(path)
-    file = find_manifest(path)
-    if file is None:
-        raise SceneError(
-            f"{path} has no list of its chunks, so it cannot be verified: undulatus did not write "
-            f"it, or lost more than chunks. Write it anew."
-        )
-    manifest = Manifest.read(file)
+    manifest = Manifest.read(require_manifest(path))
     return manifest.damaged(path, manifest.expected())
 
 
