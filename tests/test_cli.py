@@ -7,9 +7,11 @@ import warnings
 from functools import partial
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+import rasterio
 import xarray as xr
 from click.testing import CliRunner
 
@@ -18,6 +20,7 @@ from undulatus.cli import main
 from undulatus.errors import DatasetError, ModelFileError
 from undulatus.products import demo
 from undulatus.products.demo import generate_clouds
+from undulatus.scenes.stores import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -387,3 +390,88 @@ def test_a_picture_of_another_kind_is_bad_usage(runner, sounder_model):
     result = runner.invoke(main, ["explain", str(sounder_model), "-o", "waves.txt"])
     assert result.exit_code == 2
     assert ".png or a .pdf" in result.stderr
+
+
+def read_anonymous_peak(command):
+    """Run a command, and return its exit status and the most memory it held, in bytes."""
+    code = (
+        "import resource, sys\n"
+        "from undulatus.cli import main\n"
+        f"main({command!r}, standalone_mode=False)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return int(run.stderr.split()[-1])
+
+
+def test_a_map_stays_below_the_memory_it_was_given(tmp_path):
+    """60 million values in chunks of 2 MB, which would be 700 MB as they are mapped at once."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(300, 10)), columns=[f"B{i:02}" for i in range(10)])
+    model = tmp_path / "model.undulatus"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        save_model(RFFGPC(10, random_state=0).fit(table, table["B00"] > 0), model)
+    lazy = da.ones((2500, 2400), chunks=(700, 700), dtype=np.float32)
+    image = xr.Dataset({name: (("y", "x"), lazy * i) for i, name in enumerate(table)})
+    image.to_zarr(tmp_path / "image.zarr", consolidated=False)
+    ram = 700 * 10**6
+    command = ["map", str(model), str(tmp_path / "image.zarr"), "--ram", "700MB"]
+    assert read_anonymous_peak([*command, "-o", str(tmp_path / "map.zarr")]) < ram
+    with xr.open_zarr(tmp_path / "map.zarr") as written:
+        assert written["cloud_probability"].notnull().all()
+
+
+def test_an_interrupted_map_goes_on_and_ends_like_another(runner, year, clouds_model, tmp_path):
+    command = ["map", str(clouds_model), str(year), "-o"]
+    whole, path = tmp_path / "whole.zarr", tmp_path / "maps.zarr"
+    assert runner.invoke(main, [*command, str(whole)]).exit_code == 0
+    assert runner.invoke(main, [*command, str(path)]).exit_code == 0
+    chunk = sorted((path / "cloud_probability" / "c").rglob("*"))[-1]
+    chunk.unlink()
+    assert verify(path)
+    again = runner.invoke(main, [*command, str(path), "--resume"])
+    assert again.exit_code == 0, again.output
+    assert not verify(path)
+    with xr.open_zarr(whole) as expected, xr.open_zarr(path) as found:
+        xr.testing.assert_equal(found, expected)
+
+
+def test_a_map_of_another_model_is_not_gone_on_with(runner, spectra, sounder_model, tmp_path):
+    path = tmp_path / "maps.zarr"
+    command = ["map", str(sounder_model), str(spectra), "-o", str(path)]
+    assert runner.invoke(main, command).exit_code == 0
+    other = load_model(sounder_model)
+    other.provenance_["seed"] = 99
+    save_model(other, tmp_path / "other.undulatus")
+    command[1] = str(tmp_path / "other.undulatus")
+    result = runner.invoke(main, [*command, "--resume"])
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+def test_an_image_in_geotiff_is_mapped_to_geotiff(runner, tmp_path):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(2, 60, 70)).astype(np.float32)
+    transform = rasterio.transform.from_origin(500_000, 4_000_000, 20, 20)
+    with rasterio.open(
+        tmp_path / "image.tif", "w", driver="GTiff", count=2, height=60, width=70,
+        dtype="float32", crs="EPSG:32629", transform=transform,
+    ) as file:  # fmt: skip
+        file.write(values)
+        file.descriptions = ("B02", "B08")
+    table = pd.DataFrame(values.reshape(2, -1).T, columns=["B02", "B08"])
+    model = RFFGPC(10, random_state=0).fit(table, table["B02"] > table["B08"])
+    save_model(model, tmp_path / "model.undulatus")
+    command = ["map", str(tmp_path / "model.undulatus"), str(tmp_path / "image.tif")]
+    result = runner.invoke(main, [*command, "-o", str(tmp_path / "map.tif")])
+    assert result.exit_code == 0, result.output
+    with rasterio.open(tmp_path / "map.tif") as written:
+        assert written.crs.to_epsg() == 32629
+        assert written.transform == transform
+        assert written.descriptions[:2] == ("cloud_mask", "cloud_probability")
+        expected = model.predict_proba(table)[:, 1].reshape(60, 70)
+        np.testing.assert_allclose(written.read(2), expected, atol=1e-5)

@@ -5,13 +5,14 @@ import datetime
 import dask.array as da
 import numpy as np
 import pytest
+import rasterio
 import xarray as xr
 from numpy.testing import assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.scenes import seviri
 from undulatus.scenes.scene import BANDS, check_scene
-from undulatus.scenes.stores import open_scene, write_dataset
+from undulatus.scenes.stores import CONTIGUOUS_BYTES, open_data, open_scene, write_dataset
 from undulatus.scenes.synthetic_landmark import synthetic_landmark
 
 both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
@@ -209,10 +210,43 @@ def test_reflectances_that_satpy_wrote_are_divided_by_the_sun(tmp_path, monkeypa
     assert asked == [{}, {"calibration": "GSICS"}]
 
 
-def test_a_file_of_no_bands_and_a_name_that_tells_nothing_is_said_so(tmp_path):
+def test_a_file_of_other_variables_is_opened_as_it_is(tmp_path):
     write_dataset(a_map(), tmp_path / "map.nc")
-    with pytest.raises(SceneError, match=r"map\.nc has a name that tells no reader"):
-        open_scene(tmp_path / "map.nc")
+    with open_scene(tmp_path / "map.nc") as opened:
+        assert set(opened.data_vars) == set(a_map().data_vars)
+
+
+def test_a_variable_in_one_piece_is_read_in_rows(tmp_path):
+    values = np.zeros((3000, 40, 50), np.float32)
+    plain = xr.Dataset({"B02": (("y", "x", "z"), values)})
+    plain.to_netcdf(tmp_path / "plain.nc", engine="netcdf4")
+    with open_scene(tmp_path / "plain.nc") as opened:
+        block = opened["B02"].data.chunksize
+        assert np.prod(block) * 4 <= CONTIGUOUS_BYTES
+        assert block[1:] == (40, 50)
+        assert_array_equal(opened["B02"].values, values)
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+def test_a_geotiff_is_opened_lazily_with_its_descriptions(tmp_path):
+    values = np.arange(2 * 30 * 40, dtype=np.uint16).reshape(2, 30, 40)
+    with rasterio.open(
+        tmp_path / "image.tif", "w", driver="GTiff", count=2, height=30, width=40, dtype="uint16",
+        nodata=0, crs="EPSG:32629", transform=rasterio.transform.from_origin(0, 30, 1, 1),
+    ) as file:  # fmt: skip
+        file.write(values)
+        file.descriptions = ("B02", "B03")
+    opened = open_data(tmp_path / "image.tif")["image"]
+    assert opened.chunks is not None
+    assert opened.dtype == np.uint16
+    assert opened.attrs["long_name"] == ("B02", "B03")
+    assert_array_equal(opened.values, values)
+
+
+def test_what_is_no_image_is_said_so(tmp_path):
+    (tmp_path / "image.tif").write_bytes(b"II*\0 but no more")
+    with pytest.raises(SceneError, match=r"image\.tif cannot be read"):
+        open_data(tmp_path / "image.tif")
 
 
 # What cannot be read

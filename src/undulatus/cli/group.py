@@ -8,6 +8,9 @@ import click
 
 from undulatus.errors import UndulatusError
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
 
 class Commands(click.Group):
     """Commands whose user errors are told without a traceback, with exit status 1."""
@@ -19,14 +22,24 @@ class Commands(click.Group):
         except UndulatusError as error:
             if ctx.params.get("debug"):
                 raise
-            click.echo(f"undulatus {ctx.invoked_subcommand}: {error}", err=True)
+            _tell(ctx, str(error), error)
             ctx.exit(1)
+        except KeyboardInterrupt as interrupt:
+            _tell(ctx, "interrupted.", interrupt)
+            ctx.exit(INTERRUPTED)
         except ModuleNotFoundError as error:
             if ctx.params.get("debug") or str(error.name).startswith("undulatus"):
                 raise
-            click.echo(
-                f"undulatus {ctx.invoked_subcommand}: needs the package {error.name!r}. "
-                f'Install "undulatus[eo]", and "undulatus[seviri]" for SEVIRI files.',
-                err=True,
+            _tell(
+                ctx,
+                f"needs the package {error.name!r}. Install "
+                f'"undulatus[eo]", and "undulatus[seviri]" for SEVIRI files.',
+                error,
             )
             ctx.exit(1)
+
+
+def _tell(ctx: click.Context, what: str, error: BaseException) -> None:
+    """Say what went wrong, and what was noted about it on its way."""
+    notes = getattr(error, "__notes__", [])
+    click.echo("\n".join([f"undulatus {ctx.invoked_subcommand}: {what}", *notes]), err=True)

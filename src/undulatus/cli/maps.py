@@ -1,7 +1,8 @@
-"""``undulatus map``: every pixel of a scene, or every spectrum."""
+"""``undulatus map``: every pixel of a scene or an image, or every spectrum."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from undulatus.cli.console import ANY, FILE, NEW, progress
 @click.command(name="map")
 @click.argument("model", type=FILE)
 @click.argument("data", type=ANY)
-@click.option("-o", "--output", type=NEW, required=True, help="A new .zarr folder or .nc file.")
+@click.option("-o", "--output", type=NEW, required=True, help="A new .zarr, .nc or .tif.")
 @click.option(
     "--encoding",
     type=click.Choice(["cf", "eumetsat-clm", "pps"]),
@@ -23,6 +24,8 @@ from undulatus.cli.console import ANY, FILE, NEW, progress
 )
 @click.option("--picture", "pictures", multiple=True, metavar="TIME", help="Draw this time too.")
 @click.option("--video", metavar="START/END", help="Film this span too (MP4).")
+@click.option("--ram", metavar="SIZE", help="Memory to stay below, such as 2GB.")
+@click.option("--resume", is_flag=True, help="Go on with a .zarr that was interrupted.")
 def map_command(
     model: Path,
     data: Path,
@@ -30,9 +33,15 @@ def map_command(
     encoding: str,
     pictures: tuple[str, ...],
     video: str | None,
+    ram: str | None,
+    resume: bool,
 ) -> None:
-    """Classify every pixel of a scene, or every spectrum: mask, probability, variance, quality."""
+    """Classify every pixel of DATA: a scene, an image, or spectra.
+
+    Writes mask, probability, variance and quality.
+    """
     from undulatus.products.maps import map_scene
+    from undulatus.products.memory import within
     from undulatus.scenes.spectra import is_spectra
     from undulatus.scenes.stores import open_data, open_scene, write_dataset
     from undulatus.storage import load_model
@@ -40,12 +49,22 @@ def map_command(
     opened = open_data(data)
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA holds spectra.")
-    result = map_scene(load_model(model), opened, encoding=encoding)
-    with progress("mapping") as track:
-        write_dataset(result, output, progress=track)
+    with within(ram, opened) as fitting, progress("mapping") as track:
+        write_dataset(
+            map_scene(load_model(model), fitting, encoding=encoding),
+            output,
+            track,
+            resume=resume,
+            fingerprint=f"{_digest(model)} {data.resolve()} {encoding}",
+        )
     click.echo(f"map: {output.resolve()}")
     if pictures or video:
         _illustrate(opened, open_scene(output), output, pictures, video)
+
+
+def _digest(model: Path) -> str:
+    with model.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _illustrate(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import dask
@@ -17,6 +19,8 @@ BASE = 400 * 2**20
 COPIES = 4
 """How often the values of a block are in memory at once: as read, decoded, put together, and
 while features are made of them."""
+LARGEST_BLOCK = 256 * 2**20
+"""Memory beyond which a larger block makes nothing faster."""
 RESULT = 64
 """Bytes of a pixel's results, on their way to the file."""
 
@@ -61,6 +65,20 @@ def fit_into(dataset: xr.Dataset, ram: int) -> Plan:
     return Plan(dataset.chunk(_grown(dataset, chunks, room // workers)), int(workers))
 
 
+@contextmanager
+def within(ram: str | None, dataset: xr.Dataset) -> Iterator[xr.Dataset]:
+    """Give a dataset in blocks that fit into a size such as ``2GB``, and hold dask to as many.
+
+    Without a size the dataset is given as it is.
+    """
+    if ram is None:
+        yield dataset
+        return
+    plan = fit_into(dataset, parse_size(ram))
+    with dask.config.set(num_workers=plan.workers):
+        yield plan.dataset
+
+
 def _block_bytes(dataset: xr.Dataset, chunks: dict[object, int]) -> int:
     """Return the memory that work on one block of all variables takes."""
     values = pixels = 0
@@ -86,7 +104,3 @@ def _grown(dataset: xr.Dataset, chunks: dict[object, int], room: int) -> dict[ob
                 break
             grown = doubled
     return grown
-
-
-LARGEST_BLOCK = 256 * 2**20
-"""Memory beyond which a larger block makes nothing faster."""

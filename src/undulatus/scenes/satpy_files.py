@@ -37,7 +37,7 @@ def find_files(source: Any, reader: str | None) -> list[Path]:
     for path in paths_of(source):
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.is_file())
-            known = [file for file in inside if _guess(file) and reader in (None, _guess(file))]
+            known = [file for file in inside if guess(file) and reader in (None, guess(file))]
             if not known:
                 raise SceneError(f"{path} is a folder without a file of SEVIRI.\n{_remedy()}")
             found.extend(known)
@@ -61,7 +61,8 @@ def paths_of(source: Any) -> list[Path]:
     )
 
 
-def _guess(file: Path) -> str | None:
+def guess(file: Path) -> str | None:
+    """Return the reader that the name of a file tells, if it tells one."""
     for reader, patterns in READERS.items():
         if any(fnmatchcase(file.name, pattern) for pattern in patterns):
             return reader
@@ -70,7 +71,7 @@ def _guess(file: Path) -> str | None:
 
 def reader_of(files: list[Path]) -> str:
     """Return the reader that the names of files tell."""
-    guesses = {_guess(file): file for file in files}
+    guesses = {guess(file): file for file in files}
     if None in guesses:
         raise SceneError(f"{guesses[None]} has a name that tells no reader.\n{_remedy()}")
     if len(guesses) > 1:

@@ -1,4 +1,4 @@
-"""Scenes on disk: opened lazily whatever they are; written by :mod:`undulatus.scenes.writing`."""
+"""Data on disk: opened lazily whatever they are; written by :mod:`undulatus.scenes.writing`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ import xarray as xr
 from zarr.errors import BaseZarrError
 
 from undulatus.errors import SceneError
-from undulatus.scenes import iasi_native, seviri
+from undulatus.scenes import iasi_native, satpy_files, seviri
 from undulatus.scenes.scene import BANDS
-from undulatus.scenes.spectra import MEASUREMENTS, is_spectra, open_spectra
+from undulatus.scenes.spectra import is_spectra, open_spectra
 from undulatus.scenes.unfinished import whole_or_not_at_all
 from undulatus.scenes.writing import write_dataset
 from undulatus.scenes.zarr_manifest import verify
+
+RASTERS = (".tif", ".tiff", ".vrt", ".jp2")
+"""Names of images that are opened through rasterio."""
+RASTER_BLOCK = 1024
+"""Rows and columns read at a time from an image."""
+CONTIGUOUS_BYTES = 16 * 2**20
+"""Bytes read at a time from a variable that lies in its file in one piece."""
 
 __all__ = ["open_data", "open_scene", "verify", "whole_or_not_at_all", "write_dataset"]
 
@@ -34,19 +41,21 @@ def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
         raise SceneError(f"{path} does not exist. Check its name and folder.")
     if path.suffix == ".zarr" or (path / "zarr.json").exists():
         # Consolidated or not, its metadata are there; xarray would warn about the latter.
-        return _open(path, engine="zarr", consolidated=False)
+        return _open(path, chunks={}, engine="zarr", consolidated=False)
     if path.suffix in (".nc", ".nc4"):
-        scene = _open(path, engine="netcdf4")
-        known = {*BANDS, *MEASUREMENTS} & set(scene.variables)
-        if known and not (options or _is_satpys(scene)):
+        scene = _open_netcdf(path)
+        foreign = options or _is_satpys(scene) or satpy_files.guess(path)
+        if not foreign or (set(BANDS) & set(scene.variables) and not _is_satpys(scene)):
             return scene
         scene.close()
     return seviri.open_scene(path, **options)
 
 
 def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Open spectra or a scene, whichever a path holds."""
+    """Open spectra, a scene, or an image in GeoTIFF (as ``image``), whichever a path holds."""
     path = Path(path)
+    if path.suffix.lower() in RASTERS:
+        return _open_raster(path)
     if path.name.startswith(iasi_native.PREFIX):
         return open_spectra(path)
     opened = open_scene(path)
@@ -60,8 +69,45 @@ def _is_satpys(scene: xr.Dataset) -> bool:
     return any("modifiers" in attrs and "sun_normalised" not in attrs for attrs in bands)
 
 
+def _open_raster(path: Path) -> xr.Dataset:
+    import rioxarray
+
+    # Digital numbers stay as they are: what marks missing ones is told in the attributes.
+    chunks = {"band": -1, "y": RASTER_BLOCK, "x": RASTER_BLOCK}
+    try:
+        opened = rioxarray.open_rasterio(path, chunks=chunks)
+    except (OSError, ValueError) as error:
+        raise SceneError(f"{path} cannot be read: {error}") from error
+    if not isinstance(opened, xr.DataArray):
+        raise SceneError(
+            f"{path} holds several images of different sizes. Open one of them with rioxarray, "
+            f"and give it to undulatus.products.maps.map_scene."
+        )
+    return opened.to_dataset(name="image")
+
+
+def _open_netcdf(path: Path) -> xr.Dataset:
+    opened = _open(path, chunks=None, engine="netcdf4")
+    return opened.assign(
+        {
+            name: array.chunk(_pieces(array))
+            for name, array in opened.variables.items()
+            if array.ndim and name not in opened.indexes
+        }
+    )
+
+
+def _pieces(array: xr.Variable) -> dict[Any, int]:
+    """Return how much of a variable to read at once: a chunk of the file, or some rows."""
+    preferred = array.encoding.get("preferred_chunks")
+    if preferred:
+        return dict(preferred)
+    row = max(array.nbytes // max(array.shape[0], 1), 1)
+    return {array.dims[0]: max(1, CONTIGUOUS_BYTES // row)}
+
+
 def _open(path: Path, **how: Any) -> xr.Dataset:
     try:
-        return xr.open_dataset(path, chunks={}, decode_coords="all", **how)
+        return xr.open_dataset(path, decode_coords="all", **how)
     except (OSError, ValueError, KeyError, BaseZarrError) as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
