@@ -475,3 +475,56 @@ def test_an_image_in_geotiff_is_mapped_to_geotiff(runner, tmp_path):
         assert written.descriptions[:2] == ("cloud_mask", "cloud_probability")
         expected = model.predict_proba(table)[:, 1].reshape(60, 70)
         np.testing.assert_allclose(written.read(2), expected, atol=1e-5)
+
+
+FIT_SLOWLY = """
+import os, sys, warnings
+from undulatus.cli import main
+from undulatus.estimators.checkpoint import Checkpoint
+
+warnings.simplefilter("ignore")
+save, left = Checkpoint.save, [{saves}]
+
+def save_and_die(self, state):
+    save(self, state)
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), 9)
+
+Checkpoint.save = save_and_die
+main({command!r})
+"""
+
+
+@pytest.mark.parametrize("kind", ["scene", "spectra"])
+def test_a_killed_fit_goes_on_to_the_same_model(kind, request, tmp_path):
+    data = request.getfixturevalue("year" if kind == "scene" else "spectra")
+    more = ["-D", "5", "--method", "vff"] + (["--components", "8"] if kind == "spectra" else [])
+
+    def run(name, saves=0, *extra):
+        command = ["fit", str(data), "-o", str(tmp_path / name), *more, *extra]
+        code = FIT_SLOWLY.format(saves=saves, command=command)
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert run("whole.undulatus").returncode == 0
+    assert run("killed.undulatus", 4).returncode == -9
+    assert not (tmp_path / "killed.undulatus").exists()
+    left = {path.name for path in tmp_path.iterdir()} - {"whole.undulatus"}
+    assert left
+    done = run("killed.undulatus", 0, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "killed.undulatus",
+        "whole.undulatus",
+    ]
+    whole, killed = (tmp_path / name for name in ("whole.undulatus", "killed.undulatus"))
+    assert whole.read_bytes() == killed.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["year", "spectra"])
+def test_too_little_memory_to_fit_in_is_said_with_what_is_needed(runner, kind, request, tmp_path):
+    data = request.getfixturevalue(kind)
+    command = ["fit", str(data), "-o", str(tmp_path / "m.undulatus"), "--ram", "420MB"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 1
+    assert "too little" in result.stderr

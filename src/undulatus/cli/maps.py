@@ -49,14 +49,11 @@ def map_command(
     opened = open_data(data)
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA holds spectra.")
-    with within(ram, opened) as fitting, progress("mapping") as track:
-        write_dataset(
-            map_scene(load_model(model), fitting, encoding=encoding),
-            output,
-            track,
-            resume=resume,
-            fingerprint=f"{_digest(model)} {data.resolve()} {encoding}",
-        )
+    with within(ram, opened) as fitting:
+        result = map_scene(load_model(model), fitting, encoding=encoding)
+        made_of = f"{_digest(model)} {data.resolve()} {encoding}"
+        with progress("mapping") as track:
+            write_dataset(result, output, track, resume=resume, fingerprint=made_of)
     click.echo(f"map: {output.resolve()}")
     if pictures or video:
         _illustrate(opened, open_scene(output), output, pictures, video)

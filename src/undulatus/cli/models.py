@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ from undulatus.cli.console import ANY, FILE, NEW, print_table, say
     help="Share of days (scenes) or strata (spectra) kept for scoring.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--ram", metavar="SIZE", help="Memory to stay below, such as 2GB.")
+@click.option("--resume", is_flag=True, help="Go on with a fit that was killed.")
 def fit(
     data: Path,
     output: Path,
@@ -49,13 +52,16 @@ def fit(
     components: int | None,
     holdout: float,
     seed: int,
+    ram: str | None,
+    resume: bool,
 ) -> None:
     """Fit a model to DATA: a scene of many days, or spectra.
 
     Of a scene, one classifier for each illumination is fitted on the training days; of spectra,
-    one on their principal components.
+    one on their principal components. A fit under way is kept beside OUTPUT until it is done.
     """
     from undulatus.products.landmarks import fit_scene
+    from undulatus.products.memory import parse_size, within
     from undulatus.products.sounder import fit_spectra
     from undulatus.scenes.spectra import is_spectra
     from undulatus.scenes.stores import open_data
@@ -69,20 +75,33 @@ def fit(
         "n_frequencies": frequencies,
         "label": label,
         "components": components,
+        "ram": None if ram is None else parse_size(ram),
     }
-    model = (fit_spectra if spectral else fit_scene)(
-        opened,
-        method=method,
-        holdout=holdout,
-        seed=seed,
-        verbose=1,
-        progress=say,
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    checkpoint = output.with_name(f".{output.name}.checkpoint")
+    if not resume:
+        _forget(checkpoint)
+    with within(ram, opened) as fitting:
+        model = (fit_spectra if spectral else fit_scene)(
+            fitting,
+            method=method,
+            holdout=holdout,
+            seed=seed,
+            checkpoint=checkpoint,
+            verbose=1,
+            progress=say,
+            **{name: value for name, value in given.items() if value is not None},
+        )
     save_model(model, output)
+    _forget(checkpoint)
     what = "cells of strata" if spectral else "days"
     kept = model.provenance_["held_out_cells" if spectral else "held_out_days"]
     click.echo(f"model: {output.resolve()} ({len(kept)} {what} held out for undulatus score)")
+
+
+def _forget(checkpoint: Path) -> None:
+    """Remove what a fit under way has left, of every regime."""
+    for path in checkpoint.parent.glob(f"{glob.escape(checkpoint.name)}*"):
+        path.unlink()
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.products.maps import map_scene
-from undulatus.products.methods import make_classifier
+from undulatus.products.memory import BASE
+from undulatus.products.methods import forget_checkpoint, make_classifier
 from undulatus.products.scores import Scores, score
 from undulatus.regimes import DAYLIGHT, Regime, RegimeClassifier
 from undulatus.scenes.features import landmark_features
@@ -34,6 +36,11 @@ Progress = Callable[[str], None]
 LABEL, TRUTH = "cloud_mask_l2", "cloud_truth"
 PIXELS_A_REGIME = {"vff": 300_000, "rff": 300_000, "gpc": 5_000}
 """Training pixels a regime at most; the exact process cannot take more."""
+SCENE_BYTES = 28
+"""Memory of a pixel of the scene while training pixels are chosen: labels, sun, regimes."""
+PIXEL_BYTES = 160
+"""Memory of a training pixel: its features as read, by name, and as they are fitted."""
+LEAST_PIXELS = 1_000
 
 
 def fit_scene(
@@ -46,6 +53,8 @@ def fit_scene(
     seed: int = 0,
     pixels: int | None = None,
     coast_width: int = COAST_WIDTH,
+    ram: int | None = None,
+    checkpoint: Path | None = None,
     verbose: int = 0,
     progress: Progress = lambda line: None,
 ) -> RegimeClassifier:
@@ -68,8 +77,14 @@ def fit_scene(
         Pixels so near the coast that the mask calls cloudy are kept out of training, where
         the scene has a ``land_mask``: masks see clouds along coasts. Those it calls clear
         stay, or the model would never have seen a coast without cloud.
+    ram : int, optional
+        Bytes of memory to stay below: where they are few, fewer pixels are learned from.
+    checkpoint : path, optional
+        Where each classifier's fit is kept under way, by ``checkpoint.REGIME``; a fit of the same
+        data goes on from there to the same model.
     """
     scene = check_scene(_require_times(scene))
+    most = _affordable(scene, pixels or PIXELS_A_REGIME.get(method, 0), ram)
     labels = _labels(scene, label)
     training, _, days = hold_out_days(scene["time"].values, holdout, seed)
     coast = _coast(scene, coast_width)[None]
@@ -83,19 +98,24 @@ def fit_scene(
     # Training is balanced; the real share of cloud makes the probabilities right again.
     classifiers = {
         name: make_classifier(
-            method, n_frequencies, seed=seed, verbose=verbose, prior_correction=[1 - share, share]
+            method,
+            n_frequencies,
+            seed=seed,
+            verbose=verbose,
+            checkpoint=None if checkpoint is None else checkpoint_of(checkpoint, name),
+            prior_correction=[1 - share, share],
         )
         for name, share in shares.items()
     }
     groups = {name: allowed & lit for name, lit in regimes.items()}
-    drawn = balanced_sample(
-        labels, groups, pixels or PIXELS_A_REGIME[method], np.random.default_rng(seed)
-    )
+    drawn = balanced_sample(labels, groups, most, np.random.default_rng(seed))
     progress(_tell({name: len(rows) for name, rows in drawn.items()}))
     table, y, day = _training_table(scene, labels, angle, drawn, progress)
     # Learning has gone far enough when it no longer carries over to other days.
     apart = {} if method == "gpc" else {"groups": day}
     model = RegimeClassifier(classifiers, regimes=_regimes(median)).fit(table, y, **apart)
+    for member in model.estimators_.values():
+        forget_checkpoint(member)
     model.provenance_ = {
         "chain": "landmarks",
         "method": method,
@@ -111,6 +131,26 @@ def fit_scene(
         "calibration_mode": scene.attrs.get("calibration_mode"),
     }
     return model
+
+
+def checkpoint_of(checkpoint: Path, regime: str) -> Path:
+    """Return where the fit of one regime's classifier is kept under way."""
+    return checkpoint.with_name(f"{checkpoint.name}.{regime}")
+
+
+def _affordable(scene: xr.Dataset, pixels: int, ram: int | None) -> int:
+    """Return how many pixels a regime can be learned from in so much memory."""
+    if ram is None:
+        return pixels
+    everything = BASE + SCENE_BYTES * int(np.prod([scene.sizes[d] for d in ("time", "y", "x")]))
+    room = (ram - everything) // (PIXEL_BYTES * len(REGIMES))
+    if room < LEAST_PIXELS:
+        least = everything + LEAST_PIXELS * PIXEL_BYTES * len(REGIMES)
+        raise SceneError(
+            f"{ram / 1e9:.2g} GB of memory are too little to learn from this scene: allow "
+            f"{least / 1e9:.2g} GB, or fit on fewer days (scene.isel(time=...))."
+        )
+    return min(pixels, room)
 
 
 def _require_times(scene: xr.Dataset) -> xr.Dataset:

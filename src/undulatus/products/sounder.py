@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -15,7 +16,8 @@ from sklearn.pipeline import Pipeline
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.reduction import SpectralPCA
 from undulatus.products.maps import map_scene
-from undulatus.products.methods import make_classifier
+from undulatus.products.memory import BASE
+from undulatus.products.methods import forget_checkpoint, make_classifier
 from undulatus.products.scores import Scores, score
 from undulatus.scenes.blackbody import radiance_slope
 from undulatus.scenes.channels import WAVENUMBERS
@@ -32,6 +34,8 @@ TRUTH = "cloud_truth"
 """What a twin's spectra are scored against besides the label: any cloud at all."""
 NOISE_TEMPERATURE = 280.0
 """Scene temperature (K) at which noise of radiance is told as noise of temperature, by custom."""
+COVARIANCES = 1.5
+"""Memory of a reduction, in covariances of the channels in double precision."""
 EXACT_ROWS = 5_000
 """Spectra the exact process learns from at most."""
 
@@ -45,6 +49,8 @@ def fit_spectra(
     label: str = LABEL,
     holdout: float = 0.25,
     seed: int = 0,
+    ram: int | None = None,
+    checkpoint: Path | None = None,
     verbose: int = 0,
     progress: Progress = lambda line: None,
 ) -> Pipeline:
@@ -65,9 +71,16 @@ def fit_spectra(
     holdout : float
         Share kept for :func:`score_spectra`, as whole cells
         (:func:`undulatus.scenes.strata.cells`); they are recorded in the model.
+    ram : int, optional
+        Bytes of memory to stay below; an error says if they are too few.
+    checkpoint : path, optional
+        Where the classifier's fit is kept under way, and gone on from.
     """
-    classifier = make_classifier(method, n_frequencies, seed=seed, verbose=verbose)
+    classifier = make_classifier(
+        method, n_frequencies, seed=seed, verbose=verbose, checkpoint=checkpoint
+    )
     spectra = check_spectra(spectra)
+    _require_room(spectra, components, ram)
     labels = read_labels(spectra, label)
     held_out, names = hold_out_cells(spectra, holdout, seed)
     progress("looking for spectra with missing values")
@@ -84,6 +97,7 @@ def fit_spectra(
     # Learning has gone far enough when it no longer carries over to other strata.
     apart = {} if method == "gpc" else {"classify__groups": cells(spectra)[chosen]}
     model.fit(Rows(spectra, chosen, progress), y, **apart)
+    forget_checkpoint(classifier)
     array = spectra[measurement(spectra)]
     model.provenance_ = {
         "chain": "sounder",
@@ -152,6 +166,16 @@ def _require_both(y: Array, label: str) -> None:
         raise SceneError(
             f"{label!r} is cloudy in {clouds} and clear in {len(y) - clouds} of the training "
             f"spectra: both are needed. Use more spectra, or hold out fewer."
+        )
+
+
+def _require_room(spectra: xr.Dataset, components: int, ram: int | None) -> None:
+    samples, channels = spectra[measurement(spectra)].shape
+    needed = BASE + COVARIANCES * 8 * min(channels, 4 * samples) ** 2 + 16 * samples * components
+    if ram is not None and ram < needed:
+        raise SceneError(
+            f"{ram / 1e9:.2g} GB of memory are too little for the covariance of {channels:,} "
+            f"channels: allow {needed / 1e9:.2g} GB."
         )
 
 

@@ -108,6 +108,11 @@ def _pieces(array: xr.Variable) -> dict[Any, int]:
 
 def _open(path: Path, **how: Any) -> xr.Dataset:
     try:
-        return xr.open_dataset(path, decode_coords="all", **how)
+        opened = xr.open_dataset(path, decode_coords="all", **how)
     except (OSError, ValueError, KeyError, BaseZarrError) as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
+    if not opened.variables:
+        raise SceneError(
+            f"{path} holds nothing: it is empty, or cut off. Fetch or write it again."
+        )
+    return opened
