@@ -499,7 +499,8 @@ main({command!r})
 @pytest.mark.parametrize("kind", ["scene", "spectra"])
 def test_a_killed_fit_goes_on_to_the_same_model(kind, request, tmp_path):
     data = request.getfixturevalue("year" if kind == "scene" else "spectra")
-    more = ["-D", "5", "--method", "vff"] + (["--components", "8"] if kind == "spectra" else [])
+    more = ["-D", "3", "--method", "rff"]
+    more += ["--components", "8"] if kind == "spectra" else ["--holdout", "0.5"]
 
     def run(name, saves=0, *extra):
         command = ["fit", str(data), "-o", str(tmp_path / name), *more, *extra]
