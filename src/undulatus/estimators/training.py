@@ -14,13 +14,8 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.rows import column_namer, validate_rows
-from undulatus.gp.blocks import (
-    Standardisation,
-    Summary,
-    read_rows,
-    require_finite,
-    summarise,
-)
+from undulatus.gp.blocks import Standardisation, read_rows, require_finite
+from undulatus.gp.summary import Summary, summarise
 
 Array = npt.NDArray[Any]
 
