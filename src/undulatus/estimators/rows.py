@@ -44,25 +44,27 @@ def into_memory(values: Any) -> Any:
     return values.compute() if is_chunked(values) else values
 
 
-class _Columns:
-    """The names along a DataArray's second dimension, told as scikit-learn asks tables."""
+def _check_names(estimator: Any, X: Any, *, reset: bool) -> None:
+    """Keep the names along a DataArray's second dimension, or check them against the fit's."""
+    names = _coordinate_names(X)
+    if names is None:
+        _check_feature_names(estimator, X, reset=reset)
+    elif reset:
+        estimator.feature_names_in_ = names
+    else:
+        fitted = getattr(estimator, "feature_names_in_", names)
+        if fitted.tolist() != names.tolist():
+            raise InputError(
+                f"X has the columns {', '.join(names)}, but {type(estimator).__name__} was fitted "
+                f"on {', '.join(map(str, fitted))}. Select these, in this order."
+            )
 
-    def __init__(self, names: Any) -> None:
-        self._names = names
 
-    def __dataframe__(self) -> _Columns:
-        return self
-
-    def column_names(self) -> list[str]:
-        return [str(name) for name in self._names]
-
-
-def _with_names(X: Any) -> Any:
-    """Return what scikit-learn can take the names of columns from."""
+def _coordinate_names(X: Any) -> Any:
     if not _has_coordinates(X) or X.dims[1] not in X.coords:
-        return X
+        return None
     names = np.asarray(X.coords[X.dims[1]])
-    return _Columns(names) if names.dtype.kind in "UO" else X
+    return np.array(names.astype(str), dtype=object) if names.dtype.kind in "UOT" else None
 
 
 def validate_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
@@ -75,7 +77,7 @@ def validate_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
                 f"Found array with {X.shape[0]} sample(s) and {X.shape[1]} feature(s) "
                 f"(shape={tuple(X.shape)}) while a minimum of 1 is required."
             )
-        _check_feature_names(estimator, _with_names(X), reset=reset)
+        _check_names(estimator, X, reset=reset)
         _check_n_features(estimator, X, reset=reset)
         return bare(X) if is_chunked(X) else X
     return validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False)

@@ -10,7 +10,9 @@ number of workers, gives the same bits.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -32,8 +34,6 @@ Parameters = ParamSpec("Parameters")
 
 FAN_IN = 8
 """Sums that are added in one task."""
-# A pass's parameters grow with the square of the frequencies, and travel once: no alarm.
-QUIET = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class ChunkedPixels:
     ) -> Result:
         """Return ``part(block, *parameters)`` of all blocks, added up in a tree of chunks."""
         sums = self.chunks.each(_total_of_chunk, self.reading, part, add_up, parameters, named)
-        with dask.config.set(QUIET):
+        with _large_parameters():
             (found,) = dask.compute(_add_in_tree(self._where_used(sums)))
         return found
 
@@ -201,7 +201,7 @@ class ChunkedPixels:
         edges = np.cumsum([0, *self.used])
         wanted = np.diff(np.searchsorted(chosen, edges)) > 0
         parts = self.chunks.each(_take_from_chunk, self.reading, chosen, edges)
-        with dask.config.set(QUIET):
+        with _large_parameters():
             (found,) = dask.compute(
                 [part for part, want in zip(parts, wanted, strict=True) if want]
             )
@@ -245,7 +245,7 @@ def map_rows(function: Callable[[Array, int], Array], rows: da.Array, width: int
     """
     rows = whole_rows(rows)
     first_rows = np.cumsum([0, *rows.chunks[0]], dtype=np.int64)
-    with dask.config.set(QUIET):
+    with _large_parameters():
         (parts,) = dask.compute(_map_chunks(RowWork(function, first_rows, width), rows))
     output = np.empty((rows.shape[0], width), order="F")
     for first_row, part in zip(first_rows, parts, strict=False):
@@ -272,6 +272,14 @@ class RowWork:
                 return self.function(np.asarray(rows), int(self.first_rows[number]))
         except InputError as error:
             return error
+
+
+def _large_parameters() -> Any:
+    """Keep distributed from warning of parameters, which travel once, as of data in a graph."""
+    # Its settings come with its import, which a setting made before would hide.
+    if "distributed" not in sys.modules:
+        return nullcontext()
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"})
 
 
 def _map_chunks(work: Any, rows: da.Array, *columns: da.Array) -> list[Any]:
