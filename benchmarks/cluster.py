@@ -54,7 +54,7 @@ def make_store(folder: Path, n: int) -> Path:
 
 
 class Peaks:
-    """Peaks of resident memory of this process and of others, while a block runs."""
+    """Peaks of resident memory, and CPU seconds, of this process and of others, for a block."""
 
     def __init__(self, others: list[int]) -> None:
         self._processes = [psutil.Process(), *map(psutil.Process, others)]
@@ -75,11 +75,19 @@ class Peaks:
 
         thread = threading.Thread(target=look_on, daemon=True)
         thread.start()
+        before = self._cpu_seconds()
         try:
             yield
         finally:
             stop.set()
             thread.join()
+            self.cpu_seconds = [
+                now - then for now, then in zip(self._cpu_seconds(), before, strict=True)
+            ]
+
+    def _cpu_seconds(self) -> list[float]:
+        spent = [process.cpu_times() for process in self._processes]
+        return [own.user + own.system for own in spent]
 
 
 @contextmanager
@@ -120,6 +128,9 @@ def measure(store: Path, n_frequencies: int, n_workers: int) -> dict[str, Any]:
         "workers": n_workers,
         "seconds": seconds,
         "pass_seconds": passes,
+        # On a machine with other work these tell how the load was shared, where seconds do not.
+        "client_cpu_seconds": peaks.cpu_seconds[0],
+        "worker_cpu_seconds": peaks.cpu_seconds[1:],
         "client_peak_mb": peaks.bytes[0] / 2**20,
         "worker_peaks_mb": [peak / 2**20 for peak in peaks.bytes[1:]],
         "bound": model.bound_,

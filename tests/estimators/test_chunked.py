@@ -241,6 +241,7 @@ def client():
         yield client
 
 
+@pytest.mark.slow
 @each_model
 @each_precision
 def test_a_scheduler_does_not_change_a_bit(name, data, precision, client):
@@ -261,6 +262,7 @@ def test_a_scheduler_does_not_change_a_bit(name, data, precision, client):
         assert_allclose(found, due.predict_proba(X), rtol=0, atol=TOLERANCE[precision])
 
 
+@pytest.mark.slow
 def test_an_error_on_a_worker_is_the_users(data, client):
     X, y, *_ = data
     bad = X.copy()
@@ -273,6 +275,7 @@ def test_an_error_on_a_worker_is_the_users(data, client):
             fitted.predict(far(bad)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [1, 5, 6])
 def test_a_worker_that_is_killed_costs_a_retry_and_not_a_bit(data, client, tmp_path, reads):
     X, y, *_ = data

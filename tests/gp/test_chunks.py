@@ -15,9 +15,10 @@ from threadpoolctl import threadpool_info
 from undulatus.errors import InputError, NotFiniteError
 from undulatus.gp import chunks as module
 from undulatus.gp.blocks import Pixels, Standardisation
-from undulatus.gp.chunks import FAN_IN, ChunkedPixels, Chunks, Reading, map_rows
+from undulatus.gp.chunks import FAN_IN, ChunkedPixels, Chunks, map_rows
 from undulatus.gp.evidence import Statistics, tighten
 from undulatus.gp.fourier import PHASE_LIMIT
+from undulatus.gp.reading import Reading
 
 N, D = 120, 3
 PLAIN = Standardisation(np.array([0.5, -1.0]), np.array([2.0, 3.0]))

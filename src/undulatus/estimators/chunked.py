@@ -30,7 +30,8 @@ from undulatus.estimators.training import (
     standardise,
 )
 from undulatus.gp.blocks import Pixels
-from undulatus.gp.chunks import ChunkedPixels, Chunks, Reading, whole_rows
+from undulatus.gp.chunks import ChunkedPixels, Chunks, whole_rows
+from undulatus.gp.reading import Reading
 from undulatus.gp.summary import Summary
 from undulatus.gp.survey import Survey
 

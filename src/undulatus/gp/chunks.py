@@ -13,7 +13,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -23,10 +23,17 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus.errors import InputError
-from undulatus.gp.blocks import Block, Pixels, Standardisation, single_threaded_blas
+from undulatus.gp.blocks import Block, Pixels, single_threaded_blas
 from undulatus.gp.memory import recycling
-from undulatus.gp.survey import Chunk, Survey, require_phases_of_rows, survey, weigh_classes
-from undulatus.gp.validation import number_groups
+from undulatus.gp.reading import (
+    Reading,
+    digest_of_chunk,
+    far_row_of_chunk,
+    join,
+    take_from_chunk,
+    total_of_chunk,
+)
+from undulatus.gp.survey import Chunk, Survey, survey
 
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
@@ -114,40 +121,6 @@ class Chunks:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How a chunk becomes pixels: the second class's label, the classes' weights, and the rest."""
-
-    second: Any
-    factors: Array | None
-    standardisation: Standardisation
-    dtype: np.dtype[Any]
-    rows_per_block: int
-
-    def __call__(self, chunk: Chunk) -> Pixels:
-        """Return the chunk's pixels of positive weight."""
-        positive, weight = self.weigh(chunk)
-        rows, groups = chunk.rows, chunk.groups
-        if weight is not None and not weight.all():
-            used = np.flatnonzero(weight)
-            rows, positive, weight = rows[used], positive[used], weight[used]
-            groups = None if groups is None else groups[used]
-        return Pixels(
-            rows,
-            positive,
-            weight,
-            self.standardisation,
-            self.dtype,
-            self.rows_per_block,
-            groups=groups,
-        )
-
-    def weigh(self, chunk: Chunk) -> tuple[Array, Array | None]:
-        """Return which rows of a chunk are of the second class, and the weights of all."""
-        positive = np.asarray(chunk.labels == self.second)
-        return positive, weigh_classes(self.factors, positive, chunk.weight)
-
-
-@dataclass(frozen=True)
 class ChunkedPixels:
     """Labelled pixels in dask arrays; rows of no weight are passed over, and not numbered.
 
@@ -191,7 +164,7 @@ class ChunkedPixels:
         **named: Parameters.kwargs,
     ) -> Result:
         """Return ``part(block, *parameters)`` of all blocks, added up in a tree of chunks."""
-        sums = self.chunks.each(_total_of_chunk, self.reading, part, add_up, parameters, named)
+        sums = self.chunks.each(total_of_chunk, self.reading, part, add_up, parameters, named)
         with _large_parameters():
             (found,) = dask.compute(_add_in_tree(self._where_used(sums)))
         return found
@@ -200,12 +173,12 @@ class ChunkedPixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
         edges = np.cumsum([0, *self.used])
         wanted = np.diff(np.searchsorted(chosen, edges)) > 0
-        parts = self.chunks.each(_take_from_chunk, self.reading, chosen, edges)
+        parts = self.chunks.each(take_from_chunk, self.reading, chosen, edges)
         with _large_parameters():
             (found,) = dask.compute(
                 [part for part, want in zip(parts, wanted, strict=True) if want]
             )
-        return _join(found, self.threads)
+        return join(found, self.threads)
 
     def gather(self) -> Pixels:
         """Return all pixels, in memory."""
@@ -213,13 +186,13 @@ class ChunkedPixels:
 
     def digests(self, digest: Callable[[Pixels], str]) -> list[str]:
         """Return a digest of the pixels of each chunk that has any."""
-        parts = self.chunks.each(_digest_of_chunk, self.reading, digest)
+        parts = self.chunks.each(digest_of_chunk, self.reading, digest)
         (found,) = dask.compute(self._where_used(parts))
         return list(found)
 
     def require_phases(self, frequencies: Array, columns: Callable[[int], str]) -> None:
         """Raise, naming row and column, if a phase of any pixel has lost its digits."""
-        parts = self.chunks.each(_far_row_of_chunk, self.reading, frequencies, columns)
+        parts = self.chunks.each(far_row_of_chunk, self.reading, frequencies, columns)
         (errors,) = dask.compute(parts)
         for error in filter(None, errors):
             raise error
@@ -325,52 +298,3 @@ def _add_in_tree(parts: list[Any]) -> Any:
 def _add(parts: list[Any]) -> Any:
     # By `+`, which makes a new sum: what comes from other tasks may be needed there again.
     return reduce(operator.add, parts)
-
-
-def _total_of_chunk(
-    chunk: Chunk,
-    reading: Reading,
-    part: Callable[..., Result],
-    add_up: Callable[[Iterator[Result]], Result],
-    parameters: tuple[Any, ...],
-    named: dict[str, Any],
-) -> Result:
-    return reading(chunk).total(part, add_up, *parameters, **named)
-
-
-def _take_from_chunk(chunk: Chunk, reading: Reading, chosen: Array, edges: Array) -> Pixels:
-    first, last = np.searchsorted(chosen, edges[chunk.number : chunk.number + 2])
-    return reading(chunk).take(chosen[first:last] - edges[chunk.number])
-
-
-def _digest_of_chunk(chunk: Chunk, reading: Reading, digest: Callable[[Pixels], str]) -> str:
-    return digest(reading(chunk))
-
-
-def _far_row_of_chunk(
-    chunk: Chunk, reading: Reading, frequencies: Array, columns: Callable[[int], str]
-) -> InputError | None:
-    _, weight = reading.weigh(chunk)
-    absent = None if weight is None else weight == 0
-    try:
-        require_phases_of_rows(
-            chunk.rows, absent, reading.standardisation, frequencies, columns, chunk.first_row
-        )
-    except InputError as error:
-        return error
-    return None
-
-
-def _join(parts: list[Pixels], threads: int) -> Pixels:
-    """Return pixels one after the other; their groups are numbered anew."""
-    one = parts[0]
-    return replace(
-        one,
-        rows=np.concatenate([part.rows for part in parts]),
-        positive=np.concatenate([part.positive for part in parts]),
-        weight=None if one.weight is None else np.concatenate([part.weight for part in parts]),
-        groups=None
-        if one.groups is None
-        else number_groups(np.concatenate([part.groups for part in parts])),
-        threads=threads,
-    )
