@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class UndulatusError(Exception):
     """A mistake the user can mend; the message says how."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What `__init__` takes is not what it passes on, which is all that pickle knows of:
+        # without this an error would not come back from another process.
+        return _same_error, (type(self), self.args)
 
 
 class InputError(UndulatusError, ValueError):
@@ -82,6 +88,12 @@ class MissingBandsError(SceneError):
 
 class DatasetError(UndulatusError):
     """A dataset could not be fetched or is not what it should be."""
+
+
+def _same_error(kind: type[UndulatusError], args: tuple[Any, ...]) -> UndulatusError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from undulatus.errors import ModelFileError
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.training import Training
-from undulatus.gp.blocks import Standardisation, summarise
+from undulatus.gp.blocks import Standardisation
+from undulatus.gp.summary import summarise
 from undulatus.gp.variational import BatchState
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import checkpoint, fourier, start, training
+from undulatus.estimators import fourier, start, training
 from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.start import LEARNING_SHARE
 from undulatus.gp import blocks, settling, stochastic, validation, variational
@@ -772,7 +772,7 @@ def test_anything_to_slice_is_walked_on_and_never_read_whole(
     monkeypatch.setattr(training, "QUANTILE_ROWS", 100)
     monkeypatch.setattr(settling, "SEARCH_ROWS", 200)
     monkeypatch.setattr(variational, "SAMPLE_ROWS", sample_rows)
-    monkeypatch.setattr(checkpoint, "FINGERPRINT_ROWS", 100)
+    monkeypatch.setattr(training, "FINGERPRINT_ROWS", 100)
     shelf = Shelf(X)
     sliced = walker(name, checkpoint=tmp_path / "state").fit(shelf, y)
     assert_same_model(sliced, walker(name).fit(X, y), X)

@@ -100,6 +100,15 @@ def test_settling_from_a_posterior_takes_xi_from_it():
     assert settled.bounds[0] >= known.bounds[-1] - 1e-10 * abs(known.bounds[-1])
 
 
+def test_passes_from_a_posterior_are_the_same_when_no_xi_is_kept():
+    pixels, start = some_pixels(), some_start()
+    known = settle(pixels, *start.at, np.ones(pixels.n_rows), passes=2).posterior
+    kept, free = (
+        settle(pixels, *start.at, xi, passes=4, start=known) for xi in (np.ones(60), None)
+    )
+    assert_same_settled(kept, free)
+
+
 def test_a_lower_limit_on_the_signal_variance_is_kept():
     pixels, start = some_pixels(), some_start()
     free = settle(pixels, start.at[0], 1.0, np.ones(pixels.n_rows), passes=50)

@@ -11,30 +11,22 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from undulatus.estimators.training import Training
-from undulatus.gp.blocks import read_rows
+from undulatus.estimators.training import Prepared
 from undulatus.gp.stochastic import Walk
 from undulatus.gp.variational import BatchState
 from undulatus.tensorfile import read_tensors, write_tensors
 
-FINGERPRINT_ROWS = 1000
 State = TypeVar("State", BatchState, Walk)
 
 
-def fingerprint(training: Training, settings: dict[str, Any]) -> str:
+def fingerprint(training: Prepared, settings: dict[str, Any]) -> str:
     """Return a digest of the data (a summary, some rows, all labels) and of the settings."""
     summary = training.summary
     digest = hashlib.sha256(repr(sorted(settings.items())).encode())
     for array in (summary.mean, summary.variance, summary.low, summary.high):
         digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(np.packbits(training.positive).tobytes())
-    if training.weight is not None:
-        digest.update(np.ascontiguousarray(training.weight).tobytes())
-    if training.groups is not None:
-        digest.update(np.ascontiguousarray(training.groups).tobytes())
-    n = training.rows.shape[0]
-    some = np.arange(0, n, -(-n // FINGERPRINT_ROWS))
-    digest.update(np.ascontiguousarray(read_rows(training.rows, some, FINGERPRINT_ROWS)).tobytes())
+    for mark in training.marks():
+        digest.update(mark)
     return digest.hexdigest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import as_input_errors
-from undulatus.estimators.rows import column_namer, validate_rows
-from undulatus.estimators.training import Training, prepare
+from undulatus.estimators.rows import column_namer, is_chunked, validate_rows
+from undulatus.estimators.training import Prepared
 from undulatus.gp.blocks import map_blocks, require_finite
 from undulatus.gp.logistic import expected_sigmoid
 
 Array = npt.NDArray[Any]
+Ready = TypeVar("Ready", bound=Prepared)
 
 
 class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
@@ -66,19 +67,12 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
     # Fitting
 
     def _prepare(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        merge: bool,
-        threads: int,
-        groups: Any = None,
-    ) -> Training:
-        """Return the data ready to fit, and keep what prediction needs of them."""
+        self, read: Callable[..., Ready], X: Any, y: Any, sample_weight: Any, **options: Any
+    ) -> Ready:
+        """Return the data ready to fit, as ``read`` reads them; keep what prediction needs."""
         with as_input_errors():
             self._validate_params()
-        training = prepare(self, X, y, sample_weight, merge=merge, threads=threads, groups=groups)
+        training = read(self, X, y, sample_weight, **options)
         self.classes_ = training.classes
         self.standardisation_ = training.standardisation
         self.feature_quantiles_ = training.quantiles
@@ -182,19 +176,27 @@ class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
             rows = validate_rows(self, X, reset=False)
         columns, evaluate = column_namer(self), build()
         dtype, rows_per_block, threads = self._block_plan()
-        output = np.empty((rows.shape[0], width), order="F")
 
-        def part(block: slice) -> None:
-            raw = np.asarray(rows[block])
-            require_finite(raw, columns, block.start)
-            x = self.standardisation_(raw, dtype)
-            self._check_reach(x, block.start)
-            for column, values in enumerate(evaluate(x)):
-                output[block, column] = values
+        def found(rows: Any, first_row: int, threads: int = 1) -> Array:
+            output = np.empty((rows.shape[0], width), order="F")
 
-        for _ in map_blocks(part, rows.shape[0], rows_per_block, threads):
-            pass
-        return output
+            def part(block: slice) -> None:
+                raw = np.asarray(rows[block])
+                require_finite(raw, columns, first_row + block.start)
+                x = self.standardisation_(raw, dtype)
+                self._check_reach(x, first_row + block.start)
+                for column, values in enumerate(evaluate(x)):
+                    output[block, column] = values
+
+            for _ in map_blocks(part, rows.shape[0], rows_per_block, threads):
+                pass
+            return output
+
+        if not is_chunked(rows):
+            return found(rows, 0, threads)
+        from undulatus.gp.chunks import map_rows
+
+        return map_rows(found, rows, width)
 
     def _start_again(self) -> Self:
         """Forget what the last fit left, so that a failed fit leaves no half-fitted model."""

@@ -12,6 +12,7 @@ from sklearn.utils._param_validation import StrOptions
 from undulatus.estimators.classifier import BinaryGaussianProcess
 from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.rows import column_namer
+from undulatus.estimators.training import prepare
 from undulatus.gp.blocks import block_rows, require_lengths
 from undulatus.gp.exact import exact_covariance, exact_moments, fit_exact, require_memory
 from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
@@ -81,7 +82,7 @@ class GPC(BinaryGaussianProcess):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from labelled rows, two classes of any type; a weight of 2 equals a row twice."""
         self._start_again()
-        training = self._prepare(X, y, sample_weight, merge=True, threads=1)
+        training = self._prepare(prepare, X, y, sample_weight, merge=True, threads=1)
         n = training.rows.shape[0]
         require_memory(n)
         x = training.standardisation(np.asarray(training.rows), np.float64)

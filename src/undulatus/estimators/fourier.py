@@ -15,11 +15,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.classifier import BinaryGaussianProcess
 from undulatus.estimators.progress import ProgressLine
-from undulatus.estimators.rows import column_namer
+from undulatus.estimators.rows import column_namer, into_memory, is_chunked
 from undulatus.estimators.start import begin, earlier_start
-from undulatus.estimators.training import Training
+from undulatus.estimators.training import Prepared, prepare
 from undulatus.gp.blocks import (
     Pixels,
+    PixelSource,
     block_rows,
     count_threads,
     require_phases,
@@ -125,9 +126,13 @@ class FourierGPC(BinaryGaussianProcess):
         Parameters
         ----------
         X : (n, d) array, table with named columns, memory map, or anything 2-D to slice
-            Features; never copied whole.
+            Features; never copied whole. A dask array, or an xarray DataArray of one, is read
+            by chunks where dask computes, on threads or on the workers of an active
+            ``distributed.Client``: frequencies are learned here on a sample, and only
+            sums come back of the passes over all rows. The model does not depend on
+            the scheduler or its workers, and on the chunks by rounding alone.
         y : (n,) array
-            Two classes, of any type.
+            Two classes, of any type; of any kind of array if ``X`` is a dask array.
         sample_weight : (n,) array, optional
             Weights >= 0; a weight of 2 equals a row given twice.
         groups : (n,) array, optional
@@ -138,21 +143,22 @@ class FourierGPC(BinaryGaussianProcess):
         earlier = earlier_start(self)
         self._start_again()
         threads = count_threads(self.n_jobs)
-        merge = self.solver != "stochastic"
-        training = self._prepare(X, y, sample_weight, merge=merge, threads=threads, groups=groups)
-        rng = self._generator()
-        dtype = self._choose_dtype(training.rows.shape[0])
-        pixels = Pixels(
-            training.rows,
-            training.positive,
-            training.weight,
-            training.standardisation,
-            dtype,
-            block_rows(2 * self.n_frequencies, dtype.itemsize),
-            threads,
-            training.groups,
+        if is_chunked(X) and self.solver == "auto" and X.shape[0] <= BATCH_ROWS:
+            X, y, sample_weight, groups = map(into_memory, (X, y, sample_weight, groups))
+        training = self._prepare(
+            self._reader(X),
+            X,
+            y,
+            sample_weight,
+            merge=self.solver != "stochastic",
+            threads=threads,
+            groups=groups,
         )
-        stochastic = self._wants_minibatches(pixels.n_rows)
+        rng = self._generator()
+        dtype = self._choose_dtype(training.n_rows)
+        rows_per_block = block_rows(2 * self.n_frequencies, dtype.itemsize)
+        pixels = training.pixels(dtype, rows_per_block, threads)
+        stochastic = is_chunked(X) or self._wants_minibatches(pixels.n_rows)
         with single_threaded_blas(), recycling():
             start = begin(self, pixels, training, earlier, rng, stochastic)
             line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
@@ -160,6 +166,13 @@ class FourierGPC(BinaryGaussianProcess):
             line.close()
         self._keep(fit, pixels, start, stochastic)
         return self
+
+    def _reader(self, X: Any) -> Callable[..., Prepared]:
+        if not is_chunked(X):
+            return prepare
+        from undulatus.estimators.chunked import prepare_chunks
+
+        return prepare_chunks
 
     def _wants_minibatches(self, n_rows: int) -> bool:
         if self.solver == "auto":
@@ -173,8 +186,8 @@ class FourierGPC(BinaryGaussianProcess):
 
     def _climb(
         self,
-        pixels: Pixels,
-        training: Training,
+        pixels: PixelSource,
+        training: Prepared,
         start: Start,
         rng: np.random.Generator,
         line: ProgressLine,
@@ -197,6 +210,7 @@ class FourierGPC(BinaryGaussianProcess):
             "report": report,
         }
         if not stochastic:
+            assert isinstance(pixels, Pixels)
             return fit_batch(pixels, start, **common)
         return fit_stochastic(
             pixels,
@@ -206,7 +220,7 @@ class FourierGPC(BinaryGaussianProcess):
             **common,
         )
 
-    def _keep(self, fit: Fit, pixels: Pixels, start: Start, stochastic: bool) -> None:
+    def _keep(self, fit: Fit, pixels: PixelSource, start: Start, stochastic: bool) -> None:
         self.frequencies_ = fit.frequencies
         self.lengthscale_ = fit.lengthscale
         self.signal_variance_ = fit.signal_variance
@@ -232,7 +246,7 @@ class FourierGPC(BinaryGaussianProcess):
         return np.dtype(np.float64 if self.precision == "double" else np.float32)
 
     def _open_checkpoint(
-        self, training: Training, state: type[Walk | BatchState]
+        self, training: Prepared, state: type[Walk | BatchState]
     ) -> Checkpoint[Any] | None:
         if self.checkpoint is None:
             return None

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.rows import column_namer
-from undulatus.estimators.training import Training
-from undulatus.gp.blocks import Pixels, block_rows, require_phases
+from undulatus.estimators.training import Prepared
+from undulatus.gp.blocks import PixelSource
 from undulatus.gp.fourier import PHASE_LIMIT
 from undulatus.gp.settling import Start, choose_start
 from undulatus.gp.spectral import find_kernel, mean_distance
@@ -38,8 +38,8 @@ def earlier_start(model: Any) -> Start | None:
 
 def begin(
     model: Any,
-    pixels: Pixels,
-    training: Training,
+    pixels: PixelSource,
+    training: Prepared,
     earlier: Start | None,
     rng: np.random.Generator,
     stochastic: bool,
@@ -56,7 +56,11 @@ def begin(
 
 
 def _search(
-    model: Any, pixels: Pixels, training: Training, rng: np.random.Generator, stochastic: bool
+    model: Any,
+    pixels: PixelSource,
+    training: Prepared,
+    rng: np.random.Generator,
+    stochastic: bool,
 ) -> Start:
     unit = _unit_frequencies(model, rng)
     distance = mean_distance(training.variances)
@@ -85,16 +89,10 @@ def _unit_frequencies(model: Any, rng: np.random.Generator) -> Array:
     return unit
 
 
-def _require_reach(model: Any, training: Training, start: Start) -> None:
+def _require_reach(model: Any, training: Prepared, start: Start) -> None:
     # The box of the data tells whether any row could be too far out; then each is looked at.
-    summary, columns, frequencies = training.summary, column_namer(model), start.at[0]
+    summary, frequencies = training.summary, start.at[0]
     box = training.standardisation(np.stack([summary.low, summary.high]), np.float64)
     reach = np.sqrt(np.sum(np.abs(box).max(axis=0) ** 2))
-    if reach * np.linalg.norm(frequencies, axis=1).max() <= PHASE_LIMIT:
-        return
-    rows, size = training.source, block_rows(model.n_features_in_, 8)
-    for first in range(0, rows.shape[0], size):
-        x = training.standardisation(np.asarray(rows[first : first + size]), np.float64)
-        if training.absent is not None:
-            x[training.absent[first : first + size]] = 0.0
-        require_phases(x, frequencies, columns, first)
+    if reach * np.linalg.norm(frequencies, axis=1).max() > PHASE_LIMIT:
+        training.require_phases(frequencies, column_namer(model))

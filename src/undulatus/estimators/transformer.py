@@ -14,9 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import as_input_errors
 from undulatus.estimators.rows import column_namer, validate_rows
-from undulatus.gp.blocks import require_finite, require_phases, summarise
+from undulatus.gp.blocks import require_finite, require_phases
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
+from undulatus.gp.summary import summarise
 
 Array = npt.NDArray[Any]
 

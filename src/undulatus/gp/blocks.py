@@ -15,18 +15,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that the controller below sees it)
 from threadpoolctl import ThreadpoolController
 
-from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
+from undulatus.errors import NotFiniteError, PhaseTooLargeError
 from undulatus.gp.fourier import PHASE_LIMIT
 
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 
 BLOCK_BYTES = 4 * 2**20
 """Bytes of features in a block: small enough for the cache, large enough for BLAS."""
@@ -134,52 +135,6 @@ class Standardisation:
             return np.ascontiguousarray(x, dtype=dtype)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Weighted mean and variance, smallest and largest value of each feature, (d,) each."""
-
-    mean: Array
-    variance: Array
-    low: Array
-    high: Array
-    total_weight: float
-
-
-def summarise(
-    rows: Any, weight: Array | None, threads: int, columns: Callable[[int], str]
-) -> Summary:
-    """Read the data once; raise, with row and column, at the first NaN or infinity."""
-    n, d = rows.shape
-
-    def part(block: slice) -> tuple[float, Array, Array, Array, Array]:
-        x = np.asarray(rows[block], dtype=np.float64)
-        require_finite(x, columns, first_row=block.start)
-        w = np.ones(len(x)) if weight is None else np.asarray(weight[block], dtype=np.float64)
-        total = float(w.sum())
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = w @ x / total if total > 0 else np.zeros(d)
-            return total, mean, w @ (x - mean) ** 2, x.min(axis=0), x.max(axis=0)
-
-    total, mean, squares = 0.0, np.zeros(d), np.zeros(d)
-    low, high = np.full(d, np.inf), np.full(d, -np.inf)
-    for w, m, s, smallest, largest in map_blocks(part, n, block_rows(d, 8), threads):
-        # Chan's update: exact for blocks, and no cancellation for far-off means.
-        with np.errstate(over="ignore", invalid="ignore"):
-            step = m - mean
-            squares += s + step**2 * (total * w / max(total + w, np.finfo(float).tiny))
-            mean = mean + step * (w / max(total + w, np.finfo(float).tiny))
-        total += w
-        low, high = np.minimum(low, smallest), np.maximum(high, largest)
-    variance = squares / max(total, np.finfo(float).tiny)
-    if not np.isfinite(variance).all():
-        column = int(np.argmin(np.isfinite(variance)))
-        raise InputError(
-            f"Values in column {columns(column)} are too large to be used: up to "
-            f"{max(high[column], -low[column]):.3g}. Rescale the column."
-        )
-    return Summary(mean, variance, low, high, total)
-
-
 def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
     """Raise, naming row and column, if any value is NaN or infinite."""
     # A sum is finite unless a value is not (or it overflows, which the second look settles).
@@ -234,6 +189,41 @@ class Block:
     x: Array
     v: Array
     weight: Array
+
+
+class PixelSource(Protocol):
+    """Labelled pixels that passes are made over, wherever they are."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of pixels."""
+
+    @property
+    def n_features(self) -> int:
+        """Number of features d."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The working precision of blocks."""
+
+    def total(
+        self,
+        part: Callable[Concatenate[Block, Parameters], Result],
+        add_up: Callable[[Iterator[Result]], Result],
+        *parameters: Parameters.args,
+        **named: Parameters.kwargs,
+    ) -> Result:
+        """Return ``part(block, *parameters)`` of all blocks, added up in their order.
+
+        ``part`` and ``add_up`` may run elsewhere, and more than once; what ``add_up`` takes
+        is its own, and what it returns can be added by ``+``.
+        """
+
+    def take(self, chosen: Array) -> Pixels:
+        """Return the pixels of the sorted row numbers ``chosen``, in memory."""
+
+    def gather(self) -> Pixels:
+        """Return all pixels, in memory."""
 
 
 @dataclass(frozen=True)
@@ -296,10 +286,24 @@ class Pixels:
             lambda rows: function(self.block(rows)), self.n_rows, self.rows_per_block, self.threads
         )
 
+    def total(
+        self,
+        part: Callable[Concatenate[Block, Parameters], Result],
+        add_up: Callable[[Iterator[Result]], Result],
+        *parameters: Parameters.args,
+        **named: Parameters.kwargs,
+    ) -> Result:
+        """Return ``part(block, *parameters)`` of all blocks, added up in their order."""
+        return add_up(self.map(lambda block: part(block, *parameters, **named)))
+
     @property
     def in_memory(self) -> bool:
         """Whether rows can be picked one by one, rather than read in slices."""
         return isinstance(self.rows, np.ndarray)
+
+    def gather(self) -> Pixels:
+        """Return all pixels, in memory."""
+        return self if self.in_memory else self.take(np.arange(self.n_rows))
 
     def pick(self, chosen: Array) -> Block:
         """Return the standardised pixels of the row numbers ``chosen``, in their order."""

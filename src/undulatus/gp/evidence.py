@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 from scipy.optimize import minimize_scalar
 
-from undulatus.gp.blocks import Block, Pixels
+from undulatus.gp.blocks import Block, Pixels, PixelSource
 from undulatus.gp.fourier import fourier_features, frequency_gradient
 from undulatus.gp.logistic import half_slope, offset
 from undulatus.gp.memory import give_back, scratch, spare
@@ -42,6 +42,11 @@ class Statistics:
     gram: Array
     projected: Array
     offset: float
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(
+            self.gram + other.gram, self.projected + other.projected, self.offset + other.offset
+        )
 
     def rescale(self, ratio: float) -> Statistics:
         """Return the statistics of features whose signal variance is ``ratio`` times as large."""
@@ -118,29 +123,46 @@ def tight_xi(z: Array, reach: Array) -> Array:
 
 
 def accumulate(
-    pixels: Pixels, frequencies: Array, signal_variance: float, xi: Array
+    pixels: PixelSource, frequencies: Array, signal_variance: float, xi: Array
 ) -> Statistics:
     """Return the statistics of all pixels at fixed ξ (n,)."""
+    return pixels.total(_statistics_at, add_up, frequencies, signal_variance, xi)
 
-    def part(block: Block) -> Statistics:
-        z = block_features(block, frequencies, signal_variance)
-        return block_statistics(z, block, xi[block.rows])
 
-    return add_up(pixels.map(part))
+def _statistics_at(
+    block: Block, frequencies: Array, signal_variance: float, xi: Array
+) -> Statistics:
+    z = block_features(block, frequencies, signal_variance)
+    return block_statistics(z, block, xi[block.rows])
 
 
 def tighten(
-    pixels: Pixels, frequencies: Array, signal_variance: float, posterior: Posterior, xi: Array
+    pixels: PixelSource,
+    frequencies: Array,
+    signal_variance: float,
+    posterior: Posterior,
+    xi: Array | None = None,
 ) -> Statistics:
-    """Set ξ (n,), in place, to its optimum under ``posterior``; return the new statistics."""
+    """Return the statistics at the optimal ξ under ``posterior``; set ``xi`` (n,) to it, if any.
+
+    The next optimum needs a posterior alone: who is not to stay at this ξ need not keep it.
+    """
     second_moment = posterior.second_moment.astype(pixels.dtype)
+    return pixels.total(_tight_statistics, add_up, frequencies, signal_variance, second_moment, xi)
 
-    def part(block: Block) -> Statistics:
-        z, reach = features_and_reach(block, frequencies, signal_variance, second_moment)
-        xi[block.rows] = tight_xi(z, reach)
-        return block_statistics(z, block, xi[block.rows])
 
-    return add_up(pixels.map(part))
+def _tight_statistics(
+    block: Block,
+    frequencies: Array,
+    signal_variance: float,
+    second_moment: Array,
+    xi: Array | None,
+) -> Statistics:
+    z, reach = features_and_reach(block, frequencies, signal_variance, second_moment)
+    tight = tight_xi(z, reach)
+    if xi is not None:
+        xi[block.rows] = tight
+    return block_statistics(z, block, tight)
 
 
 def gradient(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus.gp.ascent import has_stalled
-from undulatus.gp.blocks import Pixels
+from undulatus.gp.blocks import PixelSource
 from undulatus.gp.evidence import Statistics, accumulate, best_variance_ratio, tighten
 from undulatus.gp.posterior import Posterior
 
@@ -50,10 +50,10 @@ class Settled:
 
 
 def settle(
-    pixels: Pixels,
+    pixels: PixelSource,
     frequencies: Array,
     signal_variance: float,
-    xi: Array,
+    xi: Array | None,
     *,
     passes: int,
     tol: float = 0.0,
@@ -65,10 +65,12 @@ def settle(
     """Tighten ξ (in place) and γ in turn, frequencies held, until the bound stalls.
 
     Each pass reads the pixels once and never lowers the bound. The first takes ξ as it
-    is, or, given a posterior to ``start`` from, at its optimum under that one. If
-    ``interruptible``, an interrupt after the first pass ends at the last finished one.
+    is, or, given a posterior to ``start`` from, at its optimum under that one: then ``xi``
+    may be None, and none is kept. If ``interruptible``, an interrupt after the first pass
+    ends at the last finished one.
     """
     if start is None:
+        assert xi is not None
         statistics = accumulate(pixels, frequencies, signal_variance, xi)
     else:
         statistics = tighten(pixels, frequencies, signal_variance, start, xi)
@@ -88,7 +90,11 @@ def settle(
 
 
 def _settle_once(
-    pixels: Pixels, frequencies: Array, settled: Settled, xi: Array, variance_limit: float
+    pixels: PixelSource,
+    frequencies: Array,
+    settled: Settled,
+    xi: Array | None,
+    variance_limit: float,
 ) -> Settled:
     variance = settled.signal_variance
     statistics = tighten(pixels, frequencies, variance, settled.posterior, xi)
@@ -104,15 +110,16 @@ def _settle_once(
 
 
 def choose_start(
-    pixels: Pixels,
+    pixels: PixelSource,
     unit_frequencies: Array,
     mean_distance: float,
     rng: np.random.Generator,
     variance_limit: float = VARIANCE_LIMITS[1],
 ) -> Start:
     """Return the lengthscale and signal variance with the best bound on a subset of pixels."""
-    subset = pixels
-    if pixels.n_rows > SEARCH_ROWS:
+    if pixels.n_rows <= SEARCH_ROWS:
+        subset = pixels.gather()
+    else:
         subset = pixels.take(np.sort(rng.choice(pixels.n_rows, SEARCH_ROWS, replace=False)))
     best_bound, best = -np.inf, Start(unit_frequencies, mean_distance)
     for share in LENGTHSCALE_SHARES:

@@ -45,6 +45,12 @@ def hold_back(
     return np.flatnonzero(~spared), np.sort(looked_at)
 
 
+def number_groups(groups: Array) -> Array | None:
+    """Return the number of the group of each row, (n,), or None where there are not two."""
+    names, numbers = np.unique(groups, return_inverse=True)
+    return np.asarray(numbers) if len(names) > 1 else None
+
+
 def held_back_loss(
     block: Block, frequencies: Array, signal_variance: float, moments: Moments
 ) -> float:

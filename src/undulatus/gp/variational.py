@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus.gp.ascent import Climb, ascend
-from undulatus.gp.blocks import Block, Pixels
+from undulatus.gp.blocks import Block, Pixels, PixelSource
 from undulatus.gp.evidence import (
     Statistics,
     accumulate,
@@ -258,7 +258,7 @@ def _begin_batch(pixels: Pixels, start: Start, learn_frequencies: bool, seed: in
 
 
 def fit_stochastic(
-    pixels: Pixels,
+    pixels: PixelSource,
     start: Start,
     *,
     learn_frequencies: bool,
@@ -297,7 +297,7 @@ def fit_stochastic(
         pixels,
         walked.frequencies,
         walked.signal_variance,
-        np.empty(pixels.n_rows, dtype=pixels.dtype),
+        None,
         passes=STOCHASTIC_PASSES if walked.outcome != "interrupted" else 1,
         # A pass costs as much as hundreds of minibatches, and starts from a near posterior.
         tol=3.0 * tol,
@@ -317,13 +317,11 @@ def fit_stochastic(
     )
 
 
-def draw_sample(pixels: Pixels, rng: np.random.Generator) -> Pixels:
+def draw_sample(pixels: PixelSource, rng: np.random.Generator) -> Pixels:
     """Return pixels to learn frequencies on: all if at hand and few, or a random sample."""
     limit = min(SAMPLE_ROWS, SAMPLE_BYTES // (pixels.n_features * 4))
-    if pixels.n_rows <= limit and pixels.in_memory:
-        return pixels
     if pixels.n_rows <= limit:
-        return pixels.take(np.arange(pixels.n_rows))
+        return pixels.gather()
     # A sorted draw without replacement whose memory does not grow with the rows.
     gaps = rng.exponential(size=limit + 1)
     places = np.cumsum(gaps)[:-1] / gaps.sum()
