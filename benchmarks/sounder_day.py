@@ -1,10 +1,10 @@
 """A day of IASI: spectra reduced and classified with probability and variance. Prints a summary.
 
-python -m benchmarks.sounder_day MODEL [SPECTRA] [CHUNK]
+python -m benchmarks.sounder_day MODEL [SPECTRA] [THREADS]
 
-Synthetic spectra are made a chunk at a time while it runs; making them is timed apart. MODEL is
-what ``undulatus fit`` made of spectra. The share of the matrix product is measured on the same
-blocks: spectra times components alone, on as many threads.
+Synthetic spectra are made a chunk at a time while it runs, on all cores; making them is timed
+apart. MODEL is what ``undulatus fit`` made of spectra. The share of the matrix product is measured
+on the same blocks: spectra times components alone, on as many threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from undulatus.scenes import synthetic_sounder
 from undulatus.storage import load_model
 
 DAY = 1_300_000
-BLOCK = 512
+CHUNK, BLOCK = 8_192, 512
 
 
 def product_seconds(spectra: np.ndarray, weights: np.ndarray, threads: int) -> float:
@@ -37,28 +37,28 @@ def product_seconds(spectra: np.ndarray, weights: np.ndarray, threads: int) -> f
     return time.perf_counter() - began
 
 
-def measure(path: str, count: int, chunk: int) -> None:
+def measure(path: str, count: int, threads: int) -> None:
     """Classify ``count`` spectra, and print rates."""
     model = load_model(path)
     weights = np.ascontiguousarray((model[0].components_ / model[0].noise_).T, np.float32)
-    threads = count_threads(None)
     day = synthetic_sounder(count, seed=1, chunk=BLOCK)
     keep = ["radiance", "noise"]
     making = mapping = product = 0.0
     clouds = width = 0
-    with threadpool_limits(1), dask.config.set(num_workers=threads):
-        for first in range(0, count, chunk):
+    with threadpool_limits(1):
+        for first in range(0, count, CHUNK):
             began = time.perf_counter()
-            part = day[keep].isel(sample=slice(first, first + chunk)).compute()
+            part = day[keep].isel(sample=slice(first, first + CHUNK)).compute()
             made = time.perf_counter()
-            result = map_scene(model, part.chunk(sample=BLOCK)).compute()
+            with dask.config.set(num_workers=threads):
+                result = map_scene(model, part.chunk(sample=BLOCK)).compute()
             mapped = time.perf_counter()
             making, mapping = making + made - began, mapping + mapped - made
             product += product_seconds(part["radiance"].values, weights, threads)
             clouds += int(np.count_nonzero(result["cloud_mask"] == 1))
             width = part["radiance"].nbytes // part.sizes["sample"]
             assert np.isfinite(result["cloud_latent_variance"].values).all()
-            if first // chunk % 20 == 0:
+            if first // CHUNK % 20 == 0:
                 done = first + part.sizes["sample"]
                 print(f"{done:,} spectra, {mapping:.0f} s (and {making:.0f} s making)", flush=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -71,4 +71,4 @@ def measure(path: str, count: int, chunk: int) -> None:
 
 if __name__ == "__main__":
     spectra = int(sys.argv[2]) if len(sys.argv) > 2 else DAY
-    measure(sys.argv[1], spectra, int(sys.argv[3]) if len(sys.argv) > 3 else 8_192)
+    measure(sys.argv[1], spectra, count_threads(int(sys.argv[3]) if len(sys.argv) > 3 else None))
