@@ -20,9 +20,26 @@ def test_an_estimate_is_the_mean_with_its_standard_error():
     assert_allclose(found.error, np.sqrt(7.0 / 3.0), rtol=1e-12)
 
 
-def test_settings_are_averaged_within_a_run_first():
-    values = pd.Series([0.0, 2.0, 5.0], pd.Index([0, 0, 1], name="run"))
-    assert estimate(values).mean == 3.0
+def by_setting(values):
+    index = pd.MultiIndex.from_tuples(values, names=["D", "run"])
+    return pd.Series(list(values.values()), index)
+
+
+def test_settings_count_alike_and_runs_differ_by_their_means():
+    found = estimate(by_setting({(10, 0): 1.0, (50, 0): 3.0, (10, 1): 2.0, (50, 1): 6.0}))
+    # Runs 2 and 4: mean 3, error 1.
+    assert (found.mean, found.error, found.runs) == (3.0, 1.0, 2)
+
+
+def test_a_setting_of_fewer_runs_counts_in_the_mean_and_not_in_the_error():
+    found = estimate(by_setting({(10, 0): 1.0, (10, 1): 3.0, (50, 0): 100.0}))
+    assert (found.mean, found.error, found.runs) == (51.0, 1.0, 2)
+
+
+def test_where_no_setting_had_all_runs_there_is_no_error():
+    found = estimate(by_setting({(10, 0): 1.0, (50, 1): 3.0}))
+    assert found.mean == 2.0
+    assert np.isnan(found.error)
 
 
 def test_of_one_run_the_sign_alone_is_judged():

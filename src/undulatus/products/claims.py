@@ -1,7 +1,7 @@
 """What the paper claims, held against trials: a table of claims with verdicts.
 
-Claims are judged for each solver on its own. A claim's own word is that of the paper's algorithm
-(``batch``) where it could be tested with it, and otherwise that of ours (``stochastic``).
+Claims are judged for each solver on its own: ``batch`` is the paper's algorithm, ``stochastic``
+ours. They were not always tried at the same sizes, so their verdicts are not merged.
 What counts as a difference is said in :mod:`undulatus.products.contrasts`, what counts as
 agreement in the docstring of each claim's function.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from undulatus.products import cost_claims, landmark_claims, sounder_claims
 from undulatus.products.measured import SOLVERS, Run
-from undulatus.products.verdicts import FAILS, HOLDS, UNTESTED, Claim, Verdict
+from undulatus.products.verdicts import FAILS, HOLDS, UNTESTED, WORDS, Claim, Verdict
 
 CLAIMS: dict[str, Claim] = {
     claim.id: claim
@@ -35,17 +35,6 @@ class Finding:
     verdicts: dict[str, Verdict]
     built_in: str = ""
 
-    @property
-    def solver(self) -> str:
-        """The solver whose word counts: the paper's where the claim could be tested with it."""
-        tested = (name for name, found in self.verdicts.items() if found.word != UNTESTED)
-        return next(tested, next(iter(self.verdicts)))
-
-    @property
-    def word(self) -> str:
-        """What is said of the claim."""
-        return self.verdicts[self.solver].word
-
 
 def judge_claims(run: Run, claims: Iterable[Claim] = CLAIMS.values()) -> list[Finding]:
     """Return what the trials of a run say of each claim about its experiment."""
@@ -62,21 +51,30 @@ def judge_claims(run: Run, claims: Iterable[Claim] = CLAIMS.values()) -> list[Fi
     return findings
 
 
+def tally(findings: Sequence[Finding]) -> dict[str, dict[str, int]]:
+    """Return how many claims got each word, by solver."""
+    solvers = findings[0].verdicts if findings else ()
+    return {
+        solver: {word: sum(f.verdicts[solver].word == word for f in findings) for word in WORDS}
+        for solver in solvers
+    }
+
+
 def claims_lines(findings: Sequence[Finding], width: int = 99) -> list[str]:
-    """Return the table of claims as lines of text."""
+    """Return the table of claims as lines of text, and last how many got each verdict."""
     lines = []
     for finding in findings:
-        head = f"{SYMBOLS[finding.word]} {finding.word}: {finding.claim.statement}"
-        lines += textwrap.wrap(head, width, subsequent_indent="  ")
+        lines += textwrap.wrap(finding.claim.statement, width, subsequent_indent="  ")
         for solver, verdict in finding.verdicts.items():
-            if len(finding.verdicts) > 1:
-                lines.append(f"    {solver}: {verdict.word}")
+            lines.append(f"  {SYMBOLS[verdict.word]} {verdict.word} ({solver})")
             for said in (verdict.why, *verdict.numbers, verdict.sizes):
                 lines += _indented(said, 6, width)
         if finding.built_in:
-            lines += _indented(f"Built in, not found: {finding.built_in}.", 4, width)
-    counts = [f"{word} {sum(f.word == word for f in findings)}" for word in SYMBOLS]
-    return [*lines, f"{len(findings)} claims: {', '.join(counts)}."]
+            lines += _indented(f"Built into the twin: {finding.built_in}.", 4, width)
+    for solver, counts in tally(findings).items():
+        told = ", ".join(f"{word} {number}" for word, number in counts.items())
+        lines.append(f"{len(findings)} claims, {solver}: {told}.")
+    return lines
 
 
 def _indented(said: str, by: int, width: int) -> list[str]:

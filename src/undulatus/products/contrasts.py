@@ -2,9 +2,10 @@
 
 **What is clear.** Trials of two methods with one regime, size, number of frequencies and run saw
 the same rows, so they are compared in pairs: within a run differences are averaged over all
-settings that both were tried at, and over runs their mean and its standard error are taken. A
-difference is clear if it has the sign that was claimed and is more than two standard errors from
-zero. Where there was one run there is no standard error, and the sign alone is judged.
+settings that both were tried at, and over runs their mean and its standard error are taken; where
+some settings had fewer runs, the error is that of the settings that had all. A difference is clear
+if it has the sign that was claimed and is more than two standard errors from zero. Where there was
+one run there is no standard error, and the sign alone is judged.
 """
 
 from __future__ import annotations
@@ -42,11 +43,20 @@ class Estimate:
 
 
 def estimate(values: pd.Series) -> Estimate | None:
-    """Return the mean over runs of values that have ``run`` in their index, or None of none."""
-    by_run = values.dropna().groupby("run").mean()
-    if by_run.empty:
+    """Return the mean of values that have ``run`` and perhaps settings in their index.
+
+    Settings count alike, however many runs they had. None if there are no values.
+    """
+    known = values.dropna()
+    if known.empty:
         return None
-    return Estimate(float(by_run.mean()), float(by_run.sem()), len(by_run))
+    if known.index.nlevels == 1:
+        return Estimate(float(known.mean()), float(known.sem()), len(known))
+    table = known.unstack("run")
+    by_run = table.dropna().mean()
+    # No setting had all runs: how much runs differ cannot be told from how much settings do.
+    error = float(by_run.sem()) if by_run.notna().all() else np.nan
+    return Estimate(float(table.mean(axis="columns").mean()), error, table.shape[1])
 
 
 def values_of(trials: pd.DataFrame, method: str, measure: str) -> pd.Series:

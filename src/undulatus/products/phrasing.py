@@ -29,14 +29,24 @@ def points(difference: Estimate) -> str:
     return f"{percent.mean:+.2f}{error}".replace("-", "\N{MINUS SIGN}")
 
 
+def factor(log: Estimate) -> str:
+    """Return an estimate of a ratio's logarithm as ``2.9 times``, with the factor of its error."""
+    error = "" if np.isnan(log.error) else f" (within a factor {np.exp(log.error):.2f})"
+    return f"{digits(float(np.exp(log.mean)))} times{error}"
+
+
 def share(value: float) -> str:
     """Return 0.8534 as ``85.3 %``."""
     return f"{100.0 * value:.1f} %"
 
 
-def repeats(number: int, noun: str = "run") -> str:
-    """Return how many runs or folds, and what one of them leaves unknown."""
-    return f"1 {noun}, so no standard error" if number == 1 else f"{number} {noun}s"
+def repeats(numbers: Iterable[int], noun: str = "run") -> str:
+    """Return how many runs or folds settings had, and what one of them leaves unknown."""
+    known = sorted(set(numbers))
+    if known == [1]:
+        return f"1 {noun}, so no standard error"
+    unknown = ", no error where it was 1" if known[0] == 1 else ""
+    return f"{span(known).replace('and', 'or')} {noun}s{unknown}"
 
 
 def digits(value: float) -> str:

@@ -192,7 +192,7 @@ def _against(ours: _Best, theirs: _Best) -> str:
 
 
 def _folds(known: Estimate | int) -> str:
-    return repeats(known if isinstance(known, int) else known.runs, "fold")
+    return repeats([known if isinstance(known, int) else known.runs], "fold")
 
 
 CLAIMS = (
