@@ -30,6 +30,7 @@ HOME_OF = {
     "xarray": {"scenes", "products"},
     "dask": {"scenes", "products", "gp"},
     "matplotlib": {"products"},
+    "jinja2": {"products"},
     "click": {"cli"},
     "satpy": {"scenes"},
     "torch": {"gp"},

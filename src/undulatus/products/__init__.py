@@ -3,7 +3,18 @@
 import importlib
 from typing import Any
 
-_MODULES = ("acquisitions", "demo", "figures", "landmarks", "maps", "scores", "video")
+_MODULES = (
+    "acquisitions",
+    "claims",
+    "demo",
+    "figures",
+    "landmarks",
+    "maps",
+    "paper_figures",
+    "report",
+    "scores",
+    "video",
+)
 
 
 def __getattr__(name: str) -> Any:
