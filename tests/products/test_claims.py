@@ -231,6 +231,28 @@ def test_a_lead_over_a_gpc_of_fewer_rows_proves_nothing_but_its_lack_does(made_u
     assert word_of(made_up, "vff-over-gpc", lambda r: few(worse(r))) == FAILS
 
 
+def test_few_waves_do_not_show_that_rff_stays_below_gpc(made_up):
+    def few(record):
+        return record if (record["D"] or 1) <= 50 else None
+
+    assert word_of(made_up, "rff-below-gpc", few) == UNTESTED
+    ahead = with_values("rff", accuracy=0.9)
+    assert word_of(made_up, "rff-below-gpc", lambda r: few(ahead(r))) == FAILS
+
+
+def test_methods_are_shown_on_the_folds_that_both_were_tried_on(made_up):
+    def change(record):
+        if record["method"] == "gpc":
+            return record if record["run"] == 0 else None
+        return record
+
+    verdict = found(made_up, "vff-over-gpc", change).verdicts["batch"]
+    # Of fold 0: 0.85, and 0.81 less 20 / 19,938.
+    assert verdict.numbers == (
+        "VFF-GPC 85.0 % (D = 5, n = 19,939), GPC 80.9 % (n = 19,939): +4.10 points",
+    )
+
+
 def test_folds_of_sizes_that_differ_by_one_are_one_size(made_up):
     verdict = found(made_up, "vff-over-gpc").verdicts["batch"]
     # Means over runs 0, 1, 2: 0.85 + 0.0005 and 0.81 - 20 / n + 0.001.

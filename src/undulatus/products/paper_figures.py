@@ -106,7 +106,7 @@ def _draw_overfitting(
             axis.set_title(f"{solver}: {where}")
             axis.set_ylabel("accuracy, %")
             axis.tick_params(labelleft=True)
-    title = f"{_subject(run)}: what is learned, and what of it holds"
+    title = f"{_subject(run)}: accuracy on training and on test rows"
     png, pdf = _finish(figure, run, table, look, title, folder / "overfitting")
     caption = (
         f"Accuracy on the rows a method learned from (left) and on others (right), against the "

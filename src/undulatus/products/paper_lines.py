@@ -95,10 +95,10 @@ class Look:
         table = self.table
         if column in ("accuracy", "train_accuracy"):
             inside = table[table["regime"] == regime]
-            known = 100.0 * inside[column].dropna()
-            error = 100.0 * inside["accuracy_error"].fillna(0.0).max()
-            edge = max(0.06 * (known.max() - known.min()), error, 0.2)
-            return known.min() - edge, known.max() + edge
+            error = inside["accuracy_error"].fillna(0.0)
+            low, high = (100.0 * (inside[column] + sign * error) for sign in (-1.0, 1.0))
+            edge = max(0.05 * (high.max() - low.min()), 0.2)
+            return low.min() - edge, high.max() + edge
         known = table[column][table[column] > 0.0]
         return known.min() / 1.6, known.max() * 1.6
 

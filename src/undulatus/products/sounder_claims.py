@@ -23,7 +23,7 @@ FEW, MANY = 2, 25
 LEARNED = 0.99
 """Share of training spectra that is about all."""
 LARGE = 100
-"""D from which over-fitting is to be seen."""
+"""D from which over-fitting is to be seen, and RFF-GPC at its best."""
 WHOLE = 20_000
 """The paper's rows in a fold's training part."""
 ENOUGH_EXACT = 10_000
@@ -96,7 +96,8 @@ def over_fits(trials: pd.DataFrame) -> Verdict:
 def rff_below_gpc(trials: pd.DataFrame) -> Verdict:
     """Hold if the best RFF-GPC is clearly less accurate than the best GPC, of no more rows.
 
-    Where GPC had fewer rows than RFF-GPC, and than 10,000, and is not ahead, nothing is said.
+    Where GPC had fewer rows than RFF-GPC, and than 10,000, and is not ahead, nothing is said; nor
+    where it is ahead of fewer waves than 100, with which RFF-GPC is bound to be behind.
     """
     rff, gpc = _best(trials, "rff"), _exact(trials)
     if rff is None or gpc is None:
@@ -108,6 +109,10 @@ def rff_below_gpc(trials: pd.DataFrame) -> Verdict:
     if not lead.above() and gpc.most_rows < min(rff.n, ENOUGH_EXACT):
         why = f"GPC had {count(gpc.most_rows)} rows, fewer than the {count(rff.n)} of RFF-GPC."
         return untested(why, [Part(False, text)], _folds(lead))
+    most = _by_waves(trials, "rff", "accuracy").columns.max()
+    if lead.above() and most < LARGE:
+        why = f"RFF-GPC was tried with D of at most {most}, below {LARGE}."
+        return untested(why, [Part(True, text)], _folds(lead))
     return all_of([Part(lead.above(), text)], _folds(lead))
 
 
@@ -154,9 +159,11 @@ class _Best:
         self.method, self.n, self.D = method, n, D
         self.accuracy, self.most_rows = accuracy, most_rows
 
-    def __str__(self) -> str:
+    def told(self, folds: pd.Index) -> str:
+        """Return the setting and its accuracy on some folds."""
         waves = f"D = {self.D}, " if self.D else ""
-        return f"{NAMES[self.method]} {share(self.accuracy.mean())} ({waves}n = {count(self.n)})"
+        accuracy = share(self.accuracy[folds].mean())
+        return f"{NAMES[self.method]} {accuracy} ({waves}n = {count(self.n)})"
 
 
 def _by_waves(trials: pd.DataFrame, method: str, measure: str) -> pd.DataFrame:
@@ -188,7 +195,9 @@ def _exact(trials: pd.DataFrame) -> _Best | None:
 
 
 def _against(ours: _Best, theirs: _Best) -> str:
-    return f"{ours}, {theirs}"
+    """Return both in words, with their accuracies on the folds that both were tried on."""
+    folds = ours.accuracy.index.intersection(theirs.accuracy.index)
+    return f"{ours.told(folds)}, {theirs.told(folds)}"
 
 
 def _folds(known: Estimate | int) -> str:
