@@ -35,6 +35,8 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "accuracy": ("accuracy, %", _percent),
     "accuracy_error": ("± std. error", _percent),
     "train_accuracy": ("on training rows, %", _percent),
+    "fit_cpu_seconds": ("CPU to train, s", digits),
+    "predict_cpu_seconds": ("CPU to test, s", digits),
     "truth_accuracy": ("against truth, %", _percent),
     "label_accuracy": ("labels against truth, %", _percent),
     "coast_accuracy": ("coast against truth, %", _percent),
@@ -42,8 +44,6 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "nll": ("NLL", _three),
     "ece": ("ECE", _three),
     "auc": ("AUC", _three),
-    "fit_cpu_seconds": ("CPU to train, s", digits),
-    "predict_cpu_seconds": ("CPU to test, s", digits),
     "peak_mb": ("peak memory, MB", digits),
 }
 """How means are written, by measure."""
