@@ -31,6 +31,7 @@ HOME_OF = {
     "dask": {"scenes", "products", "gp"},
     "distributed": set(),
     "matplotlib": {"products"},
+    "jinja2": {"products"},
     "click": {"cli"},
     "satpy": {"scenes"},
     "torch": {"gp"},

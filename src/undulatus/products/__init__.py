@@ -5,6 +5,8 @@ from typing import Any
 
 _MODULES = (
     "acquisitions",
+    "claims",
+    "cross_validation",
     "demo",
     "explain",
     "explain_figure",
@@ -12,7 +14,10 @@ _MODULES = (
     "figures",
     "landmarks",
     "maps",
+    "paper_figures",
+    "report",
     "scores",
+    "sounder",
     "video",
 )
 
