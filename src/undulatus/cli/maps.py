@@ -41,6 +41,7 @@ def map_command(
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA holds spectra.")
     result = map_scene(load_model(model), opened, encoding=encoding)
+    result.attrs["scene"] = str(data.absolute())
     with progress("mapping") as track:
         write_dataset(result, output, progress=track)
     click.echo(f"map: {output.resolve()}")

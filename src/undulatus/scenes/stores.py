@@ -27,6 +27,9 @@ from undulatus.scenes.spectra import MEASUREMENTS, is_spectra, open_spectra
 
 Progress = Callable[[int, int], None]
 
+_OURS = {*BANDS, *MEASUREMENTS, "cloud_probability"}
+"""Variables by which files in our own form are known: scenes, spectra and maps."""
+
 
 def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
     """Open a scene: Zarr or netCDF in the scene's own form, or SEVIRI files through satpy.
@@ -45,7 +48,7 @@ def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
         return _open(path, engine="zarr", consolidated=False)
     if path.suffix in (".nc", ".nc4"):
         scene = _open(path, engine="netcdf4")
-        known = {*BANDS, *MEASUREMENTS} & set(scene.variables)
+        known = _OURS & set(scene.variables)
         if known and not (options or _is_satpys(scene)):
             return scene
         scene.close()
