@@ -233,8 +233,9 @@ def test_a_scene_is_mapped_to_zarr_and_netcdf(runner, year, clouds_model, tmp_pa
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_a_map_can_be_drawn_and_filmed(runner, year, clouds_model, tmp_path):
-    command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / "maps.zarr")]
+@pytest.mark.parametrize("name", ["maps.zarr", "maps.nc"])
+def test_a_map_can_be_drawn_and_filmed(runner, year, clouds_model, tmp_path, name):
+    command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / name)]
     command += ["--picture", "2010-01-01T12:00", "--video", "2010-01-01T12:00/2010-01-01T13:00"]
     result = runner.invoke(main, command)
     assert result.exit_code == 0, result.output

@@ -17,7 +17,7 @@ from numpy.testing import assert_array_equal
 from undulatus.errors import SceneError
 from undulatus.scenes import seviri
 from undulatus.scenes.scene import BANDS, check_scene
-from undulatus.scenes.stores import open_scene, write_dataset
+from undulatus.scenes.stores import open_map, open_scene, write_dataset
 from undulatus.scenes.synthetic_landmark import synthetic_landmark
 
 both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
@@ -219,6 +219,20 @@ def test_a_file_of_no_bands_and_a_name_that_tells_nothing_is_said_so(tmp_path):
     write_dataset(a_map(), tmp_path / "map.nc")
     with pytest.raises(SceneError, match=r"map\.nc has a name that tells no reader"):
         open_scene(tmp_path / "map.nc")
+
+
+@pytest.mark.parametrize("name", ["map.zarr", "map.nc"])
+def test_a_map_opens_as_one_whatever_its_form(tmp_path, name):
+    write_dataset(a_map(), tmp_path / name)
+    with open_map(tmp_path / name) as opened:
+        assert set(opened.data_vars) == set(a_map().data_vars)
+
+
+@pytest.mark.parametrize(("name", "told"), [("a.txt", "is no map"), ("b.nc", "does not exist")])
+def test_what_is_no_map_is_told_so(tmp_path, name, told):
+    (tmp_path / "a.txt").write_text("words")
+    with pytest.raises(SceneError, match=told):
+        open_map(tmp_path / name)
 
 
 # What cannot be read

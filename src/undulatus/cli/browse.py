@@ -18,9 +18,9 @@ from undulatus.cli.console import ANY, NEW, progress, say
 def browse(maps: Path, scene: Path | None, output: Path, span: str | None) -> None:
     """Make pages to look through a map, every acquisition of it; they open from disk."""
     from undulatus.products.browse import build_site
-    from undulatus.scenes.stores import open_scene
+    from undulatus.scenes.stores import open_map
 
-    opened = open_scene(maps)
+    opened = open_map(maps)
     start, _, end = (span or "").partition("/")
     with progress("building pages") as track:
         page = build_site(

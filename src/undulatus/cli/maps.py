@@ -34,7 +34,7 @@ def map_command(
     """Classify every pixel of a scene, or every spectrum: mask, probability, variance, quality."""
     from undulatus.products.maps import map_scene
     from undulatus.scenes.spectra import is_spectra
-    from undulatus.scenes.stores import open_data, open_scene, write_dataset
+    from undulatus.scenes.stores import open_data, open_map, write_dataset
     from undulatus.storage import load_model
 
     opened = open_data(data)
@@ -46,7 +46,7 @@ def map_command(
         write_dataset(result, output, progress=track)
     click.echo(f"map: {output.resolve()}")
     if pictures or video:
-        _illustrate(opened, open_scene(output), output, pictures, video)
+        _illustrate(opened, open_map(output), output, pictures, video)
 
 
 def _illustrate(

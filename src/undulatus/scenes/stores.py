@@ -27,9 +27,6 @@ from undulatus.scenes.spectra import MEASUREMENTS, is_spectra, open_spectra
 
 Progress = Callable[[int, int], None]
 
-_OURS = {*BANDS, *MEASUREMENTS, "cloud_probability"}
-"""Variables by which files in our own form are known: scenes, spectra and maps."""
-
 
 def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
     """Open a scene: Zarr or netCDF in the scene's own form, or SEVIRI files through satpy.
@@ -48,7 +45,7 @@ def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
         return _open(path, engine="zarr", consolidated=False)
     if path.suffix in (".nc", ".nc4"):
         scene = _open(path, engine="netcdf4")
-        known = _OURS & set(scene.variables)
+        known = {*BANDS, *MEASUREMENTS} & set(scene.variables)
         if known and not (options or _is_satpys(scene)):
             return scene
         scene.close()
@@ -63,6 +60,18 @@ def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
     opened = open_scene(path)
     # In rows that fit into memory, which files of spectra are not always kept in.
     return open_spectra(path) if is_spectra(opened) else opened
+
+
+def open_map(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Open a map that :func:`write_dataset` wrote: a ``.zarr`` folder or a ``.nc`` file."""
+    path = Path(path)
+    if path.suffix in (".nc", ".nc4") and path.exists():
+        return _open(path, engine="netcdf4")
+    if path.exists() and not (path.suffix == ".zarr" or (path / "zarr.json").exists()):
+        raise SceneError(
+            f"{path} is no map: give the .zarr folder or .nc file that undulatus map wrote."
+        )
+    return open_scene(path)
 
 
 def _is_satpys(scene: xr.Dataset) -> bool:
