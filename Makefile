@@ -34,6 +34,10 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 test: lint ## lint, format check, strict types, tests
+	@{ command -v chromium || command -v chromium-browser; } >/dev/null && \
+		command -v chromedriver >/dev/null || \
+		echo "make test: no chromium and chromedriver: the tests in a browser will be skipped." \
+		"To run them: apt-get install chromium chromium-driver" >&2
 	$(BIN)/python -m pytest -q -n 2
 
 format: $(VENV)/.test

@@ -1,6 +1,7 @@
 """The command line: results to stdout, progress and errors to stderr, and exit statuses."""
 
 import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -231,11 +232,13 @@ def test_a_scene_is_mapped_to_zarr_and_netcdf(runner, year, clouds_model, tmp_pa
         assert set(np.unique(written["cloud_mask"])) <= {0, 1, 255}
         assert written["cloud_mask"].attrs["flag_meanings"].split()[:2] == ["clear", "cloud"]
         assert "Synthetic" in written.attrs["title"]
+        assert written.attrs["scene"] == str(year)
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_a_map_can_be_drawn_and_filmed(runner, year, clouds_model, tmp_path):
-    command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / "maps.zarr")]
+@pytest.mark.parametrize("name", ["maps.zarr", "maps.nc"])
+def test_a_map_can_be_drawn_and_filmed(runner, year, clouds_model, tmp_path, name):
+    command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / name)]
     command += ["--picture", "2010-01-01T12:00", "--video", "2010-01-01T12:00/2010-01-01T13:00"]
     result = runner.invoke(main, command)
     assert result.exit_code == 0, result.output
@@ -243,6 +246,41 @@ def test_a_map_can_be_drawn_and_filmed(runner, year, clouds_model, tmp_path):
     assert (tmp_path / "maps.mp4").stat().st_size > 1000
     for line in ("picture: ", "video: "):
         assert line in result.stdout
+
+
+@pytest.mark.parametrize("name", ["maps.zarr", "maps.nc"])
+def test_a_map_knows_its_scene_and_becomes_pages_to_open(
+    runner, year, clouds_model, tmp_path, name
+):
+    path, site = tmp_path / name, tmp_path / "site"
+    runner.invoke(main, ["map", str(clouds_model), str(year), "-o", str(path)])
+    command = ["browse", str(path), "-o", str(site), "--span", "2010-01-01/2010-01-01"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert f"open in a browser: {(site / 'index.html').resolve()}" in result.stdout
+    text = (site / "index.html").read_text()
+    assert "Synthetic data." in text
+    assert "Made without the scene" not in text
+    again = runner.invoke(main, command)
+    assert again.exit_code == 1
+    assert "exists already. Remove it" in again.stderr
+
+
+def test_pages_of_a_map_whose_scene_is_gone_say_what_they_lack(
+    runner, year, clouds_model, tmp_path
+):
+    path, moved = tmp_path / "maps.zarr", tmp_path / "moved.zarr"
+    shutil.copytree(year, moved)
+    runner.invoke(main, ["map", str(clouds_model), str(moved), "-o", str(path)])
+    shutil.rmtree(moved)
+    command = ["browse", str(path), "--span", "2010-01-01", "-o"]
+    result = runner.invoke(main, [*command, str(tmp_path / "bare")])
+    assert result.exit_code == 0, result.output
+    assert "moved.zarr, which is not there" in result.stderr
+    assert "--scene" in result.stderr
+    assert "Made without the scene" in (tmp_path / "bare" / "index.html").read_text()
+    result = runner.invoke(main, [*command, str(tmp_path / "whole"), "--scene", str(year)])
+    assert "Made without the scene" not in (tmp_path / "whole" / "index.html").read_text()
 
 
 def test_scores_are_printed_as_a_table_and_as_json(runner, year, clouds_model):

@@ -241,3 +241,26 @@ def made_up():
         return run_facts(experiment, **(facts or {})), records
 
     return make
+
+
+@pytest.fixture(scope="session")
+def seen(days):
+    """Three days of a scene, with a gap of ten acquisitions on the first."""
+    kept = np.delete(np.arange(3 * 96), slice(20, 30))
+    return days.isel(time=kept).compute()
+
+
+@pytest.fixture(scope="session")
+def maps(seen):
+    """A made-up map of it: the truth, not quite certain, with a pixel missing."""
+    probability = (0.1 + 0.8 * seen["cloud_truth"]).astype(np.float32)
+    probability[:, 3, 4] = np.nan
+    mask = (probability > 0.5).where(probability.notnull(), 255).astype(np.uint8)
+    return xr.Dataset(
+        {
+            "cloud_mask": mask,
+            "cloud_probability": probability,
+            "cloud_latent_variance": 0.5 * probability,
+        },
+        attrs=seen.attrs,
+    )

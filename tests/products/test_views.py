@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.products.maps import BLOCK_PIXELS
-from undulatus.products.views import between, in_blocks, nearest, pair
+from undulatus.products.views import alone, between, in_blocks, nearest, pair
 from undulatus.scenes.masks import encode
 
 
@@ -147,3 +147,12 @@ def test_blocks_hold_whole_chunks_or_parts_of_one(chunk, most, first):
     assert max(map(len, blocks)) <= BLOCK_PIXELS // shape[1]
     if chunk <= most:
         assert all(block[0] % chunk == 0 for block in blocks[1:])
+
+
+def test_a_map_alone_is_as_upright_as_with_its_scene(scene, result):
+    southward = result.assign_coords(scene.coords)
+    flipped = southward.isel(y=slice(None, None, -1), x=slice(None, None, -1))
+    view = alone(flipped)
+    assert set(view.layers) == {"cloud_mask", "cloud_probability", "cloud_latent_variance"}
+    expected = pair(scene, result).layers["cloud_probability"].values
+    assert np.array_equal(view.layers["cloud_probability"].values, expected)

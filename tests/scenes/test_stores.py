@@ -12,7 +12,13 @@ from numpy.testing import assert_array_equal
 from undulatus.errors import SceneError
 from undulatus.scenes import seviri
 from undulatus.scenes.scene import BANDS, check_scene
-from undulatus.scenes.stores import CONTIGUOUS_BYTES, open_data, open_scene, write_dataset
+from undulatus.scenes.stores import (
+    CONTIGUOUS_BYTES,
+    open_data,
+    open_map,
+    open_scene,
+    write_dataset,
+)
 from undulatus.scenes.synthetic_landmark import synthetic_landmark
 
 both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
@@ -247,6 +253,20 @@ def test_what_is_no_image_is_said_so(tmp_path):
     (tmp_path / "image.tif").write_bytes(b"II*\0 but no more")
     with pytest.raises(SceneError, match=r"image\.tif cannot be read"):
         open_data(tmp_path / "image.tif")
+
+
+@pytest.mark.parametrize("name", ["map.zarr", "map.nc"])
+def test_a_map_opens_as_one_whatever_its_form(tmp_path, name):
+    write_dataset(a_map(), tmp_path / name)
+    with open_map(tmp_path / name) as opened:
+        assert set(opened.data_vars) == set(a_map().data_vars)
+
+
+@pytest.mark.parametrize(("name", "told"), [("a.txt", "is no map"), ("b.nc", "does not exist")])
+def test_what_is_no_map_is_told_so(tmp_path, name, told):
+    (tmp_path / "a.txt").write_text("words")
+    with pytest.raises(SceneError, match=told):
+        open_map(tmp_path / name)
 
 
 # What cannot be read

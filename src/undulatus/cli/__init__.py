@@ -7,6 +7,7 @@ except ModuleNotFoundError as error:
         'undulatus: the command line needs more packages. Install "undulatus[eo]".'
     ) from error
 
+from undulatus.cli.browse import browse
 from undulatus.cli.demo import demo
 from undulatus.cli.group import Commands
 from undulatus.cli.inspection import explain, info
@@ -22,5 +23,5 @@ def main(debug: bool) -> None:
     """Gaussian-process classification of satellite imagery."""
 
 
-for command in (demo, twin, fit, map_command, score, explain, info):
+for command in (demo, twin, fit, map_command, score, explain, browse, info):
     main.add_command(command)

@@ -43,7 +43,7 @@ def map_command(
     from undulatus.products.maps import map_scene
     from undulatus.products.memory import within
     from undulatus.scenes.spectra import is_spectra
-    from undulatus.scenes.stores import open_data, open_scene, write_dataset
+    from undulatus.scenes.stores import open_data, open_map, write_dataset
     from undulatus.storage import load_model
 
     opened = open_data(data)
@@ -51,12 +51,13 @@ def map_command(
         raise click.UsageError("--picture and --video are for scenes, but DATA holds spectra.")
     with within(ram, opened) as fitting:
         result = map_scene(load_model(model), fitting, encoding=encoding)
+        result.attrs["scene"] = str(data.absolute())
         made_of = f"{_digest(model)} {data.resolve()} {encoding}"
         with progress("mapping") as track:
             write_dataset(result, output, track, resume=resume, fingerprint=made_of)
     click.echo(f"map: {output.resolve()}")
     if pictures or video:
-        _illustrate(opened, open_scene(output), output, pictures, video)
+        _illustrate(opened, open_map(output), output, pictures, video)
 
 
 def _digest(model: Path) -> str:

@@ -41,6 +41,13 @@ DARK = "#1b1b2f"
 BRIGHTEST, GAMMA = 120.0, 1.8
 """The stretch of satpy's ``natural_color``: (reflectance / 120 %) to the power 1 / 1.8."""
 MASKS = {"l2": L2, "truth": TRUTH, "model": MODEL}
+_NEEDS = {
+    "rgb": {*NATURAL_COLOUR, ANGLE},
+    "ir": {INFRARED},
+    "probability": {PROBABILITY},
+    "uncertainty": {VARIANCE},
+    **{name: {layer} for name, layer in MASKS.items()},
+}
 TITLES = {
     "rgb": "RGB: natural colour",
     "ir": "IR 10.8 µm",
@@ -104,6 +111,7 @@ class Acquisition:
 
     time: str
     sun: str
+    """How high it stands, or nothing."""
     regime: str
     """Names of the regimes, or nothing."""
     accuracies: dict[str, float]
@@ -116,7 +124,7 @@ class Acquisition:
 
 def panels_of(view: View) -> tuple[str, ...]:
     """Return the panels that there is something for, in order."""
-    return tuple(name for name in TITLES if MASKS.get(name, INFRARED) in view.layers)
+    return tuple(name for name in TITLES if _NEEDS[name] <= set(view.layers))
 
 
 def scales_for(view: View, chosen: Array) -> dict[str, Scale]:
@@ -140,32 +148,33 @@ def _one_digit(value: float, rounded: Any) -> float:
 def read(view: View, chosen: Array, scales: dict[str, Scale]) -> Iterator[Acquisition]:
     """Give acquisitions one by one, by their numbers; a block of them is in memory at a time."""
     for numbers in in_blocks(view, chosen):
-        block = view.layers.isel(time=numbers).compute()
-        images = _images(view, block, scales)
-        arrays = {str(name): array.values for name, array in block.items()}
-        for index, time in enumerate(block["time"].values):
-            layers = {name: array[index] for name, array in arrays.items()}
-            yield Acquisition(
-                time=told(time),
-                sun=_sun(layers[ANGLE]),
-                regime=_regime(view, layers),
-                accuracies=_accuracies(layers),
-                images={name: image[index] for name, image in images.items()},
-                notes=_notes(layers),
-            )
+        yield from show(view, view.layers.isel(time=numbers).compute(), scales)
 
 
-def _images(view: View, block: xr.Dataset, scales: dict[str, Scale]) -> dict[str, Array]:
-    images = {
-        "rgb": _natural_colour(block),
-        "ir": scales["ir"](block[INFRARED].values),
-        "probability": scales["probability"](block[PROBABILITY].values),
-        "uncertainty": scales["uncertainty"](np.sqrt(block[VARIANCE].values)),
-    }
-    for name in panels_of(view):
-        if name in MASKS:
-            images[name] = _mask_colours(block[MASKS[name]].values)
-    return images
+def show(view: View, block: xr.Dataset, scales: dict[str, Scale]) -> Iterator[Acquisition]:
+    """Give the acquisitions of a block of the view's layers that is in memory, one by one."""
+    images = {name: _image(name, block, scales) for name in panels_of(view)}
+    arrays = {str(name): array.values for name, array in block.items()}
+    for index, time in enumerate(block["time"].values):
+        layers = {name: array[index] for name, array in arrays.items()}
+        yield Acquisition(
+            time=told(time),
+            sun=_sun(layers[ANGLE]) if ANGLE in layers else "",
+            regime=_regime(view, layers),
+            accuracies=_accuracies(layers),
+            images={name: image[index] for name, image in images.items()},
+            notes=_notes(layers),
+        )
+
+
+def _image(name: str, block: xr.Dataset, scales: dict[str, Scale]) -> Array:
+    if name in MASKS:
+        return _mask_colours(block[MASKS[name]].values)
+    if name == "rgb":
+        return _natural_colour(block)
+    if name == "uncertainty":
+        return scales[name](np.sqrt(block[VARIANCE].values))
+    return scales[name](block[INFRARED if name == "ir" else PROBABILITY].values)
 
 
 def _natural_colour(block: xr.Dataset) -> Array:
@@ -219,7 +228,7 @@ def _accuracies(layers: dict[str, Array]) -> dict[str, float]:
 
 def _notes(layers: dict[str, Array]) -> dict[str, str]:
     notes = {}
-    angle = layers[ANGLE]
+    angle = layers.get(ANGLE, np.zeros(0))
     if (angle >= NIGHT).any() and not (angle < NIGHT).any():
         notes["rgb"] = "night: no sunlight"
     classified = np.isfinite(layers[PROBABILITY]).any()

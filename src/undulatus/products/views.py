@@ -74,7 +74,8 @@ def pair(scene: xr.Dataset, result: xr.Dataset) -> View:
         What :func:`undulatus.products.maps.map_scene` made of it.
     """
     scene = check_scene(scene, (*NATURAL_COLOUR, INFRARED))
-    _require_map(scene, result)
+    _require_map(result)
+    _require_alike(scene, result)
     left = _with_time(_of_scene(scene), scene)
     right = _with_time(_of_map(result), result if left.sizes["time"] > 1 else left)
     left, right = xr.align(left, right, join="inner")
@@ -86,18 +87,36 @@ def pair(scene: xr.Dataset, result: xr.Dataset) -> View:
     land = None
     if "land_mask" in scene:
         land = np.asarray(scene["land_mask"].transpose("y", "x").isel(upright).values) > 0.5
-    footnote = scene.attrs.get("title") or scene.attrs.get("platform_name", "")
     layers = left.assign(right.data_vars).isel(upright)
-    return View(layers, land, _regimes(result), str(footnote))
+    return View(layers, land, _regimes(result), _footnote(scene))
 
 
-def _require_map(scene: xr.Dataset, result: xr.Dataset) -> None:
+def alone(result: xr.Dataset) -> View:
+    """Return a map without its scene: mask, probability and variance, but nothing measured."""
+    _require_map(result)
+    layers = _with_time(_of_map(result), result).isel(_upright(result))
+    return View(layers, None, _regimes(result), _footnote(result))
+
+
+def _footnote(dataset: xr.Dataset) -> str:
+    return str(dataset.attrs.get("title") or dataset.attrs.get("platform_name", ""))
+
+
+def _require_map(result: xr.Dataset) -> None:
     absent = [name for name in (MODEL, PROBABILITY, VARIANCE) if name not in result]
     if absent:
         raise SceneError(
             f"The map has no {', '.join(absent)}. Make it with "
             f"undulatus.products.maps.map_scene(model, scene)."
         )
+    if not {"y", "x"} <= set(result[MODEL].dims):
+        raise SceneError(
+            f"The map has dims {result[MODEL].dims}, where (time, y, x) or (y, x) is due: "
+            f"only images can be shown."
+        )
+
+
+def _require_alike(scene: xr.Dataset, result: xr.Dataset) -> None:
     sizes = [" x ".join(str(each.sizes.get(d)) for d in ("y", "x")) for each in (scene, result)]
     if sizes[0] != sizes[1]:
         raise SceneError(
@@ -212,6 +231,7 @@ def as_moment(time: Any) -> np.datetime64:
 def in_blocks(view: View, chosen: Array) -> list[Array]:
     """Return numbers of acquisitions in blocks, of whole chunks of the data where these fit."""
     most = max(1, BLOCK_PIXELS // int(np.prod(view.shape)))
-    chunk = max(view.layers[INFRARED].chunksizes.get("time", (most,)))
+    read = INFRARED if INFRARED in view.layers else PROBABILITY
+    chunk = max(view.layers[read].chunksizes.get("time", (most,)))
     step = most // chunk * chunk if chunk <= most else -(-chunk // -(-chunk // most))
     return np.split(chosen, np.flatnonzero(np.diff(chosen // step)) + 1)

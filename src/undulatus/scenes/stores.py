@@ -24,7 +24,7 @@ RASTER_BLOCK = 1024
 CONTIGUOUS_BYTES = 16 * 2**20
 """Bytes read at a time from a variable that lies in its file in one piece."""
 
-__all__ = ["open_data", "open_scene", "verify", "whole_or_not_at_all", "write_dataset"]
+__all__ = ["open_data", "open_map", "open_scene", "verify", "whole_or_not_at_all", "write_dataset"]
 
 
 def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
@@ -61,6 +61,18 @@ def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
     opened = open_scene(path)
     # In rows that fit into memory, which files of spectra are not always kept in.
     return open_spectra(path) if is_spectra(opened) else opened
+
+
+def open_map(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Open a map that :func:`write_dataset` wrote: a ``.zarr`` folder or a ``.nc`` file."""
+    path = Path(path)
+    if path.suffix in (".nc", ".nc4") and path.exists():
+        return _open_netcdf(path)
+    if path.exists() and not (path.suffix == ".zarr" or (path / "zarr.json").exists()):
+        raise SceneError(
+            f"{path} is no map: give the .zarr folder or .nc file that undulatus map wrote."
+        )
+    return open_scene(path)
 
 
 def _is_satpys(scene: xr.Dataset) -> bool:

@@ -1,0 +1,5 @@
+"""A browser of maps: a folder of static pages that opens from disk, without a server."""
+
+from undulatus.products.browse.site import build_site
+
+__all__ = ["build_site"]

@@ -1,0 +1,172 @@
+"""The page of the browser, with the scripts and numbers that it loads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from bokeh.resources import Resources
+
+from undulatus.products.browse.calendar import Calendar
+from undulatus.products.browse.legends import coast_path, draw_panel, ground_style
+from undulatus.products.browse.plots import plot_items
+from undulatus.products.browse.series import to_base64
+from undulatus.products.browse.shares import differing_most
+from undulatus.products.browse.sprites import Sheet
+from undulatus.products.panels import MASKS, TITLES, Acquisition, Scale, panels_of
+from undulatus.products.views import L2, View
+
+Array = npt.NDArray[Any]
+
+WORDS = ("sun", "regime", "rgb", "uncertainty")
+"""Said of an acquisition: two lines, and the notes of two panels."""
+
+NARROWEST, WIDEST = 180, 380
+"""A panel is at least as wide as its image, within these, screen pixels: two fit on a phone."""
+
+
+@dataclass
+class Contents:
+    """What the page shows; the acquisitions are added as they are read."""
+
+    view: View
+    calendar: Calendar
+    sheet: Sheet
+    scales: dict[str, Scale]
+    title: str
+    words: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in WORDS})
+    shares: dict[str, list[Array]] = field(default_factory=dict)
+
+    def add(self, acquisitions: list[Acquisition], shares: dict[str, Array]) -> None:
+        """Add the words and the shares of the next acquisitions."""
+        for each in acquisitions:
+            said = {"sun": each.sun, "regime": each.regime} | each.notes
+            for name, lines in self.words.items():
+                lines.append(said.get(name, ""))
+        for name, values in shares.items():
+            self.shares.setdefault(name, []).append(values)
+
+    def share(self, name: str) -> Array:
+        """Return a share of all acquisitions, (n,)."""
+        return np.concatenate(self.shares[name])
+
+    @property
+    def differing(self) -> Array:
+        """Where model and Level-2 mask differ most, the worst first."""
+        if "agreement" not in self.shares:
+            return np.zeros(0, np.int64)
+        return differing_most(
+            self.calendar.seconds, self.share("agreement"), self.share("compared")
+        )
+
+    @property
+    def opening(self) -> int:
+        """The acquisition shown first: amid the first day, while the sun is up."""
+        day = np.flatnonzero(self.calendar.day == 0)
+        lit = [number for number in day if not self.words["rgb"][number]] or day
+        return int(lit[len(lit) // 2])
+
+
+def write_page(folder: Path, contents: Contents, attributes: Mapping[Any, Any]) -> None:
+    """Write the page into a folder: ``index.html`` and the scripts it loads."""
+    source = files("undulatus.products.browse")
+    for name in ("calendar.js", "pixel.js", "page.js", "page.css"):
+        text = source.joinpath(name).read_text(encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
+    scripts = Resources(mode="inline", log_level="warn", components=["bokeh"]).js_raw
+    (folder / "bokeh.js").write_text("\n".join(scripts), encoding="utf-8")
+    plots = plot_items(contents.calendar, contents.share("cloud"))
+    (folder / "year.js").write_text(
+        f"window.undulatusYear = {json.dumps(_numbers(contents))};\n"
+        f"window.undulatusPlots = {json.dumps(plots)};\n",
+        encoding="utf-8",
+    )
+    template = Template(source.joinpath("page.html").read_text(encoding="utf-8"))
+    filled = template.substitute(_texts(contents, attributes))
+    (folder / "index.html").write_text(filled, encoding="utf-8")
+
+
+def _numbers(contents: Contents) -> dict[str, Any]:
+    calendar, view = contents.calendar, contents.view
+    first = int(calendar.seconds[0])
+    return {
+        "first": first,
+        "seconds": to_base64((calendar.seconds - first).astype(np.uint32)),
+        "slots": to_base64(calendar.slot.astype(np.uint16)),
+        "step": calendar.step,
+        "size": calendar.shape,
+        "shape": view.shape,
+        "columns": contents.sheet.columns,
+        "titles": {name: TITLES[name] for name in panels_of(view)},
+        "shares": {name: to_base64(contents.share(name)) for name in contents.shares},
+        "words": {name: _compact(lines) for name, lines in contents.words.items()},
+        "differing": contents.differing.tolist(),
+        "opening": contents.opening,
+        "land": None if view.land is None else to_base64(view.land.astype(np.uint8)),
+    }
+
+
+def _compact(lines: list[str]) -> dict[str, Any]:
+    """Return lines, of which many are the same, as the different ones and their numbers."""
+    words, numbers = np.unique(np.array(lines, dtype=np.str_), return_inverse=True)
+    return {"lines": words.tolist(), "numbers": to_base64(numbers.astype(np.uint32))}
+
+
+def _texts(contents: Contents, attributes: Mapping[Any, Any]) -> dict[str, str]:
+    view = contents.view
+    height, width = view.shape
+    times = contents.calendar.seconds.astype("datetime64[s]")
+    first, last = (np.datetime_as_string(t, "D") for t in times[[0, -1]])
+    # Masks stand side by side, after what is measured or graded.
+    panels = sorted(panels_of(view), key=lambda name: name in MASKS)
+    made_of = f", from {contents.title}" if contents.title else ""
+    return {
+        "span": escape(first if first == last else f"{first} to {last}"),
+        "summary": escape(
+            f"{len(times):,} acquisition{'s'[: len(times) > 1]} of {height} x {width} pixels, "
+            f"every {contents.calendar.step // 60} minutes{made_of}."
+        ),
+        "statement": _statement(contents, attributes),
+        "panels": "\n".join(
+            draw_panel(name, view, contents.scales, coast_path(view)) for name in panels
+        ),
+        "ground": ground_style(),
+        "coast": "" if view.land is None else '<li><span class="coastline"></span>coastline</li>',
+        "height": str(height),
+        "width": str(width),
+        "ratio": f"{width} / {height}",
+        "panel": str(min(max(width, NARROWEST), WIDEST)),
+        "few": "few" if contents.calendar.shape[0] <= 31 else "",
+        "without_l2": "" if len(contents.differing) else "hidden",
+    }
+
+
+def _statement(contents: Contents, attributes: Mapping[Any, Any]) -> str:
+    """Return what must be said of the data: that they are synthetic, or not all there."""
+    said = []
+    footnote = contents.view.footnote
+    told = " ".join(
+        str(attributes.get(key, "")) for key in ("title", "source", "calibration_mode")
+    )
+    if "synthetic" in told.lower():
+        said.append(f"<strong>Synthetic data.</strong> {escape(footnote)}.")
+    elif footnote:
+        said.append(f"{escape(footnote)}.")
+    shown = panels_of(contents.view)
+    absent = [TITLES[name] for name in ("rgb", "ir", "l2") if name not in shown]
+    if "ir" not in shown:
+        said.append(
+            f"<strong>Made without the scene</strong> of the map, so not shown: "
+            f"{escape(', '.join(absent))} (undulatus browse --scene)."
+        )
+    elif absent:
+        said.append(f"The scene has no {escape(L2)}: nothing to compare the model with.")
+    return "\n".join(f'<p class="statement">{line}</p>' for line in said)

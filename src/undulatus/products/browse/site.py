@@ -1,0 +1,133 @@
+"""Build the browser of a map: read in blocks of time, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from undulatus.errors import SceneError
+from undulatus.products.browse.calendar import Calendar, make_calendar
+from undulatus.products.browse.page import Contents, write_page
+from undulatus.products.browse.series import SeriesWriter
+from undulatus.products.browse.shares import count_shares
+from undulatus.products.browse.sprites import LONGEST, Sheet, SpriteWriter
+from undulatus.products.panels import Acquisition, panels_of, scales_for, show
+from undulatus.products.views import PROBABILITY, View, alone, between, in_blocks, pair
+from undulatus.scenes.stores import whole_or_not_at_all
+
+Array = npt.NDArray[Any]
+Progress = Callable[[int, int], None]
+
+MOST_PIXELS = 500_000_000
+"""In all panels of all acquisitions: some 400 MB. A year of 20 x 26 has a quarter of them."""
+MOST_CELLS = 4_000_000
+"""In the heat map: days by times of day."""
+
+
+def build_site(
+    maps: xr.Dataset,
+    scene: xr.Dataset | None,
+    output: str | os.PathLike[str],
+    *,
+    title: str = "",
+    start: Any = None,
+    end: Any = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write a folder of pages to browse a map with, and return the page to open.
+
+    It shows the cloud of every acquisition in a table of days by times of day, the panels of
+    the one chosen, where model and Level-2 mask differ most, and the series of a pixel. It
+    opens from disk, and needs neither a server nor a network.
+
+    Parameters
+    ----------
+    maps : Dataset
+        What :func:`undulatus.products.maps.map_scene` made, (time, y, x).
+    scene : Dataset, optional
+        What it was made of. Without it there are no RGB, infrared and Level-2 panels.
+    output : path
+        A new folder; it is not there until all is written.
+    title : str
+        What the page calls the map, such as the name of its file.
+    start, end : times, optional
+        Acquisitions from and to, UTC, both included; a date as text is the whole day.
+    progress : callable, optional
+        Told how many acquisitions of how many are done.
+    """
+    output = Path(output)
+    view = alone(maps) if scene is None else pair(scene, maps)
+    chosen = _in_order(view, start, end)
+    calendar = make_calendar(view.times[chosen])
+    sheet = Sheet(view.shape, int(np.bincount(calendar.day).max()))
+    _require_room(view, calendar, sheet)
+    with whole_or_not_at_all(output) as unfinished:
+        for folder in ("days", "rows"):
+            (unfinished / folder).mkdir(parents=True)
+        contents = Contents(view, calendar, sheet, scales_for(view, chosen), title)
+        _write_acquisitions(unfinished, contents, chosen, progress or (lambda done, total: None))
+        write_page(unfinished, contents, maps.attrs | (scene.attrs if scene is not None else {}))
+    return output / "index.html"
+
+
+def _in_order(view: View, start: Any, end: Any) -> Array:
+    """Return the numbers of the acquisitions from start to end, one a time, in order."""
+    if np.isnat(view.times).any():
+        raise SceneError(
+            "The map has acquisitions without a time. Give it UTC times "
+            "(maps.assign_coords(time=...)), or map a scene that has them."
+        )
+    inside = between(view, start, end)
+    _, first = np.unique(view.times[inside].astype("datetime64[s]"), return_index=True)
+    return inside[first]
+
+
+def _require_room(view: View, calendar: Calendar, sheet: Sheet) -> None:
+    height, width = view.shape
+    each = height * width * len(panels_of(view))
+    count, days = len(calendar.seconds), len(np.unique(calendar.day))
+    if count * each > MOST_PIXELS:
+        fits = int(MOST_PIXELS / each / (count / days))
+        remedy = f"at most {fits} of {days} days" if fits else "a smaller window of the image"
+        raise SceneError(
+            f"{count:,} acquisitions of {height} x {width} pixels are too many for a browser: "
+            f"{count * each:,} pixels in all panels, {MOST_PIXELS:,} at most.\n"
+            f"Take {remedy} (undulatus browse --span START/END, or maps.isel(y=..., x=...))."
+        )
+    if max(sheet.size) > LONGEST:
+        raise SceneError(
+            f"A day has {sheet.count:,} acquisitions of {height} x {width} pixels, more than fit "
+            f"into one image. Take every other (maps.isel(time=slice(None, None, 2)))."
+        )
+    if np.prod(calendar.shape) > MOST_CELLS:
+        raise SceneError(
+            f"The map covers {calendar.shape[0]:,} days in steps of {calendar.step // 60} "
+            f"minutes, too many for one table. Take fewer (undulatus browse --span START/END)."
+        )
+
+
+def _write_acquisitions(
+    folder: Path, contents: Contents, chosen: Array, progress: Progress
+) -> None:
+    view, done = contents.view, 0
+    dates = contents.calendar.dates
+    with (
+        SpriteWriter(folder / "days", contents.sheet) as sprites,
+        SeriesWriter(folder / "rows", view.shape[0]) as series,
+    ):
+        for numbers in in_blocks(view, chosen):
+            block = view.layers.isel(time=numbers).compute()
+            series.add(block[PROBABILITY].values)
+            acquisitions: list[Acquisition] = []
+            for acquisition in show(view, block, contents.scales):
+                sprites.add(dates[done], acquisition)
+                acquisitions.append(acquisition)
+                done += 1
+            contents.add(acquisitions, count_shares(block))
+            progress(done, len(chosen))

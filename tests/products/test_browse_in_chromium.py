@@ -1,0 +1,329 @@
+"""The browser of a map in a real browser, from disk, as a person uses it."""
+
+import io
+import shutil
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from undulatus.products.browse import build_site
+from undulatus.products.panels import panels_of, read, scales_for
+from undulatus.products.views import pair
+
+selenium = pytest.importorskip("selenium", reason="selenium is not installed")
+
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
+
+pytestmark = [
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="no chromium and chromedriver (apt-get install chromium chromium-driver)",
+    ),
+    # Selenium leaves its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+PATIENCE = 60
+"""Seconds: a busy machine is not a broken page."""
+WHERE = """
+const view = [...Bokeh.index.roots].find((root) => root.model.name === arguments[0]);
+const box = view.el.getBoundingClientRect();
+const host = document.getElementById(arguments[0]).getBoundingClientRect();
+return [view.frame.x_scale.compute(arguments[1]) + box.left - host.left - host.width / 2,
+        view.frame.y_scale.compute(arguments[2]) + box.top - host.top - host.height / 2];
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, maps, seen):
+    return build_site(maps, seen, tmp_path_factory.mktemp("chromium") / "site").as_uri()
+
+
+def start(*arguments):
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in (
+        *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+        *("--force-color-profile=srgb", "--hide-scrollbars"),
+        *arguments,
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    # The driver's path is told, or selenium would look for one to download.
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    driver = start()
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(browser, page):
+    """Return a function that opens the page with a hash, at a width, and waits for it."""
+
+    def visit(moment="", width=1280, address=page):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get("about:blank")
+        browser.get_log("browser")
+        browser.get(f"{address}{moment}")
+        wait(browser, lambda: browser.execute_script("return document.body.dataset.ready"))
+        wait(browser, lambda: shown(browser))
+        return browser
+
+    return visit
+
+
+def wait(browser, condition):
+    return WebDriverWait(browser, PATIENCE, 0.05).until(lambda _: condition())
+
+
+def shown(browser):
+    """The time whose images are drawn."""
+    return browser.execute_script("return document.body.dataset.shown || ''")
+
+
+def words(browser, name):
+    return plain(browser.find_element("id", name).text)
+
+
+def plain(text):
+    """Text without spaces at which no line may break."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def press(browser, *keys):
+    for key in keys:
+        ActionChains(browser).send_keys(key).perform()
+
+
+def expect(browser, moment):
+    """Wait until images, heading and address tell a time."""
+    wait(browser, lambda: shown(browser) == moment)
+    assert words(browser, "time") == f"{moment.replace('T', ' ')} UTC"
+    assert browser.current_url.endswith(f"#{moment}")
+
+
+def click_cell(browser, hours, day):
+    place = browser.find_element("id", "heatmap")
+    noon = (np.datetime64(day, "ms") + np.timedelta64(12, "h")).astype(int).item()
+    across, down = browser.execute_script(WHERE, "heatmap", hours, noon)
+    ActionChains(browser).move_to_element_with_offset(
+        place, round(across), round(down)
+    ).click().perform()
+
+
+def colours(browser, panel, shape):
+    """What is on the screen amid each pixel of a panel."""
+    frame = browser.find_element("css selector", f"#panel-{panel} canvas")
+    with Image.open(io.BytesIO(frame.screenshot_as_png)) as file:
+        image = np.asarray(file.convert("RGB"))
+    rows, columns = (
+        ((np.arange(count) + 0.5) * size / count).astype(int)
+        for count, size in zip(shape, image.shape, strict=False)
+    )
+    return image[np.ix_(rows, columns)]
+
+
+def test_the_page_opens_from_disk_without_an_error(opened):
+    browser = opened()
+    assert [line for line in browser.get_log("browser") if line["level"] != "INFO"] == []
+    assert browser.execute_script("return Bokeh.documents.length") == 3
+    assert browser.find_element("id", "trouble").text == ""
+
+
+def test_it_says_that_the_data_are_synthetic(opened):
+    statement = opened().find_element("class name", "statement")
+    assert statement.is_displayed()
+    assert "Synthetic data." in statement.text
+    assert "no satellite took these images" in statement.text
+
+
+def test_the_address_tells_the_acquisition(opened):
+    browser = opened("#2010-01-02T13:30")
+    expect(browser, "2010-01-02T13:30")
+    browser.execute_script("location.hash = '2010-01-03T09:15'")
+    expect(browser, "2010-01-03T09:15")
+    # Between two acquisitions, the nearest; beyond all, the last.
+    browser.execute_script("location.hash = '2010-01-02T10:05'")
+    expect(browser, "2010-01-02T10:00")
+    browser.execute_script("location.hash = '2031-01-01T00:00'")
+    expect(browser, "2010-01-03T23:45")
+
+
+def test_a_click_shows_the_acquisition_of_the_cell(opened):
+    browser = opened("#2010-01-01T12:00")
+    click_cell(browser, 10.0 + 0.125, "2010-01-02")
+    expect(browser, "2010-01-02T10:00")
+    # In the gap from 05:00 to 07:15 of the first day, the nearest there is.
+    click_cell(browser, 5.3, "2010-01-01")
+    expect(browser, "2010-01-01T04:45")
+
+
+@pytest.mark.parametrize("moment", ["2010-01-01T14:00", "2010-01-03T11:45"])
+def test_every_panel_has_the_colours_of_its_data(opened, seen, maps, moment):
+    browser = opened(f"#{moment}")
+    expect(browser, moment)
+    view = pair(seen, maps)
+    everything = np.arange(len(view.times))
+    chosen = np.flatnonzero(view.times == np.datetime64(moment))
+    (acquisition,) = read(view, chosen, scales_for(view, everything))
+    for name in panels_of(view):
+        expected = acquisition.images[name]
+        known = expected[..., 3] > 0
+        assert np.array_equal(colours(browser, name, view.shape)[known], expected[known][:, :3])
+        assert known.all() == (name in {"rgb", "ir", "l2", "truth"})
+
+
+def test_at_night_the_infrared_stands_in_for_the_sunlight_and_says_so(opened):
+    browser = opened("#2010-01-02T02:00")
+    expect(browser, "2010-01-02T02:00")
+    assert "infrared" in browser.find_element("css selector", "#panel-rgb .note").text
+    stands_in, infrared = (colours(browser, name, (20, 26))[:15] for name in ("rgb", "ir"))
+    assert np.array_equal(stands_in, infrared)
+
+
+def test_keys_go_through_times_and_days(opened):
+    browser = opened("#2010-01-02T12:00")
+    for key, moment in (
+        (Keys.ARROW_RIGHT, "2010-01-02T12:15"),
+        (Keys.ARROW_DOWN, "2010-01-03T12:15"),
+        (Keys.ARROW_DOWN, "2010-01-03T12:15"),
+        (Keys.ARROW_LEFT, "2010-01-03T12:00"),
+        (Keys.ARROW_UP, "2010-01-02T12:00"),
+        (Keys.HOME, "2010-01-02T00:00"),
+        (Keys.ARROW_LEFT, "2010-01-01T23:45"),
+        (Keys.HOME, "2010-01-01T00:00"),
+        (Keys.ARROW_LEFT, "2010-01-01T00:00"),
+        (Keys.END, "2010-01-01T23:45"),
+    ):
+        press(browser, key)
+        expect(browser, moment)
+
+
+def test_j_goes_from_the_largest_difference_to_the_next_as_the_list_does(opened, maps, seen):
+    browser = opened()
+    listed = browser.find_elements("css selector", "#differing button")
+    both = (maps["cloud_mask"] != 255) & seen["cloud_mask_l2"].isin([0, 1])
+    differ = (maps["cloud_mask"] != seen["cloud_mask_l2"]).where(both).mean(("y", "x")).values
+    times = maps["time"].values
+    for button in listed[:3]:
+        press(browser, "j")
+        moment = button.text[:16].replace(" ", "T")
+        expect(browser, moment)
+        share = differ[times == np.datetime64(moment)].item()
+        assert plain(button.text).endswith(f"{100 * share:.1f} %")
+        assert f"agree on {100 * (1 - share):.1f} %" in words(browser, "words")
+        assert button.get_attribute("aria-current") == "true"
+    listed[0].click()
+    expect(browser, str(times[np.argmax(differ)])[:16])
+
+
+def test_words_and_labels_follow_the_acquisition(opened, maps):
+    browser = opened("#2010-01-02T12:00")
+    at_noon = maps["cloud_mask"].sel(time="2010-01-02T12:00")
+    cloud = f"{100 * float(at_noon.where(at_noon != 255).mean()):.1f} %"
+    said = words(browser, "words")
+    assert "solar zenith angle" in said
+    assert f"model {cloud}" in said
+    panel = browser.find_element("css selector", "#panel-model canvas")
+    label = plain(panel.get_attribute("aria-label"))
+    assert label == f"model mask, 2010-01-02 12:00 UTC, {cloud} cloud"
+    assert browser.find_element("id", "words").get_attribute("aria-live") == "polite"
+
+
+def test_play_goes_on_until_it_is_paused(opened):
+    browser = opened("#2010-01-01T22:00")
+    play = browser.find_element("id", "play")
+    play.click()
+    # Across midnight, where other images are loaded.
+    wait(browser, lambda: shown(browser) >= "2010-01-02T00:30")
+    play.click()
+    assert play.text == "Play"
+    paused = shown(browser)
+    # More than five frames at eight a second.
+    time.sleep(0.7)
+    assert shown(browser) == paused
+
+
+def test_a_click_on_a_panel_shows_the_series_of_its_pixel(opened, maps):
+    browser = opened("#2010-01-02T12:00")
+    panel = browser.find_element("css selector", "#panel-ir canvas")
+    row, column = 4, 21
+    size = panel.size
+    ActionChains(browser).move_to_element_with_offset(
+        panel,
+        round(((column + 0.5) / 26 - 0.5) * size["width"]),
+        round(((row + 0.5) / 20 - 0.5) * size["height"]),
+    ).click().perform()
+    wait(
+        browser,
+        lambda: browser.execute_script("return document.body.dataset.pixel") == f"{row} {column}",
+    )
+    assert f"Row {row + 1}, column {column + 1}" in words(browser, "pixel-words")
+    series = """
+    const found = Bokeh.documents.map((d) => d.get_model_by_name(arguments[0])).find((m) => m);
+    return [[...found.data.x], [...found.data.y]];
+    """
+    pixel = maps["cloud_probability"].isel(y=row, x=column)
+    when, values = browser.execute_script(series, "series-year-values")
+    assert np.array_equal(np.array(when, "datetime64[ms]"), pixel["time"].values)
+    # Half a step of the 255 levels.
+    assert np.abs(np.array(values) - pixel.values).max() <= 0.5 / 254 + 1e-6
+    hours, values = browser.execute_script(series, "series-day-values")
+    day = pixel.sel(time="2010-01-02")
+    assert np.array_equal(hours, np.arange(96) / 4)
+    assert np.abs(np.array(values) - day.values).max() <= 0.5 / 254 + 1e-6
+
+
+def test_a_pixel_may_be_typed_and_a_missing_one_has_no_values(opened):
+    browser = opened()
+    for name, number in (("row", 4), ("column", 5)):
+        box = browser.find_element("id", name)
+        box.clear()
+        box.send_keys(str(number), Keys.TAB)
+    wait(browser, lambda: browser.execute_script("return document.body.dataset.pixel") == "3 4")
+    label = browser.find_element("id", "series-day").get_attribute("aria-label")
+    assert label.endswith("missing")
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_runs_over_the_edge(opened, width):
+    browser = opened(width=width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    for name in ("heatmap", "series-day", "series-year", "panel-model", "play"):
+        box = browser.find_element("id", name).rect
+        assert box["width"] > 30
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+
+
+def test_a_map_without_its_scene_opens_too(opened, tmp_path, maps):
+    address = build_site(maps, None, tmp_path / "site", end="2010-01-01").as_uri()
+    browser = opened("#2010-01-01T12:00", address=address)
+    expect(browser, "2010-01-01T12:00")
+    assert "Made without the scene" in browser.find_element("tag name", "header").text
+    assert not browser.find_element("id", "next-differing").is_displayed()
+    assert [line for line in browser.get_log("browser") if line["level"] != "INFO"] == []
+
+
+def test_whoever_wants_little_motion_gets_a_slow_speed(opened):
+    browser = opened()
+    features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        opened()
+        assert browser.find_element("id", "speed").get_attribute("value") == "1"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
