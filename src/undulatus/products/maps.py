@@ -87,7 +87,8 @@ def map_scene(
         meta=np.empty((0,) * (len(outer) + 1), np.float32),
     )
     result = _as_dataset(found, inputs.image, dataset, model, encoding)
-    return result.compute() if in_memory else result
+    # What is in memory here is mapped here, also if a cluster is at hand.
+    return result.compute(scheduler="threads") if in_memory else result
 
 
 def _in_blocks(array: xr.DataArray, inputs: Inputs) -> da.Array:
