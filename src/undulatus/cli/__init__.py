@@ -11,6 +11,7 @@ from undulatus.cli.demo import demo
 from undulatus.cli.group import Commands
 from undulatus.cli.maps import map_command
 from undulatus.cli.models import fit, info, score
+from undulatus.cli.reproduce import reproduce
 from undulatus.cli.twins import twin
 
 
@@ -21,5 +22,5 @@ def main(debug: bool) -> None:
     """Gaussian-process classification of satellite imagery."""
 
 
-for command in (demo, twin, fit, map_command, score, info):
+for command in (demo, twin, fit, map_command, score, info, reproduce):
     main.add_command(command)
