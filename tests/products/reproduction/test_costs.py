@@ -22,8 +22,8 @@ def test_more_rows_take_more_time_and_memory(method, trial):
 
 
 def test_exact_fits_grow_as_the_cube_of_rows(trial):
-    small, large = (expected_seconds(trial("gpc", n=n)) for n in (1000, 10_000))
-    assert large == pytest.approx(1000.0 * small)
+    small, large = (expected_seconds(trial("gpc", n=n)) for n in (10_000, 20_000))
+    assert large == pytest.approx(8.0 * small, rel=1e-3)
 
 
 def test_cheap_trials_come_first_and_regimes_side_by_side(trial):
