@@ -1,7 +1,8 @@
 """What is asked of a run at each scale: which trials, of which sizes, how often.
 
 ``quick`` is for a first look (5 minutes on two cores), ``medium`` for the shape of every figure
-(an hour), ``paper`` is the paper's whole grid, with both solvers, and takes days.
+(an hour), ``paper`` is the whole grid of the paper, with both solvers: weeks on two cores, most of
+them for GPC.
 """
 
 from __future__ import annotations
