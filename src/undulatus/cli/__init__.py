@@ -13,6 +13,7 @@ from undulatus.cli.group import Commands
 from undulatus.cli.inspection import explain, info
 from undulatus.cli.maps import map_command
 from undulatus.cli.models import fit, score
+from undulatus.cli.reproduce import reproduce
 from undulatus.cli.twins import twin
 
 
@@ -23,5 +24,5 @@ def main(debug: bool) -> None:
     """Gaussian-process classification of satellite imagery."""
 
 
-for command in (demo, twin, fit, map_command, score, explain, browse, info):
+for command in (demo, twin, fit, map_command, score, explain, browse, reproduce, info):
     main.add_command(command)

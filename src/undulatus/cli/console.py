@@ -49,6 +49,50 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+@contextmanager
+def trial_progress() -> Iterator[Callable[[Any], None]]:
+    """Show how many trials are done, the last of them, and the time left, on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("trials"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("about {task.fields[left]} left, {task.fields[last]}"),
+        console=console,
+    )
+    with bar:
+        task = bar.add_task("trials", total=None, visible=False, left="", last="")
+
+        def show(standing: Any) -> None:
+            record = standing.record or {"id": "starting"}
+            last = str(record["id"])
+            if "accuracy" in record:
+                last += f": accuracy {record['accuracy']:.4f}"
+            elif "reason" in record:
+                bar.console.print(f"{last}: {record['status']}: {record['reason']}", markup=False)
+            bar.update(
+                task,
+                completed=standing.done,
+                total=standing.total,
+                visible=True,
+                left=_duration(standing.seconds_left),
+                last=last,
+            )
+
+        yield show
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Print columns as wide as they need, words to the left and numbers to the right."""
     shown = [{name: _cell(value) for name, value in row.items()} for row in rows]

@@ -13,27 +13,26 @@ import pandas as pd
 import xarray as xr
 
 from undulatus.errors import SceneError
+from undulatus.products.landmark_pixels import (
+    LABEL,
+    TRUTH,
+    choose_pixels,
+    coast_of,
+    read_labels,
+    require_times,
+)
 from undulatus.products.maps import map_scene
 from undulatus.products.memory import BASE
 from undulatus.products.methods import forget_checkpoint, make_classifier
 from undulatus.products.scores import Scores, score
 from undulatus.regimes import DAYLIGHT, Regime, RegimeClassifier
 from undulatus.scenes.features import landmark_features
-from undulatus.scenes.illumination import REGIMES, daytime_median, illumination
-from undulatus.scenes.pixels import (
-    COAST_WIDTH,
-    balanced_sample,
-    gather_pixels,
-    hold_out_days,
-    near_coast,
-    on_days,
-)
+from undulatus.scenes.pixels import COAST_WIDTH, balanced_sample, gather_pixels, on_days
 from undulatus.scenes.scene import ANGLE, check_scene
 
 Array = npt.NDArray[Any]
 Progress = Callable[[str], None]
 
-LABEL, TRUTH = "cloud_mask_l2", "cloud_truth"
 PIXELS_A_REGIME = {"vff": 300_000, "rff": 300_000, "gpc": 5_000}
 """Training pixels a regime at most; the exact process cannot take more."""
 SCENE_BYTES = 28
@@ -83,18 +82,10 @@ def fit_scene(
         Where each classifier's fit is kept under way, by ``checkpoint.REGIME``; a fit of the same
         data goes on from there to the same model.
     """
-    scene = check_scene(_require_times(scene))
+    scene = check_scene(require_times(scene))
     most = _affordable(scene, pixels or PIXELS_A_REGIME.get(method, 0), ram)
-    labels = _labels(scene, label)
-    training, _, days = hold_out_days(scene["time"].values, holdout, seed)
-    coast = _coast(scene, coast_width)[None]
-    inland = training[:, None, None] & ~coast
-    allowed = training[:, None, None] & ~(coast & (labels == 1))
-    angle = np.asarray(scene[ANGLE].values)
-    median = daytime_median(angle[training])
-    codes = illumination(angle, median)
-    regimes = {name: codes == index for index, name in enumerate(REGIMES)}
-    shares = {name: _cloud_share(name, labels[inland & lit]) for name, lit in regimes.items()}
+    split = choose_pixels(scene, label, holdout, seed, coast_width)
+    labels, angle, shares = split.labels, split.angle, split.cloud_shares
     # Training is balanced; the real share of cloud makes the probabilities right again.
     classifiers = {
         name: make_classifier(
@@ -107,21 +98,20 @@ def fit_scene(
         )
         for name, share in shares.items()
     }
-    groups = {name: allowed & lit for name, lit in regimes.items()}
-    drawn = balanced_sample(labels, groups, most, np.random.default_rng(seed))
+    drawn = balanced_sample(labels, split.learnable, most, np.random.default_rng(seed))
     progress(_tell({name: len(rows) for name, rows in drawn.items()}))
     table, y, day = _training_table(scene, labels, angle, drawn, progress)
     # Learning has gone far enough when it no longer carries over to other days.
     apart = {} if method == "gpc" else {"groups": day}
-    model = RegimeClassifier(classifiers, regimes=_regimes(median)).fit(table, y, **apart)
+    model = RegimeClassifier(classifiers, regimes=_regimes(split.median)).fit(table, y, **apart)
     for member in model.estimators_.values():
         forget_checkpoint(member)
     model.provenance_ = {
         "chain": "landmarks",
         "method": method,
         "label": label,
-        "daytime_median_degrees": median,
-        "held_out_days": days,
+        "daytime_median_degrees": split.median,
+        "held_out_days": split.days,
         "coast_width": coast_width,
         "training_pixels": {name: len(rows) for name, rows in drawn.items()},
         "cloud_share": shares,
@@ -153,15 +143,6 @@ def _affordable(scene: xr.Dataset, pixels: int, ram: int | None) -> int:
     return min(pixels, room)
 
 
-def _require_times(scene: xr.Dataset) -> xr.Dataset:
-    if "time" not in scene.dims:
-        raise SceneError(
-            "To fit, a scene needs many acquisitions along the dimension time, but it has none. "
-            "Open several files at once, or concatenate scenes along time."
-        )
-    return scene
-
-
 def _regimes(median: float) -> tuple[Regime, ...]:
     """Return the four regimes with the median of the training pixels as an edge."""
     high, mid, low, night = DAYLIGHT
@@ -171,34 +152,6 @@ def _regimes(median: float) -> tuple[Regime, ...]:
         low,
         night,
     )
-
-
-def _labels(scene: xr.Dataset, label: str) -> Array:
-    if label not in scene:
-        raise SceneError(
-            f"The scene has no {label!r} to learn from. Found: "
-            f"{', '.join(map(str, scene.data_vars))}. Open it with its mask "
-            f"(undulatus.scenes.seviri.open_scene(..., mask=...)), or name another label."
-        )
-    return np.asarray(scene[label].transpose("time", "y", "x").values)
-
-
-def _coast(scene: xr.Dataset, width: int) -> Array:
-    if "land_mask" not in scene:
-        return np.zeros((scene.sizes["y"], scene.sizes["x"]), bool)
-    return near_coast(scene["land_mask"].transpose("y", "x").values, width)
-
-
-def _cloud_share(regime: str, labels: Array) -> float:
-    known = labels[(labels == 0) | (labels == 1)]
-    clouds = np.count_nonzero(known == 1)
-    if not 0 < clouds < known.size:
-        raise SceneError(
-            f"Regime {regime!r} has {clouds} cloudy and {known.size - clouds} clear training "
-            f"pixels: it needs both to learn from. Use a scene of more days, or one that covers "
-            f"this regime."
-        )
-    return clouds / known.size
 
 
 def _training_table(
@@ -256,7 +209,7 @@ def score_scene(
     where there is a land mask, at the coast (one pixel to either side) and away from it.
     A scene that shares no day with the held-out ones is scored whole.
     """
-    scene = check_scene(_require_times(scene))
+    scene = check_scene(require_times(scene))
     provenance = getattr(model, "provenance_", {})
     label = provenance.get("label", LABEL)
     held_out = on_days(scene["time"].values, provenance.get("held_out_days", []))
@@ -265,14 +218,14 @@ def score_scene(
     progress(f"classifying {scene.sizes['time']:,} acquisitions")
     probability = np.asarray(map_scene(model, scene)["cloud_probability"].values)
     assigned = model.assign(np.asarray(scene[ANGLE].values))
-    coast = _coast(scene, 1)[None]
+    coast = coast_of(scene, 1)[None]
     parts = {"all": np.ones_like(coast)}
     if "land_mask" in scene:
         parts |= {"coast": coast, "away from coast": ~coast}
     references = [name for name in (label, TRUTH) if name in scene]
     if not references:
         raise SceneError(f"The scene has neither {label!r} nor {TRUTH!r} to score against.")
-    masks = {name: _labels(scene, name) for name in references}
+    masks = {name: read_labels(scene, name) for name in references}
     found = []
     for name in references:
         known = np.isfinite(probability) & ((masks[name] == 0) | (masks[name] == 1))

@@ -1,0 +1,202 @@
+"""The landmark experiment's data: four regimes, a fixed test set and training sets of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from threadpoolctl import threadpool_limits
+
+from undulatus.errors import SceneError
+from undulatus.products.landmark_pixels import (
+    LABEL,
+    TRUTH,
+    LandmarkPixels,
+    choose_pixels,
+    coast_of,
+    read_labels,
+    require_times,
+)
+from undulatus.products.reproduction.problems import write_part
+from undulatus.products.reproduction.scales import Scale
+from undulatus.regimes import DAYLIGHT, Regime
+from undulatus.scenes import synthetic_landmark
+from undulatus.scenes.features import landmark_features
+from undulatus.scenes.pixels import COAST_WIDTH, gather_pixels
+from undulatus.scenes.scene import check_scene
+from undulatus.scenes.stores import open_scene
+from undulatus.scenes.synthetic_landmark import DAYS, TIMES_A_DAY
+
+Array = npt.NDArray[Any]
+
+HOLDOUT = 0.25
+"""Share of whole days that are tested on."""
+SPARE = 1.05
+"""Pixels are drawn so many times over: some lack a feature."""
+BLOCK = 5 * TIMES_A_DAY
+"""Acquisitions whose features are computed together."""
+
+
+def open_landmark(path: Path | None, scale: Scale, seed: int) -> xr.Dataset:
+    """Return the scene at a path, or as many days of the twin as a scale asks for.
+
+    Days of the twin are spread over its year, so that few of them hold every season.
+    """
+    if path is not None:
+        return open_scene(path)
+    year = synthetic_landmark(seed=seed, chunk_days=1)
+    days = np.linspace(0, DAYS, scale.amount, endpoint=False).astype(int)
+    times = (days[:, None] * TIMES_A_DAY + np.arange(TIMES_A_DAY)).ravel()
+    # BLAS would add its threads to those that make a day each.
+    with threadpool_limits(1):
+        return year.isel(time=times).compute().chunk({"time": BLOCK})
+
+
+def prepare_landmarks(
+    scene: xr.Dataset,
+    scale: Scale,
+    seed: int,
+    folder: Path,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Write what trials of a scale learn from and test on; return the facts of it.
+
+    The test set of a regime is drawn from held-out days at the natural share of cloud, coast and
+    all. Training sets are balanced, drawn from the other days without the clouds that the label
+    sees at the coast; each takes either class in turn, so that every even number of its first
+    rows is balanced, and prior correction brings the natural share back.
+    """
+    scene = check_scene(require_times(scene))
+    split = choose_pixels(scene, LABEL, HOLDOUT, seed, COAST_WIDTH)
+    wanted = {name for grid in scale.grids for name in grid.regimes}
+    regimes = [regime for regime in DAYLIGHT if regime.name in wanted]
+    draws = {regime.name: _draw(split, regime.name, scale, seed) for regime in regimes}
+    pixels = np.unique(np.concatenate([draw.pixels for draw in draws.values()]))
+    columns = _columns(scene, split, pixels, progress)
+    parts = {
+        regime.name: _write_regime(
+            folder, regime, draws[regime.name], pixels, columns, split, scale, seed
+        )
+        for regime in regimes
+    }
+    return {
+        "parts": parts,
+        "source": str(scene.attrs.get("source", "")),
+        "acquisitions": scene.sizes["time"],
+        "held_out_days": len(split.days),
+        "daytime_median_degrees": split.median,
+        "share_of_cloud": "test sets have the natural one; training sets are balanced, which "
+        "prior correction undoes",
+    }
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Flat indices of pixels: to test on, and for each run clear and cloudy ones to learn from."""
+
+    test: Array
+    runs: list[tuple[Array, Array]]
+
+    @property
+    def pixels(self) -> Array:
+        return np.unique(np.concatenate([self.test, *(x for run in self.runs for x in run)]))
+
+
+def _draw(split: LandmarkPixels, regime: str, scale: Scale, seed: int) -> _Draw:
+    order = list(split.regimes).index(regime)
+    known = split.labels <= 1
+    held_out = np.flatnonzero(split.regimes[regime] & known & split.held_out[:, None, None])
+    if not len(held_out):
+        raise SceneError(
+            f"No pixel of the held-out days is in the regime {regime!r}: there is nothing to "
+            f"test on. Use a scene of more days, or one that covers this regime."
+        )
+    rng = np.random.default_rng([seed, order])
+    count = min(scale.test_rows or len(held_out), len(held_out))
+    test = rng.choice(held_out, count, replace=False, shuffle=False)
+    classes = [
+        np.flatnonzero(split.learnable[regime] & (split.labels == value)) for value in (0, 1)
+    ]
+    each = min(int(SPARE * scale.most_rows / 2) + 1, *map(len, classes))
+    runs = []
+    for run in range(scale.runs):
+        rng = np.random.default_rng([seed, order, run])
+        clear, cloudy = (rng.choice(which, each, replace=False) for which in classes)
+        runs.append((clear, cloudy))
+    return _Draw(np.sort(test), runs)
+
+
+def _columns(
+    scene: xr.Dataset, split: LandmarkPixels, pixels: Array, progress: Callable[[str], None]
+) -> dict[str, Array]:
+    """Return what is known of pixels, by name; features are one column each."""
+    features = landmark_features(scene)
+    values = gather_pixels(
+        features, pixels, lambda done, total: progress(f"features: {done} of {total} blocks")
+    )
+    names = [str(name) for name in features["feature"].values]
+    columns = dict(zip(names, values.T, strict=True))
+    coast = coast_of(scene, 1).ravel()
+    days = scene["time"].values.astype("datetime64[D]").astype(np.int64)
+    columns["labels"] = split.labels.ravel()[pixels].astype(np.uint8)
+    columns["groups"] = days[pixels // coast.size]
+    if TRUTH in scene:
+        columns["truth"] = read_labels(scene, TRUTH).ravel()[pixels].astype(np.uint8)
+    if "land_mask" in scene:
+        columns["coast"] = coast[pixels % coast.size]
+    return columns
+
+
+def _write_regime(
+    folder: Path,
+    regime: Regime,
+    draw: _Draw,
+    pixels: Array,
+    columns: dict[str, Array],
+    split: LandmarkPixels,
+    scale: Scale,
+    seed: int,
+) -> dict[str, Any]:
+    """Write the part of one regime; return its facts."""
+    told = ("labels", "groups", "truth", "coast")
+    names = regime.features or tuple(name for name in columns if name not in told)
+    mine = np.searchsorted(pixels, draw.pixels)
+    table = np.column_stack([columns[name][mine] for name in names])
+    usable = np.isfinite(table).all(axis=1)
+    kept = draw.pixels[usable]
+    known = {name: columns[name][mine[usable]] for name in told if name in columns}
+    test = _places(draw.test, kept)
+    runs = [_in_turn(_places(clear, kept), _places(cloudy, kept)) for clear, cloudy in draw.runs]
+    share = split.cloud_shares[regime.name]
+    write_part(
+        folder / regime.name,
+        {"features": table[usable], **known},
+        [(run, test) for run in runs],
+        most_frequencies=scale.most_frequencies,
+        seed=seed,
+        cloud_share=share,
+    )
+    return {
+        "d": len(names),
+        "rows": min(map(len, runs)),
+        "test_rows": len(test),
+        "cloud_share": share,
+    }
+
+
+def _places(wanted: Array, kept: Array) -> Array:
+    """Return where pixels are among those kept, which are sorted; others are left out."""
+    found = np.searchsorted(kept, wanted)
+    found = np.minimum(found, len(kept) - 1)
+    return found[kept[found] == wanted]
+
+
+def _in_turn(clear: Array, cloudy: Array) -> Array:
+    """Return as many of either class, one after the other."""
+    each = min(len(clear), len(cloudy))
+    return np.column_stack([clear[:each], cloudy[:each]]).ravel()

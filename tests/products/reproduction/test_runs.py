@@ -1,0 +1,83 @@
+"""A run in its folder: described, resumed, and never mixed with another."""
+
+import json
+
+import pytest
+
+from undulatus.errors import InputError
+from undulatus.products.reproduction import runs
+from undulatus.products.reproduction.runs import Experiment, reproduce
+from undulatus.products.reproduction.scales import Grid, Scale
+from undulatus.products.reproduction.store import read_records
+
+SCALE = Scale(
+    amount=1, runs=2, test_rows=None, seconds=60.0,
+    grids=(
+        Grid(("rff",), "stochastic", (100, 200), (4,), 1, ("high",)),
+        Grid(("rff",), "stochastic", (100,), (4,), 2, ("high",)),
+    ),
+)  # fmt: skip
+
+
+@pytest.fixture
+def prepared(monkeypatch, small_part):
+    """An experiment on small data, and how often these were prepared."""
+    calls = []
+
+    def prepare(opened, scale, seed, folder, progress):
+        calls.append(seed)
+        small_part(folder / "high")
+        return {"parts": {"high": {"d": 3, "rows": 4000}}, "source": "drawn"}
+
+    experiment = Experiment(
+        {"quick": SCALE, "medium": SCALE}, lambda *given: None, prepare, ("coast",), "easy"
+    )
+    monkeypatch.setitem(runs.EXPERIMENTS, "landmarks", experiment)
+    return calls
+
+
+def test_a_run_keeps_its_records_and_its_facts_and_is_not_run_again(prepared, tmp_path):
+    out = tmp_path / "new" / "out"
+    assert reproduce("landmarks", out, workers=1) == {"done": 3}
+    assert {record["id"] for record in read_records(out / "trials.jsonl")} == {
+        "high-rff-stochastic-n100-D4-run0",
+        "high-rff-stochastic-n100-D4-run1",
+        "high-rff-stochastic-n200-D4-run0",
+    }
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["experiment"] == "landmarks"
+    assert facts["built_in"] == ["coast"]
+    assert facts["data"] | {"synthetic": True, "path": None, "source": "drawn"} == facts["data"]
+    assert facts["grid"]["grids"][0]["sizes"] == [100, 200]
+    assert facts["environment"]["cores"] >= 1
+    assert facts["environment"]["blas"]
+    assert facts["seconds"] > 0.0
+    written = (out / "trials.jsonl").read_bytes()
+    assert reproduce("landmarks", out) == {"done": 3}
+    assert (out / "trials.jsonl").read_bytes() == written
+    assert prepared == [0]
+    again = json.loads((out / "run.json").read_text())
+    assert again["started"] == facts["started"]
+    assert again["seconds"] >= facts["seconds"]
+
+
+def test_another_run_in_the_folder_is_refused_with_what_differs(prepared, tmp_path):
+    def stop(standing):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("landmarks", tmp_path, progress=stop)
+    assert json.loads((tmp_path / "run.json").read_text())["seconds"] > 0.0
+    with pytest.raises(InputError, match=r"another run: scale quick, not medium; seed 0, not 1"):
+        reproduce("landmarks", tmp_path, scale="medium", seed=1)
+    with pytest.raises(InputError, match="data a twin, not"):
+        reproduce("landmarks", tmp_path, data=tmp_path)
+
+
+def test_data_that_were_left_unfinished_are_made_anew(prepared, tmp_path, monkeypatch):
+    (tmp_path / ".data.unfinished-1" / "high").mkdir(parents=True)
+    monkeypatch.setattr(runs, "run_trials", lambda *given, **how: None)
+    with pytest.raises(KeyError):  # No trial was run, so none has a record.
+        reproduce("landmarks", tmp_path)
+    assert not list(tmp_path.glob(".data*"))
+    assert (tmp_path / "data" / "manifest.json").exists()
