@@ -61,7 +61,11 @@ def test_a_generator_is_left_behind():
     assert encode(np.random.RandomState(0)) is None
 
 
-@pytest.mark.parametrize("value", [np.array([1j]), object(), np.array(["2010"], "M8[Y]")], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [np.array([1j]), object(), np.array(["2010"], "M8[Y]")],
+    ids=["complex", "object", "date"],
+)
 def test_what_json_cannot_hold_is_refused(value):
     with pytest.raises(InputError, match="numbers, booleans and strings"):
         encode(value)

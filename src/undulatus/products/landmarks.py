@@ -133,9 +133,9 @@ def _affordable(scene: xr.Dataset, pixels: int, ram: int | None) -> int:
     if ram is None:
         return pixels
     everything = BASE + SCENE_BYTES * int(np.prod([scene.sizes[d] for d in ("time", "y", "x")]))
-    room = (ram - everything) // (PIXEL_BYTES * len(REGIMES))
+    room = (ram - everything) // (PIXEL_BYTES * len(DAYLIGHT))
     if room < LEAST_PIXELS:
-        least = everything + LEAST_PIXELS * PIXEL_BYTES * len(REGIMES)
+        least = everything + LEAST_PIXELS * PIXEL_BYTES * len(DAYLIGHT)
         raise SceneError(
             f"{ram / 1e9:.2g} GB of memory are too little to learn from this scene: allow "
             f"{least / 1e9:.2g} GB, or fit on fewer days (scene.isel(time=...))."
