@@ -14,7 +14,7 @@ $(VENV)/.base: pyproject.toml
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.base
-	$(PIP) "matplotlib>=3.10" "click>=8.1" "rich>=13.9"
+	$(PIP) --editable ".[eo]"
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
@@ -25,7 +25,7 @@ $(VENV)/.docs: $(VENV)/.test
 	$(PIP) --group docs
 	touch $@
 
-demo: $(VENV)/.demo ## classify the clouds of a real image
+demo: $(VENV)/.demo ## classify a real image and a month of synthetic ones; ends with a page
 	$(BIN)/undulatus demo
 
 lint: $(VENV)/.test

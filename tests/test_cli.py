@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.cli import main
 from undulatus.errors import DatasetError, ModelFileError
-from undulatus.products import demo
+from undulatus.products import demo, month
 from undulatus.products.demo import generate_clouds
 from undulatus.scenes.stores import verify
 
@@ -46,6 +46,13 @@ def quick_demo(monkeypatch):
     monkeypatch.setattr(demo, "load_sentinel2_clouds", fail)
     monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 32, 24))
     monkeypatch.setattr(demo, "VFFGPC", partial(VFFGPC, 8, max_iter=2))
+    monkeypatch.setattr(
+        month,
+        "run_month",
+        lambda folder, *_, **__: month.Month(
+            [], {"picture": folder / "maps.png"}, folder / "site" / "index.html"
+        ),
+    )
 
 
 # demo
@@ -62,6 +69,8 @@ def test_the_demonstration_prints_a_table_and_what_it_wrote_and_where(runner, tm
         assert f"{name}: {(folder / file).resolve()}" in result.stdout
         assert (folder / file).is_file()
     assert "GENERATED" in result.stdout
+    assert f"open in a browser: {(folder / 'index.html').resolve()}" in result.stdout
+    assert "GENERATED" in (folder / "index.html").read_text()
 
 
 @pytest.mark.usefixtures("quick_demo")

@@ -14,6 +14,7 @@ _MODULES = (
     "figures",
     "landmarks",
     "maps",
+    "month",
     "paper_figures",
     "report",
     "scores",

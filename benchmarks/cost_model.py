@@ -1,0 +1,151 @@
+"""What fits and maps cost, fitted to measurements on this machine, and what follows for archives.
+
+python -m benchmarks.cost_model
+
+One core, single precision: seconds a row of an exact pass and of a prediction, for several numbers
+of waves D and features d, and the coefficients of
+
+    pass       = a k² + b k d + c k        k = 2D
+    variance   = p k² + q k d + r k
+    labels     =        u k d + v k
+
+by least squares. Prints the measurements, the fit, its largest error, and a table of archives.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from undulatus import RFFGPC
+from undulatus.gp.blocks import Pixels, block_rows
+from undulatus.gp.evidence import tighten
+from undulatus.gp.posterior import Posterior
+
+GRID = [(50, 6), (50, 16), (100, 6), (100, 16), (100, 54), (200, 16), (200, 54)]
+ROWS = 100_000
+TERMS = {"pass": ("kk", "kd", "k"), "variance": ("kk", "kd", "k"), "labels": ("kd", "k")}
+ARCHIVES = {
+    "SEVIRI, full discs of a year": {
+        "rows": 35_040 * 3_712**2, "D": 200, "d": 16, "read": 7 * 2, "write": 10,
+    },
+    "IASI, three Metops since 2007": {
+        "rows": 34 * 365 * 1_300_000, "D": 5, "d": 100, "read": 2 * 8_461, "write": 10,
+    },
+    "Sentinel-2, Europe once": {
+        "rows": 1_100 * 10_980**2, "D": 100, "d": 13, "read": 13 * 2, "write": 10,
+    },
+}  # fmt: skip
+"""Rows, bytes read and written a row; a model for each."""
+WORKERS = (1, 16, 256)
+REDUCTION = 2.0 * 8_461 * 100
+"""Operations of reducing a spectrum to 100 components."""
+
+
+def best(work: Callable[[], Any], repeats: int = 3) -> float:
+    """Return the least seconds of a few runs."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def measure(n_frequencies: int, d: int) -> dict[str, float]:
+    """Return seconds a row on one core."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((ROWS, d), dtype=np.float32)
+    y = X[:, 0] + X[:, 1] * X[:, 2] > 0
+    model = RFFGPC(n_frequencies, max_iter=2, precision="single", n_jobs=1, random_state=0)
+    model.fit(X[:20_000], y[:20_000])
+    dtype = np.dtype(np.float32)
+    pixels = Pixels(X, y, None, model.standardisation_, dtype, block_rows(2 * n_frequencies, 4), 1)
+    posterior: Posterior = model.posterior_
+    xi = np.empty(ROWS, np.float32)
+    return {
+        "pass": best(
+            lambda: tighten(pixels, model.frequencies_, model.signal_variance_, posterior, xi)
+        ) / ROWS,
+        "variance": best(lambda: model.predict_proba_and_variance(X)) / ROWS,
+        "labels": best(lambda: model.predict(X)) / ROWS,
+    }  # fmt: skip
+
+
+def terms(n_frequencies: int, d: int) -> dict[str, float]:
+    """Return the terms of the model of costs."""
+    k = 2.0 * n_frequencies
+    return {"kk": k * k, "kd": k * d, "k": k}
+
+
+def fit(measured: dict[tuple[int, int], dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return the coefficients of each kind of work, seconds a row and term, none negative."""
+    from scipy.optimize import nnls
+
+    found = {}
+    for kind, names in TERMS.items():
+        seconds = np.array([row[kind] for row in measured.values()])
+        rows = np.array([[terms(*place)[name] for name in names] for place in measured])
+        # Relative errors count: each line is divided by what was measured.
+        solution, _ = nnls(rows / seconds[:, None], np.ones(len(seconds)))
+        found[kind] = dict(zip(names, solution.tolist(), strict=True))
+    return found
+
+
+def predict(fitted: dict[str, float], n_frequencies: int, d: int) -> float:
+    """Return seconds a row of a kind of work."""
+    return sum(value * terms(n_frequencies, d)[name] for name, value in fitted.items())
+
+
+def reduction_seconds() -> float:
+    """Return seconds a spectrum of its product with 100 components, on one core."""
+    rng = np.random.default_rng(0)
+    spectra = rng.standard_normal((512, 8_461), dtype=np.float32)
+    weights = rng.standard_normal((8_461, 100), dtype=np.float32)
+    mean = spectra.mean(axis=0)
+    return best(lambda: (spectra - mean) @ weights, 5) / len(spectra)
+
+
+def main() -> None:
+    """Measure, fit, print."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        measured = {place: measure(*place) for place in GRID}
+        reduction = reduction_seconds()
+    fitted = fit(measured)
+    print("| D | d | " + " | ".join(f"{kind}, µs a row" for kind in TERMS) + " |")
+    print("|---|---|" + "---|" * len(TERMS))
+    errors = []
+    for (D, d), row in measured.items():
+        cells = []
+        for kind, seconds in row.items():
+            modelled = predict(fitted[kind], D, d)
+            errors.append(abs(modelled / seconds - 1))
+            cells.append(f"{seconds * 1e6:.3f} ({modelled * 1e6:.3f})")
+        print(f"| {D} | {d} | " + " | ".join(cells) + " |")
+    print(f"\nlargest error of the model: {max(errors):.0%}; reduction {reduction * 1e6:.1f} µs")
+    for kind, values in fitted.items():
+        told = ", ".join(f"{value * 1e12:.3g} {name}" for name, value in values.items())
+        print(f"{kind}: {told} (1e-12 s)")
+    print("\n| archive | rows | read | " + " | ".join(f"{w} workers" for w in WORKERS) + " |")
+    print("|---|---|---|" + "---|" * len(WORKERS))
+    for name, facts in ARCHIVES.items():
+        each = predict(fitted["variance"], facts["D"], facts["d"])
+        each += reduction if name.startswith("IASI") else 0.0
+        hours = [facts["rows"] * each / workers / 3600 for workers in WORKERS]
+        read = facts["rows"] * facts["read"] / 1e12
+        rates = [facts["read"] / each * workers / 1e6 for workers in WORKERS]
+        cells = " | ".join(
+            f"{h:,.1f} h at {r:,.0f} MB/s" for h, r in zip(hours, rates, strict=True)
+        )
+        print(f"| {name} | {facts['rows']:.2g} | {read:,.1f} TB | {cells} |")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()
