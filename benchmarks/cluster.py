@@ -1,6 +1,6 @@
 """A fit from Zarr on one and on two workers: seconds of passes, their ratio, peaks of memory.
 
-python -m benchmarks.cluster [ROWS] [D] [FOLDER]
+python -m benchmarks.cluster [ROWS] [D] [FOLDER] [WORKERS ...]
 
 Prints JSON. The data are made once, chunk by chunk, and kept in FOLDER.
 """
@@ -137,19 +137,20 @@ def measure(store: Path, n_frequencies: int, n_workers: int) -> dict[str, Any]:
     }
 
 
-def main(n_rows: int, n_frequencies: int, folder: Path) -> dict[str, Any]:
-    """Return the figures of one and of two workers, and how much faster two are."""
+def main(n_rows: int, n_frequencies: int, folder: Path, workers: list[int]) -> dict[str, Any]:
+    """Return the figures of so many workers, and how much faster the last are than the first."""
     store = make_store(folder, n_rows)
-    one, two = (measure(store, n_frequencies, workers) for workers in (1, 2))
+    runs = [measure(store, n_frequencies, count) for count in workers]
+    first, last = runs[0], runs[-1]
     return {
         "rows": n_rows,
         "features": FEATURES,
         "D": n_frequencies,
         "chunk_rows": CHUNK_ROWS,
-        "runs": [one, two],
-        "pass_ratio": float(np.mean(one["pass_seconds"]) / np.mean(two["pass_seconds"])),
-        "ratio": one["seconds"] / two["seconds"],
-        "same_model": one["bound"] == two["bound"],
+        "runs": runs,
+        "pass_ratio": float(np.mean(first["pass_seconds"]) / np.mean(last["pass_seconds"])),
+        "ratio": first["seconds"] / last["seconds"],
+        "same_model": len({run["bound"] for run in runs}) == 1,
     }
 
 
@@ -157,4 +158,6 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     given = sys.argv[1:] + [""] * 3
     where = Path(given[2] or Path(tempfile.gettempdir()) / "undulatus_cluster")
-    print(json.dumps(main(int(given[0] or 50_000_000), int(given[1] or 100), where), indent=1))
+    counts = [int(count) for count in sys.argv[4:]] or [1, 2]
+    found = main(int(given[0] or 50_000_000), int(given[1] or 100), where, counts)
+    print(json.dumps(found, indent=1))

@@ -78,6 +78,7 @@ LANDMARKS = {
             Grid(FOURIER, "batch", (2_000,), (10, 50), 1, REGIMES),
             Grid(("gpc",), "exact", (250, 500), (), 1, REGIMES),
             Grid(("gpc",), "exact", (1_000,), (), 1, ("high",)),
+            Grid(("rff",), "stochastic", (1_000,), (10, 50, 100), 1, ("high",)),
         ),
     ),
     "medium": Scale(
@@ -92,6 +93,7 @@ LANDMARKS = {
             Grid(FOURIER, "batch", (10_000,), (10, 50, 100), 1, REGIMES),
             Grid(("gpc",), "exact", (500, 1_000), (), 2, REGIMES),
             Grid(("gpc",), "exact", (2_000,), (), 1, REGIMES),
+            Grid(("rff",), "stochastic", (2_000,), (10, 50, 100, 200), 1, REGIMES),
         ),
     ),
     "paper": Scale(

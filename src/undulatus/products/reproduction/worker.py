@@ -89,6 +89,8 @@ def _classifier(trial: Trial, problem: Problem) -> Any:
         return make_classifier("gpc", 0, seed=trial.seed, **how)
     count = int(trial.frequencies or 0)
     how |= {"solver": trial.solver, "n_jobs": 1, "frequencies": problem.frequencies[:count]}
+    # One precision for all sizes: times are compared between them.
+    how["precision"] = "double" if trial.solver == "batch" else "single"
     # Runs differ in what else is drawn too: minibatches, and what is held back.
     return make_classifier(trial.method, count, seed=trial.seed + trial.run, **how)
 
