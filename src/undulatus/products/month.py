@@ -22,7 +22,7 @@ from undulatus.storage import save_model
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
 
 DAYS = 30
-FREQUENCIES, PIXELS = 50, 20_000
+FREQUENCIES, PIXELS = 100, 50_000
 """Waves, and training pixels a regime: a minute's fit."""
 PICTURED = 4
 """Acquisitions in the picture: those where model and Level-2 mask differ most by day."""
