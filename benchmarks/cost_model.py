@@ -46,6 +46,15 @@ ARCHIVES = {
 }  # fmt: skip
 """Rows, bytes read and written a row; a model for each."""
 WORKERS = (1, 16, 256)
+PASSES = 5
+"""Exact passes of a fit over everything, as a rule."""
+GPU_ROWS = {
+    ("pass", 200): 43.5e6,
+    ("variance", 200): 84.3e6,
+    ("pass", 100): 133.5e6,
+    ("variance", 100): 232.2e6,
+}
+"""Rows a second of one H200, by kind of work and D; benchmarks.gpu_pass measures them."""
 MAP_SHARE = 0.85
 """Rate of a whole map, from disk to disk, over the predictor's; benchmarks.tile measures it."""
 SPECTRUM_SECONDS = 2 / 13_213
@@ -128,19 +137,38 @@ def main() -> None:
     for kind, values in fitted.items():
         told = ", ".join(f"{value * 1e12:.3g} {name}" for name, value in values.items())
         print(f"{kind}: {told} (1e-12 s)")
-    print("\n| archive | rows | read | " + " | ".join(f"{w} workers" for w in WORKERS) + " |")
-    print("|---|---|---|" + "---|" * len(WORKERS))
-    for name, facts in ARCHIVES.items():
-        each = predict(fitted["variance"], facts["D"], facts["d"]) / MAP_SHARE
-        if name.startswith("IASI"):
-            each = SPECTRUM_SECONDS
-        hours = [facts["rows"] * each / workers / 3600 for workers in WORKERS]
-        read = facts["rows"] * facts["read"] / 1e12
-        rates = [facts["read"] / each * workers / 1e6 for workers in WORKERS]
-        cells = " | ".join(
-            f"{h:,.1f} h at {r:,.0f} MB/s" for h, r in zip(hours, rates, strict=True)
-        )
-        print(f"| {name} | {facts['rows']:.2g} | {read:,.1f} TB | {cells} |")
+    print_archives(fitted)
+
+
+def print_archives(fitted: dict[str, dict[str, float]]) -> None:
+    """Print hours of maps and of fits, for workers of one core and for one GPU."""
+    columns = [*(f"{w} worker{'s' * (w > 1)}" for w in WORKERS), "one GPU"]
+    for kind, title in (("variance", "map"), ("pass", f"fit, {PASSES} passes")):
+        print(f"\n| {title} | rows | read | " + " | ".join(columns) + " |")
+        print("|---|---|---|" + "---|" * len(columns))
+        passes = PASSES if kind == "pass" else 1
+        for name, facts in ARCHIVES.items():
+            each = predict(fitted[kind], facts["D"], facts["d"]) * passes
+            each = each / MAP_SHARE if kind == "variance" else each
+            if name.startswith("IASI"):
+                each = SPECTRUM_SECONDS * passes
+            read = facts["rows"] * facts["read"] * passes
+            rates = [read / facts["rows"] / each * workers for workers in WORKERS]
+            hours = [facts["rows"] * each / workers / 3600 for workers in WORKERS]
+            per_second = GPU_ROWS.get((kind, facts["D"]))
+            if per_second is None:
+                cells = "as fast as spectra are read"
+            else:
+                gpu_hours = passes * facts["rows"] / per_second / 3600
+                cells = f"{gpu_hours:,.1f} h at {facts['read'] * per_second / 1e6:,.0f} MB/s"
+            told = [
+                f"{h:,.1f} h at {r / 1e6:,.0f} MB/s" for h, r in zip(hours, rates, strict=True)
+            ]
+            print(
+                f"| {name} | {facts['rows']:.2g} | {read / 1e12:,.1f} TB | "
+                + " | ".join([*told, cells])
+                + " |"
+            )
 
 
 if __name__ == "__main__":
