@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from undulatus.products.explain import Explanation
+from undulatus.products.explain.waves import Explanation
 from undulatus.products.landmarks import fit_scene
 from undulatus.scenes import synthetic_landmark
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS

@@ -76,9 +76,8 @@ def _brief(value: Any) -> str:
 )
 def explain(model: Path, output: Path | None) -> None:
     """Say, draw and tabulate what MODEL looks at: its learned waves, by channel or feature."""
+    from undulatus.products.explain import draw_explanation, summary_lines, write_csv
     from undulatus.products.explain import explain as explain_model
-    from undulatus.products.explain_figure import draw_explanation
-    from undulatus.products.explain_table import summary_lines, write_csv
     from undulatus.storage import load_model
 
     picture = output or model.with_suffix(".png")

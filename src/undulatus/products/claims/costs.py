@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from undulatus.products.contrasts import (
+from undulatus.products.claims.contrasts import (
     CLEAR,
     Estimate,
     Reckoned,
@@ -13,9 +13,9 @@ from undulatus.products.contrasts import (
     reckon,
     values_of,
 )
-from undulatus.products.measured import NAMES
-from undulatus.products.phrasing import count, digits, seconds, source, span
-from undulatus.products.verdicts import Claim, Part, Verdict, all_of, untested
+from undulatus.products.claims.measured import NAMES
+from undulatus.products.claims.phrasing import count, digits, seconds, source, span
+from undulatus.products.claims.verdicts import Claim, Part, Verdict, all_of, untested
 from undulatus.scenes.illumination import REGIMES
 
 LARGE, LARGE_EXACT = 300_000, 15_000

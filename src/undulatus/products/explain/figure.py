@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from undulatus.errors import InputError
-from undulatus.products.explain import KELVIN, Explanation
+from undulatus.products.explain.waves import KELVIN, Explanation
 from undulatus.products.panel_axes import place
 from undulatus.scenes.absorption import BANDS, GASES
 from undulatus.scenes.measurements import SCORES

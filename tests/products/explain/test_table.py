@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import SceneError
-from undulatus.products.explain_table import strongest, summary_lines, write_csv
+from undulatus.products.explain.table import strongest, summary_lines, write_csv
 from undulatus.scenes.absorption import absorbers
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 

@@ -5,9 +5,9 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.figure import Figure
 
-from undulatus.products.measured import make_run, means
-from undulatus.products.paper_figures import draw_figures
-from undulatus.products.paper_lines import (
+from undulatus.products.claims.measured import make_run, means
+from undulatus.products.report.figures import draw_figures
+from undulatus.products.report.lines import (
     COLOURS,
     MARKS,
     PANELS,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from undulatus.products.measured import KEYS, NAMES, Run, means
-from undulatus.products.phrasing import count, digits, span
+from undulatus.products.claims.measured import KEYS, NAMES, Run, means
+from undulatus.products.claims.phrasing import count, digits, span
 from undulatus.scenes.illumination import REGIMES
 
 

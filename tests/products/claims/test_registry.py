@@ -2,9 +2,9 @@
 
 import pytest
 
-from undulatus.products.claims import CLAIMS, SYMBOLS, claims_lines, judge_claims
-from undulatus.products.measured import make_run
-from undulatus.products.verdicts import FAILS, HOLDS, UNTESTED, WORDS
+from undulatus.products.claims.measured import make_run
+from undulatus.products.claims.registry import CLAIMS, SYMBOLS, claims_lines, judge_claims
+from undulatus.products.claims.verdicts import FAILS, HOLDS, UNTESTED, WORDS
 
 
 def with_values(method, **values):

@@ -2,7 +2,7 @@
 
 Claims are judged for each solver on its own: ``batch`` is the paper's algorithm, ``stochastic``
 ours. They were not always tried at the same sizes, so their verdicts are not merged.
-What counts as a difference is said in :mod:`undulatus.products.contrasts`, what counts as
+What counts as a difference is said in :mod:`undulatus.products.claims.contrasts`, what counts as
 agreement in the docstring of each claim's function.
 """
 
@@ -12,13 +12,12 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from undulatus.products import cost_claims, landmark_claims, sounder_claims
-from undulatus.products.measured import SOLVERS, Run
-from undulatus.products.verdicts import FAILS, HOLDS, UNTESTED, WORDS, Claim, Verdict
+from undulatus.products.claims import costs, landmarks, sounder
+from undulatus.products.claims.measured import SOLVERS, Run
+from undulatus.products.claims.verdicts import FAILS, HOLDS, UNTESTED, WORDS, Claim, Verdict
 
 CLAIMS: dict[str, Claim] = {
-    claim.id: claim
-    for claim in (*landmark_claims.CLAIMS, *cost_claims.CLAIMS, *sounder_claims.CLAIMS)
+    claim.id: claim for claim in (*landmarks.CLAIMS, *costs.CLAIMS, *sounder.CLAIMS)
 }
 """Every claim, by its id."""
 SYMBOLS = {HOLDS: "✓", FAILS: "✗", UNTESTED: "?"}

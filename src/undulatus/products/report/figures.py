@@ -12,8 +12,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from undulatus.products.measured import EXACT, NAMES, Run, means
-from undulatus.products.paper_lines import (
+from undulatus.products.claims.measured import EXACT, NAMES, Run, means
+from undulatus.products.claims.phrasing import count, share, span
+from undulatus.products.report.lines import (
     ACCURACY,
     LEARNED,
     PANELS,
@@ -22,7 +23,6 @@ from undulatus.products.paper_lines import (
     draw_legend,
     draw_panel,
 )
-from undulatus.products.phrasing import count, share, span
 from undulatus.scenes.illumination import REGIMES
 
 DPI = 150

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from undulatus.products.measured import NAMES
+from undulatus.products.claims.measured import NAMES
 
 COLOURS = {"vff": "#0072b2", "rff": "#d55e00", "gpc": "#2b2b2b"}
 """Told apart by all who see colours differently (Okabe & Ito 2008), and in grey by the marks."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from undulatus.products.contrasts import Estimate, estimate, reckon
+from undulatus.products.claims.contrasts import Estimate, estimate, reckon
 
 
 def by_run(*values):

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from undulatus.products.claims import judge_claims
-from undulatus.products.measured import make_run
-from undulatus.products.report import command_of, render, write_report
-from undulatus.products.report_tables import lost_table, means_tables
+from undulatus.products.claims.measured import make_run
+from undulatus.products.claims.registry import judge_claims
+from undulatus.products.report.page import command_of, render, write_report
+from undulatus.products.report.tables import lost_table, means_tables
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 

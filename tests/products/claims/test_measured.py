@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from undulatus.errors import InputError
-from undulatus.products.measured import KEYS, make_run, means, read_run
+from undulatus.products.claims.measured import KEYS, make_run, means, read_run
 
 
 def write(out, facts, records, end=""):

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from undulatus.products.explain import KELVIN, Explanation
+from undulatus.products.explain.waves import KELVIN, Explanation
 from undulatus.scenes.absorption import BANDS, WINDOWS, absorbers
 from undulatus.scenes.stores import whole_or_not_at_all
 

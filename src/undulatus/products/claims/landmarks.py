@@ -1,7 +1,7 @@
 """What the paper says of clouds over landmarks, and how trials are held against it.
 
 A claim about every regime holds if it does in each that was tried; what is clear is said in
-:mod:`undulatus.products.contrasts`.
+:mod:`undulatus.products.claims.contrasts`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from undulatus.products.contrasts import (
+from undulatus.products.claims.contrasts import (
     PAIR,
     Estimate,
     differences,
@@ -19,9 +19,9 @@ from undulatus.products.contrasts import (
     ratios,
     values_of,
 )
-from undulatus.products.measured import NAMES
-from undulatus.products.phrasing import factor, points, repeats, share, span
-from undulatus.products.verdicts import Claim, Part, Verdict, all_of, untested
+from undulatus.products.claims.measured import NAMES
+from undulatus.products.claims.phrasing import factor, points, repeats, share, span
+from undulatus.products.claims.verdicts import Claim, Part, Verdict, all_of, untested
 from undulatus.scenes.illumination import REGIMES
 
 NEAR = 0.01

@@ -16,8 +16,8 @@ from undulatus import GPC, RFFGPC, VFFGPC
 from undulatus.errors import InputError
 from undulatus.estimators.reduction import SpectralPCA
 from undulatus.estimators.waves import waves_of
-from undulatus.products.explain import explain
-from undulatus.products.explain_table import strongest
+from undulatus.products.explain.table import strongest
+from undulatus.products.explain.waves import explain
 from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.scenes.absorption import BANDS, WINDOWS
 from undulatus.scenes.blackbody import blackbody_radiance, brightness_temperature, radiance_slope

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from undulatus.products.contrasts import Estimate, Reckoned, estimate, reckon, values_of
-from undulatus.products.measured import NAMES
-from undulatus.products.phrasing import count, digits, points, repeats, share, source
-from undulatus.products.verdicts import Claim, Part, Verdict, all_of, untested
+from undulatus.products.claims.contrasts import Estimate, Reckoned, estimate, reckon, values_of
+from undulatus.products.claims.measured import NAMES
+from undulatus.products.claims.phrasing import count, digits, points, repeats, share, source
+from undulatus.products.claims.verdicts import Claim, Part, Verdict, all_of, untested
 
 AHEAD = 0.03
 """Share of spectra by which VFF-GPC leads."""

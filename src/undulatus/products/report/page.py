@@ -15,16 +15,16 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from undulatus.products.claims import SYMBOLS, Finding, judge_claims, tally
-from undulatus.products.measured import Run, read_run
-from undulatus.products.paper_figures import HOW, Drawn, data_statement, draw_figures
-from undulatus.products.report_tables import (
+from undulatus.products.claims.measured import Run, read_run
+from undulatus.products.claims.registry import SYMBOLS, Finding, judge_claims, tally
+from undulatus.products.claims.verdicts import FAILS, HOLDS, UNTESTED
+from undulatus.products.report.figures import HOW, Drawn, data_statement, draw_figures
+from undulatus.products.report.tables import (
     facts_of,
     lost_table,
     means_tables,
     trials_counted,
 )
-from undulatus.products.verdicts import FAILS, HOLDS, UNTESTED
 
 TEMPLATE = "report.html.jinja"
 TITLES = {"landmarks": "Clouds over landmarks", "iavisa": "Clouds in spectra (IAVISA)"}
@@ -58,7 +58,7 @@ def render(run: Run, findings: list[Finding], drawn: list[Drawn], folder: str) -
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    text = files("undulatus.products").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    text = files("undulatus.products.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
     scale = run.facts.get("scale", "unknown")
     return environment.from_string(text).render(
         title=f"{TITLES[run.experiment]}, {scale} scale",

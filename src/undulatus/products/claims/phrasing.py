@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from undulatus.products.contrasts import Estimate, Reckoned
+from undulatus.products.claims.contrasts import Estimate, Reckoned
 
 
 def count(number: int) -> str:

@@ -1,0 +1,7 @@
+"""What a model looks at: its waves by channel or feature, as a table and as a picture."""
+
+from undulatus.products.explain.figure import draw_explanation
+from undulatus.products.explain.table import summary_lines, write_csv
+from undulatus.products.explain.waves import Explanation, explain
+
+__all__ = ["Explanation", "draw_explanation", "explain", "summary_lines", "write_csv"]
