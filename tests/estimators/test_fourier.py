@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import fourier, start, training
+from undulatus.estimators import fourier, fourier_prediction, start, training
 from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.start import LEARNING_SHARE
 from undulatus.gp import blocks, settling, stochastic, validation, variational
@@ -923,7 +923,7 @@ def test_predicting_leaves_the_model_as_it_was(name, moons):
 def test_a_model_fitted_again_forgets_its_variances(name, moons, monkeypatch):
     X, y = moons
     # A new posterior may lie where the last one did: one refit in 300, say.
-    monkeypatch.setattr(fourier, "id", lambda thing: 0, raising=False)
+    monkeypatch.setattr(fourier_prediction, "id", lambda thing: 0, raising=False)
     fitted = model(name).fit(X, y)
     fitted.predict_proba(X)
     other = (X[:, 0] > 0).astype(int)

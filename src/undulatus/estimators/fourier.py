@@ -6,16 +6,15 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
-from undulatus.estimators.classifier import BinaryGaussianProcess
+from undulatus.estimators.fourier_prediction import FourierPredictor
 from undulatus.estimators.progress import ProgressLine
-from undulatus.estimators.rows import column_namer, into_memory, is_chunked
+from undulatus.estimators.rows import into_memory, is_chunked
 from undulatus.estimators.start import begin, earlier_start
 from undulatus.estimators.training import Prepared, prepare
 from undulatus.gp.blocks import (
@@ -23,24 +22,9 @@ from undulatus.gp.blocks import (
     PixelSource,
     block_rows,
     count_threads,
-    require_phases,
     single_threaded_blas,
 )
-from undulatus.gp.fourier import (
-    amplitudes_and_delays,
-    fourier_features,
-    sum_of_waves,
-)
-from undulatus.gp.memory import recycling, scratch
-from undulatus.gp.posterior import (
-    Posterior,
-    StagedRoot,
-    latent_moments,
-    slabs,
-    stage_root,
-    tolerant_probability,
-    variance_root,
-)
+from undulatus.gp.memory import recycling
 from undulatus.gp.settling import Start
 from undulatus.gp.spectral import KERNELS
 from undulatus.gp.stochastic import STEPS_PER_ITERATION, Walk
@@ -53,15 +37,13 @@ DOUBLE_ROWS = 30_000
 BATCH_ROWS = 2_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
 
-_ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDictionary()
 
-
-class FourierGPC(BinaryGaussianProcess):
+class FourierGPC(FourierPredictor):
     """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
 
     _learns_frequencies: ClassVar[bool]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BinaryGaussianProcess._parameter_constraints,
+        **FourierPredictor._parameter_constraints,
         "n_frequencies": [Interval(Integral, 1, None, closed="left")],
         "kernel": [StrOptions(set(KERNELS))],
         "solver": [StrOptions({"auto", "batch", "stochastic"})],
@@ -258,64 +240,6 @@ class FourierGPC(BinaryGaussianProcess):
         }
         settings["class"] = type(self).__name__
         return Checkpoint(self.checkpoint, fingerprint(training, settings), state)
-
-    # Prediction
-
-    def _dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32 if self.fit_report_["precision"] == "single" else np.float64)
-
-    def _block_plan(self) -> tuple[np.dtype[Any], int, int]:
-        dtype = self._dtype()
-        rows = block_rows(2 * len(self.frequencies_), dtype.itemsize)
-        return dtype, rows, count_threads(self.n_jobs)
-
-    def _check_reach(self, x: Array, first_row: int) -> None:
-        require_phases(x, self.frequencies_, column_namer(self), first_row)
-
-    def _kept(self, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what takes an eigendecomposition, made once for a posterior and a tolerance."""
-        of_posterior = _ROOTS.setdefault(self.posterior_, {})
-        key = (name, self.variance_tolerance)
-        if key not in of_posterior:
-            with single_threaded_blas():
-                of_posterior[key] = make(
-                    self.posterior_, self.signal_variance_, self.variance_tolerance, *arguments
-                )
-        return of_posterior[key]
-
-    def _probabilities(self) -> Callable[[Array], tuple[Array, Array]]:
-        root: StagedRoot | None = None
-        if self.variance_tolerance > 0.0:
-            root = self._kept("staged", stage_root, self._dtype())
-        if root is None:
-            return super()._probabilities()
-        staged, mean = root, self.posterior_.mean.astype(self._dtype())
-
-        def probabilities(x: Array) -> tuple[Array, Array]:
-            second = tolerant_probability(
-                self._features(x), mean, self._prior_shift, staged, self.variance_tolerance
-            )
-            return 1.0 - second, second
-
-        return probabilities
-
-    def _features(self, x: Array) -> Array:
-        z = scratch("z", (len(x), 2 * len(self.frequencies_)), x.dtype)
-        return fourier_features(x, self.frequencies_, self.signal_variance_, out=z)
-
-    def _latent_mean(self) -> Callable[[Array], Array]:
-        amplitudes, delays = amplitudes_and_delays(self.posterior_.mean, self.signal_variance_)
-        return lambda x: sum_of_waves(x, self.frequencies_, amplitudes, delays)
-
-    def _latent_moments(self) -> Callable[[Array], tuple[Array, Array]]:
-        dtype = self._dtype()
-        mean = self.posterior_.mean.astype(dtype)
-        parts = slabs(self._kept("root", variance_root), dtype)
-
-        def moments(x: Array) -> tuple[Array, Array]:
-            return latent_moments(self._features(x), mean, parts)
-
-        return moments
 
 
 class VFFGPC(FourierGPC):
