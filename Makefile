@@ -56,6 +56,7 @@ bench: $(BENCH_VENV)/.ready ## ours and the peers on the same data; QUICK=1 for 
 	$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(QUICK),--quick) $(if $(RESUME),--resume)
 
 docs: $(VENV)/.docs ## the documentation, in docs/_build/html
+	rm -rf docs/api
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html
 
 clean:
