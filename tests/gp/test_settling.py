@@ -10,12 +10,14 @@ from undulatus.gp import settling
 from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.evidence import Statistics, accumulate, log_variance_gradient, tighten
 from undulatus.gp.settling import (
+    COARSENINGS,
     LENGTHSCALE_SHARES,
     SEARCH_PASSES,
     VARIANCE_LIMITS,
     Start,
     choose_start,
     settle,
+    settle_start,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -270,3 +272,39 @@ def test_the_start_is_sought_on_a_subset_of_many_pixels(monkeypatch):
     (chosen,) = seen
     assert len(np.unique(chosen)) == 40
     assert_array_equal(chosen, np.sort(chosen))
+
+
+def start_of(lengthscale, D=40, d=2):
+    return Start(np.random.default_rng(1).normal(size=(D, d)), lengthscale)
+
+
+def settled_from(lengthscale, held_back=True):
+    pixels = some_pixels(n=200)
+    block = pixels.pick(np.arange(150, 200)) if held_back else None
+    return settle_start(pixels.take(np.arange(150)), start_of(lengthscale), block, 100.0)
+
+
+def test_a_start_that_tells_held_back_pixels_apart_is_kept_as_it_is():
+    start, settled = settled_from(1.0)
+    assert start.lengthscale == 1.0
+    xi = np.ones(150)
+    pixels = some_pixels(n=200).take(np.arange(150))
+    same = settle(pixels, *start.at, xi, passes=SEARCH_PASSES, variance_limit=100.0)
+    assert_array_equal(settled.statistics.gram, same.statistics.gram)
+
+
+def test_a_start_that_tells_held_back_pixels_nothing_is_made_coarser():
+    # Waves of a thirtieth of the distance between pixels are noise to them, and of an eighth not.
+    start, _ = settled_from(0.05)
+    assert start.lengthscale in (0.1, 0.2)
+    assert_array_equal(start.unit_frequencies, start_of(0.05).unit_frequencies)
+
+
+def test_a_start_is_made_coarser_so_often_and_no_more():
+    start, _ = settled_from(1e-4)
+    assert start.lengthscale == 1e-4 * 2.0**COARSENINGS
+
+
+def test_random_frequencies_are_not_made_coarser():
+    start, _ = settled_from(1e-4, held_back=False)
+    assert start.lengthscale == 1e-4

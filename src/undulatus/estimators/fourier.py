@@ -217,7 +217,9 @@ class FourierGPC(FourierPredictor):
             "jitter": fit.posterior.jitter,
             "stopped": fit.outcome,
             "rows": pixels.n_rows,
-            "starting_lengthscale": start.lengthscale,
+            "starting_lengthscale": start.lengthscale
+            if not self._learns_frequencies
+            else fit.lengthscale,
             "held_back_nll": list(fit.held_back_losses),
         }
         self._warn_about(fit.outcome)

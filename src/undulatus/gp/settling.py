@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import entr
 
 from undulatus.gp.ascent import has_stalled
-from undulatus.gp.blocks import PixelSource
+from undulatus.gp.blocks import Block, Pixels, PixelSource
 from undulatus.gp.evidence import Statistics, accumulate, best_variance_ratio, tighten
 from undulatus.gp.posterior import Posterior
+from undulatus.gp.validation import held_back_loss
 
 Array = npt.NDArray[Any]
 
@@ -21,6 +23,8 @@ LENGTHSCALE_SHARES = (2.0, 1.0, 0.5, 0.25, 0.125)
 SEARCH_ROWS = 8192
 SEARCH_PASSES = 5
 SETTLE_PASSES = 20
+COARSENINGS = 2
+"""How often a starting lengthscale may be doubled: back to that of random frequencies."""
 VARIANCE_LIMITS = (1e-4, 1e6)
 
 
@@ -107,6 +111,41 @@ def _settle_once(
     posterior = statistics.posterior()
     bounds = (*settled.bounds, statistics.bound(posterior))
     return Settled(variance * ratio, statistics, posterior, bounds)
+
+
+def settle_start(
+    pixels: Pixels, start: Start, held_back: Block | None, variance_limit: float
+) -> tuple[Start, Settled]:
+    """Return where learning begins, and the optimum there on a few pixels.
+
+    Frequencies so high that nothing carries over to the held-back pixels would only learn the
+    noise, as they do among many features. While those pixels are likelier under the mere shares
+    of their classes, the lengthscale is doubled, twice at most.
+    """
+    hopeless = np.inf if held_back is None else _share_loss(held_back)
+    for left in reversed(range(COARSENINGS + 1)):
+        frequencies, variance = start.at
+        settled = settle(
+            pixels,
+            frequencies,
+            min(variance, variance_limit),
+            np.ones(pixels.n_rows, dtype=pixels.dtype),
+            passes=SEARCH_PASSES,
+            variance_limit=variance_limit,
+        )
+        if held_back is None or not left:
+            break
+        moments = settled.statistics.moments()
+        if held_back_loss(held_back, frequencies, settled.signal_variance, moments) < hopeless:
+            break
+        start = replace(start, lengthscale=2.0 * start.lengthscale)
+    return start, settled
+
+
+def _share_loss(block: Block) -> float:
+    """Return the mean negative log likelihood of rows under the shares of their classes."""
+    share = float(np.average(block.v > 0, weights=block.weight))
+    return float(entr(share) + entr(1.0 - share))
 
 
 def choose_start(

@@ -37,7 +37,7 @@ from undulatus.gp.evidence import (
 )
 from undulatus.gp.fourier import frequency_gradient
 from undulatus.gp.posterior import Moments
-from undulatus.gp.settling import SEARCH_PASSES, SEARCH_ROWS, Start, settle
+from undulatus.gp.settling import SEARCH_ROWS, Settled, Start, settle_start
 from undulatus.gp.validation import held_back_loss, hold_back
 
 Array = npt.NDArray[Any]
@@ -195,11 +195,16 @@ def walk(
     """
     seed = seed if resume is None else resume.seed
     learning, held_back = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
+    looked_at = pixels.pick(held_back)
+    subset = pixels.take(learning[:: -(-len(learning) // SEARCH_ROWS)])
+    start, settled = settle_start(
+        subset, start, looked_at if learn_frequencies else None, LEARNING_VARIANCE_LIMIT
+    )
     with ThreadPoolExecutor(pixels.threads) as pool:
         course = Course(
             pixels=pixels,
             learning=learning,
-            held_back=pixels.pick(held_back),
+            held_back=looked_at,
             scale=n_total / min(batch_size, len(learning)),
             unit=float(np.sqrt(np.mean(start.at[0] ** 2))),
             learn_frequencies=learn_frequencies,
@@ -210,7 +215,8 @@ def walk(
             seed=seed,
             pool=pool,
         )
-        state = _begin(course, start, n_total) if resume is None else resume
+        scale = n_total / subset.n_rows
+        state = _begin(course, start, settled, scale) if resume is None else resume
         try:
             while state.outcome == "max_iter" and state.n_iter < max_iter:
                 state = _iterate(course, state)
@@ -222,21 +228,9 @@ def walk(
     return state
 
 
-def _begin(course: Course, start: Start, n_total: int) -> Walk:
+def _begin(course: Course, start: Start, settled: Settled, scale: float) -> Walk:
     """Return the start of a walk: the posterior of a subset, as if it were all the data."""
-    chosen = course.learning[:: -(-len(course.learning) // SEARCH_ROWS)]
-    subset = course.pixels.take(chosen)
-    xi = np.ones(subset.n_rows, dtype=subset.dtype)
-    frequencies, variance = start.at
-    settled = settle(
-        subset,
-        frequencies,
-        min(variance, LEARNING_VARIANCE_LIMIT),
-        xi,
-        passes=SEARCH_PASSES,
-        variance_limit=LEARNING_VARIANCE_LIMIT,
-    )
-    scale = n_total / subset.n_rows
+    frequencies, _ = start.at
     gram, projected = settled.statistics.gram * scale, settled.statistics.projected * scale
     return Walk(
         step=0,
