@@ -828,16 +828,6 @@ def test_frequencies_are_learned_from_a_share_of_the_best_random_lengthscale(man
     assert learned == LEARNING_SHARE * random
 
 
-def test_many_features_of_few_rows_are_told_apart_better_than_by_the_commoner_class():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(6000, 80))
-    y = X[:, :3].sum(axis=1) + 0.5 * rng.normal(size=6000) > -1.0
-    fitted = walker("VFFGPC", n_frequencies=25, max_iter=40).fit(X[:3000], y[:3000])
-    common = y[3000:].mean()
-    # Three standard errors of a share of 3,000.
-    assert fitted.score(X[3000:], y[3000:]) > common + 3 * np.sqrt(common * (1 - common) / 3000)
-
-
 def test_random_frequencies_keep_their_directions_on_minibatches(many):
     unit = np.random.default_rng(5).normal(size=(8, 3))
     fitted = walker("RFFGPC", frequencies=unit).fit(*many)
