@@ -195,7 +195,7 @@ class Rows:
 
     def __getitem__(self, rows: slice) -> Array:
         wanted = self._chosen[rows]
-        # Channels first to last: a slice is cheaper for dask to take from than a list of rows.
+        # From the first row to the last: dask takes a slice for less than a list of rows.
         first, last = int(wanted[0]), int(wanted[-1]) + 1
         part = self._array[first:last]
         block = part.compute() if isinstance(part, da.Array) else part
