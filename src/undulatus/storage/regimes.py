@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.regimes import Regime, RegimeClassifier
@@ -48,14 +47,10 @@ def _build(tensors: Tensors, header: Header) -> Any:
             if pipelines.features_in(member) != len(regime.features or ()):
                 raise Misfit("names other features than its classifier has.")
         estimators[regime.name] = member
-    # The edges found in fit are as good a recipe for another fit as the ones asked for.
-    recipe = {name: clone(member) for name, member in estimators.items()}
-    model = RegimeClassifier(recipe, regimes, str(header["by"]), float(header["blend"]))
+    model = RegimeClassifier.from_fitted(
+        estimators, regimes, str(header["by"]), float(header["blend"])
+    )
     model.classes_ = decode(header["classes"])
-    model.regimes_ = regimes
-    model.estimators_ = estimators
-    model.feature_names_in_ = model._columns()
-    model.n_features_in_ = len(model.feature_names_in_)
     return model
 
 

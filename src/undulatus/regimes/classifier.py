@@ -1,16 +1,9 @@
-"""One classifier for each regime of a condition, such as how high the sun stands.
-
-What the condition means is not known here: a named column assigns each row to a regime, and each
-regime has its own features and its own fitted classifier.
-"""
+"""The classifier that is one classifier a regime."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -20,41 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
 from undulatus.estimators import VFFGPC
+from undulatus.regimes.edges import DAYLIGHT, Regime, resolve
 
 Array = npt.NDArray[Any]
 
-MEDIAN = "median"
-"""An edge found in ``fit``: the median of the rows in the two regimes that meet there."""
 LEAST_ROWS = 10
 """Rows of either class that a regime needs."""
-
-
-@dataclass(frozen=True)
-class Regime:
-    """Rows whose condition lies in [low, high), and the features that make sense there.
-
-    ``features`` are names of columns; None is every column but the condition. An edge may be
-    ``"median"``: it is then found in ``fit``.
-    """
-
-    name: str
-    low: float | str
-    high: float | str
-    features: tuple[str, ...] | None = None
-
-    @property
-    def edges(self) -> tuple[float, float]:
-        """Both edges as numbers."""
-        return float(self.low), float(self.high)
-
-
-DAYLIGHT = (
-    Regime("high", 0.0, MEDIAN),
-    Regime("mid", MEDIAN, 80.0),
-    Regime("low", 80.0, 90.0),
-    Regime("night", 90.0, math.inf, ("BT7", "BT9", "BT10", "BT9_mean3", "BT9_mean5", "BT9_std3")),
-)
-"""The paper's four regimes of illumination, by solar zenith angle in degrees."""
 
 
 class RegimeClassifier(ClassifierMixin, BaseEstimator):
@@ -128,7 +92,8 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         y = np.asarray(y)
         if y.shape != condition.shape:
             raise InputError(f"y has shape {y.shape}, where {condition.shape} is due.")
-        self.regimes_ = self._resolve(condition, _names(X))
+        self.regimes_ = resolve(tuple(self.regimes), condition, _names(X), self.by)
+        self._require_blend(self.regimes_)
         self.classes_ = np.unique(y)
         assigned = self.assign(condition)
         self._require_rows(assigned, y)
@@ -144,9 +109,28 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             except ValueError as error:
                 raise InputError(f"Regime {regime.name!r}: {error}") from error
             self.estimators_[regime.name] = fitted
-        self.feature_names_in_ = self._columns()
-        self.n_features_in_ = len(self.feature_names_in_)
-        return self
+        return self._named()
+
+    @classmethod
+    def from_fitted(
+        cls,
+        estimators: Mapping[str, Any],
+        regimes: Iterable[Regime],
+        by: str = "solar_zenith_angle",
+        blend: float = 0.0,
+    ) -> Self:
+        """Return the classifier that fitted ones make, each for the regime of its name.
+
+        All know the same classes. ``regimes`` have numbers for edges, and named features in the
+        order of the columns that their classifiers were fitted on.
+        """
+        # The edges found in a fit are as good a recipe for another as the ones asked for.
+        recipe = {name: clone(member) for name, member in estimators.items()}
+        model = cls(recipe, tuple(regimes), by, blend)
+        model.regimes_ = model.regimes
+        model.estimators_ = {regime.name: estimators[regime.name] for regime in model.regimes_}
+        model.classes_ = next(iter(model.estimators_.values())).classes_
+        return model._named()
 
     def assign(self, condition: npt.ArrayLike) -> Array:
         """Return the number of the regime each value of the condition lies in, or -1."""
@@ -263,34 +247,6 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             )
         return condition
 
-    def _resolve(self, condition: Array, names: tuple[str, ...]) -> tuple[Regime, ...]:
-        regimes = tuple(self.regimes)
-        _require_order(regimes)
-        others = tuple(name for name in names if name != self.by)
-        medians = [
-            _median_between(condition, below, above) if below.high == MEDIAN else below.high
-            for below, above in pairwise(regimes)
-        ]
-        edges = [regimes[0].low, *medians, regimes[-1].high]
-        resolved = tuple(
-            replace(
-                regime,
-                low=float(edges[index]),
-                high=float(edges[index + 1]),
-                features=others if regime.features is None else tuple(regime.features),
-            )
-            for index, regime in enumerate(regimes)
-        )
-        for regime in resolved:
-            absent = [name for name in regime.features or () if name not in names]
-            if absent:
-                raise InputError(
-                    f"Regime {regime.name!r} needs columns that X does not have: "
-                    f"{', '.join(absent)}.\n  found: {', '.join(names)}"
-                )
-        self._require_blend(resolved)
-        return resolved
-
     def _require_blend(self, regimes: tuple[Regime, ...]) -> None:
         narrowest = min(high - low for low, high in (regime.edges for regime in regimes))
         if not 0.0 <= self.blend <= narrowest / 2.0:
@@ -345,9 +301,12 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "classes_")
         return len(self.classes_)
 
-    def _columns(self) -> Array:
+    def _named(self) -> Self:
+        """Return itself, with the columns that are needed known."""
         needed = dict.fromkeys(name for regime in self.regimes_ for name in self._features(regime))
-        return np.array([*needed, self.by], dtype=object)
+        self.feature_names_in_ = np.array([*needed, self.by], dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
+        return self
 
 
 def _names(X: Any) -> tuple[str, ...]:
@@ -366,32 +325,3 @@ def _names(X: Any) -> tuple[str, ...]:
 
 def _matrix(X: Any, names: Iterable[str], rows: Array) -> Array:
     return np.column_stack([np.asarray(X[name])[rows] for name in names])
-
-
-def _require_order(regimes: tuple[Regime, ...]) -> None:
-    names = [regime.name for regime in regimes]
-    if not regimes or len(set(names)) < len(names):
-        raise InputError(f"regimes must have distinct names, got {names}.")
-    for below, above in pairwise(regimes):
-        if below.high != above.low:
-            raise InputError(
-                f"regimes must be contiguous from the lowest up, but {below.name!r} ends at "
-                f"{below.high!r} and {above.name!r} begins at {above.low!r}."
-            )
-    known = [edge for regime in regimes for edge in (regime.low, regime.high) if edge != MEDIAN]
-    if MEDIAN in (regimes[0].low, regimes[-1].high) or any(
-        not later >= earlier for earlier, later in pairwise(map(float, known))
-    ):
-        raise InputError(f"regimes must have rising edges with numbers at the ends, got {known}.")
-
-
-def _median_between(condition: Array, below: Regime, above: Regime) -> float:
-    if MEDIAN in (below.low, above.high):
-        raise InputError(f"Two edges in a row are {MEDIAN!r}: around {below.name!r}.")
-    inside = condition[(condition >= float(below.low)) & (condition < float(above.high))]
-    if not inside.size:
-        raise InputError(
-            f"Regimes {below.name!r} and {above.name!r} meet at the median of their rows, but "
-            f"there are none from {below.low} to {above.high}. Use data that cover them."
-        )
-    return float(np.median(inside))
