@@ -3,15 +3,13 @@
 from contextlib import contextmanager
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
-import xarray as xr
 
 from undulatus import load_model
 from undulatus.products import month
 from undulatus.products.demo import Demo
 from undulatus.products.demo_page import write_page
-from undulatus.products.month import disputed, run_month
+from undulatus.products.month import run_month
 from undulatus.products.scores import Scores
 from undulatus.scenes.stores import open_map, open_scene
 
@@ -66,20 +64,6 @@ def test_a_second_month_replaces_the_first(made, monkeypatch, tmp_path):
     assert not (tmp_path / "month" / "old").exists()
 
 
-def test_disputed_times_are_of_different_days_by_daylight(made):
-    with (
-        open_scene(made[0].written["images"]) as scene,
-        open_map(made[0].written["maps"]) as maps,
-    ):
-        times = disputed(scene, maps, 3)
-        assert len(np.unique(times.astype("datetime64[D]"))) == 3
-        chosen = scene.sel(time=times)
-        assert (chosen["solar_zenith_angle"] < 90).all()
-        shares = (maps["cloud_mask"] != scene["cloud_mask_l2"]).mean(["y", "x"])
-        lit = scene["VIS006"].notnull().all(["y", "x"])
-        assert shares.sel(time=times).max() == shares.where(lit).max()
-
-
 class Links(HTMLParser):
     def __init__(self):
         super().__init__()
@@ -109,10 +93,3 @@ def test_the_page_leads_to_what_was_made_and_says_what_is_synthetic(made):
     assert "synthetic" in text
     assert "90.0%" in text
     assert "http" not in text
-
-
-def test_a_map_without_daylight_is_disputed_nowhere_else(made):
-    with open_scene(made[0].written["images"]) as scene:
-        dark = scene.isel(time=slice(0, 8)).load()
-    maps = xr.Dataset({"cloud_mask": 1 - dark["cloud_mask_l2"]})
-    assert len(disputed(dark, maps, 4)) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +14,8 @@ import click
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 ANY = click.Path(exists=True, path_type=Path)
 NEW = click.Path(path_type=Path)
-
-
+LINES_APART = 60.0
+"""Seconds between lines of progress where there is no terminal."""
 _TITLES = {"nll": "NLL", "ece": "ECE", "auc": "AUC"}
 
 
@@ -51,7 +53,10 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def trial_progress() -> Iterator[Callable[[Any], None]]:
-    """Show how many trials are done, the last of them, and the time left, on standard error."""
+    """Show how many trials are done, the last of them, and the time left, on standard error.
+
+    A bar in a terminal; elsewhere, as in the log of a batch job, a line now and then.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -66,19 +71,26 @@ def trial_progress() -> Iterator[Callable[[Any], None]]:
     with bar:
         task = bar.add_task("trials", total=None, visible=False, left="", last="")
 
+        told = -math.inf
+
         def show(standing: Any) -> None:
+            nonlocal told
             record = standing.record or {"id": "starting"}
             last = str(record["id"])
             if "accuracy" in record:
                 last += f": accuracy {record['accuracy']:.4f}"
             elif "reason" in record:
                 bar.console.print(f"{last}: {record['status']}: {record['reason']}", markup=False)
+            left = _duration(standing.seconds_left)
+            if not console.is_terminal and time.monotonic() - told >= LINES_APART:
+                told = time.monotonic()
+                say(f"trials: {standing.done} of {standing.total}, about {left} left")
             bar.update(
                 task,
                 completed=standing.done,
                 total=standing.total,
                 visible=True,
-                left=_duration(standing.seconds_left),
+                left=left,
                 last=last,
             )
 

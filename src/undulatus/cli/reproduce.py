@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -13,20 +12,8 @@ import click
 
 from undulatus.cli.console import ANY, say, trial_progress
 
-UNITS = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
 INTERRUPTED = 130
 """Exit status of what Ctrl-C ended, by custom of shells."""
-
-
-def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Return the bytes that a text such as 500M or 8GB stands for."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value, re.IGNORECASE)
-    size = float(found[1]) * UNITS[found[2].upper()] if found else 0.0
-    if not size:
-        raise click.BadParameter(f"{value!r} is no size: write 500M, or 8GB.", ctx, param)
-    return size
 
 
 @click.group()
@@ -44,7 +31,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Folder of the run; one that was interrupted goes on.",
         ),
         click.option(
-            "--memory-budget", "memory", callback=read_size, metavar="SIZE",
+            "--memory-budget", "memory", metavar="SIZE",
             help="Memory trials may hold, such as 8GB.  [default: 4/5 of what is free]",
         ),
         click.option(
@@ -89,10 +76,12 @@ def iavisa(**options: Any) -> None:
     _run("iavisa", **options)
 
 
-def _run(experiment: str, output: Path, **options: Any) -> None:
+def _run(experiment: str, output: Path, memory: str | None, **options: Any) -> None:
+    from undulatus.products.memory import parse_size
     from undulatus.products.report import write_report
     from undulatus.products.reproduction.runs import TRIALS, reproduce
 
+    options["memory"] = None if memory is None else parse_size(memory)
     try:
         with trial_progress() as progress:
             counts = reproduce(experiment, output, say=say, progress=progress, **options)

@@ -103,7 +103,7 @@ def fit_scene(
     table, y, day = _training_table(scene, labels, angle, drawn, progress)
     # Learning has gone far enough when it no longer carries over to other days.
     apart = {} if method == "gpc" else {"groups": day}
-    model = RegimeClassifier(classifiers, regimes=_regimes(split.median)).fit(table, y, **apart)
+    model = RegimeClassifier(classifiers, regimes=daylight(split.median)).fit(table, y, **apart)
     for member in model.estimators_.values():
         forget_checkpoint(member)
     model.provenance_ = {
@@ -143,8 +143,8 @@ def _affordable(scene: xr.Dataset, pixels: int, ram: int | None) -> int:
     return min(pixels, room)
 
 
-def _regimes(median: float) -> tuple[Regime, ...]:
-    """Return the four regimes with the median of the training pixels as an edge."""
+def daylight(median: float) -> tuple[Regime, ...]:
+    """Return the four regimes with the median of the training pixels, degrees, as an edge."""
     high, mid, low, night = DAYLIGHT
     return (
         Regime(high.name, high.low, median, high.features),

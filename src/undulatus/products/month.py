@@ -8,11 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import xarray as xr
-
 from undulatus.products.acquisitions import draw_acquisitions
 from undulatus.products.browse import build_site
+from undulatus.products.disagreement import disagreement, most_disputed
 from undulatus.products.landmarks import RegimeScores, fit_scene, score_scene
 from undulatus.products.maps import map_scene
 from undulatus.scenes import synthetic_landmark
@@ -71,22 +69,11 @@ def run_month(
     with bar("mapping") as track:
         write_dataset(map_scene(model, scene), written["maps"], track)
     maps = open_map(written["maps"])
-    draw_acquisitions(
-        written["picture"], scene, maps, disputed(scene, maps), title="Where the two masks differ"
-    )
+    lit = scene["VIS006"].notnull().all(["y", "x"])
+    times = most_disputed(disagreement(scene, maps).where(lit), PICTURED)
+    draw_acquisitions(written["picture"], scene, maps, times, title="Where the two masks differ")
     with bar("making pages") as track:
         page = build_site(
             maps, scene, folder / "site", title="A month of the synthetic landmark", progress=track
         )
     return Month(scores, written, page)
-
-
-def disputed(scene: xr.Dataset, maps: xr.Dataset, count: int = PICTURED) -> np.ndarray:
-    """Return the times by day at which model and Level-2 mask differ most, one a day, sorted."""
-    differ = (maps["cloud_mask"] != scene["cloud_mask_l2"]) & (scene["cloud_mask_l2"] <= 1)
-    share = differ.mean(["y", "x"]).where(scene["VIS006"].notnull().all(["y", "x"]), -1.0)
-    table = share.compute()
-    order = table["time"].values[np.argsort(-table.values, kind="stable")]
-    days = order.astype("datetime64[D]")
-    _, first = np.unique(days, return_index=True)
-    return np.sort(order[np.sort(first)[:count]])

@@ -231,6 +231,24 @@ def test_a_lead_over_a_gpc_of_fewer_rows_proves_nothing_but_its_lack_does(made_u
     assert word_of(made_up, "vff-over-gpc", lambda r: few(worse(r))) == FAILS
 
 
+def test_spectra_s_methods_are_held_against_gpc_on_as_many_rows_where_both_were_tried(made_up):
+    facts, records = made_up("iavisa", lambda r: r if r["D"] or r["n"] <= 5_000 else None)
+    fewer = [
+        r | {"id": f"{r['id']} of 5,000", "n": 5_000, "accuracy": r["accuracy"] - 0.001}
+        for r in records
+        if r["D"]
+    ]
+    run = make_run(facts, [*records, *fewer])
+    vff, rff = judge_claims(run, [CLAIMS["vff-over-gpc"], CLAIMS["rff-below-gpc"]])
+    # Means over runs 0, 1, 2: 0.849 + 0.0005 and 0.81 - 20 / 5,000 + 0.001.
+    assert vff.verdicts["batch"].word == HOLDS
+    assert vff.verdicts["batch"].numbers == (
+        "VFF-GPC 84.9 % (D = 5, n = 5,000), GPC 80.7 % (n = 5,000): +4.25 ± 0.03 points",
+    )
+    assert rff.verdicts["batch"].word == HOLDS
+    assert "(D = 150, n = 5,000)" in rff.verdicts["batch"].numbers[0]
+
+
 def test_few_waves_do_not_show_that_rff_stays_below_gpc(made_up):
     def few(record):
         return record if (record["D"] or 1) <= 50 else None

@@ -50,7 +50,7 @@ def test_spectra_have_the_four_panels_and_the_one_of_over_fitting(made_up, tmp_p
 def test_maps_are_shown_where_there_are_some(made_up, tmp_path):
     run = make_run(*made_up("iavisa", lambda r: r | {"train_accuracy": None} if r["n"] else r))
     (tmp_path / "maps.png").write_bytes(b"a picture")
-    drawn = draw_figures(run, tmp_path / "figures")
+    drawn = draw_figures(run, tmp_path)
     assert [figure.name for figure in drawn] == ["iavisa-batch", "maps"]
     assert drawn[-1].png == tmp_path / "maps.png"
     assert "no satellite took these" in drawn[-1].caption

@@ -27,8 +27,8 @@ from undulatus.scenes.illumination import REGIMES
 
 DPI = 150
 HOW = {"batch": "the paper's algorithm (batch)", "stochastic": "our algorithm (stochastic)"}
-MAPS = "maps.png"
-"""Classification maps, drawn elsewhere from a model."""
+MAPS = "maps"
+"""Classification maps, drawn elsewhere from a model, as PNG and PDF."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Drawn:
     name: str
     title: str
     png: Path
-    pdf: Path | None
+    pdf: Path
     caption: str
     alt: str
 
@@ -54,8 +54,8 @@ def draw_figures(run: Run, folder: Path) -> list[Drawn]:
     drawn = [_draw_comparison(run, table, look, solver, folder) for solver in solvers]
     if run.experiment == "iavisa" and table["train_accuracy"].notna().any():
         drawn.append(_draw_overfitting(run, table, look, solvers, folder))
-    maps = folder.parent / MAPS
-    if maps.is_file():
+    maps = folder / MAPS
+    if maps.with_suffix(".png").is_file():
         drawn.append(_maps(run, maps))
     return drawn
 
@@ -218,6 +218,11 @@ def _best_of(inside: pd.DataFrame) -> Iterable[Any]:
 
 def _maps(run: Run, path: Path) -> Drawn:
     title = "Classification maps"
-    caption = f"Acquisitions with their images, masks and probabilities. {data_statement(run)}"
+    caption = (
+        f"Acquisitions of days that were not learned from, two under each sun: one in which the "
+        f"model's mask and the Level-2 mask differ as much as they mostly do, and the one in "
+        f"which they differ most. The model is, under each sun, the RFF-GPC or VFF-GPC that was "
+        f"right most often. {data_statement(run)}"
+    )
     alt = "Rows of acquisitions: images, Level-2 mask, the model's mask, probability, uncertainty."
-    return Drawn("maps", title, path, None, caption, alt)
+    return Drawn(MAPS, title, path.with_suffix(".png"), path.with_suffix(".pdf"), caption, alt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from undulatus.products.reproduction.scales import Scale
 from undulatus.regimes import DAYLIGHT, Regime
 from undulatus.scenes import synthetic_landmark
 from undulatus.scenes.features import landmark_features
-from undulatus.scenes.pixels import COAST_WIDTH, gather_pixels
+from undulatus.scenes.pixels import COAST_WIDTH, gather_pixels, on_days
 from undulatus.scenes.scene import check_scene
 from undulatus.scenes.stores import open_scene
 from undulatus.scenes.synthetic_landmark import DAYS, TIMES_A_DAY
@@ -36,6 +37,8 @@ Array = npt.NDArray[Any]
 
 HOLDOUT = 0.25
 """Share of whole days that are tested on."""
+HELD_OUT = "held_out_days.json"
+"""Which days these are."""
 SPARE = 1.05
 """Pixels are drawn so many times over: some lack a feature."""
 BLOCK = 5 * TIMES_A_DAY
@@ -43,18 +46,30 @@ BLOCK = 5 * TIMES_A_DAY
 
 
 def open_landmark(path: Path | None, scale: Scale, seed: int) -> xr.Dataset:
-    """Return the scene at a path, or as many days of the twin as a scale asks for.
+    """Return the scene at a path, or as many days of the twin as a scale asks for."""
+    return open_scene(path) if path is not None else _made(_twin(scale, seed))
 
-    Days of the twin are spread over its year, so that few of them hold every season.
-    """
-    if path is not None:
-        return open_scene(path)
+
+def open_held_out(path: Path | None, scale: Scale, seed: int, folder: Path) -> xr.Dataset:
+    """Return the days of the same scene that the data prepared in a folder are tested on."""
+    scene = check_scene(open_scene(path) if path is not None else _twin(scale, seed))
+    days = json.loads((folder / HELD_OUT).read_text())
+    held_out = scene.isel(time=np.flatnonzero(on_days(scene["time"].values, days)))
+    return held_out if path is not None else _made(held_out)
+
+
+def _twin(scale: Scale, seed: int) -> xr.Dataset:
+    """Return days of the twin, spread over its year, so that few of them hold every season."""
     year = synthetic_landmark(seed=seed, chunk_days=1)
     days = np.linspace(0, DAYS, scale.amount, endpoint=False).astype(int)
     times = (days[:, None] * TIMES_A_DAY + np.arange(TIMES_A_DAY)).ravel()
+    return year.isel(time=times)
+
+
+def _made(twin: xr.Dataset) -> xr.Dataset:
     # BLAS would add its threads to those that make a day each.
     with threadpool_limits(1):
-        return year.isel(time=times).compute().chunk({"time": BLOCK})
+        return twin.compute().chunk({"time": BLOCK})
 
 
 def prepare_landmarks(
@@ -84,6 +99,7 @@ def prepare_landmarks(
         )
         for regime in regimes
     }
+    (folder / HELD_OUT).write_text(json.dumps(split.days))
     return {
         "parts": parts,
         "source": str(scene.attrs.get("source", "")),

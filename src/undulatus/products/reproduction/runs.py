@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_info
 from undulatus.errors import InputError
 from undulatus.products.reproduction.iavisa import open_sounder, prepare_iavisa
 from undulatus.products.reproduction.landmarks import open_landmark, prepare_landmarks
+from undulatus.products.reproduction.maps import draw_maps
 from undulatus.products.reproduction.pool import Standing, run_trials
 from undulatus.products.reproduction.problems import MANIFEST, read_manifest
 from undulatus.products.reproduction.scales import IAVISA, LANDMARKS, Scale
@@ -43,6 +44,8 @@ class Experiment:
     """Claims that cannot but hold of the twin."""
     difficulty: str
     """How hard the twin was made, in words."""
+    draw: Callable[..., None] | None = None
+    """What is drawn when all trials are done, but for what the report draws from records."""
 
 
 EXPERIMENTS = {
@@ -53,6 +56,7 @@ EXPERIMENTS = {
         ("coast",),
         "the twin's Level-2-like mask was made to err along the coast, and under each sun as "
         "real masks do; how hard its pixels are follows from its physics",
+        draw_maps,
     ),
     "iavisa": Experiment(
         IAVISA,
@@ -111,6 +115,9 @@ def reproduce(
                 trials, out / DATA, store, workers=workers or _cores(), budgets=budgets,
                 progress=progress,
             )  # fmt: skip
+            made = EXPERIMENTS[experiment]
+            if made.draw is not None:
+                made.draw(out, out / DATA, data, asked, trials, store.records.values(), say)
         finally:
             facts["seconds"] = (facts["seconds"] or 0.0) + time.monotonic() - began
             _write_facts(out, facts)

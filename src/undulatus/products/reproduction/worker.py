@@ -46,21 +46,9 @@ def attempt(trial: Trial, data: Path) -> dict[str, Any]:
 
 def run_trial(trial: Trial, problem: Problem) -> dict[str, Any]:
     """Fit, time and score one classifier."""
-    rows = problem.training[: trial.n]
-    X, y = np.asarray(problem.features[rows]), np.asarray(problem.labels[rows])
     X_test, y_test = problem.features[problem.test], problem.labels[problem.test]
-    classifier = _classifier(trial, problem)
-    extra: dict[str, Any] = {}
-    if problem.groups is not None and trial.method != "gpc":
-        extra["groups"] = problem.groups[rows]
-    before = _start_peak()
-    fit = Clock()
-    with warnings.catch_warnings():
-        # How it ended is in the record.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        classifier.fit(X, y, **extra)
-    fit_times = fit.read()
-    peak = _peak(before)
+    fit = fit_trial(trial, problem)
+    classifier = fit.classifier
     predict = Clock()
     probability = classifier.predict_proba(X_test)[:, 1]
     predict_times = predict.read()
@@ -68,17 +56,49 @@ def run_trial(trial: Trial, problem: Problem) -> dict[str, Any]:
     return {
         "status": DONE,
         **{name: _plain(scores[name]) for name in ("accuracy", "nll", "ece", "auc")},
-        "train_accuracy": _train_accuracy(classifier, X, y, problem.cloud_share),
+        "train_accuracy": _train_accuracy(classifier, *_rows(trial, problem), problem.cloud_share),
         **_against_truth(problem, probability > 0.5, y_test == 1),
-        "fit_seconds": fit_times[0],
-        "fit_cpu_seconds": fit_times[1],
+        "fit_seconds": fit.seconds,
+        "fit_cpu_seconds": fit.cpu_seconds,
         "predict_seconds": predict_times[0],
         "predict_cpu_seconds": predict_times[1],
         "test_rows": len(y_test),
         "n_iter": int(classifier.n_iter_),
         "stopped": str(classifier.fit_report_["stopped"]),
-        "peak_mb": peak,
+        "peak_mb": fit.peak_mb,
     }
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted classifier, and what fitting it took; the peak is above what was held before."""
+
+    classifier: Any
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float | None
+
+
+def fit_trial(trial: Trial, problem: Problem) -> Fit:
+    """Fit the classifier of a trial."""
+    X, y = _rows(trial, problem)
+    classifier = _classifier(trial, problem)
+    extra: dict[str, Any] = {}
+    if problem.groups is not None and trial.method != "gpc":
+        extra["groups"] = problem.groups[problem.training[: trial.n]]
+    before = _start_peak()
+    clock = Clock()
+    with warnings.catch_warnings():
+        # How it ended is in the record.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        classifier.fit(X, y, **extra)
+    return Fit(classifier, *clock.read(), _peak(before))
+
+
+def _rows(trial: Trial, problem: Problem) -> tuple[Array, Array]:
+    """Return what a trial learns from."""
+    rows = problem.training[: trial.n]
+    return np.asarray(problem.features[rows]), np.asarray(problem.labels[rows])
 
 
 def _classifier(trial: Trial, problem: Problem) -> Any:
