@@ -1,5 +1,6 @@
 """``undulatus reproduce``: what it says, where, and its exit statuses."""
 
+import json
 import sys
 from types import ModuleType
 
@@ -29,6 +30,7 @@ def asked(monkeypatch):
         record = {"id": "high-gpc-exact-n9-run0", "status": "over time budget", "reason": "slow"}
         progress(runs.Standing(0, 3, 7200.0))
         progress(runs.Standing(3, 3, 0.0, record))
+        (out / "run.json").write_text(json.dumps({"experiment": experiment}))
         return seen["counts"]
 
     report = ModuleType("undulatus.products.report")
@@ -44,7 +46,13 @@ def test_it_prints_what_it_wrote_on_stdout_and_progress_on_stderr(
 ):
     result = runner.invoke(main, ["reproduce", experiment, "-o", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines() == [
+    lines = result.stdout.splitlines()
+    # A claim of each experiment, and what became of all: nothing, of no trials.
+    claim = {"landmarks": "VFF-GPC is more accurate than RFF-GPC.",
+             "iavisa": "VFF-GPC is at its best with about five waves."}  # fmt: skip
+    assert claim[experiment] in lines
+    assert "holds 0, does not hold 0, not tested" in lines[-3]
+    assert lines[-2:] == [
         f"trials: {tmp_path / 'trials.jsonl'} (3 done)",
         f"report: {tmp_path / 'report' / 'index.html'}",
     ]

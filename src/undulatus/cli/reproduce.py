@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ import click
 
 from undulatus.cli.console import ANY, say, trial_progress
 
+WIDEST = 99
+"""Characters in a line of the claims."""
 INTERRUPTED = 130
 """Exit status of what Ctrl-C ended, by custom of shells."""
 
@@ -77,6 +80,7 @@ def iavisa(**options: Any) -> None:
 
 
 def _run(experiment: str, output: Path, memory: str | None, **options: Any) -> None:
+    from undulatus.products.claims import claims_lines, judge_claims, read_run
     from undulatus.products.memory import parse_size
     from undulatus.products.report import write_report
     from undulatus.products.reproduction.runs import TRIALS, reproduce
@@ -89,6 +93,9 @@ def _run(experiment: str, output: Path, memory: str | None, **options: Any) -> N
         again = shlex.join(["undulatus", *sys.argv[1:]])
         say(f"\nInterrupted; what is done is kept in {output}. To go on:\n  {again}")
         raise SystemExit(INTERRUPTED) from None
+    width = min(shutil.get_terminal_size((WIDEST, 0)).columns, WIDEST)
+    for line in claims_lines(judge_claims(read_run(output)), width):
+        click.echo(line)
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     click.echo(f"trials: {(output / TRIALS).resolve()} ({told})")
     click.echo(f"report: {write_report(output).resolve()}")

@@ -23,6 +23,7 @@ import xarray as xr
 from undulatus.errors import SceneError
 from undulatus.scenes import masks
 from undulatus.scenes.illumination import solar_zenith_angle, sun_normalised
+from undulatus.scenes.mask_files import open_mask, place
 from undulatus.scenes.satpy_files import (
     by_acquisition,
     calibration_of,
@@ -302,21 +303,21 @@ def _mask(mask: Any, encoding: str | None, opened: xr.Dataset) -> xr.DataArray:
     given = [mask] if isinstance(mask, xr.DataArray) else [_open_mask(p) for p in paths_of(mask)]
     decoded = [masks.decode(each, encoding) for each in given]
     if len(decoded) == 1:
-        return masks.place(decoded[0], opened)
+        return place(decoded[0], opened)
     if not all("time" in each.coords and each.sizes == decoded[0].sizes for each in decoded):
         raise SceneError(
             "Several masks must be of one size, and each say of when it is: put them together "
             'with xarray (xr.concat(..., dim="time")), and pass that.'
         )
     together = xr.concat(decoded, "time", coords="minimal", compat="override", join="override")
-    return masks.place(together, opened)
+    return place(together, opened)
 
 
 def _open_mask(path: Path) -> xr.DataArray:
     if not path.exists():
         raise SceneError(f"{path} does not exist. Check its name and folder.")
     if path.is_dir() or path.suffix in (".nc", ".nc4", ".h5", ".zarr"):
-        return masks.open_mask(path)
+        return open_mask(path)
     with reading(f"{path} cannot be read by satpy's seviri_l2_grib"):
         scene = import_satpy().Scene(filenames=[str(path)], reader="seviri_l2_grib")
         scene.load(["cloud_mask"], upper_right_corner="NE")
