@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.gp import stochastic
+from undulatus.gp import settling, stochastic
 from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.evidence import Statistics
 from undulatus.gp.fourier import fourier_features
@@ -17,14 +17,12 @@ from undulatus.gp.settling import Start
 from undulatus.gp.stochastic import (
     FREQUENCY_STEP,
     LEARNING_VARIANCE_LIMIT,
-    PATIENCE,
     SCALE_STEP,
-    SMOOTHING,
     STEPS_PER_ITERATION,
-    WORSE,
     walk,
 )
 from undulatus.gp.validation import held_back_loss
+from undulatus.gp.walk import PATIENCE, SMOOTHING, WORSE
 
 both_methods = pytest.mark.parametrize("learn_frequencies", [False, True], ids=["RFF", "VFF"])
 
@@ -331,6 +329,13 @@ def has_worsened(losses):
     return len(since) >= PATIENCE and np.median(since[-PATIENCE:]) > bar
 
 
+@pytest.fixture
+def never_again(monkeypatch):
+    """A walk that worsens ends: there is no coarser start."""
+    monkeypatch.setattr(stochastic, "COARSENINGS", 0)
+
+
+@pytest.mark.usefixtures("never_again")
 def test_early_stopping_ends_a_walk_as_soon_as_its_losses_have_worsened():
     stopped, whole = (walk_on_coins(early_stopping=early) for early in (True, False))
     assert stopped.outcome == "converged"
@@ -340,6 +345,7 @@ def test_early_stopping_ends_a_walk_as_soon_as_its_losses_have_worsened():
     assert ends.index(True) + 1 == stopped.n_iter
 
 
+@pytest.mark.usefixtures("never_again")
 @pytest.mark.parametrize("seed", range(10))
 def test_a_walk_ends_by_the_median_of_its_last_losses_however_wild_they_are(seed, monkeypatch):
     # Losses that grow slowly, one in five of them ten times too large.
@@ -367,6 +373,106 @@ def test_a_walk_that_ended_early_goes_on_to_the_same_end_and_no_further():
     for state in kept[::3]:
         assert_same_walk(walk_on_coins(early_stopping=True, resume=state), whole)
     assert walk_on_coins(early_stopping=True, resume=whole) is whole
+
+
+# Again, from a coarser start
+
+
+def scripted(monkeypatch, *attempts):
+    """A walk of 60 iterations at most whose losses are these, attempt by attempt."""
+    words = iter(np.concatenate(attempts))
+    monkeypatch.setattr(stochastic, "held_back_loss", lambda *place: next(words))
+    monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
+    monkeypatch.setattr(settling, "COARSENINGS", 0)  # Before the first attempt.
+    seen = []
+    start = some_start()
+    end = take_a_walk(some_pixels(50), start, early_stopping=True, max_iter=60, tol=-1.0,
+                      report=seen.append)  # fmt: skip
+    assert end is seen[-1]
+    return seen, start.lengthscale
+
+
+def falls_and_rises(least, n=12):
+    """Losses that a walk has worsened after, at the last."""
+    losses = np.full(n, 1.5 * least)
+    losses[: n - PATIENCE] = np.linspace(1.2 * least, least, n - PATIENCE)
+    assert [has_worsened(losses[:k]) for k in (n - 1, n)] == [False, True]
+    return losses
+
+
+def test_a_walk_that_worsens_begins_again_at_twice_the_lengthscale_while_that_helps(monkeypatch):
+    attempts = [falls_and_rises(least) for least in (0.5, 0.4, 0.3)]
+    seen, lengthscale = scripted(monkeypatch, *attempts)
+    assert [state.n_iter for state in seen] == list(range(1, 37))
+    assert_array_equal(seen[-1].losses, np.concatenate(attempts))
+    began = [state.began for state in seen]
+    assert began == [0] * 11 + [12] * 12 + [24] * 13
+    assert [state.lengthscale / lengthscale for state in seen] == [2.0 ** (b / 12) for b in began]
+    # Twice at most: back to the lengthscale of random frequencies.
+    assert seen[-1].outcome == "converged"
+    # Each begins as if it were the first, but for the memory of the best place.
+    assert (seen[11].step, seen[11].anneal_from) == (0, -1)
+    assert not seen[11].momentum.any()
+    assert seen[12].step == 1
+    assert_allclose(seen[12].unit, seen[0].unit / 2.0, rtol=1e-12)
+    assert seen[-1].best_iter == 24 + 12 - PATIENCE
+    assert_array_equal(seen[-1].best_frequencies, seen[24 + 11 - PATIENCE].frequencies)
+    assert seen[-1].at_its_best().lengthscale == 4.0 * lengthscale
+
+
+def test_a_walk_ends_where_a_coarser_start_did_not_help_and_remembers_the_finer(monkeypatch):
+    seen, lengthscale = scripted(monkeypatch, falls_and_rises(0.5), falls_and_rises(0.6))
+    assert seen[-1].n_iter == 24
+    assert seen[-1].outcome == "converged"
+    assert seen[-1].best_iter == 12 - PATIENCE
+    best = seen[-1].at_its_best()
+    assert best.lengthscale == lengthscale
+    assert_array_equal(best.frequencies, seen[11 - PATIENCE].frequencies)
+
+
+def test_a_walk_does_not_begin_again_when_over_half_its_iterations_are_spent(monkeypatch):
+    late = np.concatenate([np.linspace(1.0, 0.7, 19), falls_and_rises(0.5)])
+    seen, _ = scripted(monkeypatch, late)
+    assert seen[-1].n_iter == 31
+    assert seen[-1].began == 0
+
+
+def test_a_walk_that_begins_again_has_annealed_when_its_iterations_are_spent(monkeypatch):
+    falling = np.linspace(0.4, 0.3, 48)
+    seen, _ = scripted(monkeypatch, falls_and_rises(0.5), falling)
+    assert seen[-1].n_iter == 60
+    assert seen[-1].outcome == "converged"
+    # 48 are left: three fifths of them, then the steps shrink.
+    assert seen[-1].anneal_from == 29
+
+
+def test_a_coarser_start_is_better_on_fresh_rows_than_learning_noise():
+    # A signal in one of twenty features, from so fine a start that the noise is learned first.
+    def rows(seed, n):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(n, 20))
+        plain = Standardisation(np.zeros(20), np.ones(20))
+        cloudy = np.sin(x[:, 0]) + 0.3 * rng.normal(size=n) > 0
+        return Pixels(x, cloudy, None, plain, np.dtype(float), 256)
+
+    start = Start(np.random.default_rng(0).normal(size=(10, 20)), 1.5, 1.0)
+    fresh = rows(1, 4000)
+    block = fresh.pick(np.arange(fresh.n_rows))
+
+    def loss_of(end):
+        return held_back_loss(
+            block, end.frequencies, end.signal_variance, end.statistics.moments()
+        )
+
+    ends = []
+    for coarsenings in (0, 2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stochastic, "COARSENINGS", coarsenings)
+            patch.setattr(settling, "COARSENINGS", 0)
+            end = take_a_walk(rows(0, 600), start, early_stopping=True, max_iter=120)
+            ends.append(end.at_its_best())
+    assert ends[1].lengthscale > ends[0].lengthscale
+    assert loss_of(ends[1]) < loss_of(ends[0])
 
 
 def test_learning_noise_for_less_long_is_better_on_fresh_rows():

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from undulatus.estimators.training import Prepared
-from undulatus.gp.stochastic import Walk
 from undulatus.gp.variational import BatchState
+from undulatus.gp.walk import Walk
 from undulatus.tensorfile import read_tensors, write_tensors
 
 State = TypeVar("State", BatchState, Walk)

@@ -27,8 +27,9 @@ from undulatus.gp.blocks import (
 from undulatus.gp.memory import recycling
 from undulatus.gp.settling import Start
 from undulatus.gp.spectral import KERNELS
-from undulatus.gp.stochastic import STEPS_PER_ITERATION, Walk
+from undulatus.gp.stochastic import STEPS_PER_ITERATION
 from undulatus.gp.variational import BatchState, Fit, fit_batch, fit_stochastic
+from undulatus.gp.walk import Walk
 
 Array = npt.NDArray[Any]
 

@@ -9,8 +9,9 @@ as if the whole data looked like recent minibatches of :math:`B` rows:
 which is a natural-gradient step in the evidence bound. The gradient in the frequencies
 comes from the same product :math:`Z (A^{-1} + m m^\top)` that gives :math:`\xi`, and feeds
 Adam; the signal variance follows its fixed point. When the likelihood of held-back rows
-stalls, or the steps run out, the step size is annealed to zero; when it gets worse, the walk
-ends. The best place on the way is remembered.
+stalls, or the steps run out, the step size is annealed to zero. When it gets worse, the
+frequencies had started so fine that they learned the noise: the walk begins again at twice the
+lengthscale, or ends if that did not help. The best place on the way is remembered.
 
 A minibatch is a function of the seed and the step alone, so a walk that is
 interrupted goes on as if it had not been.
@@ -37,8 +38,9 @@ from undulatus.gp.evidence import (
 )
 from undulatus.gp.fourier import frequency_gradient
 from undulatus.gp.posterior import Moments
-from undulatus.gp.settling import SEARCH_ROWS, Settled, Start, settle_start
+from undulatus.gp.settling import COARSENINGS, SEARCH_ROWS, Settled, Start, settle_start
 from undulatus.gp.validation import held_back_loss, hold_back
+from undulatus.gp.walk import BEST, WINDOW, WINDOW_OF_ONE_SCALE, Walk
 
 Array = npt.NDArray[Any]
 
@@ -61,75 +63,9 @@ VARIANCE_DAMPING = 0.1
 LEARNING_VARIANCE_LIMIT = 100.0
 """Highest signal variance while frequencies move: a prior deviation of 10 in the logit. Beyond
 it, waves cancel each other and a small step of the frequencies throws the posterior off."""
-WINDOW, WINDOW_OF_ONE_SCALE = 16, 2
-"""Outer iterations averaged to see whether the held-back likelihood still grows, for learned
-frequencies and for a lengthscale alone."""
 ANNEAL_SHARE = 0.4
 """Share of all steps over which the step size falls to zero."""
 DECAY_MEAN, DECAY_SQUARE = 0.9, 0.99
-SMOOTHING = 3
-"""Losses averaged to say which place was the best."""
-PATIENCE, WORSE = 8, 1.1
-"""The walk ends when the median of so many losses after the best is so many times that."""
-
-
-@dataclass(frozen=True)
-class Walk:
-    """A stochastic ascent under way: all that is needed to go on from here.
-
-    ``lengthscale`` is that of fixed frequencies, or the one at the start of learned ones;
-    ``momentum`` and ``energy`` are Adam's, of the frequencies (D, d) and of the logarithms of
-    the features' scales (d,); ``losses`` the mean negative log likelihood of held-back
-    rows after each outer iteration; ``anneal_from`` the step from which the step
-    size falls, or -1. What begins with ``best`` is from where the smoothed loss was least.
-    """
-
-    step: int
-    frequencies: Array
-    lengthscale: float
-    signal_variance: float
-    gram: Array
-    projected: Array
-    momentum: Array
-    energy: Array
-    scale_momentum: Array
-    scale_energy: Array
-    losses: Array
-    best_frequencies: Array
-    best_signal_variance: float
-    best_gram: Array
-    best_projected: Array
-    seed: int
-    """Of the rows held back and of the order of minibatches."""
-    best_loss: float = np.inf
-    best_iter: int = 0
-    anneal_from: int = -1
-    outcome: str = "max_iter"
-
-    @property
-    def statistics(self) -> Statistics:
-        """The running statistics of the weights."""
-        return Statistics(self.gram, self.projected, 0.0)
-
-    @property
-    def n_iter(self) -> int:
-        """Outer iterations done."""
-        return len(self.losses)
-
-    @property
-    def told(self) -> str:
-        """How far it has come, in words."""
-        return f"held-back NLL {self.losses[-1]:.4f}"
-
-    def at_its_best(self) -> Walk:
-        """Return the walk as it stood where the smoothed loss was least."""
-        return replace(
-            self,
-            frequencies=self.best_frequencies,
-            signal_variance=self.best_signal_variance,
-            gram=self.best_gram,
-            projected=self.best_projected,
-        )
 
 
 @dataclass
@@ -139,8 +75,13 @@ class Course:
     pixels: Pixels
     learning: Array
     held_back: Block
-    scale: float
-    unit: float
+    few: Pixels
+    """Some of those to learn from, to begin with."""
+    n_total: int
+    """Rows that the posterior is to stand for."""
+    start: Start
+    coarsest: float
+    """Longest lengthscale that may be started from."""
     learn_frequencies: bool
     batch_size: int
     max_steps: int
@@ -159,6 +100,11 @@ class Course:
             self._epoch = epoch
             self._order = np.random.default_rng([self.seed, epoch]).permutation(n)
         return self.learning[self._order[place * size : (place + 1) * size]]
+
+    @property
+    def scale(self) -> float:
+        """How many rows one of a minibatch stands for."""
+        return self.n_total / min(self.batch_size, len(self.learning))
 
     def step_share(self, step: int, anneal_from: int) -> float:
         """Return the share of the full step size at ``step``."""
@@ -190,23 +136,20 @@ def walk(
     """Learn frequencies (or the lengthscale alone) and γ on minibatches of ``pixels``.
 
     ``n_total`` is the number of rows the posterior is to stand for. An interrupt
-    ends the walk at the last finished iteration. With ``early_stopping`` the walk ends when
-    the likelihood of held-back rows gets worse.
+    ends the walk at the last finished iteration. With ``early_stopping`` the walk begins again
+    from a coarser start, or ends, when the likelihood of held-back rows gets worse.
     """
     seed = seed if resume is None else resume.seed
     learning, held_back = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
-    looked_at = pixels.pick(held_back)
-    subset = pixels.take(learning[:: -(-len(learning) // SEARCH_ROWS)])
-    start, settled = settle_start(
-        subset, start, looked_at if learn_frequencies else None, LEARNING_VARIANCE_LIMIT
-    )
     with ThreadPoolExecutor(pixels.threads) as pool:
         course = Course(
             pixels=pixels,
             learning=learning,
-            held_back=looked_at,
-            scale=n_total / min(batch_size, len(learning)),
-            unit=float(np.sqrt(np.mean(start.at[0] ** 2))),
+            held_back=pixels.pick(held_back),
+            few=pixels.take(learning[:: -(-len(learning) // SEARCH_ROWS)]),
+            n_total=n_total,
+            start=start,
+            coarsest=2.0**COARSENINGS * start.lengthscale,
             learn_frequencies=learn_frequencies,
             batch_size=batch_size,
             max_steps=max_iter * STEPS_PER_ITERATION,
@@ -215,11 +158,12 @@ def walk(
             seed=seed,
             pool=pool,
         )
-        scale = n_total / subset.n_rows
-        state = _begin(course, start, settled, scale) if resume is None else resume
+        state = _begin(course) if resume is None else resume
         try:
             while state.outcome == "max_iter" and state.n_iter < max_iter:
                 state = _iterate(course, state)
+                if state.outcome == "converged" and _may_begin_again(course, state):
+                    state = _begin_again(course, state)
                 report(state)
         except KeyboardInterrupt:
             if not state.n_iter:
@@ -228,9 +172,41 @@ def walk(
     return state
 
 
-def _begin(course: Course, start: Start, settled: Settled, scale: float) -> Walk:
-    """Return the start of a walk: the posterior of a subset, as if it were all the data."""
+def _begin(course: Course) -> Walk:
+    """Return the start of a walk, where something carries over to held-back rows."""
+    looked_at = course.held_back if course.learn_frequencies else None
+    return _start(
+        course, *settle_start(course.few, course.start, looked_at, LEARNING_VARIANCE_LIMIT)
+    )
+
+
+def _may_begin_again(course: Course, state: Walk) -> bool:
+    """Say if a coarser start is worth a try: the last one was, and half the time is left."""
+    return (
+        course.early_stopping
+        and state.worsens
+        and state.helped
+        and 2.0 * state.lengthscale <= course.coarsest
+        and 2 * state.n_iter * STEPS_PER_ITERATION <= course.max_steps
+    )
+
+
+def _begin_again(course: Course, state: Walk) -> Walk:
+    """Return the start of a walk at twice the lengthscale, the best place so far remembered."""
+    coarser = replace(course.start, lengthscale=2.0 * state.lengthscale)
+    fresh = _start(course, *settle_start(course.few, coarser, None, LEARNING_VARIANCE_LIMIT))
+    return replace(
+        fresh,
+        losses=state.losses,
+        began=state.n_iter,
+        **{name: getattr(state, name) for name in BEST},
+    )
+
+
+def _start(course: Course, start: Start, settled: Settled) -> Walk:
+    """Return a walk that begins with the posterior of a few rows, as if they were all."""
     frequencies, _ = start.at
+    scale = course.n_total / course.few.n_rows
     gram, projected = settled.statistics.gram * scale, settled.statistics.projected * scale
     return Walk(
         step=0,
@@ -248,7 +224,9 @@ def _begin(course: Course, start: Start, settled: Settled, scale: float) -> Walk
         best_signal_variance=settled.signal_variance,
         best_gram=gram,
         best_projected=projected,
+        best_lengthscale=start.lengthscale,
         seed=course.seed,
+        unit=float(np.sqrt(np.mean(frequencies**2))),
     )
 
 
@@ -261,14 +239,17 @@ def _iterate(course: Course, state: Walk) -> Walk:
             state = _follow_variance(state, moments)
             moments = state.statistics.moments()
             second_moment = moments.second_moment(course.pixels.dtype)
-    state = _judge(course, state)
-    losses, anneal_from, outcome = state.losses, state.anneal_from, state.outcome
-    if course.early_stopping and _worsens(state):
+    loss = held_back_loss(
+        course.held_back, state.frequencies, state.signal_variance, state.statistics.moments()
+    )
+    state = state.after(loss)
+    anneal_from, outcome = state.anneal_from, state.outcome
+    if course.early_stopping and state.worsens:
         outcome = "converged"
     elif anneal_from < 0:
-        last_call = state.step >= (1.0 - ANNEAL_SHARE) * course.max_steps
+        steps = course.max_steps - state.began * STEPS_PER_ITERATION
         window = WINDOW if course.learn_frequencies else WINDOW_OF_ONE_SCALE
-        if last_call or _stalls(losses, window, course.tol):
+        if state.step >= (1.0 - ANNEAL_SHARE) * steps or state.stalls(window, course.tol):
             anneal_from = state.step
     elif state.step >= anneal_from + course.anneal_steps(anneal_from):
         outcome = "converged"
@@ -323,7 +304,7 @@ def _move(course: Course, state: Walk, slope: Array) -> Walk:
     momentum, energy = state.momentum, state.energy
     if course.learn_frequencies:
         momentum, energy, direction = _adam(momentum, energy, slope, state.step)
-        frequencies = frequencies + FREQUENCY_STEP * course.unit * share * direction
+        frequencies = frequencies + FREQUENCY_STEP * state.unit * share * direction
     else:
         lengthscale /= float(growth[0])
     return replace(
@@ -356,39 +337,3 @@ def _follow_variance(state: Walk, moments: Moments) -> Walk:
         gram=moved.gram,
         projected=moved.projected,
     )
-
-
-def _judge(course: Course, state: Walk) -> Walk:
-    """Look at the held-back rows, and remember this place if it is the best so far."""
-    loss = held_back_loss(
-        course.held_back, state.frequencies, state.signal_variance, state.statistics.moments()
-    )
-    losses = np.append(state.losses, loss)
-    smoothed = float(losses[-SMOOTHING:].mean())
-    if smoothed >= state.best_loss:
-        return replace(state, losses=losses)
-    return replace(
-        state,
-        losses=losses,
-        best_frequencies=state.frequencies,
-        best_signal_variance=state.signal_variance,
-        best_gram=state.gram,
-        best_projected=state.projected,
-        best_loss=smoothed,
-        best_iter=len(losses),
-    )
-
-
-def _worsens(state: Walk) -> bool:
-    since = state.losses[state.best_iter :]
-    if len(since) < PATIENCE:
-        return False
-    # The median: full steps throw up a bad loss now and then.
-    return bool(np.median(since[-PATIENCE:]) > WORSE * state.best_loss)
-
-
-def _stalls(losses: Array, window: int, tol: float) -> bool:
-    if len(losses) < 2 * window:
-        return False
-    before, now = losses[-2 * window : -window].mean(), losses[-window:].mean()
-    return bool(before - now < tol * window * now)

@@ -20,8 +20,9 @@ from undulatus.gp.evidence import (
 )
 from undulatus.gp.posterior import Moments, Posterior
 from undulatus.gp.settling import SEARCH_PASSES, SETTLE_PASSES, VARIANCE_LIMITS, Start, settle
-from undulatus.gp.stochastic import SAMPLE_BYTES, SAMPLE_ROWS, Walk, walk
+from undulatus.gp.stochastic import SAMPLE_BYTES, SAMPLE_ROWS, walk
 from undulatus.gp.validation import held_back_loss, hold_back
+from undulatus.gp.walk import Walk
 
 Array = npt.NDArray[Any]
 

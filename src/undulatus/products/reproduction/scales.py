@@ -144,10 +144,10 @@ IAVISA = {
         grids=(
             Grid(FOURIER, "stochastic", (None,), (1, 2, 3, 5, 7, 10, 15, 25, 50, 100, 150), 5),
             Grid(FOURIER, "stochastic", (5_000,), (1, 2, 3, 5, 7, 10, 25, 50, 100, 150), 3),
-            Grid(FOURIER, "batch", (None,), (1, 2, 3, 5, 7, 10, 15, 25, 50, 100), 5),
+            Grid(FOURIER, "batch", (None,), (1, 2, 3, 5, 7, 10, 15, 25, 50, 100), 3),
             Grid(FOURIER, "batch", (5_000,), (1, 2, 3, 5, 7, 10, 25, 50, 100), 3),
             Grid(("gpc",), "exact", (1_000,), (), 5),
-            Grid(("gpc",), "exact", (5_000,), (), 3),
+            Grid(("gpc",), "exact", (5_000,), (), 2),
         ),
     ),
     "paper": Scale(
