@@ -190,14 +190,15 @@ def test_blas_is_given_back_after_an_error():
 
 @pytest.mark.usefixtures("two_blas_threads")
 def test_blas_stays_held_until_the_last_of_interleaved_threads_lets_go():
-    first_in, second_in, first_out = (threading.Event() for _ in range(3))
-    seen = []
+    first_in, second_in, first_out, end = (threading.Event() for _ in range(4))
+    seen, before = [], blas_threads()
 
     def first():
         with single_threaded_blas():
             first_in.set()
             second_in.wait(10)
         first_out.set()
+        end.wait(10)
 
     def second():
         first_in.wait(10)
@@ -209,9 +210,12 @@ def test_blas_stays_held_until_the_last_of_interleaved_threads_lets_go():
     workers = [threading.Thread(target=target) for target in (first, second)]
     for worker in workers:
         worker.start()
-    for worker in workers:
-        worker.join(20)
+    workers[1].join(20)
     assert seen == [{1}]
+    # The thread that came first lives on, as those of a pool do.
+    assert blas_threads() == before
+    end.set()
+    workers[0].join(20)
 
 
 @pytest.fixture

@@ -36,8 +36,10 @@ BLOCK_BYTES = 4 * 2**20
 class _SingleThreadedBlas:
     """Hold BLAS to one thread for as long as anyone asks, and give it back after the last.
 
-    Fits may run in several threads at once. Where threadpoolctl lets only the thread that
-    set a limit lift it, and that thread is not the last to leave, the limit stays.
+    Fits may run in several threads at once. Some libraries have one number for the process,
+    which threadpoolctl lets no other thread change while the one that set it lives: it is set
+    and given back in threads that end at once. Others have one for each thread: everyone who
+    asks sets their own.
     """
 
     def __init__(self) -> None:
@@ -50,16 +52,25 @@ class _SingleThreadedBlas:
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if self._holders == 0:
-                self._limiter = self._controller.limit(limits=1, user_api="blas")
-                self._limiter.__enter__()
+                self._limiter = _in_passing(self._limit)
             self._holders += 1
         try:
-            yield
+            with self._limit():
+                yield
         finally:
             with self._lock:
                 self._holders -= 1
                 if self._holders == 0:
-                    self._limiter.__exit__(None, None, None)
+                    _in_passing(self._limiter.restore_original_limits)
+
+    def _limit(self) -> Any:
+        return self._controller.limit(limits=1, user_api="blas")
+
+
+def _in_passing(act: Callable[[], Result]) -> Result:
+    """Return what a function returns in a thread that ends with it."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(act).result()
 
 
 single_threaded_blas = _SingleThreadedBlas()
