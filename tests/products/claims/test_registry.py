@@ -249,6 +249,25 @@ def test_spectra_s_methods_are_held_against_gpc_on_as_many_rows_where_both_were_
     assert "(D = 150, n = 5,000)" in rff.verdicts["batch"].numbers[0]
 
 
+def test_sizes_that_both_were_tried_at_but_are_too_few_do_not_count(made_up):
+    facts, records = made_up("iavisa", lambda r: r if r["D"] or r["n"] <= 1_000 else None)
+    fewer = [r | {"id": f"{r['id']} of 1,000", "n": 1_000} for r in records if r["D"]]
+    run = make_run(facts, [*records, *fewer])
+    (finding,) = judge_claims(run, [CLAIMS["vff-over-gpc"]])
+    assert finding.verdicts["batch"].word == UNTESTED
+    assert "n = 19,939" in finding.verdicts["batch"].numbers[0]
+
+
+@pytest.mark.parametrize("claim", ["vff-over-gpc", "best-near-five"])
+@pytest.mark.parametrize("n", [4_000, 5_000])
+def test_few_spectra_say_nothing_of_what_was_found_on_many(made_up, claim, n):
+    def change(record):
+        kept = record if record["D"] or record["n"] > 10_000 else None
+        return kept and kept | {"n": n}
+
+    assert word_of(made_up, claim, change) == (HOLDS if n == 5_000 else UNTESTED)
+
+
 def test_few_waves_do_not_show_that_rff_stays_below_gpc(made_up):
     def few(record):
         return record if (record["D"] or 1) <= 50 else None

@@ -24,6 +24,8 @@ LEARNED = 0.99
 """Share of training spectra that is about all."""
 LARGE = 100
 """D from which over-fitting is to be seen, and RFF-GPC at its best."""
+ENOUGH = 5_000
+"""Rows from which what the paper found on 20,000 can be looked for: fewer bear fewer waves."""
 WHOLE = 20_000
 """The paper's rows in a fold's training part."""
 ENOUGH_EXACT = 10_000
@@ -37,7 +39,7 @@ def vff_over_gpc(trials: pd.DataFrame) -> Verdict:
     """Hold if the best VFF-GPC is clearly ahead of GPC on as many rows, by over 3 points.
 
     Where no number of rows was tried with both, and GPC had fewer, a lead proves nothing, but its
-    lack does.
+    lack does. On fewer than 5,000 rows nothing is said.
     """
     vff, gpc = _side_by_side(trials, "vff")
     if vff is None or gpc is None:
@@ -46,6 +48,8 @@ def vff_over_gpc(trials: pd.DataFrame) -> Verdict:
     if gain is None:
         return untested("VFF-GPC and GPC were not tried on the same folds.")
     part = Part(gain.above() and gain.mean > AHEAD, f"{_against(vff, gpc)}: {points(gain)} points")
+    if vff.n < ENOUGH:
+        return untested(_too_few(vff.n), [part], _folds(gain))
     if part.good and gpc.n < vff.n:
         why = f"GPC had {count(gpc.n)} rows, fewer than the {count(vff.n)} of VFF-GPC."
         return untested(why, [part], _folds(gain))
@@ -53,7 +57,10 @@ def vff_over_gpc(trials: pd.DataFrame) -> Verdict:
 
 
 def best_near_five(trials: pd.DataFrame) -> Verdict:
-    """Hold if the D of the highest mean accuracy of VFF-GPC is within a factor of two of five."""
+    """Hold if the D of the highest mean accuracy of VFF-GPC is within a factor of two of five.
+
+    On fewer than 5,000 rows nothing is said.
+    """
     by_waves = _by_waves(trials, "vff", "accuracy")
     waves = list(by_waves.columns)
     low, high = NEAR_FIVE
@@ -68,7 +75,9 @@ def best_near_five(trials: pd.DataFrame) -> Verdict:
         text += f"; {share(by_waves[nearest].mean())} at D = {nearest}"
     ends = f"{share(by_waves[waves[0]].mean())} at D = {waves[0]} and "
     ends += f"{share(by_waves[waves[-1]].mean())} at D = {waves[-1]}"
-    return all_of([Part(best in near, f"{text}; {ends}")], _folds(len(by_waves)))
+    part, folds = Part(best in near, f"{text}; {ends}"), _folds(len(by_waves))
+    n = int(trials.loc[trials["method"] == "vff", "n"].max())
+    return untested(_too_few(n), [part], folds) if n < ENOUGH else all_of([part], folds)
 
 
 def over_fits(trials: pd.DataFrame) -> Verdict:
@@ -196,11 +205,10 @@ def _exact(trials: pd.DataFrame, n: int | None = None) -> _Best | None:
 
 
 def _side_by_side(trials: pd.DataFrame, method: str) -> tuple[_Best | None, _Best | None]:
-    """Return the best of a method and of GPC, at the most rows tried with both if there are."""
-    sizes = (
-        set(values_of(trials, name, "accuracy").index.unique("n")) for name in (method, "gpc")
-    )
-    n = max(set.intersection(*sizes), default=None)
+    """Return the best of a method and of GPC, at the most rows tried with both if they suffice."""
+    values = (values_of(trials, name, "accuracy") for name in (method, "gpc"))
+    both = set.intersection(*(set(known.index.unique("n")) for known in values))
+    n = max((n for n in both if n >= ENOUGH), default=None)
     return _best(trials, method, n), _exact(trials, n)
 
 
@@ -208,6 +216,10 @@ def _against(ours: _Best, theirs: _Best) -> str:
     """Return both in words, with their accuracies on the folds that both were tried on."""
     folds = ours.accuracy.index.intersection(theirs.accuracy.index)
     return f"{ours.told(folds)}, {theirs.told(folds)}"
+
+
+def _too_few(n: int) -> str:
+    return f"VFF-GPC had {count(n)} rows, fewer than {count(ENOUGH)}."
 
 
 def _folds(known: Estimate | int) -> str:

@@ -131,9 +131,8 @@ IAVISA = {
         grids=(
             Grid(FOURIER, "stochastic", (None,), (1, 2, 3, 5, 7, 10, 25, 50, 100), 3),
             Grid(FOURIER, "batch", (None,), (1, 2, 3, 5, 7, 10, 25, 50), 2),
-            Grid(FOURIER, "stochastic", (1_000,), (1, 2, 3, 5, 10, 50, 100), 3),
-            Grid(FOURIER, "batch", (1_000,), (1, 2, 3, 5, 10, 50, 100), 2),
             Grid(("gpc",), "exact", (500, 1_000), (), 3),
+            Grid(("gpc",), "exact", (2_000,), (), 1),
         ),
     ),
     "medium": Scale(
