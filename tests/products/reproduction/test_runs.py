@@ -9,6 +9,7 @@ from undulatus.products.reproduction import runs
 from undulatus.products.reproduction.runs import Experiment, reproduce
 from undulatus.products.reproduction.scales import Grid, Scale
 from undulatus.products.reproduction.store import read_records
+from undulatus.scenes import synthetic_landmark, synthetic_sounder
 
 SCALE = Scale(
     amount=1, runs=2, test_rows=None, seconds=60.0,
@@ -34,6 +35,24 @@ def prepared(monkeypatch, small_part):
     )
     monkeypatch.setitem(runs.EXPERIMENTS, "landmarks", experiment)
     return calls
+
+
+@pytest.mark.parametrize("source", ["SEVIRI", "undulatus synthetic landmark, seed 3"])
+def test_data_from_a_file_are_called_synthetic_if_they_are(
+    prepared, tmp_path, monkeypatch, small_part, source
+):
+    def prepare(opened, scale, seed, folder, progress):
+        small_part(folder / "high")
+        return {"parts": {"high": {"d": 3, "rows": 4000}}, "source": source}
+
+    made = Experiment({"quick": SCALE}, lambda *given: None, prepare, ("coast",), "easy")
+    monkeypatch.setitem(runs.EXPERIMENTS, "landmarks", made)
+    reproduce("landmarks", tmp_path / "out", data=tmp_path, workers=1)
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    twin = source != "SEVIRI"
+    assert facts["data"]["synthetic"] == twin
+    assert facts["built_in"] == (["coast"] if twin else [])
+    assert facts["data"].get("difficulty") == ("easy" if twin else None)
 
 
 def test_a_run_keeps_its_records_and_its_facts_and_is_not_run_again(prepared, tmp_path):
@@ -81,3 +100,8 @@ def test_data_that_were_left_unfinished_are_made_anew(prepared, tmp_path, monkey
         reproduce("landmarks", tmp_path)
     assert not list(tmp_path.glob(".data*"))
     assert (tmp_path / "data" / "manifest.json").exists()
+
+
+def test_twins_say_so_in_their_sources():
+    for twin in (synthetic_landmark(1), synthetic_sounder(10)):
+        assert twin.attrs["source"].startswith(runs.TWINS)

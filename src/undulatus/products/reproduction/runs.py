@@ -29,6 +29,8 @@ from undulatus.products.reproduction.trials import Budgets, Trial
 from undulatus.scenes.stores import whole_or_not_at_all
 
 TRIALS, FACTS, DATA = "trials.jsonl", "run.json", "data"
+TWINS = "undulatus synthetic"
+"""How the sources of twins begin."""
 MEMORY_SHARE = 0.8
 """Share of the memory that is free when a run starts which its trials may take."""
 
@@ -109,6 +111,7 @@ def reproduce(
         try:
             manifest = _prepare(out, experiment, asked, data, seed, say)
             facts["data"] |= manifest
+            _tell_of_twin(facts, EXPERIMENTS[experiment])
             _write_facts(out, facts)
             trials = list_trials(experiment, asked, manifest["parts"], seed)
             run_trials(
@@ -156,18 +159,24 @@ def _begin(out: Path, experiment: str, scale: str, data: Path | None, seed: int)
         "data": {"synthetic": data is None, "path": path},
         "environment": describe_environment(),
         "grid": EXPERIMENTS[experiment].scales[scale].as_dict(),
-        "built_in": list(EXPERIMENTS[experiment].built_in) if data is None else [],
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": None,
     }
-    if data is None:
-        facts["data"]["difficulty"] = EXPERIMENTS[experiment].difficulty
     if not (out / FACTS).exists():
         _write_facts(out, facts)
         return facts
     earlier = json.loads((out / FACTS).read_text(encoding="utf-8"))
     _require_same(out, earlier, json.loads(json.dumps(facts)))
     return facts | {name: earlier[name] for name in ("started", "seconds")}
+
+
+def _tell_of_twin(facts: dict[str, Any], made: Experiment) -> None:
+    """Add what a twin was made to show, also if it was read from a file."""
+    data = facts["data"]
+    data["synthetic"] |= str(data["source"]).startswith(TWINS)
+    facts["built_in"] = list(made.built_in) if data["synthetic"] else []
+    if data["synthetic"]:
+        data["difficulty"] = made.difficulty
 
 
 def _require_same(out: Path, earlier: dict[str, Any], asked: dict[str, Any]) -> None:
