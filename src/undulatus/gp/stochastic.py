@@ -40,7 +40,7 @@ from undulatus.gp.fourier import frequency_gradient
 from undulatus.gp.posterior import Moments
 from undulatus.gp.settling import COARSENINGS, SEARCH_ROWS, Settled, Start, settle_start
 from undulatus.gp.validation import held_back_loss, hold_back
-from undulatus.gp.walk import BEST, WINDOW, WINDOW_OF_ONE_SCALE, Walk
+from undulatus.gp.walk import WINDOW, WINDOW_OF_ONE_SCALE, Walk
 
 Array = npt.NDArray[Any]
 
@@ -195,12 +195,7 @@ def _begin_again(course: Course, state: Walk) -> Walk:
     """Return the start of a walk at twice the lengthscale, the best place so far remembered."""
     coarser = replace(course.start, lengthscale=2.0 * state.lengthscale)
     fresh = _start(course, *settle_start(course.few, coarser, None, LEARNING_VARIANCE_LIMIT))
-    return replace(
-        fresh,
-        losses=state.losses,
-        began=state.n_iter,
-        **{name: getattr(state, name) for name in BEST},
-    )
+    return state.begin_again(fresh)
 
 
 def _start(course: Course, start: Start, settled: Settled) -> Walk:

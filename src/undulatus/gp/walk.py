@@ -21,16 +21,8 @@ PATIENCE, WORSE = 8, 1.1
 """It gets worse when the median of so many losses after the least is so many times that."""
 
 
-BEST = (
-    "best_frequencies",
-    "best_lengthscale",
-    "best_signal_variance",
-    "best_gram",
-    "best_projected",
-    "best_loss",
-    "best_iter",
-)
-"""What a walk remembers of its best place."""
+PLACE = ("frequencies", "lengthscale", "signal_variance", "gram", "projected")
+"""What a walk moves, and remembers of its best place as ``best_frequencies`` and so on."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +81,13 @@ class Walk:
 
     def at_its_best(self) -> Walk:
         """Return the walk as it stood where the smoothed loss was least."""
-        return replace(
-            self,
-            frequencies=self.best_frequencies,
-            lengthscale=self.best_lengthscale,
-            signal_variance=self.best_signal_variance,
-            gram=self.best_gram,
-            projected=self.best_projected,
-        )
+        return replace(self, **{name: getattr(self, f"best_{name}") for name in PLACE})
+
+    def begin_again(self, fresh: Walk) -> Walk:
+        """Return another start with what this walk has seen: its losses, and its best place."""
+        names = (f"best_{name}" for name in (*PLACE, "loss", "iter"))
+        best = {name: getattr(self, name) for name in names}
+        return replace(fresh, losses=self.losses, began=self.n_iter, **best)
 
     @property
     def smoothed(self) -> Array:
@@ -113,13 +104,9 @@ class Walk:
             return state
         return replace(
             state,
-            best_frequencies=self.frequencies,
-            best_lengthscale=self.lengthscale,
-            best_signal_variance=self.signal_variance,
-            best_gram=self.gram,
-            best_projected=self.projected,
             best_loss=last,
             best_iter=state.n_iter,
+            **{f"best_{name}": getattr(self, name) for name in PLACE},
         )
 
     @property

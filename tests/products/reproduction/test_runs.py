@@ -39,7 +39,7 @@ def prepared(monkeypatch, small_part):
 
 @pytest.mark.parametrize("source", ["SEVIRI", "undulatus synthetic landmark, seed 3"])
 def test_data_from_a_file_are_called_synthetic_if_they_are(
-    prepared, tmp_path, monkeypatch, small_part, source
+    tmp_path, monkeypatch, small_part, source
 ):
     def prepare(opened, scale, seed, folder, progress):
         small_part(folder / "high")

@@ -68,16 +68,14 @@ def draw_maps(
     say(f"maps: classifying {scene.sizes['time']:,} acquisitions of held-out days")
     result = map_scene(model, scene).compute()
     times = choose_acquisitions(model, scene, result)
-    shown = scene.sel(time=times)
+    shown, mapped = scene.sel(time=times), result.sel(time=times)
     (out / "figures").mkdir(exist_ok=True)
     for name in PICTURES:
-        draw_acquisitions(
-            out / name, shown, result.sel(time=times), title="Clouds on days held out"
-        )
+        draw_acquisitions(out / name, shown, mapped, title="Clouds on days held out")
 
 
 def best_trials(trials: Iterable[Trial], records: Iterable[Record]) -> dict[str, Trial]:
-    """Return, for each regime, the first run of the setting that was right most often.
+    """Return, for each regime, the first done run of the setting that was right most often.
 
     Of RFF-GPC and VFF-GPC: GPC takes too long to map with.
     """
@@ -89,10 +87,8 @@ def best_trials(trials: Iterable[Trial], records: Iterable[Record]) -> dict[str,
     means = table.groupby(["regime", "method", "solver", "n", "D"])["accuracy"].mean()
     chosen = {}
     for regime, accuracies in means.groupby("regime"):
-        setting = accuracies.idxmax()
-        alike = [t for t in by_id.values() if (t.regime, t.method, t.solver, t.n, t.frequencies)
-                 == setting]  # fmt: skip
-        chosen[str(regime)] = min(alike, key=lambda trial: trial.run)
+        alike = table.set_index(accuracies.index.names).loc[[accuracies.idxmax()]]
+        chosen[str(regime)] = by_id[alike.loc[alike["run"] == alike["run"].min(), "id"].item()]
     return chosen
 
 
@@ -153,4 +149,5 @@ def choose_acquisitions(
         some = inside[inside["cloud"].between(*SOME_CLOUD)]
         ordered = (some if len(some) else inside)["differ"].sort_values(kind="stable")
         times += [ordered.index[len(ordered) // 2], inside["differ"].idxmax()]
-    return np.unique(times) if len(set(times)) < len(times) else np.array(times)
+    # The usual is the largest where there are few.
+    return np.array(list(dict.fromkeys(times)))
