@@ -26,7 +26,7 @@ import zarr
 from distributed import Client, LocalCluster
 
 from undulatus import VFFGPC
-from undulatus.gp.chunks import ChunkedPixels
+from undulatus.gp.dask_blocks import ChunkedPixels
 
 FEATURES = 16
 CHUNK_ROWS = 500_000

@@ -23,7 +23,7 @@ import numpy as np
 
 from undulatus import RFFGPC
 from undulatus.gp.blocks import Pixels, block_rows
-from undulatus.gp.evidence import tighten
+from undulatus.gp.bound import tighten
 from undulatus.gp.posterior import Posterior
 
 GRID = [(50, 6), (50, 16), (100, 6), (100, 16), (100, 54), (200, 16), (200, 54)]

@@ -12,18 +12,11 @@ from typing import Any
 import numpy as np
 
 from undulatus import VFFGPC
-from undulatus.gp.blocks import (
-    Pixels,
-    Standardisation,
-    block_rows,
-    count_threads,
-    single_threaded_blas,
-)
-from undulatus.gp.evidence import Statistics, tighten
-from undulatus.gp.memory import recycling
-from undulatus.gp.settling import Start
-from undulatus.gp.stochastic import walk
-from undulatus.gp.variational import draw_sample
+from undulatus._system import count_threads, single_threaded_blas
+from undulatus.gp.blocks import Pixels, Standardisation, block_rows, recycling
+from undulatus.gp.bound import Statistics, tighten
+from undulatus.gp.passes import Start
+from undulatus.gp.stochastic import draw_sample, walk
 
 
 def best_seconds(function: Callable[[], object], repeats: int) -> float:

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA, IncrementalPCA
 
-from undulatus.estimators.reduction import SpectralPCA
+from undulatus.estimators.pca import SpectralPCA
 from undulatus.scenes.spectra import open_spectra
 
 SUBSET = 3_000

@@ -18,7 +18,7 @@ import dask
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from undulatus.gp.blocks import count_threads
+from undulatus._system import count_threads
 from undulatus.products.maps import map_scene
 from undulatus.scenes import synthetic_sounder
 from undulatus.storage import load_model

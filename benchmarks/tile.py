@@ -24,8 +24,9 @@ import xarray as xr
 
 from undulatus import VFFGPC
 from undulatus.products.maps import map_scene
-from undulatus.products.memory import within
-from undulatus.scenes.stores import open_scene, write_dataset
+from undulatus.products.memory_budget import within
+from undulatus.scenes.files.opening import open_scene
+from undulatus.scenes.files.writing import write_dataset
 
 BANDS = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
 CHUNK = 1_024

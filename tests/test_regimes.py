@@ -9,9 +9,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
 from undulatus import RFFGPC, VFFGPC, load_model, save_model
+from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError, UndulatusError
 from undulatus.regimes import DAYLIGHT, MEDIAN, Regime, RegimeClassifier
-from undulatus.tensorfile import read_tensors, write_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

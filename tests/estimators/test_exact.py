@@ -11,9 +11,9 @@ from sklearn.preprocessing import StandardScaler
 
 from undulatus import GPC, RFFGPC
 from undulatus.errors import InputError, TooManyRowsError
-from undulatus.estimators.progress import ProgressLine
+from undulatus.estimators.base import ProgressLine
 from undulatus.gp import exact
-from undulatus.gp.spectral import KERNELS
+from undulatus.gp.kernels import KERNELS
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

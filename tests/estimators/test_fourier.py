@@ -13,10 +13,10 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import fourier, fourier_prediction, start, training
-from undulatus.estimators.progress import ProgressLine
-from undulatus.estimators.start import LEARNING_SHARE
-from undulatus.gp import blocks, settling, stochastic, validation, variational
+from undulatus.estimators import fourier, training
+from undulatus.estimators.base import ProgressLine
+from undulatus.estimators.fourier import LEARNING_SHARE
+from undulatus.gp import batch, blocks, passes, stochastic
 from undulatus.gp.stochastic import STEPS_PER_ITERATION
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -210,10 +210,10 @@ def test_rows_within_reach_are_fitted_though_the_corner_of_their_box_is_not(moon
     longest /= fitted.fit_report_["starting_lengthscale"]
     # Rows reach 30 x longest at the start, the corner of their box the root of two times that.
     monkeypatch.setattr(blocks, "PHASE_LIMIT", 1.2 * 30 * longest)
-    monkeypatch.setattr(start, "PHASE_LIMIT", 1.2 * 30 * longest)
+    monkeypatch.setattr(fourier, "PHASE_LIMIT", 1.2 * 30 * longest)
     assert_same_model(model("RFFGPC", standardize=False).fit(far, y), fitted, X)
     monkeypatch.setattr(blocks, "PHASE_LIMIT", 0.9 * 30 * longest)
-    monkeypatch.setattr(start, "PHASE_LIMIT", 0.9 * 30 * longest)
+    monkeypatch.setattr(fourier, "PHASE_LIMIT", 0.9 * 30 * longest)
     with pytest.raises(PhaseTooLargeError):
         model("RFFGPC", standardize=False).fit(far, y)
 
@@ -418,7 +418,7 @@ def test_anything_to_slice_is_predicted_block_by_block(name, many):
 def test_anything_to_slice_is_fitted_block_by_block(name, many, monkeypatch):
     X, y = many
     monkeypatch.setattr(training, "QUANTILE_ROWS", 100)
-    monkeypatch.setattr(settling, "SEARCH_ROWS", 200)
+    monkeypatch.setattr(passes, "SEARCH_ROWS", 200)
     shelf = Shelf(X)
     assert_same_model(model(name).fit(shelf, y), model(name).fit(X, y), X)
     # Blocks of 256; every seventh row for the quantiles; 200 rows to choose a start on.
@@ -770,8 +770,8 @@ def test_anything_to_slice_is_walked_on_and_never_read_whole(
 ):
     X, y = many
     monkeypatch.setattr(training, "QUANTILE_ROWS", 100)
-    monkeypatch.setattr(settling, "SEARCH_ROWS", 200)
-    monkeypatch.setattr(variational, "SAMPLE_ROWS", sample_rows)
+    monkeypatch.setattr(passes, "SEARCH_ROWS", 200)
+    monkeypatch.setattr(batch, "SAMPLE_ROWS", sample_rows)
     monkeypatch.setattr(training, "FINGERPRINT_ROWS", 100)
     shelf = Shelf(X)
     sliced = walker(name, checkpoint=tmp_path / "state").fit(shelf, y)
@@ -820,7 +820,7 @@ def test_two_moons_are_solved_on_minibatches_too(name):
 
 
 def test_frequencies_are_learned_from_a_share_of_the_best_random_lengthscale(many, monkeypatch):
-    monkeypatch.setattr(settling, "COARSENINGS", 0)
+    monkeypatch.setattr(passes, "COARSENINGS", 0)
     random, learned = (
         walker(name, n_frequencies=5).fit(*many).fit_report_["starting_lengthscale"]
         for name in ("RFFGPC", "VFFGPC")
@@ -924,7 +924,7 @@ def test_predicting_leaves_the_model_as_it_was(name, moons):
 def test_a_model_fitted_again_forgets_its_variances(name, moons, monkeypatch):
     X, y = moons
     # A new posterior may lie where the last one did: one refit in 300, say.
-    monkeypatch.setattr(fourier_prediction, "id", lambda thing: 0, raising=False)
+    monkeypatch.setattr(fourier, "id", lambda thing: 0, raising=False)
     fitted = model(name).fit(X, y)
     fitted.predict_proba(X)
     other = (X[:, 0] > 0).astype(int)
@@ -957,13 +957,13 @@ def days_of_noise():
 def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch):
     X, y, day = days_of_noise
     seen = []
-    real = validation.hold_back
+    real = passes.hold_back
 
     def spy(n_rows, rng, groups=None):
         seen.append((groups, *real(n_rows, rng, groups)))
         return seen[-1][1:]
 
-    monkeypatch.setattr(variational, "hold_back", spy)
+    monkeypatch.setattr(batch, "hold_back", spy)
     VFFGPC(5, max_iter=2, random_state=0).fit(X, y, groups=[f"day {d}" for d in day])
     groups, learning, held_back = seen[0]
     assert not set(groups[learning]) & set(groups[held_back])

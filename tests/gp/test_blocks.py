@@ -1,4 +1,7 @@
-"""How data enter: blocks in order, no digits lost, BLAS given back."""
+"""How data enter: blocks in order, no digits lost, BLAS given back.
+
+Arrays used over and over: whose they are, how long, and that nobody else writes to them.
+"""
 
 import os
 import threading
@@ -12,27 +15,28 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.gp.blocks import (
+    PHASE_LIMIT,
     Pixels,
     Standardisation,
     block_rows,
-    count_threads,
+    give_back,
     map_blocks,
     read_rows,
+    recycling,
     require_finite,
     require_lengths,
     require_phases,
-    single_threaded_blas,
+    scratch,
+    spare,
 )
-from undulatus.gp.fourier import PHASE_LIMIT
 
 seeds = st.integers(0, 2**32 - 1)
 
 
 # Mapping
-
-
 @given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 4))
 def test_blocks_come_in_order_and_cover_every_row_once(n_rows, rows_per_block, threads):
     parts = list(map_blocks(lambda rows: rows, n_rows, rows_per_block, threads))
@@ -159,8 +163,6 @@ def test_the_rows_in_a_block_depend_on_the_model_alone():
 
 
 # Threads
-
-
 def blas_threads():
     return [
         library["num_threads"]
@@ -249,8 +251,6 @@ def test_jobs_that_are_asked_for_by_number_are_given_whatever_the_environment(mo
 
 
 # Values
-
-
 def name_of(column):
     return f"column {column}"
 
@@ -276,8 +276,6 @@ def test_the_row_of_a_bad_value_counts_from_the_start_of_the_data():
 
 
 # Phases
-
-
 def test_a_row_too_far_out_is_named_with_its_largest_column():
     x = np.ones((4, 3))
     x[2] = [0.0, -3.0 * PHASE_LIMIT, 1.0]
@@ -327,8 +325,6 @@ def test_the_error_names_row_value_and_column_with_a_remedy():
 
 
 # Standardisation
-
-
 def test_standardised_rows_have_mean_zero_and_unit_variance():
     x = np.random.default_rng(0).normal(size=(500, 3)) * [15.0, 0.2, 4.0] + [280.0, 0.4, -3.0]
     z = Standardisation(x.mean(axis=0), x.std(axis=0))(x, np.float64)
@@ -378,8 +374,6 @@ def test_what_overflows_when_standardised_is_infinite_without_a_warning(dtype):
 
 
 # Rows by number
-
-
 class Shelf:
     """Rows that can only be sliced, and that remember which slices were taken."""
 
@@ -416,8 +410,6 @@ def test_no_rows_by_number_keep_their_columns_and_dtype():
 
 
 # Pixels
-
-
 def some_pixels(n=20, weight=None, dtype=np.float64, rows_per_block=6, threads=1, hold=np.array):
     rng = np.random.default_rng(0)
     return Pixels(
@@ -490,3 +482,113 @@ def test_arrays_and_memory_maps_are_in_memory_and_slices_are_not(tmp_path):
     assert some_pixels().in_memory
     assert some_pixels(hold=lambda rows: mapped).in_memory
     assert not some_pixels(hold=Shelf).in_memory
+
+
+def in_another_thread(function):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+# Scratch
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(3, 4), (12,), (0, 4), (1, 1, 5)])
+def test_scratch_has_the_shape_and_dtype_that_are_asked_for(shape, dtype):
+    found = scratch("test", shape, dtype)
+    assert (found.shape, found.dtype) == (shape, dtype)
+    assert found.flags.c_contiguous
+    assert found.flags.aligned
+    found[...] = 1.0
+
+
+def test_scratch_of_one_name_is_one_array_and_of_another_another():
+    one = scratch("test one", (4, 5), np.float64)
+    again, smaller = scratch("test one", (4, 5), np.float64), scratch("test one", (3,), np.float32)
+    other = scratch("test other", (4, 5), np.float64)
+    assert np.shares_memory(one, again)
+    assert np.shares_memory(one, smaller)
+    assert not np.shares_memory(one, other)
+
+
+def test_scratch_that_has_to_grow_leaves_the_smaller_array_alone():
+    small = scratch("test growing", (2,), np.float64)
+    small[...] = 7.0
+    large = scratch("test growing", (2000,), np.float64)
+    large[...] = 0.0
+    assert_array_equal(small, [7.0, 7.0])
+
+
+def test_every_thread_has_its_own_scratch():
+    mine = scratch("test", (8,), np.float64)
+    theirs = in_another_thread(lambda: scratch("test", (8,), np.float64))
+    assert not np.shares_memory(mine, theirs)
+
+
+# Spares
+def test_what_was_given_back_is_handed_out_again():
+    with recycling():
+        first = spare((3, 3))
+        give_back(first)
+        assert spare((3, 3)) is first
+
+
+def test_a_spare_has_one_owner():
+    with recycling():
+        one, other = spare((3, 3)), spare((3, 3))
+        assert not np.shares_memory(one, other)
+        give_back(one)
+        assert spare((3, 3)) is one
+        assert spare((3, 3)) is not one
+
+
+def test_a_spare_is_of_the_shape_that_is_asked_for_and_in_double_precision():
+    with recycling():
+        give_back(spare((3, 3)))
+        found = spare((9,))
+        assert (found.shape, found.dtype) == ((9,), np.float64)
+
+
+def test_a_spare_may_be_given_back_by_another_thread():
+    with recycling():
+        first = in_another_thread(lambda: spare((3, 3)))
+        give_back(first)
+        assert in_another_thread(lambda: spare((3, 3))) is first
+
+
+def test_nothing_is_kept_unless_it_is_recycled():
+    first = spare((3, 3))
+    give_back(first)
+    assert spare((3, 3)) is not first
+
+
+def test_nothing_is_kept_for_longer_than_the_last_who_recycles():
+    with recycling():
+        with recycling():
+            first = spare((3, 3))
+            give_back(first)
+        assert spare((3, 3)) is first
+        give_back(first)
+    assert spare((3, 3)) is not first
+
+
+def test_an_error_ends_recycling_too():
+    first = np.empty((3, 3))
+
+    def fail():
+        give_back(first)
+        raise LookupError
+
+    with pytest.raises(LookupError), recycling():
+        fail()
+    assert spare((3, 3)) is not first
+
+
+def test_no_more_than_a_few_are_kept():
+    with recycling():
+        many = [spare((2, 2)) for _ in range(100)]
+        for array in many:
+            give_back(array)
+        kept = [spare((2, 2)) for _ in range(100)]
+        assert sum(any(one is other for other in many) for one in kept) <= 16

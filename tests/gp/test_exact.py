@@ -19,9 +19,9 @@ from undulatus.gp.exact import (
     squared_distances,
 )
 from undulatus.gp.fourier import fourier_features
+from undulatus.gp.kernels import KERNELS, Kernel, mean_distance
+from undulatus.gp.passes import settle
 from undulatus.gp.posterior import latent_moments, slabs, variance_root
-from undulatus.gp.settling import settle
-from undulatus.gp.spectral import KERNELS, Kernel, mean_distance
 
 seeds = st.integers(0, 2**32 - 1)
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)

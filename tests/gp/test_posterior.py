@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import NumericalError, UndulatusError
-from undulatus.gp.logistic import expected_sigmoid
 from undulatus.gp.posterior import (
     JITTER_LADDER,
     PROBABILITY_PER_VARIANCE,
     SLAB_COLUMNS,
+    expected_sigmoid,
     factorise,
     latent_moments,
     slabs,

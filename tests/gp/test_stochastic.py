@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.gp import settling, stochastic
+from undulatus.gp import passes, stochastic
 from undulatus.gp.blocks import Pixels, Standardisation
-from undulatus.gp.evidence import Statistics
+from undulatus.gp.bound import Statistics
 from undulatus.gp.fourier import fourier_features
-from undulatus.gp.logistic import expected_sigmoid
-from undulatus.gp.posterior import latent_moments, slabs, variance_root
-from undulatus.gp.settling import Start
+from undulatus.gp.passes import Start, held_back_loss
+from undulatus.gp.posterior import expected_sigmoid, latent_moments, slabs, variance_root
 from undulatus.gp.stochastic import (
     FREQUENCY_STEP,
     LEARNING_VARIANCE_LIMIT,
+    PATIENCE,
     SCALE_STEP,
+    SMOOTHING,
     STEPS_PER_ITERATION,
+    WORSE,
     walk,
 )
-from undulatus.gp.validation import held_back_loss
-from undulatus.gp.walk import PATIENCE, SMOOTHING, WORSE
 
 both_methods = pytest.mark.parametrize("learn_frequencies", [False, True], ids=["RFF", "VFF"])
 
@@ -383,7 +383,7 @@ def scripted(monkeypatch, *attempts):
     words = iter(np.concatenate(attempts))
     monkeypatch.setattr(stochastic, "held_back_loss", lambda *place: next(words))
     monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
-    monkeypatch.setattr(settling, "COARSENINGS", 0)  # Before the first attempt.
+    monkeypatch.setattr(passes, "COARSENINGS", 0)  # Before the first attempt.
     seen = []
     start = some_start()
     end = take_a_walk(some_pixels(50), start, early_stopping=True, max_iter=60, tol=-1.0,
@@ -468,7 +468,7 @@ def test_a_coarser_start_is_better_on_fresh_rows_than_learning_noise():
     for coarsenings in (0, 2):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stochastic, "COARSENINGS", coarsenings)
-            patch.setattr(settling, "COARSENINGS", 0)
+            patch.setattr(passes, "COARSENINGS", 0)
             end = take_a_walk(rows(0, 600), start, early_stopping=True, max_iter=120)
             ends.append(end.at_its_best())
     assert ends[1].lengthscale > ends[0].lengthscale

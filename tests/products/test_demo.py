@@ -1,6 +1,11 @@
-"""The demonstration, where no image can be fetched and where one can."""
+"""The demonstration, where no image can be fetched and where one can.
 
+The chain in one call: a few days from images to a page.
+"""
+
+from contextlib import contextmanager
 from functools import partial
+from html.parser import HTMLParser
 
 import matplotlib.image
 import numpy as np
@@ -10,7 +15,9 @@ from numpy.testing import assert_array_equal
 from undulatus import VFFGPC, load_model
 from undulatus.errors import DatasetError
 from undulatus.products import demo
-from undulatus.products.demo import generate_clouds, run_demo
+from undulatus.products.demo import Demo, generate_clouds, run_demo, run_month, write_page
+from undulatus.products.scores import Scores
+from undulatus.scenes.files.opening import open_map, open_scene
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -91,3 +98,82 @@ def test_one_seed_generates_one_image():
     one, same, other = (generate_clouds(32, 24, seed) for seed in (0, 0, 1))
     assert_array_equal(one.X, same.X)
     assert not np.array_equal(one.X, other.X)
+
+
+class Bars:
+    def __init__(self):
+        self.told = {}
+
+    @contextmanager
+    def __call__(self, what):
+        yield lambda done, total: self.told.__setitem__(what, (done, total))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "month"
+    bars, lines = Bars(), []
+    patch = pytest.MonkeyPatch()
+    patch.setattr(demo, "FREQUENCIES", 5)
+    with patch.context():
+        found = run_month(folder, lines.append, bars, days=4, pixels=400)
+    return found, bars.told, lines
+
+
+def test_everything_is_there_and_can_be_opened(made):
+    found, _, _ = made
+    assert all(path.exists() for path in found.written.values())
+    assert found.page.name == "index.html"
+    model = load_model(found.written["model"])
+    assert len(model.provenance_["held_out_days"]) == 1
+    with open_scene(found.written["images"]) as scene, open_map(found.written["maps"]) as maps:
+        assert scene.sizes["time"] == maps.sizes["time"] == 4 * 96
+    assert {score.regime for score in found.scores} == {"high", "mid", "low", "night"}
+
+
+def test_what_takes_time_is_told(made):
+    _, told, lines = made
+    assert len(told) == 3
+    for done, total in told.values():
+        assert done == total > 0
+    assert any("training pixels" in line for line in lines)
+
+
+def test_a_second_month_replaces_the_first(made, monkeypatch, tmp_path):
+    (tmp_path / "month").mkdir()
+    (tmp_path / "month" / "old").touch()
+    monkeypatch.setattr(demo, "build_site", lambda *_, **__: tmp_path / "month" / "page")
+    monkeypatch.setattr(demo, "fit_scene", lambda *_, **__: load_model(made[0].written["model"]))
+    run_month(tmp_path / "month", lambda line: None, Bars(), days=2)
+    assert not (tmp_path / "month" / "old").exists()
+
+
+class Links(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+        self.pictures = []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag == "a":
+            self.found.append(given["href"])
+        if tag == "img":
+            self.pictures.append(given)
+
+
+def test_the_page_leads_to_what_was_made_and_says_what_is_synthetic(made):
+    folder = made[0].page.parent.parent.parent
+    scores = Scores(0.9, 0.1, 0.01, 0.02, 0.99)
+    demo = Demo("an <image>", False, {"VFF-GPC": scores}, {"picture": folder / "clouds.png"})
+    page = write_page(folder, demo, made[0], 4)
+    text = page.read_text()
+    links = Links()
+    links.feed(text)
+    assert all((folder / link).exists() for link in links.found)
+    assert all(picture["alt"] for picture in links.pictures)
+    assert (folder / links.pictures[1]["src"]).exists()
+    assert "an &lt;image&gt;" in text
+    assert "synthetic" in text
+    assert "90.0%" in text
+    assert "http" not in text

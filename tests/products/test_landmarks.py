@@ -9,7 +9,7 @@ from undulatus.errors import InputError, SceneError
 from undulatus.products import landmarks
 from undulatus.products.landmarks import fit_scene, score_scene
 from undulatus.products.maps import map_scene
-from undulatus.scenes.pixels import near_coast, on_days
+from undulatus.scenes.sampling import near_coast, on_days
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 QUICK = {"method": "rff", "n_frequencies": 5, "pixels": 400}

@@ -1,4 +1,7 @@
-"""The sounder chain: fit, map and score of spectra, and what is refused."""
+"""The sounder chain: fit, map and score of spectra, and what is refused.
+
+Cross-validation of spectra over numbers of waves.
+"""
 
 import copy
 import warnings
@@ -10,15 +13,22 @@ from sklearn.metrics import accuracy_score
 
 from undulatus import load_model, save_model
 from undulatus.errors import InputError, SceneError
-from undulatus.estimators.reduction import SpectralPCA
-from undulatus.products.judging import MISSING, OUT_OF_RANGE
+from undulatus.estimators.pca import SpectralPCA
 from undulatus.products.maps import map_scene
-from undulatus.products.sounder import Rows, fit_spectra, noise_of, score_spectra
+from undulatus.products.predict import MISSING, OUT_OF_RANGE
+from undulatus.products.sounder import (
+    FREQUENCIES,
+    Rows,
+    cross_validate,
+    fit_spectra,
+    noise_of,
+    score_spectra,
+)
 from undulatus.scenes import synthetic_sounder
-from undulatus.scenes.blackbody import brightness_temperature
 from undulatus.scenes.channels import WAVENUMBERS
+from undulatus.scenes.radiometry import brightness_temperature
+from undulatus.scenes.sampling import cells
 from undulatus.scenes.spectra import check_spectra
-from undulatus.scenes.strata import cells
 
 NAMES = ("cloud_mask", "cloud_probability", "cloud_latent_variance", "quality_flag")
 
@@ -219,3 +229,56 @@ def test_more_components_than_spectra_are_refused(spectra):
 def test_an_unknown_method_is_refused(spectra):
     with pytest.raises(InputError, match="method must be one of vff, rff, gpc"):
         fit(spectra, method="svm")
+
+
+@pytest.fixture(scope="module")
+def spectra_of_cross_validation():
+    return synthetic_sounder(500, seed=2).load()
+
+
+@pytest.fixture(scope="module")
+def found(spectra_of_cross_validation):
+    return cross_validate(
+        spectra_of_cross_validation,
+        methods=("rff", "gpc"),
+        frequencies=(2, 5),
+        folds=3,
+        components=10,
+    )
+
+
+def test_the_grid_is_the_papers():
+    assert (*range(1, 11), 15, 20, 25, 50, 75, 100, 125, 150) == FREQUENCIES
+
+
+def test_there_is_a_row_for_every_method_number_and_fold(found):
+    rows = found.folds[["method", "frequencies", "fold"]].itertuples(index=False, name=None)
+    assert sorted(rows) == sorted(
+        (method, count, fold) for method in ("rff", "gpc") for count in (2, 5) for fold in range(3)
+    )
+    assert found.folds[["accuracy", "train_accuracy"]].stack().between(0.5, 1.0).all()
+
+
+def test_means_over_folds_are_those_of_the_rows(found):
+    of_five = found.folds.query("method == 'rff' and frequencies == 5")
+    assert_allclose(
+        found.by_frequencies().loc[("rff", 5), "nll"], of_five["nll"].mean(), rtol=1e-12
+    )
+
+
+def test_every_spectrum_is_scored_once_in_every_stratum(found, spectra_of_cross_validation):
+    rff = found.strata.query("method == 'rff' and frequencies == 2")
+    assert (
+        rff.groupby("stratum")["samples"].sum() == spectra_of_cross_validation.sizes["sample"]
+    ).all()
+    whole = rff.query("stratum == 'all'")["accuracy"].item()
+    seasons = rff.query("stratum == 'season'")
+    assert_allclose(np.average(seasons["accuracy"], weights=seasons["samples"]), whole)
+
+
+def test_the_papers_solver_can_be_asked_for(spectra_of_cross_validation):
+    few = spectra_of_cross_validation.isel(sample=slice(0, 200))
+    found = cross_validate(
+        few, methods=("vff",), frequencies=(2,), folds=2, components=5, solver="batch"
+    )
+    assert len(found.folds) == 2

@@ -12,8 +12,7 @@ from matplotlib.colors import to_rgb
 from numpy.testing import assert_array_equal
 
 from undulatus.errors import InputError, SceneError
-from undulatus.products.panel_axes import GROUND
-from undulatus.products.panels import TITLES, read, scales_for
+from undulatus.products.panels import GROUND, TITLES, read, scales_for
 from undulatus.products.video import Screen, Words, enlarge, write_video
 from undulatus.products.views import pair
 

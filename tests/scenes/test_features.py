@@ -11,14 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.scenes.features import (
-    CHANNELS,
-    FEATURES,
-    NIGHT_FEATURES,
-    REACH,
-    landmark_features,
-)
-from undulatus.scenes.planck import (
+from undulatus.scenes.features import CHANNELS, FEATURES, NIGHT_FEATURES, REACH, landmark_features
+from undulatus.scenes.radiometry import (
     DEFAULT_PLATFORM,
     SOLAR_RADIANCE_39,
     THERMAL_BANDS,

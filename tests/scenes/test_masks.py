@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 
 from undulatus.errors import SceneError
-from undulatus.scenes.mask_files import open_mask, place
+from undulatus.scenes.files.mask_files import open_mask, place
 from undulatus.scenes.masks import ENCODINGS, decode, encode, guess_encoding
 
 each_encoding = pytest.mark.parametrize("name", list(ENCODINGS))

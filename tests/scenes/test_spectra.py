@@ -7,18 +7,10 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import SceneError
-from undulatus.scenes.blackbody import blackbody_radiance, radiance_slope
-from undulatus.scenes.radiance_units import radiance_factor
-from undulatus.scenes.spectra import (
-    CHANNELS,
-    CODES,
-    RADIANCE_UNITS,
-    WAVENUMBERS,
-    check_spectra,
-    measurement,
-    open_spectra,
-)
-from undulatus.scenes.stores import write_dataset
+from undulatus.scenes.channels import CHANNELS, RADIANCE_UNITS, WAVENUMBERS, radiance_factor
+from undulatus.scenes.files.writing import write_dataset
+from undulatus.scenes.radiometry import blackbody_radiance, radiance_slope
+from undulatus.scenes.spectra import CODES, check_spectra, measurement, open_spectra
 
 SAMPLES = 6
 DIMS = ("sample", "channel")
@@ -143,7 +135,7 @@ def test_units_that_are_not_clear_are_refused_by_name(units):
     with pytest.raises(SceneError, match=r"radiance is in .*where mW m-2 sr-1") as error:
         check_spectra(spectra(radiance=(DIMS, RADIANCES, {"units": units})))
     assert repr(units) in str(error.value)
-    assert "undulatus.scenes.radiance_units" in str(error.value)
+    assert "undulatus.scenes.channels" in str(error.value)
 
 
 def test_brightness_temperatures_may_stand_for_radiances():
@@ -350,7 +342,7 @@ DEFECTS = {
     "noise without units": (lambda: spectra(noise=("channel", NOISE)), ["noise has no units"]),
     "noise in kelvin": (
         lambda: spectra(noise=("channel", NOISE, {"units": "K"})),
-        ["noise is in 'K'", "undulatus.scenes.blackbody.radiance_slope"],
+        ["noise is in 'K'", "undulatus.scenes.radiometry.radiance_slope"],
     ),
     "noise of nought": (
         lambda: spectra(noise=("channel", 0 * NOISE, {"units": RADIANCE_UNITS})),

@@ -14,10 +14,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 from undulatus import RFFGPC, load_model, save_model
+from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
-from undulatus.estimators.reduction import SpectralPCA
+from undulatus.estimators.pca import SpectralPCA
 from undulatus.storage.transformers import KINDS, LAYOUTS, NUMBER, TEXT
-from undulatus.tensorfile import read_tensors, write_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

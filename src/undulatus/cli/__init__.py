@@ -1,5 +1,9 @@
 """The command line: parse, call, print."""
 
+from __future__ import annotations
+
+from typing import Any
+
 try:
     import click
 except ModuleNotFoundError as error:
@@ -7,14 +11,45 @@ except ModuleNotFoundError as error:
         'undulatus: the command line needs more packages. Install "undulatus[eo]".'
     ) from error
 
-from undulatus.cli.browse import browse
-from undulatus.cli.demo import demo
-from undulatus.cli.group import Commands
-from undulatus.cli.inspection import explain, info
-from undulatus.cli.maps import map_command
-from undulatus.cli.models import fit, score
-from undulatus.cli.reproduce import reproduce
-from undulatus.cli.twins import twin
+from undulatus.cli.models import explain, fit, info, map_command, score, twin
+from undulatus.cli.pages import browse, demo, reproduce
+from undulatus.errors import UndulatusError
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+
+class Commands(click.Group):
+    """Commands whose user errors are told without a traceback, with exit status 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and say what went wrong if a user can mend it."""
+        try:
+            return super().invoke(ctx)
+        except UndulatusError as error:
+            if ctx.params.get("debug"):
+                raise
+            _tell(ctx, str(error), error)
+            ctx.exit(1)
+        except KeyboardInterrupt as interrupt:
+            _tell(ctx, "interrupted.", interrupt)
+            ctx.exit(INTERRUPTED)
+        except ModuleNotFoundError as error:
+            if ctx.params.get("debug") or str(error.name).startswith("undulatus"):
+                raise
+            _tell(
+                ctx,
+                f"needs the package {error.name!r}. Install "
+                f'"undulatus[eo]", and "undulatus[seviri]" for SEVIRI files.',
+                error,
+            )
+            ctx.exit(1)
+
+
+def _tell(ctx: click.Context, what: str, error: BaseException) -> None:
+    """Say what went wrong, and what was noted about it on its way."""
+    notes = getattr(error, "__notes__", [])
+    click.echo("\n".join([f"undulatus {ctx.invoked_subcommand}: {what}", *notes]), err=True)
 
 
 @click.group(cls=Commands)

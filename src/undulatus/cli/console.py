@@ -12,10 +12,14 @@ from typing import Any
 import click
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 ANY = click.Path(exists=True, path_type=Path)
+
 NEW = click.Path(path_type=Path)
+
 LINES_APART = 60.0
 """Seconds between lines of progress where there is no terminal."""
+
 _TITLES = {"nll": "NLL", "ece": "ECE", "auc": "AUC"}
 
 

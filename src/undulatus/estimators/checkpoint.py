@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from undulatus._files import read_tensors, write_tensors
 from undulatus.estimators.training import Prepared
-from undulatus.gp.variational import BatchState
-from undulatus.gp.walk import Walk
-from undulatus.tensorfile import read_tensors, write_tensors
+from undulatus.gp.batch import BatchState
+from undulatus.gp.stochastic import Walk
 
 State = TypeVar("State", BatchState, Walk)
 

@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils._param_validation import StrOptions
 
-from undulatus.estimators.classifier import BinaryGaussianProcess
-from undulatus.estimators.progress import ProgressLine
-from undulatus.estimators.rows import column_namer
-from undulatus.estimators.training import prepare
+from undulatus.estimators.base import BinaryGaussianProcess, ProgressLine
+from undulatus.estimators.training import column_namer, prepare
 from undulatus.gp.blocks import block_rows, require_lengths
 from undulatus.gp.exact import exact_covariance, exact_moments, fit_exact, require_memory
-from undulatus.gp.spectral import KERNELS, find_kernel, mean_distance
+from undulatus.gp.kernels import KERNELS, find_kernel, mean_distance
 
 Array = npt.NDArray[Any]
 

@@ -1,40 +1,214 @@
-"""RFF-GPC and VFF-GPC as scikit-learn classifiers."""
+"""Where a Fourier classifier starts: from its last fit, or from frequencies and a lengthscale.
+
+What a fitted Fourier classifier says of rows: features, waves and the posterior at work.
+
+RFF-GPC and VFF-GPC as scikit-learn classifiers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from undulatus._system import count_threads, single_threaded_blas
+from undulatus.errors import InputError, as_input_errors
+from undulatus.estimators.base import BinaryGaussianProcess, ProgressLine
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
-from undulatus.estimators.fourier_prediction import FourierPredictor
-from undulatus.estimators.progress import ProgressLine
-from undulatus.estimators.rows import into_memory, is_chunked
-from undulatus.estimators.start import begin, earlier_start
-from undulatus.estimators.training import Prepared, prepare
+from undulatus.estimators.training import Prepared, column_namer, into_memory, is_chunked, prepare
+from undulatus.gp.batch import BatchState, fit_batch
 from undulatus.gp.blocks import (
+    PHASE_LIMIT,
     Pixels,
     PixelSource,
     block_rows,
-    count_threads,
-    single_threaded_blas,
+    recycling,
+    require_phases,
+    scratch,
 )
-from undulatus.gp.memory import recycling
-from undulatus.gp.settling import Start
-from undulatus.gp.spectral import KERNELS
-from undulatus.gp.stochastic import STEPS_PER_ITERATION
-from undulatus.gp.variational import BatchState, Fit, fit_batch, fit_stochastic
-from undulatus.gp.walk import Walk
+from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
+from undulatus.gp.kernels import KERNELS, find_kernel, mean_distance
+from undulatus.gp.passes import Fit, Start, choose_start
+from undulatus.gp.posterior import (
+    Posterior,
+    StagedRoot,
+    latent_moments,
+    slabs,
+    stage_root,
+    tolerant_probability,
+    variance_root,
+)
+from undulatus.gp.stochastic import (
+    LEARNING_VARIANCE_LIMIT,
+    STEPS_PER_ITERATION,
+    Walk,
+    fit_stochastic,
+)
 
 Array = npt.NDArray[Any]
 
+LEARNING_SHARE = 0.25
+"""Share of a random kernel's best lengthscale from which frequencies are learned."""
+
+
+def earlier_start(model: Any) -> Start | None:
+    """Return where the last fit of ``model`` ended, if it is to go on from there."""
+    if not (model.warm_start and hasattr(model, "frequencies_")):
+        return None
+    unit = model.frequencies_ * model.lengthscale_
+    if unit.shape[0] != model.n_frequencies:
+        raise InputError(
+            f"warm_start=True goes on from {unit.shape[0]} frequencies, but n_frequencies "
+            f"is {model.n_frequencies}. Set warm_start=False to fit anew."
+        )
+    return Start(unit, model.lengthscale_, model.signal_variance_)
+
+
+def begin(
+    model: Any,
+    pixels: PixelSource,
+    training: Prepared,
+    earlier: Start | None,
+    rng: np.random.Generator,
+    stochastic: bool,
+) -> Start:
+    """Return the start of a fit, after a look whether any row lies too far out for it."""
+    start = earlier or _search(model, pixels, training, rng, stochastic)
+    if start.unit_frequencies.shape[1] != pixels.n_features:
+        raise InputError(
+            f"warm_start=True goes on from {start.unit_frequencies.shape[1]} features, but X has "
+            f"{pixels.n_features}. Set warm_start=False to fit anew."
+        )
+    _require_reach(model, training, start)
+    return start
+
+
+def _search(
+    model: Any,
+    pixels: PixelSource,
+    training: Prepared,
+    rng: np.random.Generator,
+    stochastic: bool,
+) -> Start:
+    unit = _unit_frequencies(model, rng)
+    distance = mean_distance(training.variances)
+    if not stochastic:
+        return choose_start(pixels, unit, distance, rng)
+    start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
+    if model._learns_frequencies:
+        # Frequencies that move reach finer structure than random ones afford to start with.
+        return replace(start, lengthscale=LEARNING_SHARE * start.lengthscale)
+    return start
+
+
+def _unit_frequencies(model: Any, rng: np.random.Generator) -> Array:
+    shape = (model.n_frequencies, model.n_features_in_)
+    if model.frequencies is None:
+        return find_kernel(model.kernel).draw(rng, *shape)
+    with as_input_errors("frequencies"):
+        unit = np.array(model.frequencies, dtype=np.float64)
+    if unit.shape != shape:
+        raise InputError(
+            f"frequencies must have shape {shape} (n_frequencies, features of X), "
+            f"got {unit.shape}."
+        )
+    if not np.isfinite(unit).all():
+        raise InputError("frequencies must be finite, but hold NaN or infinity.")
+    return unit
+
+
+def _require_reach(model: Any, training: Prepared, start: Start) -> None:
+    # The box of the data tells whether any row could be too far out; then each is looked at.
+    summary, frequencies = training.summary, start.at[0]
+    box = training.standardisation(np.stack([summary.low, summary.high]), np.float64)
+    reach = np.sqrt(np.sum(np.abs(box).max(axis=0) ** 2))
+    if reach * np.linalg.norm(frequencies, axis=1).max() > PHASE_LIMIT:
+        training.require_phases(frequencies, column_namer(model))
+
+
+_ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDictionary()
+
+
+class FourierPredictor(BinaryGaussianProcess):
+    """Prediction from Fourier features and the posterior of their weights.
+
+    How they are found is left to :class:`undulatus.estimators.fourier.FourierGPC`.
+    """
+
+    frequencies_: Array
+    signal_variance_: float
+    posterior_: Posterior
+    fit_report_: dict[str, Any]
+    variance_tolerance: float
+    n_jobs: int | None
+
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32 if self.fit_report_["precision"] == "single" else np.float64)
+
+    def _block_plan(self) -> tuple[np.dtype[Any], int, int]:
+        dtype = self._dtype()
+        rows = block_rows(2 * len(self.frequencies_), dtype.itemsize)
+        return dtype, rows, count_threads(self.n_jobs)
+
+    def _check_reach(self, x: Array, first_row: int) -> None:
+        require_phases(x, self.frequencies_, column_namer(self), first_row)
+
+    def _kept(self, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what takes an eigendecomposition, made once for a posterior and a tolerance."""
+        of_posterior = _ROOTS.setdefault(self.posterior_, {})
+        key = (name, self.variance_tolerance)
+        if key not in of_posterior:
+            with single_threaded_blas():
+                of_posterior[key] = make(
+                    self.posterior_, self.signal_variance_, self.variance_tolerance, *arguments
+                )
+        return of_posterior[key]
+
+    def _probabilities(self) -> Callable[[Array], tuple[Array, Array]]:
+        root: StagedRoot | None = None
+        if self.variance_tolerance > 0.0:
+            root = self._kept("staged", stage_root, self._dtype())
+        if root is None:
+            return super()._probabilities()
+        staged, mean = root, self.posterior_.mean.astype(self._dtype())
+
+        def probabilities(x: Array) -> tuple[Array, Array]:
+            second = tolerant_probability(
+                self._features(x), mean, self._prior_shift, staged, self.variance_tolerance
+            )
+            return 1.0 - second, second
+
+        return probabilities
+
+    def _features(self, x: Array) -> Array:
+        z = scratch("z", (len(x), 2 * len(self.frequencies_)), x.dtype)
+        return fourier_features(x, self.frequencies_, self.signal_variance_, out=z)
+
+    def _latent_mean(self) -> Callable[[Array], Array]:
+        amplitudes, delays = amplitudes_and_delays(self.posterior_.mean, self.signal_variance_)
+        return lambda x: sum_of_waves(x, self.frequencies_, amplitudes, delays)
+
+    def _latent_moments(self) -> Callable[[Array], tuple[Array, Array]]:
+        dtype = self._dtype()
+        mean = self.posterior_.mean.astype(dtype)
+        parts = slabs(self._kept("root", variance_root), dtype)
+
+        def moments(x: Array) -> tuple[Array, Array]:
+            return latent_moments(self._features(x), mean, parts)
+
+        return moments
+
+
 DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
+
 BATCH_ROWS = 2_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
 
@@ -153,7 +327,7 @@ class FourierGPC(FourierPredictor):
     def _reader(self, X: Any) -> Callable[..., Prepared]:
         if not is_chunked(X):
             return prepare
-        from undulatus.estimators.chunked import prepare_chunks
+        from undulatus.estimators.training_dask import prepare_chunks
 
         return prepare_chunks
 

@@ -1,4 +1,10 @@
-"""How data enter the mathematics: in blocks of rows, whatever holds them.
+"""Arrays used over and over: fresh pages take longer to get than BLAS takes to fill them.
+
+Two kinds, both uninitialised. A :func:`scratch` belongs to its thread and name, until the next
+call for that name. A :func:`spare` belongs to its caller, until :func:`give_back`, from
+any thread.
+
+How data enter the mathematics: in blocks of rows, whatever holds them.
 
 Nothing in :mod:`undulatus.gp` sees a whole data set. A :class:`Pixels` reads rows
 from anything that can be sliced (an array, a memory map), standardises one
@@ -8,87 +14,74 @@ neither the number of threads nor the size of memory changes a result.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that the controller below sees it)
-from threadpoolctl import ThreadpoolController
 
+from undulatus._system import single_threaded_blas
 from undulatus.errors import NotFiniteError, PhaseTooLargeError
-from undulatus.gp.fourier import PHASE_LIMIT
 
 Array = npt.NDArray[Any]
+
+_thread = threading.local()
+
+_holders: list[None] = []
+
+_spares: dict[tuple[int, ...], deque[Array]] = defaultdict(lambda: deque(maxlen=16))
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return this thread's array called ``name``, with whatever it last held."""
+    buffers = _thread.__dict__
+    dtype = np.dtype(dtype)
+    size = prod(shape) * dtype.itemsize
+    held = buffers.get(name)
+    if held is None or len(held) < size:
+        held = buffers[name] = np.empty(size, dtype=np.uint8)
+    return held[:size].view(dtype).reshape(shape)
+
+
+def spare(shape: tuple[int, ...]) -> Array:
+    """Return a double-precision array, one that was given back if there is one."""
+    try:
+        return _spares[shape].pop()
+    except IndexError:
+        return np.empty(shape)
+
+
+def give_back(array: Array) -> None:
+    """Let another caller have an array that :func:`spare` returned."""
+    if _holders:
+        _spares[array.shape].append(array)
+
+
+@contextmanager
+def recycling() -> Iterator[None]:
+    """Keep what is given back for as long as this lasts; outside, it is freed at once."""
+    _holders.append(None)
+    try:
+        yield
+    finally:
+        _holders.pop()
+        if not _holders:
+            _spares.clear()
+
+
 Result = TypeVar("Result")
+
 Parameters = ParamSpec("Parameters")
 
 BLOCK_BYTES = 4 * 2**20
 """Bytes of features in a block: small enough for the cache, large enough for BLAS."""
-
-
-class _SingleThreadedBlas:
-    """Hold BLAS to one thread for as long as anyone asks, and give it back after the last.
-
-    Fits may run in several threads at once. Some libraries have one number for the process,
-    which threadpoolctl lets no other thread change while the one that set it lives: it is set
-    and given back in threads that end at once. Others have one for each thread: everyone who
-    asks sets their own.
-    """
-
-    def __init__(self) -> None:
-        self._controller = ThreadpoolController()
-        self._lock = threading.Lock()
-        self._holders = 0
-        self._limiter: Any = None
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            if self._holders == 0:
-                self._limiter = _in_passing(self._limit)
-            self._holders += 1
-        try:
-            with self._limit():
-                yield
-        finally:
-            with self._lock:
-                self._holders -= 1
-                if self._holders == 0:
-                    _in_passing(self._limiter.restore_original_limits)
-
-    def _limit(self) -> Any:
-        return self._controller.limit(limits=1, user_api="blas")
-
-
-def _in_passing(act: Callable[[], Result]) -> Result:
-    """Return what a function returns in a thread that ends with it."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(act).result()
-
-
-single_threaded_blas = _SingleThreadedBlas()
-
-
-def count_threads(n_jobs: int | None) -> int:
-    """Return how many threads ``n_jobs`` asks for: all cores for None, n + 1 + n_jobs below 0.
-
-    The cores are those this process may use, or fewer if OMP_NUM_THREADS says so.
-    """
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    if limit.isdigit() and int(limit) > 0:
-        cores = min(cores, int(limit))
-    if n_jobs is None:
-        return cores
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
 
 
 def block_rows(n_features: int, itemsize: int) -> int:
@@ -335,3 +328,7 @@ class Pixels:
             weight=None if self.weight is None else self.weight[chosen],
             groups=None if self.groups is None else self.groups[chosen],
         )
+
+
+PHASE_LIMIT = 1e6
+"""Largest length of x times w for which a double-precision phase is good to 1e-9 radians."""

@@ -13,7 +13,6 @@ the latent mean at :math:`x_*` is :math:`k_*^\top\alpha` and its variance
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,35 +23,27 @@ import numpy.typing as npt
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotri
 
+from undulatus._system import available_memory, single_threaded_blas
 from undulatus.errors import TooManyRowsError
-from undulatus.gp.ascent import Climb, ascend
-from undulatus.gp.blocks import single_threaded_blas
-from undulatus.gp.logistic import half_slope, offset
+from undulatus.gp.batch import Climb, ascend
+from undulatus.gp.bound import half_slope, offset
+from undulatus.gp.kernels import Kernel
 from undulatus.gp.posterior import factorise
-from undulatus.gp.spectral import Kernel
 
 Array = npt.NDArray[Any]
 
 MATRICES = 6
 """Arrays of n x n doubles alive at the worst moment of a fit."""
+
 VARIANCE_LIMITS = (1e-4, 1e6)
+
 LENGTHSCALE_LIMITS = (1e-3, 1e3)
 """Lowest and highest lengthscale, as shares of the mean distance between pixels."""
+
 SMALL = 1000
+
 START_SHARES = (1.0, 0.5, 0.25, 0.125)
 """Starting lengthscales that are tried, as shares of the mean distance between pixels."""
-
-
-def available_memory() -> float:
-    """Return the bytes of memory a process may still take, as the system tells it."""
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return 1024.0 * int(line.split()[1])
-    except OSError:
-        pass
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def require_memory(n_rows: int) -> None:

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from undulatus.gp.memory import scratch
+from undulatus.gp.blocks import scratch
 
 Array = npt.NDArray[Any]
 
-PHASE_LIMIT = 1e6
-"""Largest length of x times w for which a double-precision phase is good to 1e-9 radians."""
 SINGLE_PHASE_LIMIT = 512.0
 """Largest length of x times w for which a phase is left in single precision, good to 1e-4."""
 

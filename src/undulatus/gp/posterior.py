@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, eigh, rq
 from scipy.linalg.lapack import dpotrf, dpotri, dtrtri
+from scipy.special import expit
 
 from undulatus.errors import NumericalError
-from undulatus.gp.logistic import expected_sigmoid
-from undulatus.gp.memory import scratch
+from undulatus.gp.blocks import scratch
 
 Array = npt.NDArray[Any]
 
@@ -113,10 +113,13 @@ def solve_moments(precision: Array, projected: Array) -> Moments:
 
 
 SLAB_COLUMNS = 64
+
 FIRST_VARIANCE = 0.2
 """Directions that may add more than this to a variance are looked at first ..."""
+
 FIRST_SHARE = 1.0 / 3.0
 """... if they are no more than this share of all: beyond it, two stages cost more than one."""
+
 PROBABILITY_PER_VARIANCE = 0.044
 """The steepest slope of the predictive probability in the latent variance."""
 
@@ -217,3 +220,11 @@ def tolerant_probability(
         variance = low[unsure] + np.einsum("ij,ij->i", spread, spread)
         probability[unsure] = expected_sigmoid(latent[unsure], variance)
     return np.asarray(probability)
+
+
+def expected_sigmoid(mean: Array, variance: Array) -> Array:
+    r"""Return :math:`\psi\bigl(\mu / \sqrt{1 + \tfrac{\pi}{8} s}\bigr)`, the paper's Eq. test.
+
+    Approximates the mean of :math:`\psi(f)` over :math:`f \sim N(\mu, s)`.
+    """
+    return np.asarray(expit(mean / np.sqrt(1.0 + np.pi / 8.0 * variance)))

@@ -1,4 +1,6 @@
-r"""Natural-gradient minibatches: frequencies learned in a time that does not grow with the data.
+r"""Where a stochastic ascent stands, and what the losses of held-back rows say of it.
+
+Natural-gradient minibatches: frequencies learned in a time that does not grow with the data.
 
 The running posterior of the weights is kept as statistics :math:`(A - I, h)`, estimated
 as if the whole data looked like recent minibatches of :math:`B` rows:
@@ -27,8 +29,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from undulatus.gp.blocks import Block, Pixels, map_blocks
-from undulatus.gp.evidence import (
+from undulatus.gp.blocks import Block, Pixels, PixelSource, map_blocks
+from undulatus.gp.bound import (
     Statistics,
     add_up,
     block_statistics,
@@ -37,34 +39,176 @@ from undulatus.gp.evidence import (
     tight_xi,
 )
 from undulatus.gp.fourier import frequency_gradient
+from undulatus.gp.passes import (
+    COARSENINGS,
+    SEARCH_ROWS,
+    Fit,
+    Settled,
+    Start,
+    held_back_loss,
+    hold_back,
+    settle,
+    settle_start,
+)
 from undulatus.gp.posterior import Moments
-from undulatus.gp.settling import COARSENINGS, SEARCH_ROWS, Settled, Start, settle_start
-from undulatus.gp.validation import held_back_loss, hold_back
-from undulatus.gp.walk import WINDOW, WINDOW_OF_ONE_SCALE, Walk
 
 Array = npt.NDArray[Any]
 
+WINDOW, WINDOW_OF_ONE_SCALE = 16, 2
+"""Outer iterations averaged to see whether the held-back likelihood still grows, for learned
+frequencies and for a lengthscale alone."""
+
+SMOOTHING = 3
+"""Losses averaged to say which place was the best."""
+
+PATIENCE, WORSE = 8, 1.1
+"""It gets worse when the median of so many losses after the least is so many times that."""
+
+PLACE = ("frequencies", "lengthscale", "signal_variance", "gram", "projected")
+"""What a walk moves, and remembers of its best place as ``best_frequencies`` and so on."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A stochastic ascent under way: all that is needed to go on from here.
+
+    ``lengthscale`` is that of fixed frequencies, or the one at the start of learned ones;
+    ``momentum`` and ``energy`` are Adam's, of the frequencies (D, d) and of the logarithms of
+    the features' scales (d,); ``losses`` the mean negative log likelihood of held-back
+    rows after each outer iteration; ``anneal_from`` the step from which the step
+    size falls, or -1. What begins with ``best`` is from where the smoothed loss was least.
+
+    A walk may begin again, from a coarser start: ``began`` is how many losses are from before.
+    """
+
+    step: int
+    frequencies: Array
+    lengthscale: float
+    signal_variance: float
+    gram: Array
+    projected: Array
+    momentum: Array
+    energy: Array
+    scale_momentum: Array
+    scale_energy: Array
+    losses: Array
+    best_frequencies: Array
+    best_signal_variance: float
+    best_gram: Array
+    best_projected: Array
+    best_lengthscale: float
+    seed: int
+    """Of the rows held back and of the order of minibatches."""
+    unit: float
+    """Root mean square of the starting frequencies."""
+    best_loss: float = np.inf
+    best_iter: int = 0
+    began: int = 0
+    anneal_from: int = -1
+    outcome: str = "max_iter"
+
+    @property
+    def statistics(self) -> Statistics:
+        """The running statistics of the weights."""
+        return Statistics(self.gram, self.projected, 0.0)
+
+    @property
+    def n_iter(self) -> int:
+        """Outer iterations done."""
+        return len(self.losses)
+
+    @property
+    def told(self) -> str:
+        """How far it has come, in words."""
+        return f"held-back NLL {self.losses[-1]:.4f}"
+
+    def at_its_best(self) -> Walk:
+        """Return the walk as it stood where the smoothed loss was least."""
+        return replace(self, **{name: getattr(self, f"best_{name}") for name in PLACE})
+
+    def begin_again(self, fresh: Walk) -> Walk:
+        """Return another start with what this walk has seen: its losses, and its best place."""
+        names = (f"best_{name}" for name in (*PLACE, "loss", "iter"))
+        best = {name: getattr(self, name) for name in names}
+        return replace(fresh, losses=self.losses, began=self.n_iter, **best)
+
+    @property
+    def smoothed(self) -> Array:
+        """Means of the last losses after each iteration since it began."""
+        losses = self.losses[self.began :]
+        ends = range(1, len(losses) + 1)
+        return np.array([losses[max(0, end - SMOOTHING) : end].mean() for end in ends])
+
+    def after(self, loss: float) -> Walk:
+        """Return the walk with one more loss, and this place remembered if it is the best."""
+        state = replace(self, losses=np.append(self.losses, loss))
+        last = float(state.smoothed[-1])
+        if last >= self.best_loss:
+            return state
+        return replace(
+            state,
+            best_loss=last,
+            best_iter=state.n_iter,
+            **{f"best_{name}": getattr(self, name) for name in PLACE},
+        )
+
+    @property
+    def worsens(self) -> bool:
+        """Whether held-back rows have become less likely, and stay so."""
+        smoothed = self.smoothed
+        least = int(np.argmin(smoothed))
+        since = self.losses[self.began + least + 1 :]
+        if len(since) < PATIENCE:
+            return False
+        # The median: full steps throw up a bad loss now and then.
+        return bool(np.median(since[-PATIENCE:]) > WORSE * smoothed[least])
+
+    def stalls(self, window: int, tol: float) -> bool:
+        """Say if the mean of so many losses is hardly below that of as many before."""
+        losses = self.losses[self.began :]
+        if len(losses) < 2 * window:
+            return False
+        before, now = losses[-2 * window : -window].mean(), losses[-window:].mean()
+        return bool(before - now < tol * window * now)
+
+    @property
+    def helped(self) -> bool:
+        """Whether its present start has led to the best place so far."""
+        return self.best_iter > self.began
+
+
 STEPS_PER_ITERATION = 25
 """Minibatches in an outer iteration: after each, held-back rows are looked at."""
+
 PIECE_ROWS = 512
 """A minibatch is cut into pieces of so many rows, one a thread, whatever the threads."""
+
 SAMPLE_ROWS = 1_000_000
 """Frequencies are learned on at most so many rows, drawn at random ..."""
+
 SAMPLE_BYTES = 256 * 2**20
 """... and on at most so many bytes of them, in single precision."""
+
 FREQUENCY_STEP = 0.05
 """Largest step of a frequency, as a share of the starting frequencies' deviation."""
+
 SCALE_STEP = 0.01
 """Largest step of the logarithm of a feature's scale."""
+
 LEAST_RHO = 0.1
+
 REFRESH = 2
 """Minibatches between two factorisations of the running posterior."""
+
 VARIANCE_DAMPING = 0.1
+
 LEARNING_VARIANCE_LIMIT = 100.0
 """Highest signal variance while frequencies move: a prior deviation of 10 in the logit. Beyond
 it, waves cancel each other and a small step of the frequencies throws the posterior off."""
+
 ANNEAL_SHARE = 0.4
 """Share of all steps over which the step size falls to zero."""
+
 DECAY_MEAN, DECAY_SQUARE = 0.9, 0.99
 
 
@@ -332,3 +476,79 @@ def _follow_variance(state: Walk, moments: Moments) -> Walk:
         gram=moved.gram,
         projected=moved.projected,
     )
+
+
+STOCHASTIC_PASSES = 10
+"""Most exact passes after the frequencies were learned on minibatches."""
+
+
+def fit_stochastic(
+    pixels: PixelSource,
+    start: Start,
+    *,
+    learn_frequencies: bool,
+    batch_size: int,
+    max_iter: int,
+    tol: float,
+    early_stopping: bool,
+    rng: np.random.Generator,
+    resume: Walk | None = None,
+    report: Callable[[Walk], None] = lambda walk: None,
+    report_pass: Callable[[int, float], None] = lambda done, bound: None,
+) -> Fit:
+    """Learn the frequencies on minibatches, then the posterior on all pixels by exact passes.
+
+    ``pixels`` may be too many for memory: the frequencies are learned on a sample. With
+    ``early_stopping`` they are those for which held-back pixels were likeliest.
+    """
+    seed = int(rng.integers(2**63))
+    sample = draw_sample(pixels, rng)
+    walked = walk(
+        sample,
+        start,
+        learn_frequencies=learn_frequencies,
+        batch_size=batch_size,
+        max_iter=max_iter,
+        tol=tol,
+        early_stopping=early_stopping and learn_frequencies,
+        seed=seed,
+        n_total=pixels.n_rows,
+        resume=resume,
+        report=report,
+    )
+    if early_stopping and learn_frequencies:
+        walked = walked.at_its_best()
+    settled = settle(
+        pixels,
+        walked.frequencies,
+        walked.signal_variance,
+        None,
+        passes=STOCHASTIC_PASSES if walked.outcome != "interrupted" else 1,
+        # A pass costs as much as hundreds of minibatches, and starts from a near posterior.
+        tol=3.0 * tol,
+        start=walked.statistics.posterior(),
+        interruptible=True,
+        report=report_pass,
+    )
+    return Fit(
+        walked.frequencies,
+        walked.lengthscale,
+        settled.signal_variance,
+        settled.posterior,
+        settled.bounds,
+        walked.n_iter,
+        "interrupted" if settled.interrupted else walked.outcome,
+        tuple(walked.losses.tolist()),
+    )
+
+
+def draw_sample(pixels: PixelSource, rng: np.random.Generator) -> Pixels:
+    """Return pixels to learn frequencies on: all if at hand and few, or a random sample."""
+    limit = min(SAMPLE_ROWS, SAMPLE_BYTES // (pixels.n_features * 4))
+    if pixels.n_rows <= limit:
+        return pixels.gather()
+    # A sorted draw without replacement whose memory does not grow with the rows.
+    gaps = rng.exponential(size=limit + 1)
+    places = np.cumsum(gaps)[:-1] / gaps.sum()
+    chosen = np.unique((places * pixels.n_rows).astype(np.int64))
+    return pixels.take(chosen)

@@ -4,18 +4,12 @@ import importlib
 from typing import Any
 
 _MODULES = (
-    "acquisitions",
     "browse",
-    "claims",
-    "cross_validation",
     "demo",
     "explain",
-    "figures",
     "landmarks",
     "maps",
-    "month",
-    "report",
-    "reproduction",
+    "pictures",
     "scores",
     "sounder",
     "video",

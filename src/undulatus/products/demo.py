@@ -1,13 +1,22 @@
-"""The first thing a newcomer runs: a real image, three classifiers, a table and a picture."""
+"""The first thing a newcomer runs: a real image, three classifiers, a table and a picture.
+
+A month of the landmark twin, from images to a page: the chain in one call.
+
+The page a demonstration ends with: what was classified, how well, and where to look on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, StrictUndefined
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -17,8 +26,15 @@ from sklearn.utils import Bunch
 from undulatus.datasets import load_sentinel2_clouds
 from undulatus.errors import DatasetError
 from undulatus.estimators import VFFGPC
-from undulatus.products.figures import draw_cloud_panels
+from undulatus.products.browse import build_site
+from undulatus.products.landmarks import RegimeScores, fit_scene, score_scene
+from undulatus.products.maps import map_scene
+from undulatus.products.pictures import draw_acquisitions, draw_cloud_panels
 from undulatus.products.scores import Scores, score
+from undulatus.products.views import disagreement, most_disputed
+from undulatus.scenes import synthetic_landmark
+from undulatus.scenes.files.opening import open_map, open_scene
+from undulatus.scenes.files.writing import write_dataset
 from undulatus.storage import save_model
 
 
@@ -104,3 +120,112 @@ def run_demo(folder: Path, report: Callable[[str], None], verbose: int = 0) -> D
     )
     save_model(model, written["model"])
     return Demo(source, generated, scores, written)
+
+
+Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+
+DAYS = 30
+
+FREQUENCIES, PIXELS = 100, 50_000
+"""Waves, and training pixels a regime: a minute's fit."""
+
+PICTURED = 4
+"""Acquisitions in the picture: those where model and Level-2 mask differ most by day."""
+
+
+@dataclass(frozen=True)
+class Month:
+    """What came of a month: scores on the days held out, the files, and the page to open."""
+
+    scores: list[RegimeScores]
+    written: dict[str, Path]
+    page: Path
+
+
+def run_month(
+    folder: Path,
+    report: Callable[[str], None],
+    bar: Bar,
+    *,
+    days: int = DAYS,
+    pixels: int = PIXELS,
+    verbose: int = 0,
+) -> Month:
+    """Make, fit, score, map and lay out a month of synthetic images in a folder.
+
+    What an earlier call left in the folder is made anew. ``bar`` gives a context whose value is
+    told how much of how much is done.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    written = {
+        "images": folder / "month.zarr",
+        "model": folder / "month.undulatus",
+        "maps": folder / "maps.zarr",
+        "picture": folder / "maps.png",
+    }
+    with bar(f"making {days} days of images") as track:
+        write_dataset(synthetic_landmark(days), written["images"], track)
+    scene = open_scene(written["images"])
+    model = fit_scene(
+        scene, n_frequencies=FREQUENCIES, pixels=pixels, verbose=verbose, progress=report
+    )
+    save_model(model, written["model"])
+    scores = score_scene(model, scene, progress=report)
+    with bar("mapping") as track:
+        write_dataset(map_scene(model, scene), written["maps"], track)
+    maps = open_map(written["maps"])
+    lit = scene["VIS006"].notnull().all(["y", "x"])
+    times = most_disputed(disagreement(scene, maps).where(lit), PICTURED)
+    draw_acquisitions(written["picture"], scene, maps, times, title="Where the two masks differ")
+    with bar("making pages") as track:
+        page = build_site(
+            maps, scene, folder / "site", title="A month of the synthetic landmark", progress=track
+        )
+    return Month(scores, written, page)
+
+
+TEMPLATE = "demo.html.jinja"
+
+
+def write_page(folder: Path, demo: Demo, month: Month, days: int) -> Path:
+    """Write ``index.html`` in the folder of a demonstration, and return its path."""
+    text = resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(text)
+
+    def beside(path: Path) -> str:
+        return path.relative_to(folder).as_posix()
+
+    page = folder / "index.html"
+    page.write_text(
+        template.render(
+            source=demo.source,
+            image=beside(demo.written["picture"]),
+            image_scores=_image_rows(demo),
+            days=days,
+            site=beside(month.page),
+            month_scores=_month_rows(month.scores),
+            picture=beside(month.written["picture"]),
+        ),
+        encoding="utf-8",
+    )
+    return page
+
+
+def _image_rows(demo: Demo) -> list[dict[str, str]]:
+    return [
+        {"": name, "accuracy": f"{s.accuracy:.1%}", "NLL": f"{s.nll:.3f}", "ECE": f"{s.ece:.3f}",
+         "Brier": f"{s.brier:.3f}"}
+        for name, s in demo.scores.items()
+    ]  # fmt: skip
+
+
+def _month_rows(scores: Sequence[Any]) -> list[dict[str, str]]:
+    found = [s for s in scores if s.reference == "cloud_truth" and s.label_accuracy is not None]
+    return [
+        {"sun": s.regime, "where": s.part, "pixels": f"{s.pixels:,}",
+         "accuracy": f"{s.scores.accuracy:.1%}", "of the mask": f"{s.label_accuracy:.1%}",
+         "ECE": f"{s.scores.ece:.3f}"}
+        for s in found
+    ]  # fmt: skip

@@ -15,8 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from undulatus.products.inputs import Inputs, fill_values, find_inputs
-from undulatus.products.judging import judge, prepare, quality_attributes
+from undulatus.products.predict import (
+    Inputs,
+    fill_values,
+    find_inputs,
+    judge,
+    prepare,
+    quality_attributes,
+)
 from undulatus.scenes.masks import encode
 from undulatus.scenes.scene import MISSING_LABEL, check_calibration
 
@@ -24,6 +30,7 @@ Array = npt.NDArray[Any]
 
 BLOCK_PIXELS = 250_000
 """Pixels in a block of a scene that is not chunked yet."""
+
 SLAB_PIXELS = 65_536
 """Pixels of a block whose features are side by side in memory at a time."""
 
@@ -45,7 +52,7 @@ def map_scene(
     dataset : Dataset or DataArray
         A scene of named variables, (time, y, x) or (y, x); an image with its bands along one
         dimension, as rioxarray opens it, (band, y, x); or spectra, (sample, channel).
-        :func:`undulatus.products.inputs.find_inputs` says how features are found in it.
+        :func:`undulatus.products.predict.find_inputs` says how features are found in it.
     encoding : str
         How ``cloud_mask`` is written: one of :data:`undulatus.scenes.masks.ENCODINGS`.
     mask : DataArray of bool, optional

@@ -18,42 +18,48 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
+from undulatus._files import whole_or_not_at_all
 from undulatus.errors import InputError, SceneError
-from undulatus.products.panel_axes import (
-    Shown,
-    box_ratio,
-    draw_key,
-    draw_legend,
-    place,
-    words_of,
-)
 from undulatus.products.panels import (
     MASKS,
     TITLES,
     Acquisition,
     Scale,
+    Shown,
+    box_ratio,
+    draw_key,
+    draw_legend,
     panels_of,
+    place,
     read,
     scales_for,
+    words_of,
 )
 from undulatus.products.views import View, between, pair
-from undulatus.scenes.stores import whole_or_not_at_all
 
 Array = npt.NDArray[Any]
+
 Progress = Callable[[int, int], None]
 
 WIDTH = 1280
 """Pixels."""
+
 _DPI = 100
+
 _GAP, _HEAD, _KEY, _FOOT = 16, 30, 58, 28
 """Between panels, above and below one, and at the foot of the frame, pixels."""
+
 _LINE, _DATE = 21, 143
 """Height of a line of text, and width of a date, pixels."""
+
 _LEAST_HEIGHT = 176
 """Of a panel, so that all words fit in the place of one, pixels."""
+
 _WORDS_KEPT = 1024
+
 _BLOCK = 16
 """H.264 codes blocks of so many pixels: sizes are multiples of it."""
+
 _ENCODING = [
     *("-preset", "veryfast"),
     # A frame to start from every so often, or seeking would be slow.
@@ -78,7 +84,7 @@ def write_video(
 ) -> None:
     """Write an MP4 (H.264, as browsers play it) of the acquisitions from ``start`` to ``end``.
 
-    It shows the panels of :func:`undulatus.products.figures.draw_acquisitions`. Data are read
+    It shows the panels of :func:`undulatus.products.pictures.draw_acquisitions`. Data are read
     in blocks of time.
 
     Parameters

@@ -1,4 +1,7 @@
-"""A scene and its map side by side: matched in time, upright, read in blocks."""
+"""A scene and its map side by side: matched in time, upright, read in blocks.
+
+When a model's mask and the Level-2 mask tell different things.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from undulatus.errors import SceneError
+from undulatus.products.landmarks import LABEL
 from undulatus.products.maps import BLOCK_PIXELS
 from undulatus.scenes.masks import decode, guess_encoding
 from undulatus.scenes.scene import ANGLE, DIMS, acquisition_time, check_scene
@@ -20,9 +24,13 @@ Array = npt.NDArray[Any]
 
 NATURAL_COLOUR = ("IR_016", "VIS008", "VIS006")
 """Bands shown as red, green and blue: ice cloud is cyan, water cloud white, sand ochre."""
+
 INFRARED = "IR_108"
+
 L2, TRUTH, MODEL = "cloud_mask_l2", "cloud_truth", "cloud_mask"
+
 PROBABILITY, VARIANCE, QUALITY = "cloud_probability", "cloud_latent_variance", "quality_flag"
+
 REPEAT_CYCLE = np.timedelta64(15, "m")
 
 
@@ -235,3 +243,22 @@ def in_blocks(view: View, chosen: Array) -> list[Array]:
     chunk = max(view.layers[read].chunksizes.get("time", (most,)))
     step = most // chunk * chunk if chunk <= most else -(-chunk // -(-chunk // most))
     return np.split(chosen, np.flatnonzero(np.diff(chosen // step)) + 1)
+
+
+def disagreement(scene: xr.Dataset, result: xr.Dataset) -> xr.DataArray:
+    """Return the share of an acquisition's pixels in which the masks differ, (time,).
+
+    Of the pixels that both know; NaN where there are none.
+    """
+    known = (scene[LABEL] <= 1) & (result[MODEL] <= 1)
+    differ = known & (scene[LABEL] != result[MODEL])
+    counted = known.sum(["y", "x"])
+    return (differ.sum(["y", "x"]) / counted.where(counted > 0)).compute()
+
+
+def most_disputed(shares: xr.DataArray, count: int) -> Array:
+    """Return the times of the largest shares, one a day, sorted."""
+    known = shares.dropna("time")
+    order = known["time"].values[np.argsort(-known.values, kind="stable")]
+    _, first = np.unique(order.astype("datetime64[D]"), return_index=True)
+    return np.sort(order[np.sort(first)[:count]])

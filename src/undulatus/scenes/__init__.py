@@ -1,10 +1,11 @@
 """The Earth: scenes of named bands in xarray, from satellites or synthetic; no model in sight."""
 
-from undulatus.scenes import features, illumination, masks, pixels, scene, seviri, spectra
+from undulatus.scenes import features, illumination, masks, sampling, scene, spectra
+from undulatus.scenes.files import seviri
 from undulatus.scenes.scene import check_scene
 from undulatus.scenes.spectra import check_spectra, open_spectra
-from undulatus.scenes.synthetic_landmark import synthetic_landmark
-from undulatus.scenes.synthetic_sounder import synthetic_sounder
+from undulatus.scenes.twins.landmark import synthetic_landmark
+from undulatus.scenes.twins.sounder import synthetic_sounder
 
 __all__ = [
     "check_scene",
@@ -13,7 +14,7 @@ __all__ = [
     "illumination",
     "masks",
     "open_spectra",
-    "pixels",
+    "sampling",
     "scene",
     "seviri",
     "spectra",

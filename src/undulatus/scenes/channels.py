@@ -1,7 +1,30 @@
-"""The channels of IASI: where they are, and what is wrong with wavenumbers that are not theirs."""
+"""The channels of IASI: where they are, and what is wrong with wavenumbers that are not theirs.
+
+How units of spectral radiance are spelled, and how many mW m⁻² sr⁻¹ (cm⁻¹)⁻¹ each is.
+
+Blanks, dots, carets, stars, underscores and raised digits do not matter. After milliwatts
+(``mW``) or watts (``W``) come, per cm⁻¹ or per m⁻¹ alike::
+
+    m-2 sr-1 (cm-1)-1    m-2 sr-1 cm      cm m-2 sr-1
+    /m2/sr/cm-1          /m2/sr/(cm-1)    /m2 sr cm-1
+    /(m2 sr cm-1)        /(m2 sr (cm-1))  /(m2 sr)/cm-1    /(m2 sr)/(cm-1)
+
+Per metre, ``W m-1 sr-1`` is understood too: what is left when metres are cancelled. But
+``mW m-2 sr-1 cm-1`` is refused, since it may be meant per cm⁻¹ or per cm.
+
+Where the air absorbs in the thermal infrared: the main bands of its gases, and the windows.
+
+The regions are those for which IASI was designed (CNES, IASI, *Spectral resolution*,
+https://iasi.cnes.fr/en/IASI/spectral_res.htm; Hilton et al. 2012,
+doi:10.1175/BAMS-D-11-00027.1), each widened to where the gas is still seen in a spectrum of the
+whole column, to ten wavenumbers or so. Bands overlap; windows lie between them, where the surface
+or a cloud is seen. Weaker bands (N₂O at 2460 and 2563 cm⁻¹) and lines of water in windows are
+left out.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,16 +34,23 @@ import xarray as xr
 Array = npt.NDArray[Any]
 
 CHANNELS = 8461
+
 FIRST, LAST, SPACING = 645.0, 2760.0, 0.25
 """Cm⁻¹."""
+
 WAVENUMBERS = FIRST + SPACING * np.arange(CHANNELS)
+
+
 WAVENUMBERS.setflags(write=False)
+
 WAVENUMBER_ATTRIBUTES = {
     "standard_name": "sensor_band_central_radiation_wavenumber",
     "units": "cm-1",
 }
+
 _TOLERANCE = 0.01
 """How far a wavenumber may be from its channel's, cm⁻¹: single precision is far closer."""
+
 _RANGES_NAMED = 3
 
 
@@ -112,3 +142,93 @@ def _absent(order: Array) -> str:
         f"missing: {len(missing)} of {CHANNELS} channels, at {', '.join(named[:_RANGES_NAMED])}"
         f"{more} per cm"
     )
+
+
+RADIANCE_UNITS = "mW m-2 sr-1 (cm-1)-1"
+"""The units of radiances everywhere in undulatus."""
+
+_PER_CM = (
+    "m-2sr-1(cm-1)-1", "m-2sr-1cm", "cmm-2sr-1", "/m2/sr/cm-1", "/m2/sr/(cm-1)", "/m2srcm-1",
+    "/(m2srcm-1)", "/(m2sr(cm-1))", "/(m2sr)/cm-1", "/(m2sr)/(cm-1)",
+)  # fmt: skip
+
+_PER_M = (*(form.replace("cm", "m") for form in _PER_CM), "m-1sr-1")
+
+_FACTORS = {
+    **{f"mW{form}": 1.0 for form in _PER_CM},
+    **{f"W{form}": 1e3 for form in _PER_CM},
+    # A metre holds a hundred centimetres, so a step of 1 cm⁻¹ is one of 100 m⁻¹.
+    **{f"mW{form}": 1e2 for form in _PER_M},
+    **{f"W{form}": 1e5 for form in _PER_M},
+}
+
+_PLAIN = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻−", "0123456789--", " .·*^_{}")  # noqa: RUF001
+
+
+def radiance_factor(units: str) -> float | None:
+    """Return what to multiply radiances in these units by, or None if they are not clear.
+
+    >>> radiance_factor("mW/m^2/sr/cm^-1"), radiance_factor("W m-2 sr-1 (m-1)-1")
+    (1.0, 100000.0)
+    >>> radiance_factor("K") is None
+    True
+    """
+    return _FACTORS.get(units.translate(_PLAIN))
+
+
+WINDOW = "window"
+
+
+@dataclass(frozen=True)
+class Region:
+    """A range of wavenumbers (cm⁻¹), both ends in it, and the gas that absorbs there."""
+
+    gas: str
+    """Its formula, or ``"window"``."""
+    low: float
+    high: float
+
+    @property
+    def name(self) -> str:
+        """Gas and range, such as ``"O3 980-1080"``."""
+        return f"{self.gas} {self.low:g}-{self.high:g}"
+
+    def holds(self, wavenumber: Array) -> Array:
+        """Say which wavenumbers (cm⁻¹) lie in the region, in the shape given."""
+        return np.asarray((wavenumber >= self.low) & (wavenumber <= self.high))
+
+
+BANDS = (
+    Region("CO2", 645.0, 770.0),
+    Region("O3", 980.0, 1080.0),
+    Region("H2O", 1200.0, 2050.0),
+    Region("CH4", 1230.0, 1380.0),
+    Region("N2O", 1240.0, 1310.0),
+    Region("CO", 2050.0, 2225.0),
+    Region("N2O", 2150.0, 2270.0),
+    Region("CO2", 2200.0, 2400.0),
+    Region("CH4", 2700.0, 2760.0),
+)
+"""Absorption bands, by where they begin."""
+
+WINDOWS = (
+    Region(WINDOW, 770.0, 980.0),
+    Region(WINDOW, 1080.0, 1200.0),
+    Region(WINDOW, 2400.0, 2700.0),
+)
+"""What is left between bands."""
+
+GASES = tuple(dict.fromkeys(band.gas for band in BANDS))
+
+
+def absorbers(wavenumber: Array) -> list[str]:
+    """Return the gases in whose bands wavenumbers (n,) lie, with a space between; or "window".
+
+    >>> absorbers(np.array([700.0, 900.0, 1300.0]))
+    ['CO2', 'window', 'H2O CH4 N2O']
+    """
+    found: list[list[str]] = [[] for _ in wavenumber]
+    for band in BANDS:
+        for index in np.flatnonzero(band.holds(wavenumber)):
+            found[index].append(band.gas)
+    return [" ".join(gases) or WINDOW for gases in found]

@@ -22,7 +22,7 @@ name              formula                                     units    night
 ``BT9_std3``      standard deviation of BT9 in 3 x 3 pixels   K        yes
 ================  ==========================================  =======  ======
 
-``R4`` is :func:`undulatus.scenes.planck.reflectance_39`.
+``R4`` is :func:`undulatus.scenes.radiometry.reflectance_39`.
 A window takes the pixels that are there: at the image's edge and beside missing pixels it is
 smaller. A missing pixel itself stays missing. Denominators of ratios are at least 0.1 %.
 """
@@ -39,7 +39,7 @@ import xarray as xr
 from scipy.ndimage import correlate1d
 
 from undulatus.scenes.illumination import COSINE_FLOOR, NIGHT
-from undulatus.scenes.planck import (
+from undulatus.scenes.radiometry import (
     DEFAULT_PLATFORM,
     THERMAL_BANDS,
     reflectance_39,
@@ -59,16 +59,22 @@ CHANNELS = {
     "BT10": "IR_120",
 }
 """Features that are channels, and the band each is made from."""
+
 RATIOS = ("cloud_ratio", "snow_index", "ndvi")
+
 SPATIAL = ("mean3", "mean5", "std3")
+
 FEATURES = (
     *CHANNELS,
     *RATIOS,
     *(f"{channel}_{window}" for channel in ("R1", "BT9") for window in SPATIAL),
 )
+
 NIGHT_FEATURES = ("BT7", "BT9", "BT10", *(f"BT9_{window}" for window in SPATIAL))
+
 REACH = 2
 """Pixels that the largest window reaches to either side."""
+
 _DARKEST = 0.1
 
 

@@ -27,11 +27,15 @@ Array = npt.NDArray[Any]
 
 LOW_SUN = 80.0
 """Degrees; from it on the sun is *low*."""
+
 NIGHT = 90.0
 """Degrees; from it on there is no sun."""
+
 COSINE_FLOOR = float(np.cos(np.radians(88.0)))
 """Reflectances are divided by no smaller cosine than this."""
+
 REGIMES = ("high", "mid", "low", "night")
+
 NO_REGIME = 255
 
 

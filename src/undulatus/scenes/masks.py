@@ -32,6 +32,7 @@ from undulatus.scenes.scene import MISSING_LABEL, acquisition_time
 Array = npt.NDArray[Any]
 
 CLEAR, CLOUD = 0, 1
+
 _UNKNOWN = 254
 
 

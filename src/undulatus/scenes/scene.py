@@ -31,18 +31,28 @@ from undulatus.scenes.illumination import NIGHT, solar_zenith_angle
 Array = npt.NDArray[Any]
 
 REFLECTANCE, TEMPERATURE = "reflectance", "brightness temperature"
+
 UNITS = {REFLECTANCE: "%", TEMPERATURE: "K"}
+
 _SPELLINGS = {"%": ("%", "percent", "per cent"), "K": ("K", "kelvin", "Kelvin")}
+
 _CONVERTIBLE = {
     "%": ("1", "", "fraction", "none"),
     "K": ("C", "degC", "°C", "celsius", "Celsius", "deg_C", "degree_Celsius", "degrees_Celsius"),
 }
+
 _CALIBRATE = " Are they counts or radiances? Calibrate them first."
+
 ANGLE = "solar_zenith_angle"
+
 DIMS = ("time", "y", "x")
+
 MISSING_LABEL = 255
+
 _LONLAT_CHUNK = 1024
+
 _WINDOW = 64
+
 _ACQUISITIONS = 8
 
 
@@ -134,7 +144,7 @@ def _missing_bands(scene: xr.Dataset, bands: tuple[str, ...]) -> list[str]:
         return []
     return [
         f"missing: {', '.join(missing)}. Found: {', '.join(map(str, scene.data_vars)) or 'none'}. "
-        f"Bands go by satpy's names: load them with undulatus.scenes.seviri.open_scene, "
+        f"Bands go by satpy's names: load them with undulatus.scenes.files.seviri.open_scene, "
         f"or rename yours (scene.rename(...))."
     ]
 

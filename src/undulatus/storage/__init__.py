@@ -2,7 +2,7 @@
 
 The header holds the kind of the model, its parameters, classes, feature names, the
 version of the package and of this schema; the tensors hold the rest, each with
-its SHA-256 (see :mod:`undulatus.tensorfile`). ``docs/model-file.md`` describes the schema.
+its SHA-256 (see :mod:`undulatus._files`). ``docs/model-file.md`` describes the schema.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import os
 from importlib.metadata import version
 from typing import Any
 
+from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
-from undulatus.storage.kinds import Misfit, build, describe
-from undulatus.tensorfile import read_tensors, write_tensors
+from undulatus.storage.codec import Misfit, build, describe
 
 SCHEMA = 1
+
 FORMAT = "undulatus-model"
 
 
@@ -30,10 +31,10 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     ``set_output`` asked of its steps, are not.
     """
     # Only now: with scikit-learn's Pipeline comes much that no classifier needs.
-    from undulatus.storage.models import KINDS
+    from undulatus.storage.composites import MODELS
 
     try:
-        tensors, header = describe(model, KINDS)
+        tensors, header = describe(model, MODELS)
     except Misfit as error:
         raise InputError(
             f"The model cannot be saved, for it could not be loaded: it {error}\n"
@@ -48,7 +49,7 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
 
 def load_model(path: str | os.PathLike[str]) -> Any:
     """Return the model that :func:`save_model` wrote, or raise a :class:`ModelFileError`."""
-    from undulatus.storage.models import KINDS
+    from undulatus.storage.composites import MODELS
 
     tensors, header = read_tensors(path)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -60,7 +61,7 @@ def load_model(path: str | os.PathLike[str]) -> Any:
             f"{SCHEMA}. It was written by undulatus {header.get('package_version')!r}: upgrade.",
         )
     try:
-        model = build(tensors, header, KINDS)
+        model = build(tensors, header, MODELS)
         if "provenance" in header:
             model.provenance_ = dict(header["provenance"])
     except Misfit as error:

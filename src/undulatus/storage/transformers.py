@@ -13,10 +13,19 @@ from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
-from undulatus.estimators.reduction import SpectralPCA
-from undulatus.storage.kinds import Header, Kind, Misfit, Tensors
-from undulatus.storage.memory import in_order, order_of
-from undulatus.storage.values import decode, encode, feature_names, restore_feature_names
+from undulatus.estimators.pca import SpectralPCA
+from undulatus.storage.codec import (
+    Header,
+    Kind,
+    Misfit,
+    Tensors,
+    decode,
+    encode,
+    feature_names,
+    in_order,
+    order_of,
+    restore_feature_names,
+)
 
 # What an attribute may be, besides an array, whose shape is spelled "d" for features in and "k"
 # for features out: "kd" has a row for each component.
@@ -49,6 +58,7 @@ _COMPONENTS = {
     "explained_variance_": ("k",),
     "explained_variance_ratio_": ("k",),
 }
+
 _SINGULAR = {**_COMPONENTS, "singular_values_": ("k",), "noise_variance_": (NUMBER,)}
 
 LAYOUTS = (

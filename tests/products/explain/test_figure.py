@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from undulatus.errors import InputError
 from undulatus.products.explain.figure import COLOURS, MOST_BARS, MOST_WAVES, draw_explanation
-from undulatus.scenes.absorption import GASES
+from undulatus.scenes.channels import GASES
 
 LONG = "a_feature_with_a_long_name"
 

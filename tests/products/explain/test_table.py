@@ -7,8 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.products.explain.table import strongest, summary_lines, write_csv
-from undulatus.scenes.absorption import absorbers
-from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
+from undulatus.scenes.channels import CHANNELS, WAVENUMBERS, absorbers
 
 
 def test_a_spectrum_is_read_back_channel_by_channel(tmp_path, spectral):

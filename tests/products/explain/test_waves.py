@@ -14,14 +14,13 @@ from sklearn.preprocessing import QuantileTransformer, StandardScaler
 
 from undulatus import GPC, RFFGPC, VFFGPC
 from undulatus.errors import InputError
-from undulatus.estimators.reduction import SpectralPCA
-from undulatus.estimators.waves import waves_of
+from undulatus.estimators.interpret import waves_of
+from undulatus.estimators.pca import SpectralPCA
 from undulatus.products.explain.table import strongest
 from undulatus.products.explain.waves import explain
 from undulatus.regimes import Regime, RegimeClassifier
-from undulatus.scenes.absorption import BANDS, WINDOWS
-from undulatus.scenes.blackbody import blackbody_radiance, brightness_temperature, radiance_slope
-from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
+from undulatus.scenes.channels import BANDS, CHANNELS, WAVENUMBERS, WINDOWS
+from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperature, radiance_slope
 
 NOISE_K = 0.2
 OZONE = "O3 980-1080"

@@ -1,4 +1,7 @@
-"""When acquisitions were taken, as cells of a table of days by times of day."""
+"""When acquisitions were taken, as cells of a table of days by times of day.
+
+What is counted in an acquisition: cloud, agreement with the Level-2 mask, accuracy.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
+
+from undulatus.products.views import L2, MODEL, TRUTH
 
 Array = npt.NDArray[Any]
 
 DAY = 86_400
 """Seconds."""
+
 USUAL_STEP = 900
 """Between acquisitions where there is but one, seconds."""
+
 _NEARLY = 15 / 16
 """Of a step."""
 
@@ -75,3 +83,63 @@ def make_calendar(times: Array) -> Calendar:
         return Calendar(seconds, USUAL_STEP)
     found, counts = np.unique(minutes, return_counts=True)
     return Calendar(seconds, int(np.clip(60 * found[np.argmax(counts)], 60, DAY)))
+
+
+LISTED = 40
+"""Acquisitions listed where the masks differ most."""
+
+APART = 3 * 3600
+"""Between any two of them, seconds, or one cloud would fill the list."""
+
+ENOUGH = 0.5
+"""Share of the image that two masks must have in common to be compared in the list."""
+
+
+def count_shares(block: xr.Dataset) -> dict[str, Array]:
+    """Return shares of pixels, (n,) float32 each, NaN where no pixel is known.
+
+    ``cloud`` and ``l2_cloud``: of the pixels that the mask knows, those with cloud. ``agreement``:
+    of the pixels that both know, those where they agree; ``compared``: those of all pixels.
+    ``model_right`` and ``l2_right``: agreement with the truth.
+    """
+    masks = {name: _labels(block[name]) for name in (MODEL, L2, TRUTH) if name in block}
+    shares = {"cloud": _share(masks[MODEL] == 1, masks[MODEL] >= 0)}
+    if L2 in masks:
+        both = (masks[MODEL] >= 0) & (masks[L2] >= 0)
+        shares["l2_cloud"] = _share(masks[L2] == 1, masks[L2] >= 0)
+        shares["agreement"] = _share(masks[MODEL] == masks[L2], both)
+        shares["compared"] = both.mean(axis=1, dtype=np.float32)
+    if TRUTH in masks:
+        for name, mask in (("model_right", MODEL), ("l2_right", L2)):
+            if mask in masks:
+                known = (masks[mask] >= 0) & (masks[TRUTH] >= 0)
+                shares[name] = _share(masks[mask] == masks[TRUTH], known)
+    return shares
+
+
+def _labels(mask: xr.DataArray) -> Array:
+    """Return 0 clear, 1 cloud, -1 neither, (n, pixels)."""
+    values = mask.values.reshape(mask.shape[0], -1)
+    return np.select([values == 0, values == 1], [0, 1], -1).astype(np.int8)
+
+
+def _share(counted: Array, known: Array) -> Array:
+    whole = known.sum(axis=1)
+    found = (counted & known).sum(axis=1) / np.maximum(whole, 1)
+    return np.where(whole > 0, found, np.nan).astype(np.float32)
+
+
+def differing_most(seconds: Array, agreement: Array, compared: Array) -> Array:
+    """Return the numbers of acquisitions where two masks differ most, the worst first.
+
+    Those whose masks have less than half of the image in common are passed over, and so are
+    those where all agree, or within three hours of a worse one.
+    """
+    ranked = np.argsort(agreement, kind="stable")
+    taken: list[int] = []
+    for number in ranked[(agreement[ranked] < 1.0) & (compared[ranked] >= ENOUGH)]:
+        if all(abs(seconds[number] - seconds[other]) >= APART for other in taken):
+            taken.append(int(number))
+        if len(taken) == LISTED:
+            break
+    return np.array(taken, np.int64)

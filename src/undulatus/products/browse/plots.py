@@ -23,15 +23,17 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from undulatus.products.browse.calendar import DAY, Calendar
-from undulatus.products.panel_axes import GROUND, HATCH
-from undulatus.products.panels import SCALES
+from undulatus.products.panels import GROUND, HATCH, SCALES
 
 Array = npt.NDArray[Any]
 
 MILLISECONDS = 1000.0
+
 _FEW_DAYS = 31
 """So many days are named one by one."""
+
 _TOOLS = "box_zoom,wheel_zoom,pan,reset"
+
 _INK, _ACCENT = "#1b1b2f", "#b3361b"
 
 

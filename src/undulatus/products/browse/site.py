@@ -11,21 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from undulatus._files import whole_or_not_at_all
 from undulatus.errors import SceneError
-from undulatus.products.browse.calendar import Calendar, make_calendar
+from undulatus.products.browse.calendar import Calendar, count_shares, make_calendar
 from undulatus.products.browse.page import Contents, write_page
-from undulatus.products.browse.series import SeriesWriter
-from undulatus.products.browse.shares import count_shares
-from undulatus.products.browse.sprites import LONGEST, Sheet, SpriteWriter
+from undulatus.products.browse.sprites import LONGEST, SeriesWriter, Sheet, SpriteWriter
 from undulatus.products.panels import Acquisition, panels_of, scales_for, show
 from undulatus.products.views import PROBABILITY, View, alone, between, in_blocks, pair
-from undulatus.scenes.stores import whole_or_not_at_all
 
 Array = npt.NDArray[Any]
+
 Progress = Callable[[int, int], None]
 
 MOST_PIXELS = 500_000_000
 """In all panels of all acquisitions: some 400 MB. A year of 20 x 26 has a quarter of them."""
+
 MOST_CELLS = 4_000_000
 """In the heat map: days by times of day."""
 

@@ -14,18 +14,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from undulatus._files import whole_or_not_at_all
 from undulatus.errors import InputError
 from undulatus.products.explain.waves import KELVIN, Explanation
-from undulatus.products.panel_axes import place
-from undulatus.scenes.absorption import BANDS, GASES
-from undulatus.scenes.measurements import SCORES
-from undulatus.scenes.spectra import COMPONENTS
-from undulatus.scenes.stores import whole_or_not_at_all
+from undulatus.products.panels import place
+from undulatus.scenes.channels import BANDS, GASES
+from undulatus.scenes.spectra import COMPONENTS, SCORES
 
 Array = npt.NDArray[Any]
 
 MOST_WAVES = 6
+
 MOST_BARS = 20
+
 COLOURS = {
     "CO2": "#e69f00",
     "O3": "#56b4e9",
@@ -35,10 +36,15 @@ COLOURS = {
     "CO": "#cc79a7",
 }
 """Of the gases; told apart without colour vision (Okabe & Ito), and named beside their lanes."""
+
 PATTERN, FILTER, LINE, BAR = "#1a1a1a", "#6a6a6a", "#b0b0b0", "#3b6e8f"
+
 _SUBSCRIPTS = str.maketrans("234", "₂₃₄")
+
 _MICROMETRES = (15, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4.5, 4)
+
 _LEFT, _WIDE, _RIGHT = 1.0, 12.0, 0.35
+
 _LANE, _TALL, _THIN, _GAP, _TITLE = 0.19, 1.3, 0.42, 0.06, 0.4
 """Inches."""
 
@@ -70,8 +76,6 @@ def draw_explanation(
 
 
 # Curves over channels or components
-
-
 class _Column:
     """Axes one below the other; where the next one goes is kept, in inches from the top."""
 
@@ -252,8 +256,6 @@ def _footnote(explanation: Explanation) -> str:
 
 
 # Bars of features
-
-
 def _draw_bars(explanations: Sequence[Explanation], title: str) -> Figure:
     """Return the figure; lengths are in inches, from the upper left corner."""
     most = max(min(len(explanation.names), MOST_BARS) for explanation in explanations)

@@ -11,13 +11,14 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from undulatus._files import whole_or_not_at_all
 from undulatus.products.explain.waves import KELVIN, Explanation
-from undulatus.scenes.absorption import BANDS, WINDOWS, absorbers
-from undulatus.scenes.stores import whole_or_not_at_all
+from undulatus.scenes.channels import BANDS, WINDOWS, absorbers
 
 Array = npt.NDArray[Any]
 
 MOST_LINES = 10
+
 _NAMED = 3
 """Regions or features that a line of text names."""
 

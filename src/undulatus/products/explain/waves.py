@@ -1,8 +1,8 @@
 r"""What a model looks at: its waves, carried back to the channels or features they are made of.
 
-A classifier of Fourier features is a sum of waves (:mod:`undulatus.estimators.waves`), and a wave
+A classifier of Fourier features is a sum of waves , and a wave
 is known by its frequency :math:`w_i`. Where components of spectra were classified, the frequency
-goes back through them to every channel (:mod:`undulatus.estimators.affine`). Two curves then say
+goes back through them to every channel. Two curves then say
 different things of a wave (Haufe et al. 2014, doi:10.1016/j.neuroimage.2013.10.067):
 
 - the *frequency* is the filter: by how many radians the phase turns if one channel alone changes
@@ -34,20 +34,21 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
-from undulatus.estimators.affine import Affine, affine_steps
 from undulatus.estimators.fourier import FourierGPC
-from undulatus.estimators.waves import Waves, waves_of
+from undulatus.estimators.interpret import Affine, Waves, affine_steps, waves_of
 from undulatus.regimes import RegimeClassifier
-from undulatus.scenes.blackbody import brightness_temperature, radiance_slope
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
-from undulatus.scenes.measurements import RADIANCE, SCORES, TEMPERATURE
-from undulatus.scenes.spectra import COMPONENTS
+from undulatus.scenes.radiometry import brightness_temperature, radiance_slope
+from undulatus.scenes.spectra import COMPONENTS, RADIANCE, SCORES, TEMPERATURE
 
 Array = npt.NDArray[Any]
 
 KELVIN = "K"
+
 DEVIATIONS = "standard deviations"
+
 NOISE = "noise"
+
 _COLDEST = 100.0
 """K: radiances of the short-wave end are far below, and no spectrum is as cold as that."""
 

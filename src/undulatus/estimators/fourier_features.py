@@ -1,0 +1,119 @@
+"""Random Fourier features as a scikit-learn transformer, for use before any linear model."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from undulatus.errors import as_input_errors
+from undulatus.estimators.training import column_namer, validate_rows
+from undulatus.gp.blocks import require_finite, require_phases
+from undulatus.gp.fourier import fourier_features
+from undulatus.gp.kernels import KERNELS, find_kernel, mean_distance
+from undulatus.gp.moments import summarise
+
+Array = npt.NDArray[Any]
+
+
+class FourierFeatures(
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
+    """Paired cosines and sines whose inner product approximates a stationary kernel.
+
+    Unlike features with one cosine and a random offset, every row has norm 1 exactly.
+    Put a ``StandardScaler`` before it when features differ in units.
+
+    Parameters
+    ----------
+    n_frequencies : int
+        Number D of frequencies; the output has 2 D columns.
+    kernel : {"rbf", "matern32", "matern52"}
+        The kernel that is approximated.
+    lengthscale : float or "auto"
+        Of the kernel; ``"auto"`` is half the root-mean-square distance between rows,
+        which is what ``gamma="scale"`` means to scikit-learn's RBF kernels.
+    random_state : int, RandomState or None
+        Seed of the frequencies.
+
+    Attributes
+    ----------
+    frequencies_ : (D, d) array
+        Radians per unit of the input.
+    lengthscale_ : float
+    n_features_in_, feature_names_in_
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> model = make_pipeline(FourierFeatures(50, random_state=0), LogisticRegression(C=100))
+    >>> bool(model.fit(X, y).score(X, y) > 0.99)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_frequencies": [Interval(Integral, 1, None, closed="left")],
+        "kernel": [StrOptions(set(KERNELS))],
+        "lengthscale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        n_frequencies: int = 100,
+        *,
+        kernel: str = "rbf",
+        lengthscale: float | str = "auto",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_frequencies = n_frequencies
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw the frequencies, and the lengthscale from the spread of ``X``."""
+        with as_input_errors():
+            self._validate_params()
+            rows = validate_rows(self, X, reset=True)
+        summary = summarise(rows, None, 1, column_namer(self))
+        if isinstance(self.lengthscale, str):
+            self.lengthscale_ = 0.5 * mean_distance(summary.variance)
+        else:
+            self.lengthscale_ = float(self.lengthscale)
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=4)
+        rng = np.random.default_rng(seed)
+        unit = find_kernel(self.kernel).draw(rng, self.n_frequencies, self.n_features_in_)
+        self.frequencies_ = unit / self.lengthscale_
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Return the features, (n, 2 D): all cosines first, then all sines."""
+        check_is_fitted(self)
+        with as_input_errors():
+            rows = np.asarray(validate_rows(self, X, reset=False))
+        columns = column_namer(self)
+        require_finite(rows, columns)
+        x = np.ascontiguousarray(rows, dtype=np.promote_types(rows.dtype, np.float32))
+        require_phases(x, self.frequencies_, columns)
+        return fourier_features(x, self.frequencies_)
+
+    @property
+    def _n_features_out(self) -> int:
+        return 2 * len(self.frequencies_)

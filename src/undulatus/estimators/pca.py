@@ -1,0 +1,206 @@
+"""Principal components of spectra too many for memory: one pass, exact, in units of the noise."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import eigh
+from scipy.linalg.blas import dsymv, dsyrk
+from scipy.sparse.linalg import LinearOperator, eigsh
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from undulatus._system import count_threads
+from undulatus.errors import InputError, as_input_errors
+from undulatus.estimators.training import column_namer, validate_rows
+from undulatus.gp.blocks import map_blocks, require_finite
+
+Array = npt.NDArray[Any]
+
+BLOCK_ROWS = 512
+"""Rows read at a time: 17 MB of IASI spectra."""
+
+FEW_ROWS = 0.25
+"""Up to so many rows a feature, products of rows are decomposed, not those of features."""
+
+WHOLE_BELOW = 200
+"""A covariance of fewer features is decomposed whole."""
+
+
+class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    r"""Principal components of rows divided by their noise, from one pass over the data.
+
+    The covariance of :math:`(x - \bar x) / \sigma` is summed block by block about a row near
+    the mean, and its leading eigenvectors are found by Lanczos' method: the components are
+    those of a full decomposition, and memory is that of the covariance (573 MB for 8,461
+    channels) however many rows there are, and less for a few. It is summed
+    in double precision: the first component of spectra has a million times the variance of
+    the last ones worth keeping.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of components; at most that of features.
+    noise : (d,) array, optional
+        Standard deviation of the noise of each feature; ones when absent.
+    n_jobs : int, optional
+        Threads of ``transform``; all cores when absent.
+
+    Attributes
+    ----------
+    components_ : (n_components, d) array
+        Unit vectors in units of the noise, the first of the largest variance.
+    explained_variance_, explained_variance_ratio_ : (n_components,) arrays
+    mean_, noise_ : (d,) arrays
+    n_samples_seen_, n_components_ : int
+    n_features_in_, feature_names_in_
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "noise": ["array-like", None],
+        "n_jobs": [Integral, None],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        noise: npt.ArrayLike | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.noise = noise
+        self.n_jobs = n_jobs
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        """What scikit-learn names the outputs by."""
+        return self.n_components_
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the components of rows, (n, d): an array, or anything to slice."""
+        with as_input_errors():
+            self._validate_params()
+            rows = validate_rows(self, X, reset=True)
+        n, d = rows.shape
+        if self.n_components > min(n, d):
+            raise InputError(
+                f"n_components={self.n_components} is more than {n} rows of {d} features have. "
+                f"Ask for at most {min(n, d)}."
+            )
+        self.noise_ = self._read_noise(d)
+        if n <= FEW_ROWS * d and d >= WHOLE_BELOW:
+            values, vectors, total = self._decompose_rows(rows)
+        else:
+            covariance, self.mean_ = self._accumulate(rows)
+            total = float(np.trace(covariance))
+            values, vectors = _leading(covariance, self.n_components)
+        # Vectors are known but for their sign: the largest entry is made positive.
+        largest = np.abs(vectors).argmax(axis=0)
+        vectors *= np.sign(vectors[largest, np.arange(self.n_components)])
+        self.components_ = vectors.T
+        self.explained_variance_ = values
+        self.explained_variance_ratio_ = values / max(total, np.finfo(np.float64).tiny)
+        self.n_samples_seen_ = n
+        self.n_components_ = self.n_components
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Return the components of rows, (n, n_components); single of single precision rows."""
+        check_is_fitted(self, "components_")
+        with as_input_errors():
+            rows = validate_rows(self, X, reset=False)
+        columns = column_namer(self)
+        dtype = np.dtype(np.float32 if rows.dtype == np.float32 else np.float64)
+        mean = self.mean_.astype(dtype)
+        weights = np.ascontiguousarray((self.components_ / self.noise_).T, dtype=dtype)
+        scores = np.empty((rows.shape[0], self.n_components_), dtype)
+
+        def part(block: slice) -> None:
+            raw = np.asarray(rows[block])
+            require_finite(raw, columns, block.start)
+            scores[block] = (raw.astype(dtype) - mean) @ weights
+
+        for _ in map_blocks(part, rows.shape[0], BLOCK_ROWS, count_threads(self.n_jobs)):
+            pass
+        return scores
+
+    def _read_noise(self, d: int) -> Array:
+        if self.noise is None:
+            return np.ones(d)
+        with as_input_errors("noise"):
+            noise = np.asarray(self.noise, dtype=np.float64)
+        if noise.shape != (d,) or not np.all(noise > 0.0) or not np.all(np.isfinite(noise)):
+            raise InputError(
+                f"noise must hold a positive number for each of {d} features, got shape "
+                f"{noise.shape} with values from {noise.min(initial=np.inf):g}."
+            )
+        return noise
+
+    def _decompose_rows(self, rows: Any) -> tuple[Array, Array, float]:
+        """Return variances, vectors (d, n_components) and all variance of rows that are few."""
+        raw = np.asarray(rows[: rows.shape[0]])
+        require_finite(raw, column_namer(self), 0)
+        self.mean_ = raw.mean(axis=0, dtype=np.float64)
+        x = (raw - self.mean_) / self.noise_
+        products = x @ x.T
+        n, total = len(x), float(np.trace(products))
+        values, turns = eigh(products, subset_by_index=[n - self.n_components, n - 1])
+        vectors = x.T @ turns[:, ::-1]
+        lengths = np.linalg.norm(vectors, axis=0)
+        vectors /= np.maximum(lengths, np.finfo(np.float64).tiny)
+        freedom = max(n - 1, 1)
+        return np.maximum(values[::-1], 0.0) / freedom, vectors, total / freedom
+
+    def _accumulate(self, rows: Any) -> tuple[Array, Array]:
+        """Return the lower triangle of the covariance in units of the noise, and the mean."""
+        n, d = rows.shape
+        columns = column_namer(self)
+        covariance = np.zeros((d, d), order="F")
+        total = np.zeros(d)
+        shift = None
+        for first in range(0, n, BLOCK_ROWS):
+            raw = np.asarray(rows[first : first + BLOCK_ROWS])
+            require_finite(raw, columns, first)
+            if shift is None:
+                # Sums of squares about a place near the mean keep their digits.
+                shift = raw.mean(axis=0, dtype=np.float64)
+            x = np.asfortranarray((raw - shift) / self.noise_)
+            total += x.sum(axis=0)
+            covariance = dsyrk(1.0, x, beta=1.0, c=covariance, trans=1, lower=1, overwrite_c=1)
+        away = total / n
+        for column in range(d):
+            covariance[column:, column] -= n * away[column:] * away[column]
+        covariance /= max(n - 1, 1)
+        assert shift is not None
+        return covariance, shift + away * self.noise_
+
+
+def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
+    """Return the largest eigenvalues of a lower triangle, and their vectors (d, count)."""
+    d = len(covariance)
+    if count >= d // 2 or d < WHOLE_BELOW:
+        full = np.tril(covariance)
+        full += np.tril(full, -1).T
+        values, vectors = np.linalg.eigh(full)
+    else:
+        product = LinearOperator(
+            (d, d),
+            matvec=lambda x: dsymv(1.0, covariance, x, lower=1),
+            dtype=np.float64,
+        )
+        # A start that is the same each time.
+        start = np.random.default_rng(0).standard_normal(d)
+        values, vectors = eigsh(product, count, which="LA", v0=start)
+    order = np.argsort(values)[::-1][:count]
+    return np.maximum(values[order], 0.0), vectors[:, order]

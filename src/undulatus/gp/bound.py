@@ -1,0 +1,254 @@
+r"""The logistic likelihood and the parabola that bounds it from below.
+
+For any :math:`f` and :math:`\xi` (Jaakkola and Jordan),
+
+.. math:: \log\psi(f) \ge \tfrac12 f - \lambda(\xi)\,(f^2 - \xi^2)
+    - \tfrac12\xi - \log(1 + e^{-\xi}),
+    \qquad \lambda(\xi) = \frac{\tanh(\xi/2)}{4\xi},
+
+with equality at :math:`f = \pm\xi`. It is quadratic in :math:`f`, so a Gaussian
+prior on :math:`f` stays Gaussian.
+
+The evidence bound, streamed: statistics, posterior, ξ and gradients over blocks.
+
+With features :math:`Z` that carry the signal variance, :math:`v = y - 1/2`, weights
+:math:`s` and :math:`\lambda = \lambda(\xi)` (Eqs. varGlobal and posterior, whitened):
+
+.. math::
+    A = Z^\top \mathrm{diag}(2 s\lambda) Z + I, \qquad m = A^{-1} Z^\top (s v), \\
+    2 \log F = m^\top A m - \log|A|
+        + 2 \sum_i s_i \bigl[\lambda_i\xi_i^2 - \tfrac12\xi_i - \log(1 + e^{-\xi_i})\bigr].
+
+Every sum over pixels is a sum over blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import eigh
+from scipy.optimize import minimize_scalar
+
+from undulatus.gp.blocks import Block, Pixels, PixelSource, give_back, scratch, spare
+from undulatus.gp.fourier import fourier_features, frequency_gradient
+from undulatus.gp.posterior import Moments, Posterior, solve_moments, solve_posterior
+
+Array = npt.NDArray[Any]
+
+
+def half_slope(xi: Array) -> Array:
+    """Return λ(ξ) = tanh(ξ/2) / (4ξ), with its limit 1/8 at zero."""
+    # tanh form: sigmoid(xi) - 1/2 cancels below 1e-8. tanh(x)/x is 1 to the last digit there.
+    xi = np.maximum(np.abs(xi), np.sqrt(np.finfo(xi.dtype).eps) / 8)
+    return np.tanh(0.5 * xi) / (4.0 * xi)
+
+
+def offset(xi: Array) -> Array:
+    """Return λ(ξ)ξ² - ξ/2 - log(1 + exp(-ξ)), the part of the bound that is free of f."""
+    return half_slope(xi) * xi**2 - 0.5 * xi - np.log1p(np.exp(-xi))
+
+
+def log_sigmoid_bound(f: Array, xi: Array) -> Array:
+    """Return the lower bound on log ψ(f) that touches it at f = ±ξ (ξ >= 0)."""
+    return 0.5 * f - half_slope(xi) * f**2 + offset(xi)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Sums over pixels that determine the posterior and the bound.
+
+    ``gram`` is Zᵗ diag(2sλ) Z (k, k), ``projected`` is Zᵗ(sv) (k,), and ``offset``
+    the part of the bound that is free of the weights; all in double precision.
+    """
+
+    gram: Array
+    projected: Array
+    offset: float
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(
+            self.gram + other.gram, self.projected + other.projected, self.offset + other.offset
+        )
+
+    def rescale(self, ratio: float) -> Statistics:
+        """Return the statistics of features whose signal variance is ``ratio`` times as large."""
+        return Statistics(self.gram * ratio, self.projected * np.sqrt(ratio), self.offset)
+
+    def posterior(self) -> Posterior:
+        """Return the posterior of the whitened weights."""
+        return solve_posterior(self._precision(), self.projected)
+
+    def moments(self) -> Moments:
+        """Return the posterior's moments alone."""
+        return solve_moments(self._precision(), self.projected)
+
+    def _precision(self) -> Array:
+        precision = self.gram.copy()
+        precision[np.diag_indices_from(precision)] += 1.0
+        return precision
+
+    def bound(self, posterior: Posterior) -> float:
+        """Return log F, the lower bound on the log evidence."""
+        return 0.5 * (posterior.quadratic - posterior.log_determinant) + self.offset
+
+
+def block_statistics(z: Array, block: Block, xi: Array) -> Statistics:
+    """Return one block's share of the sums, for features ``z`` and local parameters ``xi``."""
+    # sqrt(2sλ) on both sides makes the product symmetric, half the work for BLAS.
+    scaled = scratch("scaled", z.shape, z.dtype)
+    np.multiply(z, np.sqrt(2.0 * block.weight * half_slope(xi))[:, None], out=scaled)
+    product = scratch("product", (z.shape[1], z.shape[1]), z.dtype)
+    np.matmul(scaled.T, scaled, out=product)
+    gram = spare(product.shape)
+    gram[...] = product
+    return Statistics(
+        gram,
+        (z.T @ (block.weight * block.v)).astype(np.float64),
+        float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64)))),
+    )
+
+
+def add_up(parts: Iterator[Statistics]) -> Statistics:
+    """Return the sum of blocks' statistics, in their order; the blocks' grams are given back."""
+    total = next(parts)
+    gram, projected, constant = total.gram.copy(), total.projected.copy(), total.offset
+    give_back(total.gram)
+    for part in parts:
+        gram += part.gram
+        projected += part.projected
+        constant += part.offset
+        give_back(part.gram)
+    return Statistics(gram, projected, constant)
+
+
+def features_and_reach(
+    block: Block, frequencies: Array, signal_variance: float, second_moment: Array
+) -> tuple[Array, Array]:
+    """Return a block's features z and z (A⁻¹ + m mᵗ), (n, k) each, in this thread's scratch."""
+    z = block_features(block, frequencies, signal_variance)
+    reach = scratch("reach", z.shape, z.dtype)
+    return z, np.matmul(z, second_moment, out=reach)
+
+
+def block_features(block: Block, frequencies: Array, signal_variance: float) -> Array:
+    """Return a block's features, (n, k), in this thread's scratch."""
+    z = scratch("z", (len(block.x), 2 * len(frequencies)), block.x.dtype)
+    return fourier_features(block.x, frequencies, signal_variance, out=z)
+
+
+def tight_xi(z: Array, reach: Array) -> Array:
+    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. updateXi).
+
+    ``reach`` is z (A⁻¹ + m mᵗ), (n, k).
+    """
+    return np.sqrt(np.maximum(np.einsum("ij,ij->i", reach, z), 0.0))
+
+
+def accumulate(
+    pixels: PixelSource, frequencies: Array, signal_variance: float, xi: Array
+) -> Statistics:
+    """Return the statistics of all pixels at fixed ξ (n,)."""
+    return pixels.total(_statistics_at, add_up, frequencies, signal_variance, xi)
+
+
+def _statistics_at(
+    block: Block, frequencies: Array, signal_variance: float, xi: Array
+) -> Statistics:
+    z = block_features(block, frequencies, signal_variance)
+    return block_statistics(z, block, xi[block.rows])
+
+
+def tighten(
+    pixels: PixelSource,
+    frequencies: Array,
+    signal_variance: float,
+    posterior: Posterior,
+    xi: Array | None = None,
+) -> Statistics:
+    """Return the statistics at the optimal ξ under ``posterior``; set ``xi`` (n,) to it, if any.
+
+    The next optimum needs a posterior alone: who is not to stay at this ξ need not keep it.
+    """
+    second_moment = posterior.second_moment.astype(pixels.dtype)
+    return pixels.total(_tight_statistics, add_up, frequencies, signal_variance, second_moment, xi)
+
+
+def _tight_statistics(
+    block: Block,
+    frequencies: Array,
+    signal_variance: float,
+    second_moment: Array,
+    xi: Array | None,
+) -> Statistics:
+    z, reach = features_and_reach(block, frequencies, signal_variance, second_moment)
+    tight = tight_xi(z, reach)
+    if xi is not None:
+        xi[block.rows] = tight
+    return block_statistics(z, block, tight)
+
+
+def gradient(
+    pixels: Pixels, frequencies: Array, signal_variance: float, posterior: Posterior, xi: Array
+) -> Array:
+    r"""Return the gradient of log F in the frequencies, (D, d), by one product.
+
+    .. math:: \partial \log F / \partial Z =
+        v m^\top - \mathrm{diag}(2\lambda)\, Z\, (A^{-1} + m m^\top)
+
+    ``posterior`` must be the one at these frequencies and this ξ.
+    """
+    second_moment = posterior.second_moment.astype(pixels.dtype)
+
+    def part(block: Block) -> Array:
+        z, reach = features_and_reach(block, frequencies, signal_variance, second_moment)
+        toward = feature_gradient(reach, block, xi[block.rows], posterior.mean)
+        return frequency_gradient(toward, z, block.x).astype(np.float64)
+
+    total = np.zeros(frequencies.shape)
+    for share in pixels.map(part):
+        total += share
+    return total
+
+
+def feature_gradient(reach: Array, block: Block, xi: Array, mean: Array) -> Array:
+    """Return one block's gradient of log F in its features, (n, k).
+
+    ``reach`` is z (A⁻¹ + m mᵗ), the one product it takes; it is overwritten.
+    """
+    reach *= (-2.0 * block.weight * half_slope(xi))[:, None]
+    pull = scratch("pull", reach.shape, reach.dtype)
+    reach += np.outer(block.weight * block.v, mean.astype(reach.dtype, copy=False), out=pull)
+    return reach
+
+
+def log_variance_gradient(posterior: Posterior) -> float:
+    """Return the gradient of log F in log γ: (tr A⁻¹ + mᵗm - k) / 2, free of the pixels."""
+    trace = float(np.sum(posterior.root**2))
+    return 0.5 * (trace + float(posterior.mean @ posterior.mean) - len(posterior.mean))
+
+
+def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 10.0) -> float:
+    r"""Return the factor on γ, within [low, high], that maximises log F at fixed ξ.
+
+    In the eigenbasis of the gram matrix, with eigenvalues :math:`e_j` and projections
+    :math:`c_j`, :math:`2 \log F(r) = \sum_j r c_j^2 / (1 + r e_j) - \log(1 + r e_j)`:
+    one eigendecomposition, no pass over the pixels.
+    """
+    eigenvalues, basis = eigh(statistics.gram)
+    eigenvalues = np.maximum(eigenvalues, 0.0)
+    squares = (basis.T @ statistics.projected) ** 2
+
+    def loss(log_ratio: float) -> float:
+        scaled = np.exp(log_ratio) * eigenvalues
+        fitted = np.exp(log_ratio) * squares / (1.0 + scaled)
+        return float(np.sum(np.log1p(scaled) - fitted))
+
+    if low >= high:
+        return 1.0
+    reach = (float(np.log(low)), float(np.log(high)))
+    found = minimize_scalar(loss, bounds=reach, method="bounded")
+    return float(np.exp(found.x)) if found.fun < loss(0.0) else 1.0

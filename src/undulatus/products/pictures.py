@@ -1,0 +1,196 @@
+"""Pictures: drawn off screen, written whole, readable without colour vision.
+
+Acquisitions in rows: images, masks, probability and uncertainty side by side.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from undulatus._files import whole_or_not_at_all
+from undulatus.errors import SceneError
+from undulatus.products.panels import (
+    CLEAR,
+    CLOUD,
+    TITLES,
+    Acquisition,
+    Scale,
+    Shown,
+    box_ratio,
+    draw_key,
+    draw_legend,
+    panels_of,
+    place,
+    read,
+    scales_for,
+    words_of,
+)
+from undulatus.products.views import View, nearest, pair
+
+Array = npt.NDArray[Any]
+
+MASK_COLOURS = ListedColormap([CLEAR, CLOUD])
+
+
+def stretch(rgb: Array, low: float = 1.0, high: float = 99.0) -> Array:
+    """Return an image (h, w, 3) scaled to [0, 1] between two percentiles of its values."""
+    bottom, top = np.nanpercentile(rgb, [low, high])
+    return np.clip((rgb - bottom) / max(top - bottom, 1e-12), 0.0, 1.0)
+
+
+def draw_cloud_panels(
+    path: Path,
+    rgb: Array,
+    label: Array,
+    probability: Array,
+    uncertainty: Array,
+    *,
+    title: str,
+    split_row: int | None = None,
+) -> None:
+    """Write a PNG with RGB, label, probability and uncertainty side by side.
+
+    Parameters
+    ----------
+    rgb : (h, w, 3) array
+        Reflectances of red, green, blue; stretched here.
+    label : (h, w) array
+        1 is cloud.
+    probability, uncertainty : (h, w) arrays
+        Of cloud; the uncertainty is the standard deviation of the latent function.
+    split_row : int, optional
+        Row where the training half ends, drawn as a line.
+    """
+    height, width = label.shape
+    figure = Figure(figsize=(16, 4 * height / width + 1.4), dpi=110, layout="constrained")
+    figure.suptitle(title, fontsize=15)
+    axes, keys = figure.subplots(2, 4, height_ratios=[4 * height / width, 0.12])
+    axes[0].imshow(stretch(rgb))
+    axes[0].set_title("RGB")
+    axes[1].imshow(label, cmap=MASK_COLOURS, vmin=0, vmax=1, interpolation="nearest")
+    axes[1].set_title("cloud mask used as label")
+    shown = axes[2].imshow(probability, cmap="cividis", vmin=0, vmax=1)
+    axes[2].set_title("probability of cloud")
+    figure.colorbar(shown, cax=keys[2], orientation="horizontal")
+    top = float(np.nanpercentile(uncertainty, 99.5))
+    shown = axes[3].imshow(uncertainty, cmap="magma", vmin=0, vmax=top)
+    axes[3].set_title("uncertainty: std. dev. of the latent function")
+    figure.colorbar(shown, cax=keys[3], orientation="horizontal")
+    patches = [Patch(facecolor=colour, edgecolor="black") for colour in (CLEAR, CLOUD)]
+    keys[1].legend(patches, ["clear", "cloud"], loc="center", ncols=2, frameon=False)
+    for key in keys[:2]:
+        key.set_axis_off()
+    for axis in axes:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        if split_row is not None:
+            axis.axhline(split_row - 0.5, color="#d7191c", linewidth=1.2, linestyle="--")
+            for text, row in (("train", split_row - 8), ("test", split_row + 8)):
+                axis.text(
+                    6,
+                    row,
+                    text,
+                    color="white",
+                    fontsize=10,
+                    verticalalignment="bottom" if text == "train" else "top",
+                    bbox={"facecolor": "black", "alpha": 0.6, "linewidth": 0, "pad": 2},
+                )
+    figure.savefig(path)
+
+
+MOST_ROWS = 24
+
+
+def draw_acquisitions(
+    path: str | Path,
+    scene: xr.Dataset,
+    result: xr.Dataset,
+    times: Any = None,
+    *,
+    title: str,
+) -> None:
+    """Write a PNG or PDF with a row of panels for each acquisition.
+
+    Natural colour, infrared, the Level-2 and the true mask where there are such, the model's
+    mask, its probability of cloud and the standard deviation of its latent function.
+
+    Parameters
+    ----------
+    path : path
+        Ending in ``.png`` or ``.pdf``; written whole or not at all.
+    scene : Dataset
+        (time, y, x) or (y, x).
+    result : Dataset
+        What :func:`undulatus.products.maps.map_scene` made of it.
+    times : times, optional
+        UTC, as text, datetime or datetime64; each is matched to the nearest acquisition. All
+        acquisitions when absent.
+    """
+    path = Path(path)
+    if path.suffix not in (".png", ".pdf"):
+        raise SceneError(f"{path} is to be a .png or .pdf file: name it so.")
+    view = pair(scene, result)
+    chosen = _chosen(view, times)
+    scales = scales_for(view, chosen)
+    figure = _draw_rows(view, list(read(view, chosen, scales)), scales, title)
+    with whole_or_not_at_all(path) as unfinished:
+        figure.savefig(unfinished)
+
+
+def _chosen(view: View, times: Any) -> Array:
+    if times is None:
+        chosen = np.arange(len(view.times))
+    else:
+        chosen = nearest(view, times if np.ndim(times) else [times])
+    if not 0 < len(chosen) <= MOST_ROWS:
+        raise SceneError(
+            f"A picture has 1 to {MOST_ROWS} acquisitions, but {len(chosen)} were chosen. "
+            f"Choose times, or write a video."
+        )
+    return chosen
+
+
+def _draw_rows(
+    view: View, shown: list[Acquisition], scales: dict[str, Scale], title: str
+) -> Figure:
+    """Return the figure; lengths are in inches, from the upper left corner."""
+    names = panels_of(view)
+    words, wide, gap, head, foot = 2.1, 2.35, 0.1, 0.8, 1.15
+    tall = max(wide * box_ratio(view.shape), 1.4)
+    size = (words + len(names) * (wide + gap) + gap, head + len(shown) * (tall + gap) + foot)
+    figure = Figure(figsize=size, dpi=120)
+    figure.text(0.15 / size[0], 1 - 0.15 / size[1], title, fontsize=15, verticalalignment="top")
+    for row, acquisition in enumerate(shown):
+        top = head + row * (tall + gap)
+        beside: dict[str, Any] = {
+            "x": 0.15 / size[0],
+            "verticalalignment": "top",
+            "linespacing": 1.4,
+        }
+        figure.text(
+            y=1 - top / size[1], s=acquisition.time, fontsize=10, fontweight="bold", **beside
+        )
+        lines = "\n".join(words_of(acquisition))
+        figure.text(y=1 - (top + 0.23) / size[1], s=lines, fontsize=9.5, **beside)
+        for column, name in enumerate(names):
+            left = words + column * (wide + gap)
+            axis = place(figure, left, top, wide, tall)
+            if row == 0:
+                axis.set_title(TITLES[name], fontsize=11)
+            Shown(axis, view).show(acquisition, name)
+    below = head + len(shown) * (tall + gap)
+    for column, name in enumerate(names):
+        left = words + column * (wide + gap)
+        key = place(figure, left + 0.1, below + 0.06, wide - 0.2, 0.14)
+        draw_key(figure, key, name, scales)
+    draw_legend(place(figure, words, below + 0.62, size[0] - words, 0.25), view, "center left")
+    figure.text(0.15 / size[0], 0.1 / size[1], view.footnote, fontsize=9, style="italic")
+    return figure

@@ -1,0 +1,1 @@
+"""Files: scenes, spectra, images and maps from disk and back."""

@@ -1,0 +1,115 @@
+"""Level-2 cloud masks from files, laid on the pixels and times of a scene."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from undulatus.errors import SceneError
+from undulatus.scenes.masks import guess_encoding
+from undulatus.scenes.scene import MISSING_LABEL
+
+Array = npt.NDArray[Any]
+
+MASK_NAMES = ("cloud_mask_l2", "cloud_mask", "cma_extended", "cma")
+"""Variables that :func:`open_mask` knows for masks, the best first."""
+
+TOLERANCE = np.timedelta64(450, "s")
+"""A mask belongs to an acquisition if it is at most half a repeat cycle away."""
+
+
+def open_mask(path: str | Path) -> xr.DataArray:
+    """Return the mask in a netCDF file or a Zarr store, lazily, in the product's own codes."""
+    engine = "zarr" if Path(path).is_dir() else None
+    try:
+        # Unmasked, so that codes stay integers; decode knows the fill values.
+        found = xr.open_dataset(path, engine=engine, chunks={}, mask_and_scale=False)
+    except (OSError, ValueError) as error:
+        raise SceneError(f"{path} cannot be read as a mask: {error}") from error
+    for name in MASK_NAMES:
+        if name in found:
+            return found[name]
+    told = [array for array in found.data_vars.values() if guess_encoding(array) is not None]
+    if len(told) == 1:
+        return told[0]
+    raise SceneError(
+        f"{path} has no variable that is known for a mask.\n"
+        f"  found: {', '.join(map(str, found.data_vars)) or 'none'}\n"
+        f"Open it with xarray, and pass the variable itself."
+    )
+
+
+def place(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
+    """Return labels on the pixels and times of a scene, 255 where the mask has none.
+
+    Grids of one size less than a pixel apart are paired pixel by pixel, either way up: the
+    georeferencing of Level-1.5 data and masks differed by half a pixel until 2017.
+    """
+    if not {"y", "x"} <= set(mask.dims):
+        raise SceneError(f"The mask has dims {mask.dims}, where (y, x) is due: rename them.")
+    placed = _in_time(mask, scene).reset_coords(drop=True)
+    for dim in ("y", "x"):
+        placed = _along(placed, scene, dim)
+    coords = {dim: scene.coords[dim] for dim in placed.dims if dim in scene.coords}
+    return placed.drop_vars("time", errors="ignore").assign_coords(coords)
+
+
+def _in_time(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
+    several = "time" in scene["time"].dims
+    wanted = np.atleast_1d(scene["time"].values)
+    dated = mask if "time" in mask.dims else mask.expand_dims("time")
+    if "time" not in mask.coords:
+        if dated.sizes["time"] != wanted.size:
+            raise SceneError(
+                f"The mask does not say of when it is, and has {dated.sizes['time']} times where "
+                f"the scene has {wanted.size}: give it times (mask.assign_coords(time=...))."
+            )
+        return dated if several else dated.isel(time=0)
+    dated = dated.sortby("time")
+    index = dated.indexes["time"].get_indexer(wanted, method="nearest", tolerance=TOLERANCE)
+    if (index < 0).all():
+        raise SceneError(
+            f"The mask is of another time than the scene.\n"
+            f"  mask: {_span(dated['time'].values)}\n  scene: {_span(wanted)}\n"
+            f"Use the mask of the scene's time, or mend its own (mask.assign_coords(time=...))."
+        )
+    found = _taken(dated, "time", index)
+    return found if several else found.isel(time=0)
+
+
+def _taken(mask: xr.DataArray, dim: str, index: Array) -> xr.DataArray:
+    """Take pixels by their index along a dimension; those of index -1 are missing."""
+    found = mask.isel({dim: index}).drop_vars(dim)
+    return found.where(xr.DataArray(index >= 0, dims=dim), np.uint8(MISSING_LABEL))
+
+
+def _span(times: Array) -> str:
+    first, last = (np.datetime_as_string(times[i], unit="m") for i in (0, -1))
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _along(mask: xr.DataArray, scene: xr.Dataset, dim: str) -> xr.DataArray:
+    theirs, ours = (each.indexes.get(dim) for each in (mask, scene))
+    if theirs is None or ours is None:
+        if mask.sizes[dim] != scene.sizes[dim]:
+            raise SceneError(
+                f"The mask has {mask.sizes[dim]} pixels along {dim}, the scene "
+                f"{scene.sizes[dim]}: crop or resample the mask to the scene."
+            )
+        return mask.drop_vars(dim, errors="ignore")
+    pixel = abs(float(ours[1] - ours[0])) if ours.size > 1 else np.inf
+    if theirs.size == ours.size:
+        for step in (1, -1):
+            if np.abs(theirs.values[::step] - ours.values).max() < pixel:
+                return mask.isel({dim: slice(None, None, step)}).drop_vars(dim)
+    index = theirs.get_indexer(ours, method="nearest", tolerance=pixel / 2)
+    if (index < 0).all():
+        raise SceneError(
+            f"The mask and the scene have no pixel in common along {dim}: use a mask of the "
+            f"scene's region and projection."
+        )
+    return _taken(mask, dim, index)

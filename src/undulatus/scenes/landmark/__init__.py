@@ -1,1 +1,0 @@
-"""The parts of the synthetic landmark: place, weather, radiation and the Level-2-like mask."""

@@ -1,1 +1,0 @@
-"""The parts of the synthetic sounder: from its strata to its instrument."""

@@ -1,0 +1,286 @@
+r"""What gases absorb: cross sections per layer at the sounder's resolution, computed once.
+
+Lines lie where the bands of a gas are and as far apart as its lines are; those of asymmetric
+molecules (water, ozone, methane) are scattered at random within their band, from a seed of our
+own, so that spectra have the texture of real ones and none of their lines. A cross section is
+
+.. math:: k(\nu, p) = \sum_i S_i\, (\chi L_{\gamma p} * G)(\nu - \nu_i),
+
+Lorentz's profile of half width :math:`\gamma p`, cut off in its far wings by :math:`\chi`, seen
+through the apodised instrument :math:`G`, a Gaussian 0.5 cm⁻¹ wide. Averaging cross sections
+before, not after, Beer's law makes strong lines somewhat too broad.
+
+Band centres, intensities and rotational constants are near those of HITRAN (Gordon et al. 2022),
+to one digit or two; water's strengths follow the envelope of its strong lines there, roughly. The
+continuum of water is that of Roberts, Selby & Biberman (1976), doi:10.1364/AO.15.002085. The band
+that collisions induce in nitrogen is a Gaussian in its place, about as deep as Lafferty et al.
+(1996) make it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from undulatus.scenes.channels import WAVENUMBERS
+from undulatus.scenes.radiometry import C2
+from undulatus.scenes.twins.sounder.atmosphere import (
+    AIR_COLUMNS,
+    DOBSON,
+    HEIGHTS,
+    LAYER_PRESSURES,
+    LEVELS,
+)
+
+Array = npt.NDArray[Any]
+
+ABSORBERS = ("water lines", "water continuum", "ozone", "carbon monoxide", "well mixed")
+"""What has a column of its own; the last is all dry air, with the gases that hardly vary."""
+
+MIXING_RATIOS = {"CO2": 390e-6, "CH4": 1.8e-6, "N2O": 0.32e-6}
+"""Of the well-mixed gases, around 2010."""
+
+_SEED = 645_2760
+
+_STEP = 0.05
+
+_LOWEST, _HIGHEST = 600.0, 2805.0
+
+_RESOLUTION = 0.5
+"""Full width of the apodised instrument at half its height, cm⁻¹."""
+
+_ROTATION_TEMPERATURE = 250.0
+
+
+@dataclass(frozen=True)
+class Band:
+    """A vibration band: where it is, how strong, and how its lines are spread."""
+
+    centre: float
+    """cm⁻¹."""
+    intensity: float
+    """Sum over its lines, cm per molecule."""
+    rotation: float
+    """Rotational constant, cm⁻¹; lines are twice that apart."""
+    q_share: float = 0.0
+    """Share of the Q branch, at the centre."""
+    even: bool = False
+    """Only even levels exist, as in CO₂: lines are four constants apart."""
+    scatter: float = 0.0
+    """How far the lines of one level spread in an asymmetric molecule, cm⁻¹."""
+
+    def lines(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return positions (cm⁻¹) and strengths (cm per molecule) of the band's lines."""
+        levels = np.arange(0, 120, 2 if self.even else 1)
+        population = (2 * levels + 1) * np.exp(
+            -C2 * self.rotation * levels * (levels + 1) / _ROTATION_TEMPERATURE
+        )
+        population = population / population.sum()
+        # Levels of the Q branch pile up at the centre, ever further apart on one side.
+        q_positions = self.centre + 5e-4 * self.rotation * levels * (levels + 1)
+        positions = np.concatenate(
+            [
+                self.centre + 2.0 * self.rotation * (levels + 1),
+                self.centre - 2.0 * self.rotation * levels,
+                q_positions,
+            ]
+        )
+        shares = np.repeat(
+            [(1 - self.q_share) / 2, (1 - self.q_share) / 2, self.q_share], len(levels)
+        )
+        strengths = self.intensity * shares * np.tile(population, 3)
+        if not self.scatter:
+            return positions, strengths
+        copies = 10
+        parts = rng.dirichlet(np.full(copies, 0.5), len(positions))
+        away = self.scatter * rng.standard_normal(parts.shape)
+        away[-len(levels) :] *= 0.4
+        return (positions[:, None] + away).ravel(), (strengths[:, None] * parts).ravel()
+
+
+BANDS = {
+    "CO2": (
+        Band(667.38, 8.3e-18, 0.39, 0.5, True),
+        Band(667.75, 6.5e-19, 0.39, 0.5),
+        Band(647.06, 2.2e-20, 0.39, 0.5, True),
+        Band(688.68, 1.5e-20, 0.39, 0.5, True),
+        Band(720.80, 1.5e-19, 0.39, 0.5, True),
+        Band(741.72, 1.4e-20, 0.39, 0.5),
+        Band(757.50, 6.0e-21, 0.39, 0.5, True),
+        Band(791.45, 1.0e-21, 0.39, 0.5, True),
+        Band(960.96, 1.8e-22, 0.39, 0.0, True),
+        Band(1063.73, 2.2e-22, 0.39, 0.0, True),
+        Band(2283.49, 1.0e-18, 0.39, 0.0),
+        Band(2271.76, 8.0e-20, 0.39, 0.0),
+        Band(2324.14, 8.0e-19, 0.39, 0.0),
+        Band(2332.11, 3.4e-19, 0.37, 0.0),
+        Band(2336.63, 7.5e-18, 0.39, 0.0),
+        Band(2349.14, 9.5e-17, 0.39, 0.0, True),
+        Band(2076.86, 2.0e-20, 0.39, 0.5, True),
+        Band(2093.35, 1.0e-20, 0.39, 0.5),
+    ),
+    "O3": (
+        Band(1042.08, 1.4e-17, 0.42, 0.0, False, 0.8),
+        Band(1103.14, 6.0e-19, 0.42, 0.3, False, 1.5),
+        Band(700.93, 6.4e-19, 0.42, 0.5, False, 1.5),
+        Band(2110.78, 1.1e-18, 0.42, 0.0, False, 0.8),
+    ),
+    "CH4": (
+        Band(1306.00, 5.0e-18, 2.85, 0.35, False, 1.0),
+        Band(1533.00, 6.0e-20, 5.24, 0.3, False, 4.0),
+        Band(2612.00, 5.5e-20, 2.85, 0.3, False, 3.0),
+        Band(2830.00, 4.0e-19, 5.24, 0.3, False, 4.0),
+    ),
+    "N2O": (
+        Band(1284.90, 9.2e-18, 0.415),
+        Band(1168.13, 3.9e-19, 0.415),
+        Band(2223.76, 5.7e-17, 0.415),
+        Band(2209.52, 4.0e-18, 0.415),
+        Band(2461.99, 3.1e-19, 0.415),
+        Band(2563.34, 1.3e-18, 0.415),
+    ),
+    "CO": (Band(2143.27, 9.8e-18, 1.92),),
+}
+
+WATER_ENVELOPE = np.array(
+    [
+        [600, -19.9], [650, -20.2], [700, -20.7], [750, -21.3], [800, -21.8], [850, -22.4],
+        [900, -22.8], [950, -23.2], [1000, -23.4], [1050, -23.2], [1100, -22.9], [1150, -22.5],
+        [1200, -21.9], [1250, -21.3], [1300, -20.6], [1350, -19.9], [1400, -19.3], [1450, -18.9],
+        [1500, -18.7], [1560, -18.7], [1595, -19.3], [1630, -18.7], [1700, -18.6], [1760, -18.8],
+        [1850, -19.3], [1950, -20.1], [2000, -20.6], [2050, -21.2], [2100, -21.8], [2150, -22.4],
+        [2200, -23.0], [2300, -24.0], [2400, -24.6], [2500, -24.6], [2600, -23.9], [2700, -23.1],
+        [2760, -22.8], [2810, -22.6],
+    ]
+)  # fmt: skip
+"""Decimal logarithm of the strength of water's strong lines (cm per molecule) by wavenumber;
+beyond 2600 cm⁻¹ they are those of HDO."""
+
+_WATER_LINES_PER_WAVENUMBER = 0.8
+
+_WATER_DECADES = 0.75
+"""Mean of an exponential distribution: how many decades a line is weaker than the strong ones."""
+
+_HALF_WIDTHS = {"H2O": 0.085, "CO2": 0.07, "O3": 0.075, "CH4": 0.06, "N2O": 0.075, "CO": 0.06}
+"""Half widths at the surface's pressure, cm⁻¹."""
+
+_WINGS = {"H2O": 25.0, "CO2": 4.0}
+"""Where far wings end, cm⁻¹: water's by the continuum's definition, CO₂'s by their known lack."""
+
+_SPACINGS = {"H2O": 0.5, "CO2": 0.5, "O3": 0.06, "CH4": 0.2, "N2O": 0.4, "CO": 0.5}
+"""Distances between lines as a channel sees them, cm⁻¹: no more than its own width."""
+
+_DOPPLER = 8e-7
+"""Half width of lines high up, over their wavenumber."""
+
+
+def _water_lines(rng: np.random.Generator) -> tuple[Array, Array]:
+    count = int(_WATER_LINES_PER_WAVENUMBER * (_HIGHEST - _LOWEST))
+    positions = np.sort(rng.uniform(_LOWEST, _HIGHEST, count))
+    strongest = np.interp(positions, *WATER_ENVELOPE.T)
+    return positions, 10.0 ** (strongest - rng.exponential(_WATER_DECADES, count))
+
+
+def _mean_cross_sections(
+    positions: Array, strengths: Array, half_width: float, wing: float
+) -> Array:
+    """Return a gas's cross section in every layer, (layers, channels), cm² per molecule."""
+    cells = round((_HIGHEST - _LOWEST) / _STEP)
+    inside = (positions > _LOWEST) & (positions < _HIGHEST)
+    index = ((positions[inside] - _LOWEST) / _STEP).astype(int)
+    sticks = np.bincount(index, strengths[inside], cells) / _STEP
+    padded = 2 * cells
+    away = np.fft.fftfreq(padded, 1.0 / (padded * _STEP))
+    sigma = _RESOLUTION / np.sqrt(8.0 * np.log(2.0))
+    seen = np.fft.rfft(sticks, padded) * np.exp(
+        -2.0 * (np.pi * sigma * np.fft.rfftfreq(padded, _STEP)) ** 2
+    )
+    chi = np.exp(-((away / wing) ** 2))
+    channels = np.round((WAVENUMBERS - _LOWEST) / _STEP - 0.5).astype(int)
+    layers = []
+    for pressure in LAYER_PRESSURES / LAYER_PRESSURES.max():
+        width = half_width * pressure
+        # Each cell holds the integral over it: high up, lines are narrower than cells.
+        edges = np.arctan((away + _STEP / 2) / width) - np.arctan((away - _STEP / 2) / width)
+        smeared = np.fft.irfft(seen * np.fft.rfft(edges / np.pi * chi), padded)
+        layers.append(np.maximum(smeared[channels], 0.0))
+    return np.array(layers)
+
+
+def water_continuum(wavenumber: Array) -> Array:
+    """Return water's self continuum at 296 K, cm² per molecule and atmosphere of vapour."""
+    return np.asarray(1.25e-22 + 2.34e-19 * np.exp(-8.3e-3 * wavenumber))
+
+
+def nitrogen_continuum(wavenumber: Array) -> Array:
+    """Return absorption induced by collisions of nitrogen, cm² per molecule of air at 1 atm."""
+    return np.asarray(4.0e-26 * np.exp(-(((wavenumber - 2335.0) / 62.0) ** 2)))
+
+
+def _effective(mean: Array, columns: Array, half_width: float, spacing: float) -> Array:
+    r"""Return cross sections whose optical depths add up to those that a channel really has.
+
+    Lines are narrower than channels, the more so the thinner the air. With the mean cross
+    section :math:`\bar k`, columns :math:`u` above and the mean half width :math:`\alpha` of
+    the path (Curtis-Godson), Malkmus's (1967) model gives a channel's optical depth,
+
+    .. math:: d = \frac{\pi\alpha}{2\delta}
+        \Bigl(\sqrt{1 + 4 \bar k u \delta / \pi\alpha} - 1\Bigr).
+
+    Its growth from layer to layer, over the layer's column, is what is returned.
+
+    Parameters
+    ----------
+    mean : (layers, channels) array
+        cm² per molecule.
+    columns : (layers,) array
+        A reference's, molecules per cm².
+    half_width, spacing : float
+        Of lines, cm⁻¹.
+    """
+    width = np.hypot(half_width * LAYER_PRESSURES[:, None] / 1013.25, _DOPPLER * WAVENUMBERS)
+    amount = np.cumsum(mean * columns[:, None], axis=0)
+    weighted = np.cumsum(width * mean * columns[:, None], axis=0)
+    alpha = np.pi * weighted / np.maximum(amount, 1e-30) / spacing
+    depth = alpha / 2.0 * (np.sqrt(1.0 + 4.0 * amount / np.maximum(alpha, 1e-12)) - 1.0)
+    growth = np.diff(depth, axis=0, prepend=0.0)
+    return np.maximum(growth, 0.0) / columns[:, None]
+
+
+@cache
+def cross_sections() -> Array:
+    """Return what every absorber absorbs in every layer, (layers, absorbers, channels) float32.
+
+    In 1e-22 cm² per unit of column, so that neither they nor columns leave single precision.
+    """
+    rng = np.random.default_rng(_SEED)
+    lists = {"H2O": _water_lines(rng)}
+    for gas, bands in BANDS.items():
+        positions, strengths = zip(*(band.lines(rng) for band in bands), strict=True)
+        lists[gas] = np.concatenate(positions), np.concatenate(strengths)
+    columns = reference_columns()
+    gases = {}
+    for gas, lines in lists.items():
+        mean = _mean_cross_sections(*lines, _HALF_WIDTHS[gas], _WINGS.get(gas, 10.0))
+        gases[gas] = _effective(mean, columns[gas], _HALF_WIDTHS[gas], _SPACINGS[gas])
+    well_mixed = sum(ratio * gases[gas] for gas, ratio in MIXING_RATIOS.items())
+    well_mixed = well_mixed + LAYER_PRESSURES[:, None] / 1013.25 * nitrogen_continuum(WAVENUMBERS)
+    continuum = np.broadcast_to(water_continuum(WAVENUMBERS), well_mixed.shape)
+    sections = [gases["H2O"], continuum, gases["O3"], gases["CO"], well_mixed]
+    return np.ascontiguousarray(np.stack(sections, axis=1) * 1e22, dtype=np.float32)
+
+
+def reference_columns() -> dict[str, Array]:
+    """Return columns of each gas in a temperate reference, molecules per cm², (layers,)."""
+    water = AIR_COLUMNS * np.maximum(0.012 * np.exp(-HEIGHTS / 2.2), 5e-6)
+    ozone = np.exp(-0.5 * ((HEIGHTS - 22.0) / 5.0) ** 2) - np.diff(LEVELS) * 0.001
+    return {
+        "H2O": water,
+        "O3": 300.0 * DOBSON * ozone / ozone.sum(),
+        "CO": 1e-7 * AIR_COLUMNS,
+        **{gas: ratio * AIR_COLUMNS for gas, ratio in MIXING_RATIOS.items()},
+    }

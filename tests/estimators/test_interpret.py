@@ -1,0 +1,231 @@
+"""Waves of a classifier: they sum to its latent mean, and their weights are what they move.
+
+Affine steps: frequencies and covariances go back through them as they should.
+"""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.decomposition import PCA, IncrementalPCA
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    MaxAbsScaler,
+    MinMaxScaler,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
+
+from undulatus import RFFGPC, VFFGPC
+from undulatus.errors import InputError
+from undulatus.estimators.interpret import STEPS, affine_steps, wave_deviation, waves_of
+from undulatus.estimators.pca import SpectralPCA
+
+
+def deviation_and_error(samples):
+    """The standard deviation of samples (n, ...), and its standard error by the delta method."""
+    away = samples - samples.mean(axis=0)
+    variance = np.mean(away**2, axis=0)
+    error = np.sqrt((np.mean(away**4, axis=0) - variance**2) / len(samples))
+    return np.sqrt(variance), error / (2.0 * np.sqrt(variance))
+
+
+@pytest.mark.parametrize("turn", [0.05, 0.5, 1.0, 2.0, 6.0])
+@pytest.mark.parametrize("delay", [0.0, 0.4, 1.5, 2.5, np.pi])
+def test_the_weight_is_the_deviation_of_the_wave_over_gaussian_phases(turn, delay):
+    phases = np.random.default_rng(0).normal(0.0, turn, 200_000)
+    found, error = deviation_and_error(3.0 * np.cos(phases - delay))
+    weight = wave_deviation(np.array(3.0), np.array(delay), np.array(turn))
+    assert abs(weight - found) <= 5.0 * error
+
+
+@given(st.floats(0.0, 1e3), st.floats(-np.pi, np.pi), st.floats(0.0, 50.0))
+def test_no_weight_exceeds_the_amplitude(amplitude, delay, turn):
+    weight = wave_deviation(np.array(amplitude), np.array(delay), np.array(turn))
+    assert 0.0 <= weight <= amplitude * (1.0 + 1e-12)
+
+
+def test_small_phases_keep_their_digits():
+    # To first order a wave is a slope, a sin(delay); the next order is s² of it.
+    weight = wave_deviation(np.array(2.0), np.array(1.0), np.array(1e-9))
+    assert_allclose(weight, 2.0 * 1e-9 * np.sin(1.0), rtol=1e-12)
+
+
+def test_a_wave_whose_phase_does_not_vary_has_no_weight():
+    assert wave_deviation(np.array(5.0), np.array(1.0), np.array(0.0)) == 0.0
+
+
+@pytest.mark.parametrize("kind", [RFFGPC, VFFGPC])
+@pytest.mark.parametrize("standardize", [True, False])
+def test_waves_sum_to_the_latent_mean(clouds, kind, standardize):
+    X, y = clouds
+    X = X / [15.0, 0.2, 4.0]
+    model = kind(7, standardize=standardize, max_iter=3, tol=1.0, random_state=0).fit(X, y)
+    waves = waves_of(model)
+    phases = (X - waves.centre) @ waves.frequencies.T
+    found = np.cos(phases - waves.delays) @ waves.amplitudes
+    assert_allclose(found, model.decision_function(X), rtol=1e-9, atol=1e-9)
+
+
+def test_waves_are_ranked_and_point_towards_the_second_class(clouds):
+    waves = waves_of(RFFGPC(20, random_state=0).fit(*clouds))
+    assert (np.diff(waves.weights) <= 0.0).all()
+    assert (waves.delays >= 0.0).all()
+    assert (waves.delays <= np.pi).all()
+
+
+def test_weights_are_the_deviations_of_waves_over_uncorrelated_training_rows():
+    rng = np.random.default_rng(0)
+    raw = rng.normal(size=(4000, 6)) @ rng.normal(size=(6, 6))
+    X = PCA(4).fit_transform(raw)
+    model = RFFGPC(8, random_state=0, max_iter=3, tol=1.0).fit(X, X[:, 0] > X[:, 1])
+    waves = waves_of(model)
+    phases = (X - waves.centre) @ waves.frequencies.T
+    assert_allclose(phases.std(axis=0), waves.turns, rtol=1e-9)
+    found, error = deviation_and_error(waves.amplitudes * np.cos(phases - waves.delays))
+    assert (np.abs(waves.weights - found) <= 5.0 * error).all()
+
+
+def test_a_constant_feature_turns_no_phase(clouds):
+    X, y = clouds
+    with_constant = np.column_stack([X, np.full(len(X), 7.0)])
+    waves = waves_of(RFFGPC(5, random_state=0).fit(with_constant, y))
+    assert waves.deviation[-1] == 0.0
+    assert_allclose(
+        waves.turns, np.linalg.norm(waves.frequencies[:, :3] * X.std(axis=0), axis=1), rtol=1e-9
+    )
+
+
+def test_features_left_as_they_are_have_the_deviation_of_their_quartiles(clouds):
+    X, y = clouds
+    scaled = X / [15.0, 0.2, 4.0]
+    waves = waves_of(RFFGPC(5, standardize=False, random_state=0).fit(scaled, y))
+    # Quartiles of 200 Gaussian values have a standard error of 7 %; three features, so allow 4.
+    assert_allclose(waves.deviation, scaled.std(axis=0), rtol=0.28)
+    assert_array_equal(waves.centre, np.quantile(scaled, 0.5, axis=0, method="inverted_cdf"))
+
+
+def test_an_unfitted_classifier_has_no_waves():
+    with pytest.raises(NotFittedError):
+        waves_of(RFFGPC())
+
+
+CHANNELS = 12
+
+NOISE = np.linspace(0.5, 2.0, CHANNELS)
+
+# One batch of all rows: over several, IncrementalPCA finds components only nearly.
+STEPS_BY_NAME = {
+    "SpectralPCA": SpectralPCA(4),
+    "SpectralPCA, noise": SpectralPCA(4, noise=NOISE),
+    "PCA": PCA(4),
+    "PCA, whitened": PCA(4, whiten=True),
+    "IncrementalPCA": IncrementalPCA(4, batch_size=300),
+    "IncrementalPCA, whitened": IncrementalPCA(4, whiten=True, batch_size=300),
+    "StandardScaler": StandardScaler(),
+    "StandardScaler, no mean": StandardScaler(with_mean=False),
+    "StandardScaler, no scale": StandardScaler(with_std=False),
+    "StandardScaler, nothing": StandardScaler(with_mean=False, with_std=False),
+    "MinMaxScaler": MinMaxScaler((-2.0, 3.0)),
+    "MaxAbsScaler": MaxAbsScaler(),
+    "RobustScaler": RobustScaler(),
+    "RobustScaler, nothing": RobustScaler(with_centering=False, with_scaling=False),
+    "scaled, reduced": make_pipeline(StandardScaler(), PCA(4, whiten=True)),
+    "reduced, scaled": make_pipeline(SpectralPCA(4, noise=NOISE), StandardScaler()),
+    "reduced twice": make_pipeline(PCA(8), PCA(4)),
+    "nested, with a gap": make_pipeline("passthrough", make_pipeline(MinMaxScaler(), PCA(4))),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    signal = rng.normal(size=(300, 5)) * [9.0, 5.0, 3.0, 2.0, 1.0]
+    rows = 250.0 + signal @ rng.normal(size=(5, CHANNELS)) + NOISE * rng.normal(size=(300, 12))
+    rows.setflags(write=False)
+    return rows
+
+
+def back_through(steps, values, method):
+    for step in reversed(steps):
+        values = getattr(step, method)(values)
+    return values
+
+
+each_step = pytest.mark.parametrize("step", STEPS_BY_NAME.values(), ids=STEPS_BY_NAME)
+
+
+def test_every_step_that_is_taken_is_tested():
+    assert {name.split(",")[0] for name in STEPS_BY_NAME} >= {kind.__name__ for kind in STEPS}
+
+
+@each_step
+def test_frequencies_are_finite_differences_of_phases(rows, step):
+    step.fit(rows)
+    width = step.transform(rows[:1]).shape[1]
+    frequencies = np.random.default_rng(1).normal(size=(3, width))
+    shifted = rows[0] + np.eye(CHANNELS)
+    change = (step.transform(shifted) - step.transform(rows[:1])) @ frequencies.T
+    found = back_through(affine_steps([step]), frequencies, "carry_back")
+    # A step of 1 on values of 250 that are transformed with 1e-16 leaves 1e-12 or so.
+    assert_allclose(found, change.T, rtol=1e-9, atol=1e-11)
+
+
+@each_step
+def test_the_centre_goes_to_nought(rows, step):
+    step.fit(rows)
+    steps = affine_steps([step])
+    width = step.transform(rows[:1]).shape[1]
+    centre = np.zeros((1, width))
+    for one in reversed(steps):
+        centre = one.centre + one.restore(centre)
+    assert_allclose(step.transform(centre), 0.0, atol=1e-9)
+
+
+@each_step
+def test_covariances_with_a_phase_are_restored_exactly(rows, step):
+    step.fit(rows)
+    out = step.transform(rows)
+    phase = out @ np.random.default_rng(2).normal(size=out.shape[1])
+    expected = (rows - rows.mean(axis=0)).T @ (phase - phase.mean()) / len(rows)
+    given = (out - out.mean(axis=0)).T @ (phase - phase.mean()) / len(rows)
+    found = back_through(affine_steps([step]), given[None], "restore")[0]
+    assert_allclose(found, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "step",
+    [SpectralPCA(4), SpectralPCA(4, noise=NOISE), PCA(4), IncrementalPCA(4, batch_size=300)],
+    ids=str,
+)
+def test_what_components_hold_and_leave_out_is_all_the_variance(rows, step):
+    step.fit(rows)
+    (affine,) = affine_steps([step])
+    unit = NOISE if affine.noise is not None else np.ones(CHANNELS)
+    held = step.explained_variance_ @ affine.restoring**2
+    found = (held + affine.left_out) / unit**2
+    exact = rows.var(axis=0, ddof=1) / unit**2
+    assert_allclose(found.sum(), exact.sum(), rtol=1e-9)
+    # One component of the signal and the noise are left out, not the same in all directions.
+    assert_allclose(found, exact, rtol=0.25)
+
+
+def test_scalers_leave_nothing_out(rows):
+    (affine,) = affine_steps([StandardScaler().fit(rows)])
+    assert not affine.left_out.any()
+    assert not affine.uncorrelated
+
+
+def test_noise_is_known_where_it_was_told(rows):
+    told, untold = affine_steps([SpectralPCA(2, noise=NOISE).fit(rows), SpectralPCA(2).fit(rows)])
+    assert_allclose(told.noise, NOISE)
+    assert untold.noise is None
+
+
+def test_a_step_that_is_not_linear_is_named_with_those_that_are_taken(rows):
+    step = QuantileTransformer(n_quantiles=20).fit(rows)
+    with pytest.raises(InputError, match=r"(?s)QuantileTransformer.*taken: SpectralPCA, PCA"):
+        affine_steps([step])

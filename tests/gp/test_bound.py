@@ -1,0 +1,392 @@
+"""The logistic likelihood, the parabola below it, and its expectation.
+
+The streamed bound against the paper's equations, its gradients, and its invariances.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import expit, log_expit
+
+from undulatus.gp.blocks import Pixels, Standardisation, recycling
+from undulatus.gp.bound import (
+    Statistics,
+    accumulate,
+    add_up,
+    best_variance_ratio,
+    gradient,
+    half_slope,
+    log_sigmoid_bound,
+    log_variance_gradient,
+    offset,
+    tight_xi,
+    tighten,
+)
+from undulatus.gp.fourier import fourier_features
+from undulatus.gp.posterior import expected_sigmoid
+
+reals = st.floats(-1e3, 1e3)
+
+sizes = st.floats(0.0, 1e3)
+
+
+def rounding(f, xi):
+    """What the terms of the bound may lose: a few units in the last place of the largest."""
+    return 1e-14 * (1.0 + abs(f) + 0.125 * f**2 + xi)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_half_slope_is_one_eighth_at_zero(dtype):
+    found = half_slope(np.zeros(1, dtype=dtype))
+    assert found.dtype == dtype
+    # Zero is replaced by sqrt(eps)/8, where tanh(x)/x is 1 - eps/768.
+    assert_allclose(found, 0.125, rtol=2 * np.finfo(dtype).eps)
+
+
+@given(st.floats(1e-2, 1e3))
+def test_the_half_slope_is_that_of_the_sigmoid(xi):
+    # The paper's form (ψ(ξ) - 1/2) / (2ξ) cancels towards zero: at 1e-2 it has 13 digits left.
+    assert_allclose(half_slope(np.array(xi)), (expit(xi) - 0.5) / (2.0 * xi), rtol=1e-12)
+
+
+@given(st.floats(1e-30, 1e-2))
+def test_the_half_slope_follows_its_series_near_zero(xi):
+    # tanh(x)/x = 1 - x²/3 + 2x⁴/15 - ..., the next term below 1e-14 of the whole; replacing
+    # the smallest ξ costs less than a unit in the last place.
+    square = (xi / 2) ** 2
+    series = (1 - square / 3 + 2 * square**2 / 15) / 8
+    assert_allclose(half_slope(np.array(xi)), series, rtol=1e-14)
+
+
+@given(reals)
+def test_the_half_slope_is_even(xi):
+    assert half_slope(np.array(-xi)) == half_slope(np.array(xi))
+
+
+def test_the_offset_at_zero_is_minus_the_logarithm_of_two():
+    assert_allclose(offset(np.zeros(1)), -np.log(2.0), rtol=1e-15)
+
+
+@given(reals, sizes)
+def test_the_parabola_never_exceeds_the_log_sigmoid(f, xi):
+    bound = log_sigmoid_bound(np.array(f), np.array(xi))
+    assert bound <= log_expit(f) + rounding(f, xi)
+
+
+@given(sizes, st.sampled_from([-1.0, 1.0]))
+def test_the_parabola_touches_the_log_sigmoid_at_both_signs(xi, sign):
+    bound = log_sigmoid_bound(np.array(sign * xi), np.array(xi))
+    assert_allclose(bound, log_expit(sign * xi), rtol=0, atol=rounding(xi, xi))
+
+
+@given(reals)
+def test_without_variance_the_expectation_is_the_sigmoid(mean):
+    assert expected_sigmoid(np.array(mean), np.array(0.0)) == expit(mean)
+
+
+@given(reals, st.floats(0.0, 1e6))
+def test_the_expectation_is_symmetric(mean, variance):
+    both = expected_sigmoid(np.array([mean, -mean]), np.full(2, variance))
+    assert_allclose(both.sum(), 1.0, rtol=1e-12)
+
+
+def test_the_expectation_approximates_the_integral():
+    mean, variance = np.meshgrid(np.linspace(-8, 8, 65), np.geomspace(1e-3, 30, 40))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(100)
+    values = expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes)
+    integral = values @ (weights / weights.sum())
+    # Matching a probit's slope at the origin leaves at most about 0.02 between the two.
+    assert_allclose(expected_sigmoid(mean, variance), integral, rtol=0, atol=0.02)
+
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def problem(seed=0, n=40, d=3, D=4, weighted=False, dtype=np.float64, rows_per_block=10**6):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d))
+    positive = x[:, 0] + 0.5 * rng.normal(size=n) > 0
+    weight = rng.uniform(0.2, 3.0, n) if weighted else None
+    pixels = Pixels(
+        x,
+        positive,
+        weight,
+        Standardisation(np.zeros(d), np.ones(d)),
+        np.dtype(dtype),
+        rows_per_block,
+    )
+    frequencies, xi = rng.normal(size=(D, d)), rng.uniform(0.1, 3.0, n).astype(dtype)
+    return pixels, frequencies, float(rng.uniform(0.3, 5.0)), xi
+
+
+def paper(pixels, frequencies, gamma, xi):
+    """log F, μ and Σ of the weights β, from the paper's equations as they stand.
+
+    Features without γ (feats_RFF), prior N(0, γI) on β, Σ and μ by (posterior), F by
+    (varGlobal), C(ξ) below (varboundHere). Cosines come before sines here, which only
+    permutes β. A weight is a power of the likelihood: it multiplies log C, Λ and v.
+    """
+    x = np.asarray(pixels.rows)
+    weight = np.ones(len(x)) if pixels.weight is None else pixels.weight
+    phase = x @ frequencies.T
+    Z = np.hstack([np.cos(phase), np.sin(phase)]) / np.sqrt(len(frequencies))
+    lam = (expit(xi) - 0.5) / (2 * xi)
+    v = pixels.positive - 0.5
+    k = Z.shape[1]
+    Sigma = np.linalg.inv(Z.T @ np.diag(2 * weight * lam) @ Z + np.eye(k) / gamma)
+    mu = Sigma @ Z.T @ (weight * v)
+    log_C = np.sum(weight * (lam * xi**2 + xi / 2 - np.log(1 + np.exp(xi))))
+    log_F = (
+        log_C + 0.5 * np.linalg.slogdet(Sigma / gamma)[1] + 0.5 * mu @ np.linalg.solve(Sigma, mu)
+    )
+    return log_F, mu, Sigma
+
+
+def bound_at(pixels, frequencies, gamma, xi):
+    statistics = accumulate(pixels, frequencies, gamma, xi)
+    return statistics.bound(statistics.posterior())
+
+
+def central_differences(function, point, step=1e-5):
+    found = np.empty_like(point)
+    for index in np.ndindex(point.shape):
+        nudge = np.zeros_like(point)
+        nudge[index] = step
+        found[index] = (function(point + nudge) - function(point - nudge)) / (2 * step)
+    return found
+
+
+# Against the paper
+@given(seeds, st.booleans())
+def test_bound_and_posterior_are_those_of_the_paper(seed, weighted):
+    pixels, frequencies, gamma, xi = problem(seed, weighted=weighted)
+    statistics = accumulate(pixels, frequencies, gamma, xi)
+    posterior = statistics.posterior()
+    log_F, mu, Sigma = paper(pixels, frequencies, gamma, xi)
+    assert_allclose(statistics.bound(posterior), log_F, rtol=1e-10)
+    # Our weights are whitened: β = sqrt(γ) times them.
+    assert_allclose(np.sqrt(gamma) * posterior.mean, mu, rtol=1e-10, atol=1e-12)
+    assert_allclose(gamma * posterior.covariance, Sigma, rtol=1e-10, atol=1e-12)
+
+
+@given(seeds)
+def test_tightening_sets_xi_as_the_paper_does(seed):
+    pixels, frequencies, gamma, xi = problem(seed)
+    _, mu, Sigma = paper(pixels, frequencies, gamma, xi)
+    posterior = accumulate(pixels, frequencies, gamma, xi).posterior()
+    phase = np.asarray(pixels.rows) @ frequencies.T
+    Z = np.hstack([np.cos(phase), np.sin(phase)]) / np.sqrt(len(frequencies))
+    expected = np.sqrt(np.diagonal(Z @ Sigma @ Z.T) + (Z @ mu) ** 2)
+    tighten(pixels, frequencies, gamma, posterior, xi)
+    assert_allclose(xi, expected, rtol=1e-10)
+
+
+def test_tightening_returns_the_statistics_at_the_new_xi():
+    pixels, frequencies, gamma, xi = problem(rows_per_block=7)
+    posterior = accumulate(pixels, frequencies, gamma, xi).posterior()
+    found = tighten(pixels, frequencies, gamma, posterior, xi)
+    again = accumulate(pixels, frequencies, gamma, xi)
+    assert_array_equal(found.gram, again.gram)
+    assert_array_equal(found.projected, again.projected)
+    assert found.offset == again.offset
+
+
+@given(seeds, st.booleans())
+def test_tightening_never_lowers_the_bound(seed, weighted):
+    pixels, frequencies, gamma, xi = problem(seed, weighted=weighted)
+    statistics = accumulate(pixels, frequencies, gamma, xi)
+    bound = statistics.bound(statistics.posterior())
+    for _ in range(5):
+        statistics = tighten(pixels, frequencies, gamma, statistics.posterior(), xi)
+        tighter = statistics.bound(statistics.posterior())
+        assert tighter >= bound - 1e-12 * abs(bound)
+        bound = tighter
+
+
+def test_a_second_moment_that_rounds_below_zero_gives_no_negative_root():
+    z = np.array([[1.0, 0.0]])
+    assert tight_xi(z, z @ np.array([[-1e-18, 0.0], [0.0, 1.0]]))[0] == 0.0
+
+
+# Gradients
+@given(seeds, st.booleans())
+def test_the_gradient_in_the_frequencies_is_that_of_finite_differences(seed, weighted):
+    pixels, frequencies, gamma, xi = problem(seed, n=15, d=2, D=3, weighted=weighted)
+    posterior = accumulate(pixels, frequencies, gamma, xi).posterior()
+    found = gradient(pixels, frequencies, gamma, posterior, xi)
+    expected = central_differences(lambda w: bound_at(pixels, w, gamma, xi), frequencies)
+    assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@given(seeds, st.booleans())
+def test_the_gradient_in_log_variance_is_that_of_finite_differences(seed, weighted):
+    pixels, frequencies, gamma, xi = problem(seed, n=15, d=2, D=3, weighted=weighted)
+    posterior = accumulate(pixels, frequencies, gamma, xi).posterior()
+    expected = central_differences(
+        lambda log_gamma: bound_at(pixels, frequencies, float(np.exp(log_gamma[0])), xi),
+        np.log([gamma]),
+    )
+    assert_allclose(log_variance_gradient(posterior), expected[0], rtol=1e-6, atol=1e-8)
+
+
+# Invariances
+@given(seeds, st.integers(1, 4))
+def test_a_weight_equals_as_many_rows(seed, most):
+    pixels, frequencies, gamma, xi = problem(seed, n=20)
+    counts = np.random.default_rng(seed).integers(0, most + 1, 20)
+    counts[0] = most
+    weighted = replace(pixels, weight=counts.astype(float))
+    rows = np.repeat(np.arange(20), counts)
+    repeated = replace(pixels, rows=pixels.rows[rows], positive=pixels.positive[rows])
+    one = accumulate(weighted, frequencies, gamma, xi)
+    other = accumulate(repeated, frequencies, gamma, xi[rows])
+    assert_allclose(one.gram, other.gram, rtol=1e-12, atol=1e-12)
+    assert_allclose(one.projected, other.projected, rtol=1e-12, atol=1e-12)
+    assert_allclose(one.offset, other.offset, rtol=1e-12)
+    posterior = one.posterior()
+    assert_allclose(
+        gradient(weighted, frequencies, gamma, posterior, xi),
+        gradient(repeated, frequencies, gamma, posterior, xi[rows]),
+        rtol=1e-10,
+        atol=1e-10,
+    )
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 7, 39, 40])
+def test_blocks_do_not_change_sums_beyond_rounding(rows_per_block):
+    whole, frequencies, gamma, xi = problem(weighted=True)
+    parts = replace(whole, rows_per_block=rows_per_block)
+    one, other = (accumulate(pixels, frequencies, gamma, xi) for pixels in (whole, parts))
+    assert_allclose(one.gram, other.gram, rtol=1e-12, atol=1e-12)
+    assert_allclose(one.projected, other.projected, rtol=1e-12, atol=1e-12)
+    assert_allclose(one.offset, other.offset, rtol=1e-12)
+    posterior = one.posterior()
+    slopes = [gradient(pixels, frequencies, gamma, posterior, xi) for pixels in (whole, parts)]
+    assert_allclose(*slopes, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_do_not_change_a_bit(threads, dtype):
+    single, frequencies, gamma, xi = problem(n=200, rows_per_block=7, dtype=dtype)
+    many = replace(single, threads=threads)
+    one, other = (accumulate(pixels, frequencies, gamma, xi) for pixels in (single, many))
+    assert_array_equal(one.gram, other.gram)
+    assert_array_equal(one.projected, other.projected)
+    assert one.offset == other.offset
+    posterior = one.posterior()
+    slopes = [gradient(pixels, frequencies, gamma, posterior, xi) for pixels in (single, many)]
+    assert_array_equal(*slopes)
+    tight = [xi.copy(), xi.copy()]
+    for pixels, own in zip((single, many), tight, strict=True):
+        tighten(pixels, frequencies, gamma, posterior, own)
+    assert_array_equal(*tight)
+
+
+def test_single_precision_follows_double():
+    double, frequencies, gamma, xi = problem(n=500)
+    single = replace(double, dtype=np.dtype(np.float32))
+    one = accumulate(double, frequencies, gamma, xi)
+    other = accumulate(single, frequencies, gamma, xi.astype(np.float32))
+    assert other.gram.dtype == other.projected.dtype == np.float64
+    scale = np.abs(one.gram).max()
+    assert_allclose(other.gram, one.gram, rtol=0, atol=1e-4 * scale)
+    assert_allclose(other.bound(other.posterior()), one.bound(one.posterior()), rtol=1e-4)
+    posterior = one.posterior()
+    exact = gradient(double, frequencies, gamma, posterior, xi)
+    found = gradient(single, frequencies, gamma, posterior, xi.astype(np.float32))
+    assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
+
+
+def test_statistics_add_up_over_disjoint_pixels():
+    pixels, frequencies, gamma, xi = problem(n=40)
+    whole = accumulate(pixels, frequencies, gamma, xi)
+    halves = [np.arange(25), np.arange(25, 40)]
+    one, other = (accumulate(pixels.take(h), frequencies, gamma, xi[h]) for h in halves)
+    total = add_up(iter([one, other]))
+    assert_allclose(total.gram, whole.gram, rtol=1e-12, atol=1e-12)
+    assert_allclose(total.projected, whole.projected, rtol=1e-12, atol=1e-12)
+    assert_allclose(total.offset, whole.offset, rtol=1e-12)
+
+
+def test_statistics_are_not_written_over_by_those_that_come_after():
+    pixels, frequencies, gamma, xi = problem(rows_per_block=7)
+    with recycling():
+        first = accumulate(pixels, frequencies, gamma, xi)
+        kept = replace(first, gram=first.gram.copy(), projected=first.projected.copy())
+        for ratio in (2.0, 3.0):
+            accumulate(pixels, frequencies, ratio * gamma, xi)
+    assert_array_equal(first.gram, kept.gram)
+    assert_array_equal(first.projected, kept.projected)
+
+
+def test_recycled_arrays_do_not_change_a_bit():
+    pixels, frequencies, gamma, xi = problem(rows_per_block=7)
+    one = accumulate(pixels, frequencies, gamma, xi)
+    with recycling():
+        accumulate(pixels, 2.0 * frequencies, gamma, xi)
+        other = accumulate(replace(pixels, threads=2), frequencies, gamma, xi)
+    assert_array_equal(one.gram, other.gram)
+    assert_array_equal(one.projected, other.projected)
+
+
+# The signal variance
+@given(seeds, st.floats(0.01, 100.0))
+def test_rescaled_statistics_are_those_of_rescaled_features(seed, ratio):
+    pixels, frequencies, gamma, xi = problem(seed)
+    rescaled = accumulate(pixels, frequencies, gamma, xi).rescale(ratio)
+    direct = accumulate(pixels, frequencies, gamma * ratio, xi)
+    scale = np.abs(direct.gram).max()
+    assert_allclose(rescaled.gram, direct.gram, rtol=1e-12, atol=1e-12 * scale)
+    assert_allclose(rescaled.projected, direct.projected, rtol=1e-12, atol=1e-12 * scale)
+    assert rescaled.offset == direct.offset
+
+
+@given(seeds, st.floats(-6.0, 6.0))
+def test_the_best_ratio_beats_a_grid_of_ratios(seed, log_start):
+    pixels, frequencies, _, xi = problem(seed)
+    statistics = accumulate(pixels, frequencies, float(np.exp(log_start)), xi)
+
+    def bound(ratio):
+        rescaled = statistics.rescale(ratio)
+        return rescaled.bound(rescaled.posterior())
+
+    best = best_variance_ratio(statistics)
+    assert 0.1 <= best <= 10.0
+    grid = max(bound(ratio) for ratio in np.geomspace(0.1, 10.0, 201))
+    # The search ends within 1e-5 of the best logarithm: at an end of the range, where the
+    # slope is at most half the number of weights plus what the data pull, first order counts.
+    slope = abs(log_variance_gradient(statistics.rescale(best).posterior()))
+    assert bound(best) >= grid - 2e-5 * (1.0 + slope)
+    assert bound(best) >= bound(1.0)
+
+
+def test_the_best_ratio_is_one_where_the_variance_is_best_already():
+    pixels, frequencies, gamma, xi = problem(1)
+    for _ in range(30):
+        gamma *= best_variance_ratio(accumulate(pixels, frequencies, gamma, xi))
+    statistics = accumulate(pixels, frequencies, gamma, xi)
+    assert_allclose(best_variance_ratio(statistics), 1.0, rtol=1e-4)
+    # A stationary point, to what the search resolves (1e-5) of the curvature (of order k).
+    assert abs(log_variance_gradient(statistics.posterior())) < 1e-3
+
+
+def test_no_data_keep_the_prior():
+    statistics = Statistics(np.zeros((4, 4)), np.zeros(4), 0.0)
+    posterior = statistics.posterior()
+    assert_array_equal(posterior.covariance, np.eye(4))
+    assert statistics.bound(posterior) == 0.0
+    assert best_variance_ratio(statistics) == 1.0
+
+
+def test_the_features_of_the_oracle_are_ours():
+    pixels, frequencies, gamma, _ = problem()
+    x = np.asarray(pixels.rows)
+    z = fourier_features(x, frequencies, gamma)
+    phase = x @ frequencies.T
+    expected = np.sqrt(gamma / len(frequencies)) * np.hstack([np.cos(phase), np.sin(phase)])
+    assert_allclose(z, expected, atol=1e-13)

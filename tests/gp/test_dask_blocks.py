@@ -1,0 +1,355 @@
+"""What is done with one chunk: pixels of some weight, their share of sums and rows, errors.
+
+Pixels in dask arrays: any chunks, any scheduler, and only sums come back.
+"""
+
+import os
+import threading
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_info
+
+from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
+from undulatus.gp import dask_blocks as module
+from undulatus.gp.blocks import PHASE_LIMIT, Pixels, Standardisation
+from undulatus.gp.bound import Statistics, tighten
+from undulatus.gp.dask_blocks import (
+    FAN_IN,
+    ChunkedPixels,
+    Chunks,
+    Reading,
+    digest_of_chunk,
+    far_row_of_chunk,
+    join,
+    map_rows,
+    take_from_chunk,
+    total_of_chunk,
+)
+from undulatus.gp.moments import Chunk
+
+PLAIN = Standardisation(np.zeros(2), np.ones(2))
+
+READING = Reading("b", np.array([1.0, 3.0]), PLAIN, np.dtype(float), 2)
+
+
+def some_chunk(number=0, groups=("x", "y", "y", "x")):
+    rows = np.arange(8.0).reshape(4, 2)
+    labels, weight = np.array(["a", "b", "a", "b"]), np.array([1.0, 2.0, 0.0, 1.0])
+    return Chunk(number, 10 * number, rows, labels, weight, np.array(groups))
+
+
+def test_a_chunk_becomes_its_pixels_of_some_weight():
+    chunk = some_chunk()
+    pixels = READING(chunk)
+    assert_array_equal(pixels.rows, chunk.rows[[0, 1, 3]])
+    assert_array_equal(pixels.positive, [False, True, True])
+    assert_array_equal(pixels.weight, [1.0, 6.0, 3.0])
+    assert_array_equal(pixels.groups, ["x", "y", "x"])
+
+
+def test_a_chunk_without_weights_is_not_copied():
+    chunk = Chunk(0, 0, np.ones((3, 2)), np.array(["a", "b", "b"]), None, None)
+    pixels = Reading("b", None, PLAIN, np.dtype(float), 2)(chunk)
+    assert pixels.rows is chunk.rows
+    assert pixels.weight is None
+
+
+def test_a_total_goes_over_all_blocks_with_the_parameters():
+    seen = []
+
+    def part(block, power, shift=0.0):
+        seen.append(len(block.x))
+        return float(np.sum(block.x**power)) + shift
+
+    found = total_of_chunk(some_chunk(), READING, part, sum, (2,), {"shift": 1.0})
+    assert seen == [2, 1]
+    assert found == np.sum(some_chunk().rows[[0, 1, 3]] ** 2) + 2.0
+
+
+def test_rows_are_taken_by_their_number_among_those_of_some_weight_and_joined():
+    edges = np.array([0, 3, 6])
+    chosen = np.array([1, 2, 5])
+    parts = [take_from_chunk(some_chunk(i), READING, chosen, edges) for i in (0, 1)]
+    joined = join(parts, threads=2)
+    assert_array_equal(joined.rows, some_chunk().rows[[1, 3, 3]])
+    assert_array_equal(joined.weight, [6.0, 3.0, 3.0])
+    assert_array_equal(joined.groups, [1, 0, 0])
+    assert joined.threads == 2
+
+
+def test_one_group_is_as_good_as_none_among_joined_rows():
+    parts = [READING(some_chunk(groups=("x",) * 4))]
+    assert join(parts, threads=1).groups is None
+
+
+def test_a_digest_is_of_the_pixels():
+    assert digest_of_chunk(some_chunk(), READING, lambda pixels: str(pixels.n_rows)) == "3"
+
+
+def test_a_row_too_far_out_is_an_error_returned_unless_it_weighs_nothing():
+    chunk = some_chunk(2)
+    assert far_row_of_chunk(chunk, READING, np.ones((1, 2)), str) is None
+    chunk.rows[2] = 10.0 * PHASE_LIMIT
+    assert far_row_of_chunk(chunk, READING, np.ones((1, 2)), str) is None
+    chunk.rows[3] = 10.0 * PHASE_LIMIT
+    error = far_row_of_chunk(chunk, READING, np.ones((1, 2)), str)
+    assert isinstance(error, PhaseTooLargeError)
+    assert "Row 23 " in str(error)
+
+
+N, D = 120, 3
+
+PLAIN_OF_CHUNKS = Standardisation(np.array([0.5, -1.0]), np.array([2.0, 3.0]))
+
+chunkings = st.lists(st.integers(0, 40), min_size=1, max_size=12).map(
+    lambda sizes: (*sizes, max(N - sum(sizes), 0)) if sum(sizes) <= N else (N,)
+)
+
+
+def some_arrays(seed=0, n=N):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 2))
+    labels = np.where(np.sin(2.0 * x[:, 0]) + 0.3 * rng.normal(size=n) > 0, "cloud", "clear")
+    return x, labels, rng.integers(0, 3, n).astype(float), rng.integers(0, 4, n)
+
+
+def near_and_far(sizes=(50, 30, 40), weighted=True, grouped=True, dtype=np.float64, factors=None):
+    x, labels, weight, groups = some_arrays()
+    weight, groups = weight if weighted else None, groups if grouped else None
+    cut = [None if a is None else da.from_array(a, chunks=(sizes,)) for a in (weight, groups)]
+    rows = da.from_array(x, chunks=(sizes, (1, 1)))
+    chunks = Chunks.of(rows, da.from_array(labels, chunks=17), *cut)
+    factors = None if factors is None else np.array(factors)
+    reading = Reading("cloud", factors, PLAIN_OF_CHUNKS, np.dtype(dtype), 16)
+    positive = labels == "cloud"
+    if factors is not None:
+        weight = factors[positive.astype(int)] * (1.0 if weight is None else weight)
+    kept = np.arange(N) if weight is None else np.flatnonzero(weight)
+    used = np.add.reduceat(
+        np.append(np.isin(np.arange(N), kept), False), np.cumsum([0, *sizes[:-1]])
+    )
+    used = tuple(int(u) if size else 0 for u, size in zip(used, sizes, strict=True))
+    near = Pixels(
+        x[kept],
+        positive[kept],
+        None if weight is None else weight[kept],
+        PLAIN_OF_CHUNKS,
+        np.dtype(dtype),
+        16,
+        groups=None if groups is None else groups[kept],
+    )
+    return near, ChunkedPixels(chunks, reading, used, threads=2)
+
+
+def one_pass(pixels, seed=0):
+    rng = np.random.default_rng(seed)
+    posterior = Statistics(np.eye(2 * D), rng.normal(size=2 * D), 0.0).posterior()
+    return tighten(pixels, rng.normal(size=(D, 2)), 1.7, posterior)
+
+
+def assert_same_statistics(one, other):
+    assert_array_equal(one.gram, other.gram)
+    assert_array_equal(one.projected, other.projected)
+    assert one.offset == other.offset
+
+
+# Passes
+@given(chunkings, st.booleans(), st.sampled_from([None, (0.5, 3.0)]))
+@settings(max_examples=25)
+def test_chunks_do_not_change_sums_beyond_rounding(sizes, weighted, factors):
+    near, far = near_and_far(sizes, weighted, factors=factors)
+    with dask.config.set(scheduler="synchronous"):
+        found, due = one_pass(far), one_pass(near)
+    assert far.n_rows == near.n_rows
+    assert_allclose(found.gram, due.gram, rtol=1e-12, atol=1e-12)
+    assert_allclose(found.projected, due.projected, rtol=1e-12, atol=1e-12)
+    assert_allclose(found.offset, due.offset, rtol=1e-12)
+
+
+def test_one_chunk_gives_the_bits_of_an_array():
+    near, far = near_and_far((N,))
+    assert_same_statistics(one_pass(far), one_pass(near))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_schedulers_and_threads_do_not_change_a_bit(dtype):
+    _, far = near_and_far((7,) * 17 + (1,), dtype=dtype)
+    with dask.config.set(scheduler="synchronous"):
+        due = one_pass(far)
+    for workers in (1, 2, 5):
+        with dask.config.set(scheduler="threads", num_workers=workers):
+            assert_same_statistics(one_pass(far), due)
+
+
+def test_parameters_are_one_node_and_a_chunk_is_one_task(monkeypatch):
+    graphs = []
+
+    def compute(*collections):
+        graphs.extend(dict(collection.__dask_graph__()) for collection in collections)
+        return dask.compute(*collections)
+
+    monkeypatch.setattr(module, "dask", _Spied(compute))
+    n_chunks = 20
+    _, labels, *_ = some_arrays()
+    rows = da.map_blocks(np.sqrt, da.ones((N, 2), chunks=(N // n_chunks, 2)))
+    chunks = Chunks.of(rows, da.from_array(labels, chunks=N // n_chunks))
+    reading = Reading("cloud", None, PLAIN_OF_CHUNKS, np.dtype(np.float64), 16)
+    one_pass(ChunkedPixels(chunks, reading, (N // n_chunks,) * n_chunks))
+    (graph,) = graphs
+    names = [key[0] if isinstance(key, tuple) else key for key in graph]
+    assert sum(name.startswith("Work-") for name in names) == 1
+    # Reading a chunk, and what comes before, is part of its task.
+    assert sum(name.startswith("_do-") for name in names) == n_chunks
+    sums = sum(name.startswith("_add-") for name in names)
+    assert sums == -(-n_chunks // FAN_IN) + 1
+    labels_nodes = n_chunks
+    assert len(graph) <= 1 + n_chunks + sums + labels_nodes
+
+
+class _Spied:
+    """dask, but for one function."""
+
+    def __init__(self, compute):
+        self.compute = compute
+
+    def __getattr__(self, name):
+        return getattr(dask, name)
+
+
+def test_a_chunk_holds_blas_to_one_thread():
+    seen = []
+
+    def threads(chunk):
+        seen.extend(
+            pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"
+        )
+
+    _, far = near_and_far()
+    dask.compute(far.chunks.each(threads))
+    assert seen
+    assert set(seen) == {1}
+
+
+# Rows by number
+@given(chunkings, st.booleans(), st.data())
+@settings(max_examples=25)
+def test_taken_pixels_are_those_of_the_same_numbers_in_an_array(sizes, weighted, data):
+    near, far = near_and_far(sizes, weighted)
+    chosen = data.draw(st.sets(st.integers(0, near.n_rows - 1), min_size=1))
+    chosen = np.array(sorted(chosen))
+    with dask.config.set(scheduler="synchronous"):
+        found, due = far.take(chosen), near.take(chosen)
+    assert_array_equal(found.rows, due.rows)
+    assert_array_equal(found.positive, due.positive)
+    assert (found.weight is None) == (due.weight is None) == (not weighted)
+    if weighted:
+        assert_array_equal(found.weight, due.weight)
+    assert found.threads == 2
+    # Groups are numbered anew, in the same order; one alone is none.
+    order = np.unique(due.groups, return_inverse=True)[1]
+    if order.any():
+        assert_array_equal(found.groups, order)
+    else:
+        assert found.groups is None
+
+
+def test_all_pixels_can_be_had():
+    near, far = near_and_far()
+    assert_array_equal(far.gather().rows, near.rows)
+
+
+def test_chunks_of_which_nothing_is_chosen_are_not_read():
+    read = []
+
+    def note(x, block_id):
+        read.append(block_id[0])
+        return x
+
+    rows = da.ones((30, 1), chunks=(10, 1)).map_blocks(note, meta=np.ones((0, 0)))
+    chunks = Chunks.of(rows, np.arange(30) % 2)
+    reading = Reading(1, None, Standardisation(np.zeros(1), np.ones(1)), np.dtype(float), 16)
+    ChunkedPixels(chunks, reading, (10, 10, 10)).take(np.array([3, 25]))
+    assert sorted(read) == [0, 2]
+
+
+# Looks
+def test_digests_differ_where_the_pixels_do():
+    _, far = near_and_far()
+    digests = far.digests(lambda pixels: str(pixels.positive.sum()))
+    near, _ = near_and_far()
+    assert sum(map(int, digests)) == near.positive.sum()
+
+
+def test_the_first_row_too_far_out_is_named_and_rows_of_no_weight_are_not():
+    x, labels, _, _ = some_arrays()
+    x[[20, 60, 110], 1] = 10.0 * PHASE_LIMIT
+    weight = np.ones(N)
+    weight[20] = 0.0
+    chunks = Chunks.of(da.from_array(x, chunks=(50, 2)), labels, weight)
+    reading = Reading("cloud", None, PLAIN_OF_CHUNKS, np.dtype(float), 16)
+    far = ChunkedPixels(chunks, reading, (49, 50, 20))
+    with pytest.raises(InputError, match=r"Row 60 .*\n.*column 1"):
+        far.require_phases(np.ones((1, 2)), str)
+
+
+def test_rows_of_unknown_number_are_refused_with_a_remedy():
+    x = da.ones((30, 2), chunks=(10, 2))
+    unknown = x[da.ones(30, chunks=10) > 0]
+    with pytest.raises(InputError, match="compute_chunk_sizes"):
+        Chunks.of(unknown, np.ones(30))
+
+
+@pytest.mark.parametrize("shape", [(29,), (30, 1), ()])
+def test_labels_of_another_shape_are_refused(shape):
+    with pytest.raises(InputError, match="X has 30 rows, y has shape"):
+        Chunks.of(da.ones((30, 2), chunks=(10, 2)), da.ones(shape))
+
+
+# Rows to rows
+def test_a_function_of_rows_is_that_of_the_array_and_each_chunk_is_read_once():
+    read, lock = [], threading.Lock()
+
+    def note(x, block_id):
+        with lock:
+            read.append(block_id[0])
+        return x
+
+    x = np.arange(60.0).reshape(30, 2)
+    rows = da.from_array(x, chunks=((10, 0, 20), (2,))).map_blocks(note, meta=np.ones((0, 0)))
+
+    def double(part, first_row):
+        assert part[0, 0] == 2 * first_row
+        return 2.0 * part
+
+    assert_array_equal(map_rows(double, rows, 2), 2.0 * x)
+    assert sorted(read) == [0, 1, 2]
+
+
+def test_of_several_mistakes_the_first_is_raised():
+    slow = threading.Event()
+
+    def refuse(part, first_row):
+        if first_row == 10:
+            slow.wait(5.0)
+        if first_row:
+            slow.set()
+            raise NotFiniteError("NaN", first_row, "0")
+        return part
+
+    with (
+        dask.config.set(scheduler="threads", num_workers=3),
+        pytest.raises(NotFiniteError, match="row 10,"),
+    ):
+        map_rows(refuse, da.ones((30, 1), chunks=(10, 1)), 1)
+
+
+def test_tasks_run_in_this_process_unless_there_are_workers():
+    _, far = near_and_far()
+    (pids,) = dask.compute(far.chunks.each(lambda chunk: os.getpid()))
+    assert set(pids) == {os.getpid()}

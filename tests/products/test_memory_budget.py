@@ -1,0 +1,73 @@
+"""Promises on memory: sizes as users write them, and blocks that fit."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undulatus.errors import InputError, SceneError
+from undulatus.products.memory_budget import BASE, _block_bytes, fit_into, parse_size, within
+
+GB = 10**9
+
+
+def image(chunk, size=4096, bands=4):
+    lazy = da.zeros((size, size), chunks=chunk, dtype=np.uint16)
+    return xr.Dataset({f"B{i}": (("y", "x"), lazy) for i in range(bands)})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GB", 2 * GB), ("512 MiB", 2**29), ("1.5GB", 3 * GB // 2), ("1e9", GB)]
+)
+def test_sizes_are_read_as_people_write_them(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["much", "-1GB", "0"])
+def test_what_is_no_size_is_refused_with_an_example(text):
+    with pytest.raises(InputError, match="no size"):
+        parse_size(text)
+
+
+@given(
+    st.sampled_from([64, 100, 512, 1000, 2048]),
+    st.integers(700 * 10**6, 8 * GB),
+    st.integers(1, 20),
+)
+def test_blocks_fit_and_are_whole_numbers_of_those_on_disk(chunk, ram, bands):
+    dataset = image(chunk, bands=bands)
+    try:
+        plan = fit_into(dataset, ram)
+    except SceneError:
+        assert BASE + _block_bytes(dataset, {"y": chunk, "x": chunk}) > ram
+        return
+    sizes = {dim: max(s) for dim, s in plan.dataset.chunksizes.items()}
+    assert BASE + plan.workers * _block_bytes(dataset, sizes) <= ram
+    for dim, size in sizes.items():
+        assert size % chunk == 0 or size == dataset.sizes[dim]
+
+
+def test_a_block_that_is_too_large_is_told_with_what_it_takes():
+    with pytest.raises(SceneError, match=r"too little.*smaller chunks"):
+        fit_into(image(4096, bands=13), 600 * 10**6)
+
+
+def test_fewer_blocks_at_a_time_where_memory_is_short():
+    dataset = image(2048, bands=4)
+    least = _block_bytes(dataset, {"y": 2048, "x": 2048})
+    with dask.config.set(num_workers=4):
+        assert fit_into(dataset, BASE + 4 * least).workers == 4
+        assert fit_into(dataset, BASE + 2 * least).workers == 2
+        assert fit_into(dataset, BASE + least).workers == 1
+        with within(str(BASE + 2 * least), dataset):
+            assert dask.config.get("num_workers") == 2
+        assert dask.config.get("num_workers") == 4
+
+
+def test_without_a_promise_nothing_changes():
+    dataset = image(512)
+    with within(None, dataset) as same:
+        assert same is dataset

@@ -1,0 +1,169 @@
+"""How features are found in what users have: images of bands, named variables, GeoTIFF."""
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import rasterio
+import rioxarray
+import xarray as xr
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from undulatus import RFFGPC
+from undulatus.errors import InputError, SceneError
+from undulatus.products.maps import map_scene
+from undulatus.products.predict import MISSING
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+BANDS = ("B02", "B03", "B08")
+NAMES = ("cloud_mask", "cloud_probability", "cloud_latent_variance", "quality_flag")
+
+
+@pytest.fixture(scope="module")
+def image():
+    """Three bands of digital numbers, (band, y, x), in a projection."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(1, 3000, (3, 40, 50)).astype(np.uint16)
+    return xr.DataArray(
+        values,
+        dims=("band", "y", "x"),
+        coords={"band": list(BANDS), "y": 40.0 - np.arange(40), "x": np.arange(50.0)},
+    ).rio.write_crs("EPSG:32629")
+
+
+@pytest.fixture(scope="module")
+def table(image):
+    X = pd.DataFrame(image.values.reshape(3, -1).T, columns=list(BANDS))
+    return X, (X["B02"] + X["B08"] > 3000).to_numpy()
+
+
+@pytest.fixture(scope="module")
+def named(table):
+    return RFFGPC(10, random_state=0).fit(*table)
+
+
+@pytest.fixture(scope="module")
+def nameless(table):
+    return RFFGPC(10, random_state=0).fit(table[0].to_numpy(), table[1])
+
+
+def assert_same_map(one, other):
+    for name in NAMES:
+        assert_allclose(one[name].values, other[name].values, atol=1e-6, rtol=1e-5)
+
+
+def test_an_image_of_bands_is_mapped_as_its_rows_are(image, named, table):
+    result = map_scene(named, image)
+    assert result["cloud_mask"].dims == ("y", "x")
+    expected = named.predict_proba(table[0])[:, 1]
+    assert_allclose(result["cloud_probability"].values.ravel(), expected, atol=1e-6)
+    assert result.rio.crs == image.rio.crs
+    assert "band" not in result.coords
+
+
+def test_bands_are_matched_by_name_whatever_their_order(image, named):
+    more = xr.concat([image, image[:1].assign_coords(band=["B12"])], "band")
+    shuffled = more.isel(band=[3, 2, 0, 1])
+    assert_same_map(map_scene(named, shuffled), map_scene(named, image))
+
+
+def test_bands_without_names_go_in_their_order_to_a_model_without_names(image, named, nameless):
+    bare = image.assign_coords(band=[1, 2, 3])
+    assert_same_map(map_scene(nameless, bare), map_scene(named, image))
+    with pytest.raises(SceneError, match="fitted on 3 features, but was given an image of 2"):
+        map_scene(nameless, bare[:2])
+    with pytest.raises(SceneError, match=r"knows its bands by name \(B02, B03, B08\)"):
+        map_scene(named, bare)
+
+
+def test_a_missing_band_is_named(image, named):
+    with pytest.raises(SceneError, match="missing: B08"):
+        map_scene(named, image.sel(band=["B02", "B03"]))
+
+
+def test_the_same_bands_as_variables_give_the_same_map(image, named):
+    variables = image.to_dataset("band")
+    assert_same_map(map_scene(named, variables), map_scene(named, image))
+    described = xr.Dataset(
+        {
+            f"band_{i}": image.sel(band=name, drop=True).assign_attrs(long_name=name)
+            for i, name in enumerate(BANDS)
+        }
+    )
+    assert_same_map(map_scene(named, described), map_scene(named, image))
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+@pytest.mark.parametrize("masked", [False, True], ids=["raw", "masked"])
+def test_a_geotiff_is_mapped_by_its_descriptions_and_its_nodata_has_no_class(
+    image, named, tmp_path, masked
+):
+    values = image.values.copy()
+    values[:, :4] = 0
+    with rasterio.open(
+        tmp_path / "image.tif", "w", driver="GTiff", count=3, height=40, width=50, dtype="uint16",
+        nodata=0, crs="EPSG:32629", transform=rasterio.transform.from_origin(0, 40, 1, 1),
+    ) as file:  # fmt: skip
+        file.write(values)
+        file.descriptions = BANDS
+    with rioxarray.open_rasterio(
+        tmp_path / "image.tif", masked=masked, chunks={"y": 16}
+    ) as opened:
+        result = map_scene(named, opened).compute()
+    assert (result["cloud_mask"].values[:4] == 255).all()
+    assert np.isnan(result["cloud_probability"].values[:4]).all()
+    assert (result["quality_flag"].values[:4] & MISSING).all()
+    expected = map_scene(named, image)
+    assert_array_equal(result["cloud_mask"].values[4:], expected["cloud_mask"].values[4:])
+
+
+def test_masked_pixels_are_left_out(image, named):
+    out = xr.DataArray(np.zeros((40, 50), bool), dims=("y", "x"))
+    out[3, 4] = True
+    result = map_scene(named, image, mask=out)
+    assert result["cloud_mask"].values[3, 4] == 255
+    assert np.count_nonzero(result["cloud_mask"] == 255) == 1
+    lazy = map_scene(named, image.chunk(y=7), mask=out.chunk(x=9)).compute()
+    assert_same_map(lazy, result)
+
+
+def test_a_time_series_of_images_is_mapped_one_by_one(image, named):
+    series = xr.concat([image, image.copy(data=image.values[:, ::-1])], "time")
+    result = map_scene(named, series.chunk(time=1))
+    assert result["cloud_mask"].dims == ("time", "y", "x")
+    assert_same_map(result.isel(time=0).compute(), map_scene(named, image))
+
+
+def test_a_pipeline_and_a_forest_make_maps(image, table, named):
+    pipeline = make_pipeline(StandardScaler(), RFFGPC(10, standardize=False, random_state=0))
+    result = map_scene(pipeline.fit(*table), image.chunk(x=11))
+    expected = pipeline.predict_proba(table[0])[:, 1]
+    assert_allclose(result["cloud_probability"].values.ravel(), expected, atol=1e-5)
+    assert np.isfinite(result["cloud_latent_variance"].values).all()
+    forest = RandomForestClassifier(10, random_state=0, n_jobs=2).fit(*table)
+    result = map_scene(forest, image)
+    expected = forest.predict_proba(table[0])[:, 1]
+    assert_allclose(result["cloud_probability"].values.ravel(), expected, atol=1e-6)
+    assert result["cloud_latent_variance"].isnull().all()
+    # What blocks need done to a model is not done to the user's.
+    assert forest.n_jobs == 2
+    assert list(forest.feature_names_in_) == list(BANDS)
+
+
+def test_an_array_without_a_dimension_of_bands_is_refused_with_its_remedy(image, named):
+    with pytest.raises(SceneError, match="rename"):
+        map_scene(named, image.rename(band="wavelength"))
+
+
+def test_variables_and_a_model_without_names_are_refused_with_the_remedy(image, nameless):
+    with pytest.raises(InputError, match="DataFrame"):
+        map_scene(nameless, image.to_dataset("band"))
+
+
+def test_a_lazy_image_stays_lazy(image, named):
+    lazy = map_scene(named, image.chunk(y=10))
+    assert all(isinstance(lazy[name].data, da.Array) for name in NAMES)
+    assert lazy["cloud_probability"].dtype == np.float32

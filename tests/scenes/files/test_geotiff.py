@@ -1,0 +1,227 @@
+"""GeoTIFF: what rasterio reads is what was computed, where it lies, and what it means."""
+
+import os
+
+import dask
+import dask.array as da
+import numpy as np
+import pyproj
+import pytest
+import rasterio
+import xarray as xr
+from rasterio.errors import NotGeoreferencedWarning
+
+from undulatus.errors import SceneError
+from undulatus.scenes.files import geotiff
+from undulatus.scenes.files.writing import write_dataset
+
+GEOSTATIONARY = pyproj.CRS.from_dict(
+    {"proj": "geos", "h": 35785831, "lon_0": 0, "a": 6378169, "rf": 295.488065897014}
+)
+
+
+def a_map(height=700, width=600, chunks=(256, 200), crs=GEOSTATIONARY):
+    """A map as it is made of a scene, over some of the disk, in metres."""
+    rng = np.random.default_rng(0)
+    probability = rng.random((height, width)).astype(np.float32)
+    probability[3:9, 5] = np.nan
+    mask = np.where(np.isnan(probability), 255, probability > 0.5).astype(np.uint8)
+    quality = rng.integers(0, 256, (height, width)).astype(np.uint8)
+    layers = {
+        "cloud_mask": (
+            mask,
+            {
+                "_FillValue": np.uint8(255),
+                "flag_values": np.array([0, 1], np.uint8),
+                "flag_meanings": "clear cloud",
+                "long_name": "cloud mask",
+            },
+        ),
+        "cloud_probability": (probability, {"units": "1", "long_name": "probability of cloud"}),
+        "quality_flag": (quality, {"flag_masks": np.array([1, 2], np.uint8)}),
+    }
+    found = xr.Dataset(
+        {
+            name: (("y", "x"), da.from_array(values, chunks=chunks), attrs)
+            for name, (values, attrs) in layers.items()
+        },
+        coords={
+            "y": 5_000_000.0 - 3000.0 * np.arange(height),
+            "x": -1_000_000.0 + 3000.0 * np.arange(width),
+            "time": np.datetime64("2010-06-01T12:15", "ns"),
+        },
+        attrs={"title": "a map", "history": "one line\nanother", "area": object()},
+    )
+    if crs is not None:
+        found = found.assign_coords(spatial_ref=((), np.int32(0), crs.to_cf()))
+        for array in found.data_vars.values():
+            array.attrs["grid_mapping"] = "spatial_ref"
+    return found
+
+
+def bands_of(dataset):
+    """What is to be read: floats, with NaN for what is missing."""
+    bands = [dataset[name].values.astype(np.float32) for name in dataset.data_vars]
+    bands[0][bands[0] == 255] = np.nan
+    return np.stack(bands)
+
+
+def test_rasterio_reads_what_was_computed_where_it_lies_and_what_it_means(tmp_path):
+    made = a_map()
+    write_dataset(made, tmp_path / "map.tif")
+    with rasterio.open(tmp_path / "map.tif") as found:
+        np.testing.assert_array_equal(found.read(), bands_of(made))
+        assert found.dtypes == ("float32",) * 3
+        assert np.isnan(found.nodatavals).all()
+        assert found.descriptions == ("cloud_mask", "cloud_probability", "quality_flag")
+        assert found.units[1] == "1"
+        assert pyproj.CRS(found.crs.to_wkt()) == GEOSTATIONARY
+        assert found.xy(0, 0) == (-1_000_000.0, 5_000_000.0)
+        assert found.xy(699, 599) == (made["x"].values[-1], made["y"].values[-1])
+        mask, tags = found.tags(1), found.tags()
+    assert mask["flag_values"] == "0 1"
+    assert mask["flag_meanings"] == "clear cloud"
+    assert mask["long_name"] == "cloud mask"
+    assert tags["title"] == "a map"
+    assert tags["history"] == "one line\nanother"
+    assert tags["time"] == "2010-06-01T12:15:00"
+    assert tags["TIFFTAG_DATETIME"] == "2010:06:01 12:15:00"
+    assert "area" not in tags
+    assert os.listdir(tmp_path) == ["map.tif"]
+
+
+def test_the_file_is_cloud_optimised(tmp_path):
+    made = a_map(height=1100, width=1030)
+    write_dataset(made, tmp_path / "map.tif")
+    with rasterio.open(tmp_path / "map.tif") as found:
+        structure = found.tags(ns="IMAGE_STRUCTURE")
+        assert structure["LAYOUT"] == "COG"
+        assert structure["COMPRESSION"] == "DEFLATE"
+        assert found.block_shapes == [(512, 512)] * 3
+        assert [found.overviews(band) for band in (1, 2, 3)] == [[2, 4]] * 3
+    with rasterio.open(tmp_path / "map.tif", overview_level=0) as overview:
+        codes = overview.read(1)
+    # Nearest pixels: no code between codes.
+    assert set(np.unique(codes[~np.isnan(codes)])) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(("up", "left"), [(True, False), (False, True), (True, True)])
+def test_north_is_up_and_west_is_left_whatever_the_order_of_coordinates(tmp_path, up, left):
+    made = a_map(60, 50, (20, 30))
+    turned = made.isel(
+        y=slice(None, None, -1 if up else 1), x=slice(None, None, -1 if left else 1)
+    )
+    write_dataset(turned, tmp_path / "turned.tif")
+    with rasterio.open(tmp_path / "turned.tif") as found:
+        np.testing.assert_array_equal(found.read(), bands_of(made))
+        assert found.transform.a > 0 > found.transform.e
+        assert found.xy(0, 0) == (-1_000_000.0, 5_000_000.0)
+
+
+def test_the_order_of_dimensions_and_a_time_of_one_make_no_difference(tmp_path):
+    made = a_map(60, 50, (20, 30))
+    write_dataset(made.expand_dims("time").transpose("x", "time", "y"), tmp_path / "map.tif")
+    with rasterio.open(tmp_path / "map.tif") as found:
+        np.testing.assert_array_equal(found.read(), bands_of(made))
+        assert found.tags()["time"] == "2010-06-01T12:15:00"
+
+
+def test_an_image_in_memory_and_one_pixel_are_written_too(tmp_path):
+    made = a_map(600, 50, (20, 30)).load()
+    write_dataset(made, tmp_path / "map.tif")
+    write_dataset(made.isel(y=[1], x=[1]), tmp_path / "pixel.tif")
+    with rasterio.open(tmp_path / "map.tif") as found:
+        np.testing.assert_array_equal(found.read(), bands_of(made))
+    with rasterio.open(tmp_path / "pixel.tif") as found:
+        np.testing.assert_array_equal(found.read(), bands_of(made)[:, 1:2, 1:2])
+        assert found.xy(0, 0) == (-997_000.0, 4_997_000.0)
+
+
+def test_without_a_projection_pixels_lie_where_coordinates_say(tmp_path):
+    write_dataset(a_map(60, 50, crs=None), tmp_path / "map.tif")
+    with rasterio.open(tmp_path / "map.tif") as found:
+        assert found.crs is None
+        assert found.xy(0, 0) == (-1_000_000.0, 5_000_000.0)
+
+
+def test_without_coordinates_pixels_are_counted(tmp_path):
+    made = a_map(60, 50, crs=None).drop_vars(["y", "x"])
+    write_dataset(made, tmp_path / "map.tif")
+    with pytest.warns(NotGeoreferencedWarning):
+        found = rasterio.open(tmp_path / "map.tif")
+    with found:
+        assert found.transform.is_identity
+        np.testing.assert_array_equal(found.read(), bands_of(made))
+
+
+def test_every_block_is_computed_once_and_progress_is_told_by_rows_of_them(tmp_path):
+    computed, told = [], []
+
+    def count(values, block_info=None):
+        if block_info:
+            computed.append(block_info[0]["chunk-location"])
+        return values
+
+    made = a_map(60, 50, (20, 30))
+    probability = made["cloud_probability"].data.map_blocks(count, meta=np.empty((0, 0), "f4"))
+    # Two layers of one computation, and one whose chunks differ.
+    made["cloud_probability"].data = probability
+    made["cloud_mask"].data = (probability > 0.5).astype(np.uint8)
+    made["quality_flag"] = made["quality_flag"].chunk(y=30)
+    write_dataset(made, tmp_path / "map.tif", lambda *counts: told.append(counts))
+    assert len(set(computed)) == len(computed) == 6
+    assert told == [(1, 1)]
+    computed.clear()
+    write_dataset(made.drop_vars("quality_flag"), tmp_path / "two.tif", lambda *n: told.append(n))
+    assert len(set(computed)) == len(computed) == 6
+    assert told == [(1, 1), (1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda m: xr.concat([m, m], "time"), r"one time, but there are 2\. Choose one"),
+        (lambda m: m.assign(level=("z", np.ones(2))), r"level is no image \(y, x\).*'z': 2"),
+        (lambda m: m.assign(ids=m["quality_flag"].astype(int)), "ids is of type int64"),
+        (lambda m: m.assign(when=m["quality_flag"].astype("M8[ns]")), "when is of type datetime"),
+        (lambda m: m.assign_coords(x=m["x"] ** 3), "coordinate x is not regular"),
+        (lambda m: m.assign_coords(x=m["x"] * np.nan), "coordinate x is not regular"),
+        (lambda m: m[["y", "x"]], "only coordinates"),
+        (
+            lambda m: m.assign_coords(spatial_ref=((), 0, {"grid_mapping_name": "flat"})),
+            "spatial_ref describes, but that is no known one",
+        ),
+        (
+            lambda m: m.assign_coords(spatial_ref=((), 0, {"crs_wkt": "nonsense"})),
+            "spatial_ref describes, but that is no known one",
+        ),
+    ],
+    ids=["times", "dims", "int64", "dates", "irregular", "nan", "empty", "mapping", "wkt"],
+)
+def test_what_a_geotiff_cannot_hold_is_refused_with_a_remedy(tmp_path, change, told):
+    with pytest.raises(SceneError, match=told):
+        write_dataset(change(a_map(60, 50)), tmp_path / "map.tif")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_file_that_reads_back_otherwise_is_not_given_its_name(tmp_path, monkeypatch):
+    copy = geotiff.rasterio.shutil.copy
+
+    def careless(tiles, result, **options):
+        with rasterio.open(tiles, "r+") as opened:
+            pixel = opened.read(2, window=((50, 51), (40, 41)))
+            opened.write(pixel + 1, 2, window=((50, 51), (40, 41)))
+        copy(tiles, result, **options)
+
+    monkeypatch.setattr(geotiff.rasterio.shutil, "copy", careless)
+    with pytest.raises(SceneError, match="could not be written: it is not read as it was"):
+        write_dataset(a_map(60, 50), tmp_path / "map.tif")
+    assert not os.listdir(tmp_path)
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    (tmp_path / ".map.unfinished.scratch").mkdir()
+    (tmp_path / ".map.unfinished.scratch" / "tiles.tif").write_text("half")
+    with dask.config.set(scheduler="synchronous"):
+        write_dataset(a_map(60, 50), tmp_path / "map.tif")
+    assert os.listdir(tmp_path) == ["map.tif"]

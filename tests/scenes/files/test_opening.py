@@ -1,0 +1,300 @@
+"""Scenes on disk: what is read is what was written."""
+
+import datetime
+
+import dask.array as da
+import numpy as np
+import pytest
+import rasterio
+import xarray as xr
+from numpy.testing import assert_array_equal
+
+from undulatus.errors import SceneError
+from undulatus.scenes.files import seviri
+from undulatus.scenes.files.opening import CONTIGUOUS_BYTES, open_data, open_map, open_scene
+from undulatus.scenes.files.writing import write_dataset
+from undulatus.scenes.scene import BANDS, check_scene
+from undulatus.scenes.twins.landmark import synthetic_landmark
+
+both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
+
+
+@pytest.fixture(scope="module")
+def twin():
+    """Five hours of a summer's day of the twin, in memory."""
+    return synthetic_landmark(1, first_day=170).isel(time=slice(15, 35)).load()
+
+
+def a_map():
+    """What a map is like: codes with a fill value, probabilities, bits, and things in attrs."""
+    rng = np.random.default_rng(0)
+    dims = ("y", "x")
+    probability = rng.random((6, 8)).astype(np.float32)
+    probability[0, 0] = np.nan
+    mask = np.where(np.isnan(probability), 255, probability > 0.5).astype(np.uint8)
+    return xr.Dataset(
+        {
+            "cloud_mask": (
+                dims,
+                mask,
+                {
+                    "_FillValue": np.uint8(255),
+                    "flag_values": np.array([0, 1], np.uint8),
+                    "flag_meanings": "clear cloud",
+                    "grid_mapping": "spatial_ref",
+                },
+            ),
+            "cloud_probability": (
+                dims,
+                probability,
+                {"units": "1", "_FillValue": np.float32(np.nan)},
+            ),
+            "quality_flag": (dims, rng.integers(0, 64, (6, 8)).astype(np.uint8)),
+        },
+        coords={
+            "y": np.arange(6) * -3000.0,
+            "x": np.arange(8) * 3000.0,
+            "time": np.datetime64("2010-06-01T12:00", "ns"),
+            "spatial_ref": ((), np.int32(0), {"grid_mapping_name": "geostationary"}),
+        },
+        attrs={
+            "area": object(),
+            "orbital_parameters": {"longitude": 0.0},
+            "start_time": datetime.datetime(2010, 6, 1, 12),
+            "end_time": np.datetime64("2010-06-01T12:15"),
+            "georef_offset_corrected": True,
+            "sensor": {"seviri"},
+            "history": "made for a test",
+            "line_times": [datetime.datetime(2010, 6, 1), "2010-06-02"],
+            "extent": (1.0, 2.0),
+            "modes": ["nominal", "GSICS"],
+            "nothing": None,
+        },
+    )
+
+
+def same_values(found, expected):
+    assert set(found.variables) == set(expected.variables)
+    for name, array in expected.variables.items():
+        values = found[name].values
+        if array.dtype.kind == "u" and values.dtype.kind == "f":
+            # What has a fill value is read as floats, and missing.
+            values = np.where(np.isnan(values), 255, values)
+        assert_array_equal(values.astype(array.dtype), array.values, err_msg=name)
+
+
+# There and back
+
+
+@both_formats
+def test_a_scene_comes_back_as_it_was_and_lazily(tmp_path, twin, suffix):
+    path = tmp_path / f"twin{suffix}"
+    write_dataset(twin, path)
+    with open_scene(path) as found:
+        assert all(isinstance(found[name].data, da.Array) for name in BANDS)
+        same_values(found, twin)
+        assert found.attrs == twin.attrs
+        for name in BANDS:
+            assert found[name].attrs["units"] == BANDS[name].units
+            assert found[name].encoding["grid_mapping"] == "spatial_ref"
+        assert "spatial_ref" in found.coords
+        assert found["spatial_ref"].attrs["grid_mapping_name"] == "geostationary"
+        checked = check_scene(found)
+        for name in BANDS:
+            assert_array_equal(checked[name], check_scene(twin)[name])
+
+
+@both_formats
+def test_a_map_comes_back_as_it_was_but_for_what_no_file_can_hold(tmp_path, suffix):
+    made = a_map()
+    path = tmp_path / f"map{suffix}"
+    write_dataset(made, path)
+    how = {"engine": "zarr"} if suffix == ".zarr" else {}
+    with xr.open_dataset(path, decode_coords="all", **how) as found:
+        same_values(found, made)
+        assert np.isnan(found["cloud_mask"].values[0, 0])
+        assert found["cloud_mask"].attrs["flag_meanings"] == "clear cloud"
+        assert found["cloud_mask"].encoding["grid_mapping"] == "spatial_ref"
+        attrs = {key: np.asarray(value).tolist() for key, value in found.attrs.items()}
+    assert attrs == {
+        "start_time": "2010-06-01 12:00:00",
+        "end_time": "2010-06-01T12:15",
+        "georef_offset_corrected": 1,
+        "history": "made for a test",
+        "line_times": ["2010-06-01 00:00:00", "2010-06-02"],
+        "extent": [1.0, 2.0],
+        "modes": ["nominal", "GSICS"],
+    }
+
+
+@both_formats
+def test_writing_changes_nothing_of_what_is_written(tmp_path, suffix):
+    made, before = a_map(), a_map()
+    before.attrs["area"] = made.attrs["area"]
+    write_dataset(made, tmp_path / f"map{suffix}")
+    xr.testing.assert_identical(made, before)
+    assert all(not array.encoding for array in made.variables.values())
+
+
+@pytest.mark.parametrize("second", [".zarr", ".nc"])
+@pytest.mark.parametrize("first", [".zarr", ".nc"])
+def test_what_was_read_can_be_written_again_to_either_format(tmp_path, twin, first, second):
+    write_dataset(twin, tmp_path / f"first{first}")
+    with open_scene(tmp_path / f"first{first}") as scene:
+        write_dataset(scene, tmp_path / f"second{second}")
+    with open_scene(tmp_path / f"second{second}") as found:
+        same_values(found, twin)
+        assert found["VIS006"].encoding["dtype"] == np.int16
+        assert found["VIS006"].encoding["grid_mapping"] == "spatial_ref"
+
+
+@both_formats
+def test_what_stands_in_the_attributes_and_in_the_encoding_is_no_conflict(tmp_path, suffix):
+    made = a_map()
+    made["cloud_mask"].encoding = {"_FillValue": np.uint8(254), "grid_mapping": "elsewhere"}
+    write_dataset(made, tmp_path / f"map{suffix}")
+    how = {"engine": "zarr"} if suffix == ".zarr" else {}
+    with xr.open_dataset(tmp_path / f"map{suffix}", decode_coords="all", **how) as found:
+        assert found["cloud_mask"].encoding["_FillValue"] == 255
+        assert found["cloud_mask"].encoding["grid_mapping"] == "spatial_ref"
+
+
+@both_formats
+def test_blocks_of_different_sizes_are_written_too(tmp_path, twin, suffix):
+    uneven = twin.chunk(time=(3, 11, 6), y=(7, 13))
+    write_dataset(uneven, tmp_path / f"twin{suffix}")
+    with open_scene(tmp_path / f"twin{suffix}") as found:
+        same_values(found, twin)
+
+
+def test_a_folder_with_a_zarr_in_it_may_have_any_name_and_paths_any_letters(tmp_path, twin):
+    write_dataset(twin, tmp_path / "twin.zarr")
+    odd = tmp_path / "año 2010"
+    (tmp_path / "twin.zarr").rename(odd)
+    same_values(open_scene(str(odd)), twin)
+
+
+def test_a_start_time_in_the_attributes_survives(tmp_path, twin):
+    image = twin.isel(time=10, drop=True).drop_vars("solar_zenith_angle")
+    image.attrs["start_time"] = datetime.datetime(2010, 6, 20, 6, 15)
+    write_dataset(image, tmp_path / "image.nc")
+    with open_scene(tmp_path / "image.nc") as found:
+        assert_array_equal(
+            check_scene(found)["solar_zenith_angle"], check_scene(image)["solar_zenith_angle"]
+        )
+
+
+@both_formats
+def test_progress_is_told_from_the_first_task_to_the_last(tmp_path, twin, suffix):
+    told = []
+    write_dataset(
+        twin.chunk(time=5), tmp_path / f"twin{suffix}", lambda *counts: told.append(counts)
+    )
+    total = told[0][1]
+    assert told == [(done, total) for done in range(1, total + 1)]
+
+
+# Files of satpy's
+
+
+def test_reflectances_that_satpy_wrote_are_divided_by_the_sun(tmp_path, monkeypatch, twin):
+    # Its files have bands of the same names, which are not divided yet: they are for seviri.
+    image = twin.isel(time=10)
+    for name in BANDS:
+        image[name].attrs = {"units": BANDS[name].units, "modifiers": np.array([])}
+    path = tmp_path / "Meteosat-9-seviri-20100620061500-20100620063000.nc"
+    image.to_netcdf(path)
+    asked = []
+    monkeypatch.setattr(seviri, "open_scene", lambda *given, **options: asked.append(options))
+    open_scene(path)
+    open_scene(path, calibration="GSICS")
+    assert asked == [{}, {"calibration": "GSICS"}]
+
+
+def test_a_file_of_other_variables_is_opened_as_it_is(tmp_path):
+    write_dataset(a_map(), tmp_path / "map.nc")
+    with open_scene(tmp_path / "map.nc") as opened:
+        assert set(opened.data_vars) == set(a_map().data_vars)
+
+
+def test_a_variable_in_one_piece_is_read_in_rows(tmp_path):
+    values = np.zeros((3000, 40, 50), np.float32)
+    plain = xr.Dataset({"B02": (("y", "x", "z"), values)})
+    plain.to_netcdf(tmp_path / "plain.nc", engine="netcdf4")
+    with open_scene(tmp_path / "plain.nc") as opened:
+        block = opened["B02"].data.chunksize
+        assert np.prod(block) * 4 <= CONTIGUOUS_BYTES
+        assert block[1:] == (40, 50)
+        assert_array_equal(opened["B02"].values, values)
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+def test_a_geotiff_is_opened_lazily_with_its_descriptions(tmp_path):
+    values = np.arange(2 * 30 * 40, dtype=np.uint16).reshape(2, 30, 40)
+    with rasterio.open(
+        tmp_path / "image.tif", "w", driver="GTiff", count=2, height=30, width=40, dtype="uint16",
+        nodata=0, crs="EPSG:32629", transform=rasterio.transform.from_origin(0, 30, 1, 1),
+    ) as file:  # fmt: skip
+        file.write(values)
+        file.descriptions = ("B02", "B03")
+    opened = open_data(tmp_path / "image.tif")["image"]
+    assert opened.chunks is not None
+    assert opened.dtype == np.uint16
+    assert opened.attrs["long_name"] == ("B02", "B03")
+    assert_array_equal(opened.values, values)
+
+
+def test_what_is_no_image_is_said_so(tmp_path):
+    (tmp_path / "image.tif").write_bytes(b"II*\0 but no more")
+    with pytest.raises(SceneError, match=r"image\.tif cannot be read"):
+        open_data(tmp_path / "image.tif")
+
+
+@pytest.mark.parametrize("name", ["map.zarr", "map.nc"])
+def test_a_map_opens_as_one_whatever_its_form(tmp_path, name):
+    write_dataset(a_map(), tmp_path / name)
+    with open_map(tmp_path / name) as opened:
+        assert set(opened.data_vars) == set(a_map().data_vars)
+
+
+@pytest.mark.parametrize(("name", "told"), [("a.txt", "is no map"), ("b.nc", "does not exist")])
+def test_what_is_no_map_is_told_so(tmp_path, name, told):
+    (tmp_path / "a.txt").write_text("words")
+    with pytest.raises(SceneError, match=told):
+        open_map(tmp_path / name)
+
+
+# What cannot be read
+
+
+def cut(path, twin):
+    write_dataset(twin.isel(time=slice(2)), path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def torn(path, twin):
+    write_dataset(twin.isel(time=slice(2)), path)
+    (path / "zarr.json").write_text("{")
+
+
+UNREADABLE = {
+    "a truncated netCDF": ("scene.nc", cut),
+    "a text named .nc": ("scene.nc", lambda path, twin: path.write_text("once upon a time")),
+    "an empty file named .nc": ("scene.nc", lambda path, twin: path.touch()),
+    "a folder named .nc": ("scene.nc", lambda path, twin: path.mkdir()),
+    "an empty folder named .zarr": ("scene.zarr", lambda path, twin: path.mkdir()),
+    "a text named .zarr": ("scene.zarr", lambda path, twin: path.write_text("once upon a time")),
+    "a Zarr with torn metadata": ("scene.zarr", torn),
+    "a file of another kind": ("scene.txt", lambda path, twin: path.write_text("hello")),
+    "an empty folder": ("scenes", lambda path, twin: path.mkdir()),
+    "nothing": ("scene.nc", lambda path, twin: None),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_cannot_be_read_is_an_error_that_names_it(tmp_path, twin, what):
+    name, make = UNREADABLE[what]
+    make(tmp_path / name, twin)
+    with pytest.raises(SceneError) as error:
+        open_scene(tmp_path / name)
+    assert str(tmp_path / name) in str(error.value)

@@ -1,0 +1,311 @@
+"""Writing: whole or not at all, in three formats, and errors that say which and why."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import rasterio
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from undulatus.errors import SceneError
+from undulatus.scenes.files.writing import write_dataset
+
+FORMATS = [".zarr", ".nc", ".tif"]
+every_format = pytest.mark.parametrize("suffix", FORMATS)
+files = pytest.mark.parametrize("suffix", [".nc", ".tif"])
+
+
+def lazy(block, blocks=4):
+    """A dataset of blocks one above the other, each made by ``block(values, number)``."""
+
+    def numbered(values, block_info=None):
+        if not block_info:
+            return values
+        return block(values, block_info[0]["chunk-location"][0])
+
+    values = da.ones((blocks, 50), chunks=(1, 50)).map_blocks(numbered, meta=np.empty((0, 0)))
+    return xr.Dataset({"values": (("y", "x"), values)})
+
+
+def failing(error, at=3):
+    def block(values, number):
+        if number == at:
+            raise error
+        return values
+
+    return lazy(block)
+
+
+def left_in(folder):
+    """What lies in a folder but for a Zarr that can be gone on with."""
+    return [name for name in os.listdir(folder) if name != ".scene.unfinished.zarr"]
+
+
+def values_in(path):
+    if path.suffix == ".tif":
+        with rasterio.open(path) as image:
+            return image.read(1)
+    with xr.open_dataset(path, engine="zarr" if path.suffix == ".zarr" else "netcdf4") as found:
+        return found["values"].values
+
+
+# There and back
+
+
+@given(
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    chunks=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    suffix=st.sampled_from(FORMATS),
+)
+@settings(max_examples=25)
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_what_is_written_is_what_was_in_memory_whatever_the_chunks(
+    tmp_path_factory, shape, chunks, suffix
+):
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    path = tmp_path_factory.mktemp("any") / f"scene{suffix}"
+    dataset = xr.Dataset({"values": (("y", "x"), da.from_array(values, chunks=chunks))})
+    write_dataset(dataset, path)
+    found = values_in(path)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, values)
+    assert os.listdir(path.parent) == [path.name]
+
+
+# What is refused
+
+
+@every_format
+def test_an_existing_output_is_refused_and_left_alone(tmp_path, suffix):
+    path = tmp_path / f"taken{suffix}"
+    path.write_text("mine")
+    with pytest.raises(SceneError, match=r"taken\.\w+ exists already\. Remove it"):
+        write_dataset(lazy(lambda values, number: values), path)
+    assert path.read_text() == "mine"
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@every_format
+def test_a_missing_folder_is_refused_and_not_made(tmp_path, suffix):
+    with pytest.raises(SceneError, match=r"folder .*nowhere does not exist\. Make it"):
+        write_dataset(lazy(lambda values, number: values), tmp_path / "nowhere" / f"a{suffix}")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_suffix_of_no_format_is_refused(tmp_path):
+    with pytest.raises(SceneError, match=r"a\.png is to be a \.zarr folder, a \.nc file or"):
+        write_dataset(lazy(lambda values, number: values), tmp_path / "a.png")
+    assert not os.listdir(tmp_path)
+
+
+@every_format
+def test_a_dataset_of_nothing_is_refused(tmp_path, suffix):
+    with pytest.raises(SceneError, match="no variables"):
+        write_dataset(xr.Dataset(), tmp_path / f"scene{suffix}")
+    assert not os.listdir(tmp_path)
+
+
+@files
+def test_only_a_zarr_can_be_resumed(tmp_path, suffix):
+    with pytest.raises(SceneError, match=r"cannot be resumed: only a \.zarr can"):
+        write_dataset(lazy(lambda values, number: values), tmp_path / f"a{suffix}", resume=True)
+    assert not os.listdir(tmp_path)
+
+
+@every_format
+def test_what_does_not_fit_on_the_disk_is_refused_before_anything_is_computed(
+    tmp_path, monkeypatch, suffix
+):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=5 * 2**20))
+    big = lazy(lambda values, number: values).pad(y=(0, 30_000), mode="edge")
+    asked = failing(ValueError("computed"), at=0)
+    # 8 bytes of a float64, or 4 of a band twice over and a third.
+    needed = asked["values"].size * (8 if suffix != ".tif" else 4 * 7 / 3)
+    assert needed < 5 * 2**20 < big["values"].size * 8
+    with pytest.raises(SceneError, match=r"needed: 11\.4|needed: 13\.4") as error:
+        write_dataset(big, tmp_path / f"scene{suffix}")
+    assert "free: 5.0 MiB" in str(error.value)
+    assert "another disk" in str(error.value)
+    assert not os.listdir(tmp_path)
+
+
+# What goes wrong on the way
+
+
+@every_format
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_a_block_that_fails_fails_the_writing_and_gives_nothing_its_name(tmp_path, suffix, kind):
+    with dask.config.set(num_workers=1), pytest.raises(kind, match="bad block") as raised:
+        write_dataset(failing(kind("bad block"), at=1), tmp_path / f"scene{suffix}")
+    assert not left_in(tmp_path)
+    notes = "".join(getattr(raised.value, "__notes__", []))
+    assert ("resume=True" in notes) == (suffix == ".zarr")
+
+
+@every_format
+def test_blocks_still_under_way_when_one_fails_leave_nothing_behind(tmp_path, suffix):
+    def block(values, number):
+        if number == 0:
+            raise ValueError("bad block")
+        time.sleep(0.2)
+        return values
+
+    with dask.config.set(num_workers=4), pytest.raises(ValueError, match="bad block"):
+        write_dataset(lazy(block).chunk(y=4), tmp_path / f"scene{suffix}")
+    time.sleep(0.3)
+    assert not os.listdir(tmp_path)
+
+
+@every_format
+def test_a_full_disk_is_an_error_that_names_the_file_and_gives_nothing_its_name(tmp_path, suffix):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(SceneError, match=rf"scene\{suffix} could not be written: .* full\?"):
+        write_dataset(failing(full), tmp_path / f"scene{suffix}")
+    assert not left_in(tmp_path)
+
+
+@every_format
+def test_an_interrupted_write_gives_nothing_its_name(tmp_path, suffix):
+    def interrupt(done, total):
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_dataset(lazy(lambda v, number: v), tmp_path / f"scene{suffix}", interrupt)
+    assert not left_in(tmp_path)
+
+
+@every_format
+@pytest.mark.parametrize("how", ["gone", "torn"])
+def test_an_input_that_cannot_be_read_is_not_taken_for_an_output(tmp_path, suffix, how):
+    source, output = tmp_path / "source.nc", tmp_path / f"scene{suffix}"
+    values = np.random.default_rng(0).normal(size=(400, 50))
+    xr.Dataset({"values": (("y", "x"), values)}).to_netcdf(
+        source, encoding={"values": {"zlib": True, "chunksizes": (100, 50)}}
+    )
+    if how == "gone":
+
+        def block(values, number):
+            raise FileNotFoundError(errno.ENOENT, "No such file", str(tmp_path / "gone.nc"))
+
+        opened = lazy(block)
+    else:
+        content = bytearray(source.read_bytes())
+        content[-20_000:] = b"\0" * 20_000
+        source.write_bytes(content)
+        opened = xr.open_dataset(source, chunks={"y": 100})
+    with opened, pytest.raises(SceneError, match="something it is made of cannot be read"):
+        write_dataset(opened, output)
+    assert not output.exists()
+
+
+LIMITED = """
+import resource, sys
+import dask.array as da, numpy as np, xarray as xr
+from undulatus.errors import SceneError
+from undulatus.scenes.files.writing import write_dataset
+
+def noise(values, block_info=None):
+    return np.random.default_rng(0).random(values.shape, np.float32)
+
+values = da.ones((4, 100_000), chunks=(1, 100_000), dtype="f4").map_blocks(noise, dtype="f4")
+resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+for path in sys.argv[1:]:
+    try:
+        write_dataset(xr.Dataset({"values": (("y", "x"), values)}), path)
+    except SceneError as error:
+        print(str(error).replace("\\n", " "))
+"""
+
+
+def test_a_file_larger_than_allowed_is_an_error_and_leaves_nothing_behind(tmp_path):
+    paths = [str(tmp_path / f"scene{suffix}") for suffix in FORMATS]
+    run = subprocess.run(
+        [sys.executable, "-c", LIMITED, *paths], capture_output=True, text=True, check=True
+    )
+    told = run.stdout.splitlines()
+    assert len(told) == len(FORMATS)
+    for path, line in zip(paths, told, strict=True):
+        assert line.startswith(f"{path} could not be written: ")
+        assert line.endswith("Is the disk full?")
+    assert not os.listdir(tmp_path)
+
+
+SLOW = """
+import sys, time
+import dask.array as da, numpy as np, xarray as xr
+from undulatus.scenes.files.writing import write_dataset
+
+def slow(values, block_info=None):
+    if block_info and block_info[0]["chunk-location"][0]:
+        print("half", flush=True)
+        time.sleep(60)
+    return values
+
+values = da.ones((2, 9), chunks=(1, 9)).map_blocks(slow, meta=np.empty((0, 0)))
+write_dataset(xr.Dataset({"values": (("y", "x"), values)}), sys.argv[1])
+"""
+
+
+@files
+def test_a_file_whose_writer_was_killed_is_written_anew_and_nothing_else_stays(tmp_path, suffix):
+    path = tmp_path / f"scene{suffix}"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    with writer:
+        try:
+            assert writer.stdout.readline() == "half\n"
+            with pytest.raises(SceneError, match=rf"being written by process {writer.pid} on"):
+                write_dataset(lazy(lambda values, number: values), path)
+        finally:
+            writer.send_signal(signal.SIGKILL)
+    assert not path.exists()
+    write_dataset(lazy(lambda values, number: values), path)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+MEMORY = """
+import resource, sys
+import dask, dask.array as da, numpy as np, xarray as xr
+from undulatus.scenes.files.writing import write_dataset
+
+def noise(values, block_info=None):
+    return np.random.default_rng(0).random(values.shape, np.float32)
+
+def dataset(blocks):
+    ones = da.ones((blocks * 200, 4_000), chunks=(200, 4_000), dtype="f4")
+    return xr.Dataset({"values": (("y", "x"), ones.map_blocks(noise, dtype="f4"))})
+
+dask.config.set(num_workers=2)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+write_dataset(dataset(2), sys.argv[1] + "/warm" + sys.argv[2])
+before = peak()
+write_dataset(dataset(30), sys.argv[1] + "/scene" + sys.argv[2])
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".tif"])
+def test_memory_holds_a_few_blocks_however_many_there_are(tmp_path, suffix):
+    environment = os.environ | {"GDAL_CACHEMAX": "16"}
+    run = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(tmp_path), suffix],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    # 96 MB in blocks of 3; two workers have a few each, the cache of tiles 16.
+    assert int(run.stdout) < 60e6

@@ -1,0 +1,69 @@
+"""Bands lie where gases absorb, and windows where none does."""
+
+import numpy as np
+import pytest
+
+from undulatus.scenes.channels import (
+    BANDS,
+    FIRST,
+    GASES,
+    LAST,
+    WAVENUMBERS,
+    WINDOW,
+    WINDOWS,
+    Region,
+    absorbers,
+)
+from undulatus.scenes.twins.sounder import gases
+
+STRONG = 2e-18
+"""Cm per molecule: bands that hide the surface, or nearly, by their gas's column."""
+
+
+def test_every_channel_lies_in_a_band_or_in_a_window():
+    found = sum(region.holds(WAVENUMBERS).astype(int) for region in (*BANDS, *WINDOWS))
+    assert (found > 0).all()
+
+
+def test_windows_and_bands_share_their_edges_at_most():
+    for window in WINDOWS:
+        for band in BANDS:
+            assert window.high <= band.low or band.high <= window.low
+
+
+def test_regions_lie_within_the_spectrum_in_order():
+    for regions in (BANDS, WINDOWS):
+        assert all(FIRST <= region.low < region.high <= LAST for region in regions)
+        lows = [region.low for region in regions]
+        assert lows == sorted(lows)
+
+
+@pytest.mark.parametrize("gas", gases.BANDS)
+def test_strong_vibrations_of_the_twins_gases_lie_in_their_bands(gas):
+    assert gas in GASES
+    for vibration in gases.BANDS[gas]:
+        if vibration.intensity >= STRONG and FIRST <= vibration.centre <= LAST:
+            assert any(band.gas == gas and band.holds(vibration.centre) for band in BANDS)
+
+
+def test_water_absorbs_more_in_its_band_than_in_windows():
+    wavenumber, strength = gases.WATER_ENVELOPE.T
+    (band,) = (band for band in BANDS if band.gas == "H2O")
+    outside = np.any([window.holds(wavenumber) for window in WINDOWS[1:]], axis=0)
+    assert strength[band.holds(wavenumber)].mean() > strength[outside].mean() + 1.0
+
+
+def test_absorbers_are_named_from_the_lowest_band_up_and_windows_as_such():
+    assert absorbers(np.array([645.0, 900.0, 2210.0, 2500.0])) == [
+        "CO2",
+        WINDOW,
+        "CO N2O CO2",
+        WINDOW,
+    ]
+
+
+def test_a_region_is_named_by_gas_and_range_and_holds_both_ends():
+    region = Region("O3", 980.0, 1080.0)
+    assert region.name == "O3 980-1080"
+    held = region.holds(np.array([979.75, 980.0, 1080.0, 1080.25]))
+    assert held.tolist() == [False, True, True, False]

@@ -1,0 +1,545 @@
+"""Models to one file and back, and what is refused on the way."""
+
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+
+from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model
+from undulatus._files import read_tensors, write_tensors
+from undulatus.errors import InputError, ModelFileError
+from undulatus.storage import SCHEMA, classifiers
+from undulatus.storage.codec import order_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+MODELS = {
+    "GPC": lambda **params: GPC(max_iter=2, **params),
+    "RFFGPC": lambda **params: RFFGPC(5, max_iter=2, random_state=0, **params),
+    "VFFGPC": lambda **params: VFFGPC(4, max_iter=2, random_state=0, **params),
+}
+each_model = pytest.mark.parametrize("name", MODELS)
+LABELS = {
+    "strings": np.array(["clear", "cloud"]),
+    "objects": np.array(["clear", "cloud"], dtype=object),
+    "booleans": np.array([False, True]),
+    "negative": np.array([-1, 1]),
+    "small": np.array([3, 250], dtype=np.uint8),
+    "floats": np.array([1.0, 2.0]),
+    "singles": np.array([1.0, 2.0], dtype=np.float32),
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.undulatus"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The bytes of a saved model of each kind, fitted to 30 rows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2))
+    content = {}
+    for name, make in MODELS.items():
+        path = tmp_path_factory.mktemp(name) / "model.undulatus"
+        save_model(make().fit(X, X[:, 0] > 0), path)
+        content[name] = path.read_bytes()
+    return content
+
+
+def assert_refused(path):
+    with pytest.raises(ModelFileError) as caught:
+        load_model(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def assert_predicts_alike(one, other, X):
+    assert_array_equal(one.predict(X), other.predict(X))
+    assert_array_equal(one.predict_proba(X), other.predict_proba(X))
+    assert_array_equal(one.decision_function(X), other.decision_function(X))
+    for a, b in zip(
+        one.latent_mean_and_variance(X), other.latent_mean_and_variance(X), strict=True
+    ):
+        assert_array_equal(a, b)
+
+
+def assert_same_value(one, other):
+    if isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        assert_array_equal(one, other)
+    else:
+        assert type(one) is type(other)
+        assert one == other
+
+
+def test_every_kind_of_classifier_is_tested_here():
+    assert set(MODELS) == set(classifiers.KINDS)
+
+
+# Round trip
+
+
+@each_model
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_a_loaded_model_predicts_bit_for_bit_what_the_saved_one_did(name, moons, path, labels):
+    X, y = moons
+    model = MODELS[name]().fit(X, labels[y])
+    save_model(model, path)
+    loaded = load_model(path)
+    assert type(loaded) is type(model)
+    assert_same_value(loaded.classes_, model.classes_)
+    assert_predicts_alike(loaded, model, X)
+
+
+@each_model
+def test_every_fitted_attribute_comes_back(name, moons, path):
+    X, y = moons
+    model = MODELS[name]().fit(pd.DataFrame(X, columns=["IR_108", "VIS006"]), y)
+    save_model(model, path)
+    loaded = load_model(path)
+    fitted = {key for key in vars(model) if key.endswith("_")}
+    assert {key for key in vars(loaded) if key.endswith("_")} == fitted
+    for key in fitted - {"posterior_", "standardisation_"}:
+        found, expected = getattr(loaded, key), getattr(model, key)
+        if isinstance(expected, np.ndarray):
+            assert_array_equal(found, expected)
+        else:
+            assert found == expected
+    for record in ("posterior_", "standardisation_"):
+        found, expected = getattr(loaded, record), getattr(model, record)
+        for field in vars(expected):
+            assert_array_equal(getattr(found, field), getattr(expected, field))
+
+
+@each_model
+def test_every_matrix_lies_in_memory_as_it_did(name, clouds, path):
+    model = MODELS[name]().fit(*clouds)
+    save_model(model, path)
+    loaded = load_model(path)
+    pairs = [(vars(loaded), vars(model)), (vars(loaded.posterior_), vars(model.posterior_))]
+    for found, expected in pairs:
+        for key, value in expected.items():
+            if isinstance(value, np.ndarray):
+                assert order_of(found[key]) == order_of(value)
+
+
+@each_model
+def test_a_single_row_is_predicted_bit_for_bit_as_before(name, clouds, path):
+    X, y = clouds
+    model = MODELS[name]().fit(X, y)
+    save_model(model, path)
+    loaded = load_model(path)
+    for row in range(10):
+        assert_predicts_alike(loaded, model, X[row : row + 1])
+
+
+@each_model
+def test_single_precision_prior_shift_and_tolerance_come_back(name, moons, path):
+    X, y = moons
+    params = {"prior_correction": {0: 0.9, 1: 0.1}, "class_weight": "balanced"}
+    if name != "GPC":
+        params |= {"precision": "single", "variance_tolerance": 1e-2}
+    model = MODELS[name](**params).fit(X, y)
+    save_model(model, path)
+    assert_predicts_alike(load_model(path), model, X)
+
+
+@each_model
+def test_feature_names_come_back_and_are_required(name, moons, path):
+    X, y = moons
+    table = pd.DataFrame(X, columns=["IR_108", "Größe"])
+    model = MODELS[name]().fit(table, y)
+    save_model(model, path)
+    loaded = load_model(path)
+    assert_array_equal(loaded.feature_names_in_, ["IR_108", "Größe"])
+    assert_predicts_alike(loaded, model, table)
+    with pytest.raises(InputError, match="feature names"):
+        loaded.predict(table[["Größe", "IR_108"]])
+
+
+def test_a_model_without_feature_names_has_none_after_loading(moons, path):
+    save_model(MODELS["RFFGPC"]().fit(*moons), path)
+    assert not hasattr(load_model(path), "feature_names_in_")
+
+
+PARAMS = {
+    "class weights by number": {"class_weight": {0: 1.0, 1: 2.5}},
+    "class weights by numpy number": {"class_weight": {np.int64(0): 1.0, np.int64(1): 2.5}},
+    "class frequencies by number": {"prior_correction": {0: 0.25, 1: 0.75}},
+    "class frequencies in a list": {"prior_correction": np.array([0.25, 0.75])},
+    "frequencies": {"frequencies": np.random.default_rng(1).normal(size=(5, 2))},
+    "numpy numbers": {"tol": np.float32(0.25), "batch_size": np.int64(64)},
+    "early stopping": {"early_stopping": True},
+    "no early stopping": {"early_stopping": False},
+    "numbers": {"n_jobs": -1, "variance_tolerance": 1e-3, "warm_start": True, "verbose": 0},
+}
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_parameters_come_back_as_they_were(moons, path, params):
+    model = MODELS["RFFGPC"](**params).fit(*moons)
+    save_model(model, path)
+    loaded = load_model(path)
+    for name, value in model.get_params().items():
+        assert_same_value(getattr(loaded, name), value)
+
+
+def test_a_path_among_the_parameters_comes_back_as_a_string(moons, path, tmp_path):
+    model = MODELS["RFFGPC"](checkpoint=tmp_path / "state").fit(*moons)
+    save_model(model, path)
+    assert load_model(path).checkpoint == str(tmp_path / "state")
+
+
+def test_a_generator_among_the_parameters_is_not_kept(moons, path):
+    model = RFFGPC(5, max_iter=2, random_state=np.random.RandomState(0)).fit(*moons)
+    save_model(model, path)
+    loaded = load_model(path)
+    assert loaded.random_state is None
+    assert_predicts_alike(loaded, model, moons[0])
+
+
+def test_a_loaded_model_can_be_fitted_and_saved_again(moons, path):
+    X, y = moons
+    model = MODELS["VFFGPC"]().fit(X, y)
+    save_model(model, path)
+    loaded = load_model(path)
+    first = path.read_bytes()
+    save_model(loaded, path)
+    assert path.read_bytes() == first
+    assert_predicts_alike(loaded.fit(X, y), model, X)
+
+
+def test_saving_twice_writes_the_same_bytes(moons, path):
+    model = MODELS["RFFGPC"]().fit(*moons)
+    save_model(model, path)
+    first = path.read_bytes()
+    save_model(model, path)
+    assert path.read_bytes() == first
+
+
+def test_a_model_of_labels_that_json_cannot_hold_is_refused(moons, path):
+    X, y = moons
+    labels = np.array(["2010-01-01", "2011-01-01"], dtype="datetime64[D]")[y]
+    try:
+        model = MODELS["RFFGPC"]().fit(X, labels)
+    except InputError:
+        return  # refused when fitting is as good
+    with pytest.raises(InputError, match="datetime64"):
+        save_model(model, path)
+    assert not path.exists()
+
+
+# What cannot be saved
+
+
+@each_model
+def test_a_model_that_is_not_fitted_is_not_saved(name, path):
+    with pytest.raises(NotFittedError):
+        save_model(MODELS[name](), path)
+    assert not path.exists()
+
+
+@each_model
+def test_a_model_whose_fit_failed_is_not_saved(name, moons, path):
+    X, y = moons
+    broken = X.copy()
+    broken[3, 0] = np.nan
+    model = MODELS[name]().fit(X, y)
+    with pytest.raises(InputError):
+        model.fit(broken, y)
+    with pytest.raises(NotFittedError):
+        save_model(model, path)
+    assert not path.exists()
+
+
+class Heir(RFFGPC):
+    pass
+
+
+@pytest.mark.parametrize(
+    "model", [LogisticRegression(), FourierFeatures(), Heir(), "model", None], ids=str
+)
+def test_models_of_other_kinds_are_refused_by_name(model, path):
+    with pytest.raises(InputError, match=type(model).__name__) as caught:
+        save_model(model, path)
+    assert "GPC, RFFGPC, VFFGPC" in str(caught.value)
+    assert not path.exists()
+
+
+def test_a_folder_that_does_not_exist_is_an_error_that_names_the_file(moons, tmp_path):
+    model = MODELS["RFFGPC"]().fit(*moons)
+    with pytest.raises(ModelFileError, match="nowhere"):
+        save_model(model, tmp_path / "nowhere" / "model.undulatus")
+
+
+def test_saving_that_fails_keeps_the_model_that_was_there(moons, path, monkeypatch):
+    X, y = moons
+    model = MODELS["RFFGPC"]().fit(X, y)
+    save_model(model, path)
+
+    def fail(*names):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(ModelFileError, match="No space left"):
+            save_model(MODELS["RFFGPC"]().fit(X, 1 - y), path)
+    assert_predicts_alike(load_model(path), model, X)
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+# What cannot be loaded
+
+
+def test_a_missing_file_is_said_to_be_missing(path):
+    assert "no such file" in assert_refused(path)
+
+
+@each_model
+def test_a_model_cut_short_anywhere_is_refused(name, saved, path):
+    content = saved[name]
+    for length in range(0, len(content), max(1, len(content) // 150)):
+        path.write_bytes(content[:length])
+        assert_refused(path)
+    path.write_bytes(content[:-1])
+    assert_refused(path)
+
+
+@each_model
+def test_a_flipped_bit_of_the_tensors_is_found(name, saved, path):
+    content = saved[name]
+    start = 8 + int.from_bytes(content[:8], "little")
+    rng = np.random.default_rng(0)
+    for position in rng.integers(start, len(content), 150):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(flipped)
+        assert_refused(path)
+
+
+@each_model
+@given(data=st.data())
+@settings(max_examples=150)
+def test_a_flipped_bit_of_the_header_is_found(name, saved, tmp_path_factory, data):
+    content = bytearray(saved[name])
+    start = 8 + int.from_bytes(content[:8], "little")
+    position = data.draw(st.integers(0, start - 1))
+    content[position] ^= 1 << data.draw(st.integers(0, 7))
+    path = tmp_path_factory.mktemp("flipped") / "model.undulatus"
+    path.write_bytes(content)
+    assert_refused(path)
+
+
+def test_a_renamed_pickle_is_refused(moons, path):
+    path.write_bytes(pickle.dumps(MODELS["RFFGPC"]().fit(*moons)))
+    assert_refused(path)
+
+
+def test_a_safetensors_file_of_somebody_else_is_refused(path):
+    path.write_bytes(save_safetensors({"weight": np.ones(3)}))
+    assert "not one of undulatus" in assert_refused(path)
+
+
+def test_a_checkpoint_is_no_model(moons, path):
+    MODELS["RFFGPC"](checkpoint=path).fit(*moons)
+    assert "holds no model" in assert_refused(path)
+
+
+@pytest.fixture(params=MODELS)
+def rewrite(request, saved, path):
+    """Return a function that changes a saved model's tensors and header, checksums in order."""
+
+    def change(alter):
+        path.write_bytes(saved[request.param])
+        tensors, header = read_tensors(path)
+        alter(tensors, header)
+        write_tensors(path, tensors, header)
+        return path
+
+    return change
+
+
+@pytest.mark.parametrize("schema", [SCHEMA + 1, 0, None, "1"])
+def test_a_schema_of_another_time_is_said_to_be_one(rewrite, schema):
+    path = rewrite(lambda tensors, header: header.update(schema=schema))
+    message = assert_refused(path)
+    assert f"schema {schema!r}" in message
+    assert "upgrade" in message
+
+
+def test_a_kind_that_is_unknown_is_named(rewrite):
+    path = rewrite(lambda tensors, header: header.update(kind="DeepGPC"))
+    assert "'DeepGPC'" in assert_refused(path)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("format", "schema", "kind", "params", "classes", "feature_names", "n_features"),
+        *("prior_shift", "posterior", "fitted"),
+    ],
+)
+def test_a_header_that_lacks_something_is_refused(rewrite, key):
+    assert_refused(rewrite(lambda tensors, header: header.pop(key)))
+
+
+JUNK = [
+    (key, junk)
+    for key, junk in product(
+        ["params", "classes", "feature_names", "n_features", "prior_shift", "posterior", "fitted"],
+        [7, "junk", [1, 2, 3], {"junk": 1}],
+    )
+    if (key, junk) != ("prior_shift", 7)  # a number is no junk there
+]
+
+
+@pytest.mark.parametrize(("key", "junk"), JUNK, ids=str)
+def test_a_header_that_holds_junk_is_refused(rewrite, key, junk):
+    assert_refused(rewrite(lambda tensors, header: header.update({key: junk})))
+
+
+def test_tensors_that_are_missing_or_too_many_are_named(rewrite, saved):
+    def lose(tensors, header):
+        del tensors["centre"]
+
+    def add(tensors, header):
+        tensors["extra"] = np.ones(2)
+
+    assert "centre" in assert_refused(rewrite(lose))
+    assert "extra" in assert_refused(rewrite(add))
+
+
+def test_any_tensor_that_is_missing_is_a_model_file_error(rewrite):
+    path = rewrite(lambda tensors, header: None)
+    for name in read_tensors(path)[0]:
+
+        def lose(tensors, header, name=name):
+            del tensors[name]
+
+        assert_refused(rewrite(lose))
+
+
+def test_any_tensor_of_the_wrong_shape_or_kind_is_named(rewrite):
+    path = rewrite(lambda tensors, header: None)
+    for name in read_tensors(path)[0]:
+        for spoil in (
+            lambda array: array[..., None],
+            lambda array: array.astype(np.float32),
+            lambda array: np.repeat(array, 2, axis=-1) if array.ndim > 1 else array[None],
+        ):
+
+            def change(tensors, header, name=name, spoil=spoil):
+                tensors[name] = spoil(tensors[name])
+
+            assert_refused(rewrite(change))
+
+
+def test_any_tensor_with_nan_in_it_is_named(rewrite):
+    path = rewrite(lambda tensors, header: None)
+    for name in read_tensors(path)[0]:
+
+        def change(tensors, header, name=name):
+            tensors[name] = tensors[name].copy()
+            tensors[name].flat[-1] = np.nan
+
+        assert f"'{name}'" in assert_refused(rewrite(change))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_scales_and_variances_that_are_not_positive_are_refused(rewrite, value):
+    def spoil_scale(tensors, header):
+        tensors["scale"] = np.full_like(tensors["scale"], value)
+
+    def spoil_variance(tensors, header):
+        header["fitted"]["signal_variance_"] = value
+
+    for spoil in (spoil_scale, spoil_variance):
+        assert "not positive" in assert_refused(rewrite(spoil))
+
+
+def test_classes_and_names_that_do_not_match_are_refused(rewrite):
+    def three_classes(tensors, header):
+        header["classes"] = {"array": [1, 2, 3], "dtype": "<i8"}
+
+    def one_name(tensors, header):
+        header["feature_names"] = ["IR_108"]
+
+    for spoil in (three_classes, one_name):
+        assert_refused(rewrite(spoil))
+
+
+@pytest.mark.parametrize("dtype", ["V8", "datetime64[s]", "nonsense", "O,O", ",i8"])
+def test_classes_of_kinds_that_are_never_written_are_refused(rewrite, dtype):
+    def spoil(tensors, header):
+        header["classes"] = {"array": ["a", "b"], "dtype": dtype}
+
+    assert_refused(rewrite(spoil))
+
+
+def test_classes_that_no_number_can_hold_are_refused(rewrite):
+    def spoil(tensors, header):
+        header["classes"] = {"array": [0, 2**70], "dtype": "<i8"}
+
+    assert_refused(rewrite(spoil))
+
+
+# No code in it
+
+
+def test_a_model_is_plain_arrays_and_plain_json(saved):
+    for content in saved.values():
+        assert all(isinstance(array, np.ndarray) for array in load_safetensors(content).values())
+        length = int.from_bytes(content[:8], "little")
+        value = json.loads(content[8 : 8 + length])["__metadata__"]["undulatus"]
+        digest, _, text = value.partition(" ")
+        assert digest == hashlib.sha256(text.encode()).hexdigest()
+        assert json.loads(text)["header"]["format"] == "undulatus-model"
+
+
+def test_a_model_loads_where_nothing_can_be_unpickled(saved, tmp_path):
+    code = """
+import pickle, sys
+import _pickle
+
+def refuse(*args, **kwargs):
+    raise SystemExit("something was unpickled")
+
+class Refuse:
+    __init__ = refuse
+
+import numpy as np
+from undulatus import load_model
+for module in (pickle, _pickle):
+    module.loads = module.load = refuse
+    module.Unpickler = Refuse
+for path in sys.argv[1:]:
+    model = load_model(path)
+    print(type(model).__name__, model.predict_proba(np.zeros((1, 2))).shape)
+"""
+    paths = []
+    for name, content in saved.items():
+        path = Path(tmp_path / name)
+        path.write_bytes(content)
+        paths.append(str(path))
+    run = subprocess.run(
+        [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split("\n")[:-1] == [f"{name} (1, 2)" for name in saved]
