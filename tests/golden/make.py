@@ -1,0 +1,275 @@
+"""Write the golden files of a release: small models, scenes and maps, and what was predicted.
+
+Run it once for each release, by that release, from the root of the repository:
+
+    python tests/golden/make.py
+
+It writes the folder ``tests/golden/VERSION``, which is then committed. Files of earlier releases
+are never written again: they show that what users have on disk still loads and predicts the same,
+so the script refuses to write into a folder that is there. ``tests/test_golden.py`` reads every
+folder it finds. A folder holds
+
+``NAME.undulatus``
+    A fitted model. One that works in single precision says so in its name.
+``predictions.npz``
+    For each model, under ``NAME/``: ``rows`` to predict, the ``columns`` they have where the model
+    knows them by name, ``provenance`` as JSON where the model has one, and what it predicts, under
+    the name of the method. Where a method returns two things, they are columns of one array.
+``NAME.scene.nc``, ``NAME.map.nc``, ``NAME.map.zarr``
+    A scene, and the map that the model of that name makes of it.
+
+New features of a release get new models here; old ones stay, so that folders can be compared.
+"""
+
+import json
+import warnings
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from sklearn.decomposition import PCA, IncrementalPCA
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+
+# All that the script needs of the package: when a module moves, this is the place to follow.
+from undulatus import GPC, RFFGPC, VFFGPC, save_model
+from undulatus.estimators.reduction import SpectralPCA
+from undulatus.products.landmarks import fit_scene
+from undulatus.products.maps import map_scene
+from undulatus.products.sounder import fit_spectra
+from undulatus.regimes import MEDIAN, Regime, RegimeClassifier
+from undulatus.scenes import synthetic_landmark, synthetic_sounder
+from undulatus.scenes.writing import write_dataset
+
+ANGLE = "solar_zenith_angle"
+BANDS = ["R1", "R2", "BT7", "BT9", "BT10"]
+NOISE = np.array([0.02, 0.02, 0.3, 0.2, 0.25])
+METHODS = (
+    "predict",
+    "predict_proba",
+    "decision_function",
+    "latent_mean_and_variance",
+    "predict_proba_and_variance",
+)
+ROWS_TO_PREDICT = 40
+UNDECIDED = 1e-4
+"""Another rounding must not change a label: no probability is this close to 1/2."""
+
+
+def main():
+    folder = Path(__file__).parent / version("undulatus")
+    if folder.exists():
+        raise SystemExit(f"{folder} is there already, and golden files are never rewritten.")
+    folder.mkdir()
+    predictions = {}
+    cases = chain(classifiers(), labels_and_weights(), pipelines(), regimes())
+    with warnings.catch_warnings():
+        # Whether a model is the best there is does not matter here.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for name, model, rows in cases:
+            keep(name, model, rows, folder, predictions)
+        for name, model, scene, suffixes in [landmarks(), sounder(), scores(), image()]:
+            scene = keep_maps(name, model, scene, folder, suffixes)
+            keep(name, model, rows_of(model, scene), folder, predictions)
+    np.savez_compressed(folder / "predictions.npz", **predictions)
+
+
+def keep(name, model, rows, folder, predictions):
+    """Save a model, and add what it predicts of some rows."""
+    save_model(model, folder / f"{name}.undulatus")
+    predictions[f"{name}/rows"] = np.asarray(rows)
+    if isinstance(rows, pd.DataFrame):
+        predictions[f"{name}/columns"] = np.array([str(column) for column in rows.columns])
+    if hasattr(model, "provenance_"):
+        predictions[f"{name}/provenance"] = np.array(json.dumps(model.provenance_))
+    members = getattr(model, "estimators_", {}).values()
+    for method in METHODS:
+        if all(hasattr(each, method) for each in (model, *members)):
+            found = getattr(model, method)(rows)
+            found = np.column_stack(found) if isinstance(found, tuple) else found
+            # Classes may be Python strings in an array of objects, which only a pickle could hold.
+            predictions[f"{name}/{method}"] = found.astype(str) if found.dtype == object else found
+    doubt = np.abs(predictions[f"{name}/predict_proba"][:, 1] - 0.5)
+    if doubt.min() < UNDECIDED:
+        raise SystemExit(f"{name} cannot decide about row {doubt.argmin()}: change its seed.")
+
+
+def keep_maps(name, model, scene, folder, suffixes):
+    """Write a scene and the maps of it; return the scene as it is read again."""
+    write_dataset(scene, folder / f"{name}.scene.nc")
+    with xr.open_dataset(folder / f"{name}.scene.nc", decode_coords="all") as opened:
+        scene = opened.load()
+    for suffix in suffixes:
+        write_dataset(map_scene(model, scene), folder / f"{name}.map.{suffix}")
+    return scene
+
+
+def cloudy_rows(n, seed):
+    """Return a table of five bands, and True where a curved border has cloud."""
+    rng = np.random.default_rng(seed)
+    hidden = rng.normal(size=(n, 2))
+    reflectance = 0.3 + 0.15 * hidden[:, :1] + NOISE[:2] * rng.normal(size=(n, 2))
+    temperature = 280.0 + 10.0 * hidden[:, 1:] + 3.0 * NOISE[2:] * rng.normal(size=(n, 3))
+    latent = np.sin(1.5 * hidden[:, 0]) - 0.8 * hidden[:, 1] + 0.5 * rng.normal(size=n)
+    return pd.DataFrame(np.hstack([reflectance, temperature]), columns=BANDS), latent > 0.2
+
+
+def classifiers():
+    """Yield name, fitted model and rows of each classifier: solvers, precisions, kernels."""
+    table, cloud = cloudy_rows(400, seed=0)
+    rows = cloudy_rows(ROWS_TO_PREDICT, seed=1)[0].to_numpy()
+    models = {
+        "gpc": GPC(),
+        "rff-batch": _rff(solver="batch"),
+        "rff-batch-single": _rff(solver="batch", precision="single"),
+        "rff-stochastic": _rff(solver="stochastic"),
+        "rff-stochastic-single": _rff(solver="stochastic", precision="single"),
+        "rff-matern32": _rff(kernel="matern32"),
+        "rff-tolerant": _rff(20, variance_tolerance=1e-2),
+        "rff-tolerant-single": _rff(variance_tolerance=1e-2, precision="single"),
+        "vff-batch": _vff(solver="batch"),
+        "vff-batch-single": _vff(solver="batch", precision="single"),
+        "vff-stochastic": _vff(solver="stochastic"),
+        "vff-stochastic-single": _vff(solver="stochastic", precision="single"),
+        "vff-matern52": _vff(kernel="matern52"),
+    }
+    for name, model in models.items():
+        n = 60 if name == "gpc" else len(table)
+        yield name, model.fit(table.to_numpy()[:n], cloud[:n].astype(int)), rows
+
+
+def labels_and_weights():
+    """Yield name, fitted model and rows of what else is kept: classes, names, priors, starts."""
+    table, cloud = cloudy_rows(400, seed=0)
+    unseen = cloudy_rows(ROWS_TO_PREDICT, seed=1)[0]
+    X, rows = table.to_numpy(), unseen.to_numpy()
+    words = np.where(cloud, "cloud", "clear")
+    day = np.arange(len(X)) // 40
+    balanced = {"class_weight": "balanced", "prior_correction": "training"}
+    exact = GPC(kernel="matern52", **balanced).fit(X[:60], words[:60])
+    yield "gpc-matern52-balanced-words", exact, rows
+    yield "vff-booleans-names", _vff().fit(table, cloud), unseen
+    yield "vff-words", _vff().fit(X, words.astype(object), groups=day), rows
+    shares = {"clear": 0.8, "cloud": 0.2}
+    weighted = _vff(class_weight={"clear": 1.0, "cloud": 3.0}, prior_correction=shares)
+    yield "vff-weights-priors", weighted.fit(X, words, sample_weight=1.0 + cloud), rows
+    start = np.random.default_rng(0).normal(size=(6, len(BANDS)))
+    mean, deviation = X.mean(axis=0), X.std(axis=0)
+    given = _vff(frequencies=start, standardize=False).fit((X - mean) / deviation, words)
+    given.provenance_ = {"source": "a table", "shares": shares, "days": [0, 1], "note": None}
+    yield "vff-given-frequencies", given, (rows - mean) / deviation
+
+
+def pipelines():
+    """Yield name, fitted model and rows of each Pipeline that can be saved."""
+    table, cloud = cloudy_rows(300, seed=2)
+    unseen = cloudy_rows(ROWS_TO_PREDICT, seed=3)[0]
+    X, rows = table.to_numpy(), unseen.to_numpy()
+    steps = {
+        "scaler-vff": [StandardScaler(), _vff()],
+        "scaler-pca-rff": [StandardScaler(), PCA(3, whiten=True), _rff()],
+        "incremental-pca-vff": [IncrementalPCA(3, batch_size=100), _vff()],
+        "spectral-pca-vff": [SpectralPCA(3, noise=NOISE), _vff()],
+        "passthrough-gpc": ["passthrough", StandardScaler(with_mean=False), GPC()],
+        "scaler-pca-rff-single": [StandardScaler(), PCA(2), _rff(precision="single")],
+    }
+    for name, parts in steps.items():
+        n = 60 if "gpc" in name else len(X)
+        model = Pipeline([(f"step {number}", part) for number, part in enumerate(parts)])
+        yield f"pipeline-{name}", model.fit(X[:n], cloud[:n].astype(int)), rows
+    named = Pipeline([("scale", StandardScaler()), ("classify", _vff())]).fit(table, cloud)
+    yield "pipeline-names", named, unseen
+
+
+def regimes():
+    """Yield name, fitted model and rows of classifiers by illumination."""
+    table, cloud = cloudy_rows(600, seed=4)
+    table[ANGLE] = np.random.default_rng(5).uniform(0.0, 120.0, len(table))
+    unseen = cloudy_rows(ROWS_TO_PREDICT, seed=6)[0]
+    unseen[ANGLE] = np.linspace(0.0, 119.0, len(unseen))
+    night = Regime("night", 90.0, np.inf, ("BT7", "BT9", "BT10"))
+    three = (Regime("high", 0.0, MEDIAN), Regime("low", MEDIAN, 90.0), night)
+    two = (Regime("day", 0.0, 90.0), night)
+    reduced = Pipeline([("reduce", PCA(3)), ("classify", _vff())])
+    models = {
+        "vff": RegimeClassifier(_vff(), three),
+        "blend": RegimeClassifier(_vff(), three, blend=8.0),
+        "blend-single": RegimeClassifier(_rff(precision="single"), two, blend=8.0),
+        "pipeline": RegimeClassifier({"day": reduced, "night": _rff()}, two),
+    }
+    for name, model in models.items():
+        yield f"regimes-{name}", model.fit(table, np.where(cloud, "cloud", "clear")), unseen
+
+
+def landmarks():
+    """Return the model of a few synthetic days, and acquisitions from night to noon."""
+    days = synthetic_landmark(4, seed=1).load()
+    model = fit_scene(days, n_frequencies=5, pixels=300)
+    scene = days.isel(time=[4, 28, 31, 34, 40, 52]).copy(deep=True)
+    scene["IR_108"][{"time": 4, "y": 7, "x": 9}] = np.nan
+    return "landmarks", model, scene, ("nc", "zarr")
+
+
+def sounder():
+    """Return the model of some synthetic spectra, and a few of them, one with a missing value."""
+    spectra = synthetic_sounder(300, seed=5).load()
+    model = fit_spectra(spectra, n_frequencies=3, components=2)
+    few = spectra.isel(sample=slice(6)).copy(deep=True)
+    few["radiance"][{"sample": 2, "channel": 1000}] = np.nan
+    # Two bytes a value: the file would be three times as large otherwise.
+    few["radiance"].encoding = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -32768}
+    return "sounder", model, few, ("nc",)
+
+
+def scores():
+    """Return the model of 300 scores a spectrum, as EUMETSAT sends them; here, some channels."""
+    spectra = synthetic_sounder(300, seed=5).load()
+    channels = (spectra["radiance"] / spectra["noise"]).isel(channel=slice(0, 8400, 28))
+    columns = channels.rename(channel="component").drop_vars("wavenumber")
+    columns = columns.astype(np.float32).assign_attrs(units="1")
+    taken = spectra.drop_vars(["radiance", "noise", "wavenumber"]).assign(scores=columns)
+    model = fit_spectra(taken, method="rff", n_frequencies=5, components=4)
+    return "scores", model, taken.isel(sample=slice(12)), ("nc",)
+
+
+def image():
+    """Return a model of named bands, and an image with its bands along one dimension."""
+    table, cloud = cloudy_rows(400, seed=7)
+    model = _vff(precision="single").fit(table, np.where(cloud, "cloud", "clear"))
+    pixels = cloudy_rows(120, seed=8)[0].to_numpy().astype(np.float32).reshape(10, 12, len(BANDS))
+    pixels[3, 4, 1] = np.nan
+    pixels[5, 6, 3] += 100.0
+    coords = {"band": BANDS, "y": np.arange(10.0), "x": np.arange(12.0)}
+    bands = xr.DataArray(pixels.transpose(2, 0, 1), coords, ("band", "y", "x"))
+    return "image-single", model, bands.to_dataset(name="image"), ("nc",)
+
+
+def rows_of(model, scene):
+    """Return some rows for a model that was fitted for maps of a scene."""
+    if "image" in scene:
+        return cloudy_rows(ROWS_TO_PREDICT, seed=9)[0]
+    if isinstance(model, Pipeline):
+        measured = scene["scores" if "scores" in scene else "radiance"]
+        return measured.values[[0, 3]].astype(np.float64)
+    # Values between the quartiles of what was learned from by day.
+    low, high = model.estimators_["high"].feature_quantiles_[[2, 4]]
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(low, high, (ROWS_TO_PREDICT, len(low)))
+    table = pd.DataFrame(rows, columns=model.regimes_[0].features)
+    return table.assign(**{ANGLE: np.linspace(0.0, 119.0, len(table))})
+
+
+def _rff(n_frequencies=8, **options):
+    return RFFGPC(n_frequencies, random_state=0, **options)
+
+
+def _vff(n_frequencies=6, **options):
+    return VFFGPC(n_frequencies, max_iter=20, random_state=0, **options)
+
+
+if __name__ == "__main__":
+    main()
