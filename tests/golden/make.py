@@ -37,13 +37,13 @@ from sklearn.preprocessing import StandardScaler
 
 # All that the script needs of the package: when a module moves, this is the place to follow.
 from undulatus import GPC, RFFGPC, VFFGPC, save_model
-from undulatus.estimators.reduction import SpectralPCA
+from undulatus.estimators.pca import SpectralPCA
 from undulatus.products.landmarks import fit_scene
 from undulatus.products.maps import map_scene
 from undulatus.products.sounder import fit_spectra
 from undulatus.regimes import MEDIAN, Regime, RegimeClassifier
 from undulatus.scenes import synthetic_landmark, synthetic_sounder
-from undulatus.scenes.writing import write_dataset
+from undulatus.scenes.files.writing import write_dataset
 
 ANGLE = "solar_zenith_angle"
 BANDS = ["R1", "R2", "BT7", "BT9", "BT10"]
