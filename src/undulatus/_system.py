@@ -60,6 +60,14 @@ def _in_passing(act: Callable[[], Result]) -> Result:
 single_threaded_blas = _SingleThreadedBlas()
 
 
+def blas_libraries() -> list[str]:
+    """Return the names and versions of the BLAS libraries in use."""
+    libraries = ThreadpoolController().info()
+    return sorted(
+        {f"{x['internal_api']} {x['version']}" for x in libraries if x["user_api"] == "blas"}
+    )
+
+
 def count_threads(n_jobs: int | None) -> int:
     """Return how many threads ``n_jobs`` asks for: all cores for None, n + 1 + n_jobs below 0.
 

@@ -15,9 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from threadpoolctl import threadpool_info
-
 from undulatus._files import whole_or_not_at_all
+from undulatus._system import blas_libraries
 from undulatus.errors import InputError
 from undulatus.paper.best_maps import draw_maps
 from undulatus.paper.pool import Standing, run_trials
@@ -232,14 +231,12 @@ def describe_environment() -> dict[str, Any]:
     processor = platform.processor()
     with suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
         processor = next(x.split(":")[1].strip() for x in lines if x.startswith("model name"))
-    blas = [f"{x['internal_api']} {x['version']}" for x in threadpool_info()
-            if x["user_api"] == "blas"]  # fmt: skip
     return {
         "undulatus": version("undulatus"),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "scipy")},
         "sklearn": version("scikit-learn"),
-        "blas": ", ".join(sorted(set(blas))),
+        "blas": ", ".join(blas_libraries()),
         "cpu": processor,
         "cores": _cores(),
         "platform": platform.platform(),

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from sklearn.model_selection import StratifiedKFold
-from threadpoolctl import threadpool_limits
 
+from undulatus._system import single_threaded_blas
 from undulatus.errors import SceneError
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.paper.scales import Scale
@@ -228,7 +228,7 @@ def _twin(scale: Scale, seed: int) -> xr.Dataset:
 
 def _made(twin: xr.Dataset) -> xr.Dataset:
     # BLAS would add its threads to those that make a day each.
-    with threadpool_limits(1):
+    with single_threaded_blas():
         return twin.compute().chunk({"time": BLOCK})
 
 

@@ -20,7 +20,6 @@ import xarray as xr
 from dask.base import get_scheduler
 from dask.callbacks import Callback
 from dask.system import CPU_COUNT
-from threadpoolctl import threadpool_limits
 
 from undulatus._files import (
     as_scene_errors,
@@ -29,6 +28,7 @@ from undulatus._files import (
     require_space,
     whole_or_not_at_all,
 )
+from undulatus._system import single_threaded_blas
 from undulatus.errors import SceneError
 
 Progress = Callable[[int, int], None]
@@ -58,7 +58,7 @@ def computed_here(progress: Progress | None = None) -> Iterator[None]:
     """
     workers = dask.config.get("num_workers", None) or CPU_COUNT
     with (
-        threadpool_limits(1),
+        single_threaded_blas(),
         ThreadPoolExecutor(workers) as pool,
         dask.config.set(pool=pool),
         _Told(progress or _ignored),
