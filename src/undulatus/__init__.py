@@ -1,7 +1,21 @@
-"""Gaussian-process classification of satellite imagery, at the scale satellites deliver."""
+"""Gaussian-process classification of satellite imagery, at the scale satellites deliver.
 
+>>> from sklearn.datasets import make_moons
+>>> from undulatus import VFFGPC
+>>> X, y = make_moons(200, noise=0.3, random_state=0)
+>>> model = VFFGPC(n_frequencies=20, random_state=0).fit(X, y)
+>>> model.predict_proba(X).shape
+(200, 2)
+
+The classifiers need numpy, scipy, scikit-learn and safetensors. ``scenes`` (imagery and spectra,
+their files, synthetic twins), ``products`` (maps, scores, pictures, pages) and ``paper`` (the
+experiments) need ``pip install "undulatus[eo]"`` and are imported when they are first used.
+"""
+
+from undulatus._lazy import lazy_names
 from undulatus.errors import UndulatusError
-from undulatus.estimators import GPC, RFFGPC, VFFGPC, FourierFeatures
+from undulatus.estimators import GPC, RFFGPC, VFFGPC, FourierFeatures, SpectralPCA
+from undulatus.regimes import RegimeClassifier
 from undulatus.storage import load_model, save_model
 
 __version__ = "0.1.0"
@@ -11,7 +25,14 @@ __all__ = [
     "RFFGPC",
     "VFFGPC",
     "FourierFeatures",
+    "RegimeClassifier",
+    "SpectralPCA",
     "UndulatusError",
     "load_model",
     "save_model",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {name: name for name in ("datasets", "errors", "paper", "products", "regimes", "scenes")},
+)

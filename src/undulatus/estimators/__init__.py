@@ -12,8 +12,9 @@ from undulatus.errors import InputError
 from undulatus.estimators.exact import GPC
 from undulatus.estimators.fourier import RFFGPC, VFFGPC
 from undulatus.estimators.fourier_features import FourierFeatures
+from undulatus.estimators.pca import SpectralPCA
 
-__all__ = ["GPC", "RFFGPC", "VFFGPC", "FourierFeatures"]
+__all__ = ["GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA"]
 
 METHODS = {"vff": VFFGPC, "rff": RFFGPC, "gpc": GPC}
 
