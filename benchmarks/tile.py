@@ -24,7 +24,7 @@ import xarray as xr
 
 from undulatus import VFFGPC
 from undulatus.products.maps import map_scene
-from undulatus.products.memory_budget import within
+from undulatus.products.memory_budget import within_memory
 from undulatus.scenes.files.opening import open_scene
 from undulatus.scenes.files.writing import write_dataset
 
@@ -85,7 +85,7 @@ def measure(side: int, n_frequencies: int, folder: Path) -> dict[str, Any]:
     del rows
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    with within(RAM, image) as fitting:
+    with within_memory(RAM, image) as fitting:
         write_dataset(map_scene(model, fitting), output)
     seconds = time.perf_counter() - began
     return {

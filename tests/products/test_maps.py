@@ -345,13 +345,13 @@ import sys, time
 import undulatus.products.maps as maps
 from undulatus.cli import main
 
-judge = maps.judge
+predict_block = maps.predict_block
 
-def judge_slowly(*given):
+def predict_slowly(*given):
     time.sleep(0.15)
-    return judge(*given)
+    return predict_block(*given)
 
-maps.judge = judge_slowly
+maps.predict_block = predict_slowly
 main({command!r})
 """
 

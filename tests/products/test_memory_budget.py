@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undulatus.errors import InputError, SceneError
-from undulatus.products.memory_budget import BASE, _block_bytes, fit_into, parse_size, within
+from undulatus.products.memory_budget import (
+    BASE,
+    _block_bytes,
+    parse_size,
+    plan_blocks,
+    within_memory,
+)
 
 GB = 10**9
 
@@ -40,7 +46,7 @@ def test_what_is_no_size_is_refused_with_an_example(text):
 def test_blocks_fit_and_are_whole_numbers_of_those_on_disk(chunk, ram, bands):
     dataset = image(chunk, bands=bands)
     try:
-        plan = fit_into(dataset, ram)
+        plan = plan_blocks(dataset, ram)
     except SceneError:
         assert BASE + _block_bytes(dataset, {"y": chunk, "x": chunk}) > ram
         return
@@ -52,22 +58,22 @@ def test_blocks_fit_and_are_whole_numbers_of_those_on_disk(chunk, ram, bands):
 
 def test_a_block_that_is_too_large_is_told_with_what_it_takes():
     with pytest.raises(SceneError, match=r"too little.*smaller chunks"):
-        fit_into(image(4096, bands=13), 600 * 10**6)
+        plan_blocks(image(4096, bands=13), 600 * 10**6)
 
 
 def test_fewer_blocks_at_a_time_where_memory_is_short():
     dataset = image(2048, bands=4)
     least = _block_bytes(dataset, {"y": 2048, "x": 2048})
     with dask.config.set(num_workers=4):
-        assert fit_into(dataset, BASE + 4 * least).workers == 4
-        assert fit_into(dataset, BASE + 2 * least).workers == 2
-        assert fit_into(dataset, BASE + least).workers == 1
-        with within(str(BASE + 2 * least), dataset):
+        assert plan_blocks(dataset, BASE + 4 * least).workers == 4
+        assert plan_blocks(dataset, BASE + 2 * least).workers == 2
+        assert plan_blocks(dataset, BASE + least).workers == 1
+        with within_memory(str(BASE + 2 * least), dataset):
             assert dask.config.get("num_workers") == 2
         assert dask.config.get("num_workers") == 4
 
 
 def test_without_a_promise_nothing_changes():
     dataset = image(512)
-    with within(None, dataset) as same:
+    with within_memory(None, dataset) as same:
         assert same is dataset

@@ -15,20 +15,20 @@ from numpy.testing import assert_array_equal
 
 from undulatus.products import views
 from undulatus.products.panels import (
+    COLOUR_SCALES,
     DARK,
-    SCALES,
     TITLES,
     Acquisition,
-    Scale,
+    ColourScale,
     box_ratio,
+    caption_lines,
     coastline,
-    panels_of,
-    read,
+    panel_names,
+    read_acquisitions,
     scales_for,
-    words_of,
 )
 from undulatus.products.pictures import CLEAR, CLOUD
-from undulatus.products.views import pair
+from undulatus.products.views import view_scene
 
 NIGHT, DAY = 0, 18
 
@@ -57,8 +57,8 @@ def result(scene):
     )
 
 
-def shown(scene, result, number, scales=SCALES):
-    return next(read(pair(scene, result), np.array([number]), scales))
+def shown(scene, result, number, scales=COLOUR_SCALES):
+    return next(read_acquisitions(view_scene(scene, result), np.array([number]), scales))
 
 
 def as_bytes(*colours):
@@ -72,9 +72,9 @@ def with_missing(dataset, *names, number=DAY, rows=slice(3, 6)):
     return dataset.assign({name: dataset[name].where(~where) for name in names})
 
 
-@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("name", COLOUR_SCALES)
 def test_a_scale_gives_the_colours_of_its_bar(name):
-    scale = SCALES[name]
+    scale = COLOUR_SCALES[name]
     values = np.linspace(scale.low, scale.high, 50).reshape(5, 10)
     due = matplotlib.colormaps[scale.colours](scale.norm(values.ravel()), bytes=True)
     found = scale(values).reshape(-1, 4)
@@ -83,29 +83,29 @@ def test_a_scale_gives_the_colours_of_its_bar(name):
     assert_array_equal(found[[0, -1]], due[[0, -1]])
 
 
-@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("name", COLOUR_SCALES)
 def test_values_beyond_a_scale_have_the_colours_of_its_ends(name):
-    scale = SCALES[name]
+    scale = COLOUR_SCALES[name]
     ends = scale(np.array([scale.low, scale.high]))
     assert_array_equal(scale(np.array([scale.low - 1.0, scale.high * 9.0])), ends)
 
 
 def test_a_missing_value_is_transparent():
-    assert_array_equal(SCALES["ir"](np.array([np.nan, 280.0]))[:, 3], [0, 255])
+    assert_array_equal(COLOUR_SCALES["ir"](np.array([np.nan, 280.0]))[:, 3], [0, 255])
 
 
 def test_cold_is_white():
-    assert_array_equal(SCALES["ir"](np.array([150.0]))[0], [255, 255, 255, 255])
+    assert_array_equal(COLOUR_SCALES["ir"](np.array([150.0]))[0], [255, 255, 255, 255])
 
 
 def test_the_numbers_of_a_logarithmic_bar_lie_within_it():
-    scale = Scale("magma", 0.02, 0.7, "", logarithmic=True)
+    scale = ColourScale("magma", 0.02, 0.7, "", logarithmic=True)
     assert scale.ticks == pytest.approx([0.02, 0.05, 0.1, 0.2, 0.5])
-    assert SCALES["ir"].ticks is None
+    assert COLOUR_SCALES["ir"].ticks is None
 
 
 def test_the_scale_of_the_uncertainty_holds_nearly_all_of_it(scene, result):
-    view = pair(scene, result)
+    view = view_scene(scene, result)
     scale = scales_for(view, np.arange(21))["uncertainty"]
     deviation = np.sqrt(result["cloud_latent_variance"].values)
     assert np.mean((deviation >= scale.low) & (deviation <= scale.high)) > 0.97
@@ -117,7 +117,7 @@ def test_a_model_without_variance_is_shown_with_a_note(scene, result):
     bare = result.assign(
         cloud_latent_variance=xr.full_like(result["cloud_latent_variance"], np.nan)
     )
-    scales = scales_for(pair(scene, bare), np.arange(21))
+    scales = scales_for(view_scene(scene, bare), np.arange(21))
     found = shown(scene, bare, DAY, scales)
     assert found.notes == {"uncertainty": "this model gives none"}
     assert not found.images["uncertainty"].any()
@@ -205,11 +205,11 @@ def test_time_and_sun_are_told(scene, result):
 
 @pytest.mark.parametrize("absent", [["cloud_mask_l2"], ["cloud_truth"], ["land_mask"]])
 def test_what_a_scene_lacks_has_no_panel(scene, result, absent):
-    view = pair(scene.drop_vars(absent), result)
-    found = next(read(view, np.array([DAY]), SCALES))
+    view = view_scene(scene.drop_vars(absent), result)
+    found = next(read_acquisitions(view, np.array([DAY]), COLOUR_SCALES))
     panel = {"cloud_mask_l2": "l2", "cloud_truth": "truth", "land_mask": ""}[absent[0]]
-    assert panels_of(view) == tuple(name for name in TITLES if name != panel)
-    assert set(found.images) == set(panels_of(view))
+    assert panel_names(view) == tuple(name for name in TITLES if name != panel)
+    assert set(found.images) == set(panel_names(view))
     assert set(found.accuracies) == {"l2": {"model"}, "truth": set()}.get(panel, {"L2", "model"})
 
 
@@ -217,8 +217,10 @@ def test_what_a_scene_lacks_has_no_panel(scene, result, absent):
 def test_chunks_change_nothing(scene, result, chunk, monkeypatch):
     monkeypatch.setattr(views, "BLOCK_PIXELS", 5 * 520)
     chosen = np.arange(2, 20)
-    whole = read(pair(scene, result), chosen, SCALES)
-    parts = read(pair(scene.chunk(time=chunk), result.chunk(time=7)), chosen, SCALES)
+    whole = read_acquisitions(view_scene(scene, result), chosen, COLOUR_SCALES)
+    parts = read_acquisitions(
+        view_scene(scene.chunk(time=chunk), result.chunk(time=7)), chosen, COLOUR_SCALES
+    )
     for one, other in zip(whole, parts, strict=True):
         assert (one.time, one.sun, one.regime, one.notes) == (
             other.time,
@@ -241,8 +243,8 @@ def test_acquisitions_are_shown_before_later_ones_are_read(scene, result, monkey
 
     probability = result["cloud_probability"].chunk(time=3)
     watched = probability.copy(data=da.map_blocks(touch, probability.data, dtype=np.float32))
-    view = pair(scene.chunk(time=3), result.assign(cloud_probability=watched))
-    acquisitions = read(view, np.arange(21), SCALES)
+    view = view_scene(scene.chunk(time=3), result.assign(cloud_probability=watched))
+    acquisitions = read_acquisitions(view, np.arange(21), COLOUR_SCALES)
     next(acquisitions)
     assert touched == {0}
     assert len(list(acquisitions)) == 20
@@ -276,7 +278,7 @@ def test_a_box_has_the_shape_of_the_image_within_limits(shape, ratio):
 
 def test_words_are_of_what_is_known():
     known = Acquisition("", "sun", "low", {"L2": 0.9, "model": 0.96}, {}, {})
-    assert words_of(known) == [
+    assert caption_lines(known) == [
         "sun",
         "regime: low",
         "",
@@ -284,4 +286,4 @@ def test_words_are_of_what_is_known():
         "L2: 90.0 %",
         "model: 96.0 %",
     ]
-    assert words_of(Acquisition("", "sun", "", {}, {}, {})) == ["sun"]
+    assert caption_lines(Acquisition("", "sun", "", {}, {}, {})) == ["sun"]

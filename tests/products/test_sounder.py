@@ -18,7 +18,7 @@ from undulatus.products.maps import map_scene
 from undulatus.products.predict import MISSING, OUT_OF_RANGE
 from undulatus.products.sounder import (
     FREQUENCIES,
-    Rows,
+    ChosenSpectra,
     cross_validate,
     fit_spectra,
     noise_of,
@@ -181,7 +181,7 @@ def test_rows_are_those_chosen_in_whatever_slices(spectra):
     rng = np.random.default_rng(0)
     chosen = np.sort(rng.choice(1200, 500, replace=False))
     told = []
-    rows = Rows(check_spectra(spectra), chosen, told.append)
+    rows = ChosenSpectra(check_spectra(spectra), chosen, told.append)
     parts = [rows[first : first + 64] for first in range(0, 500, 64)]
     assert_array_equal(np.concatenate(parts), spectra["radiance"].values[chosen])
     assert len(told) >= 5

@@ -12,9 +12,9 @@ from matplotlib.colors import to_rgb
 from numpy.testing import assert_array_equal
 
 from undulatus.errors import InputError, SceneError
-from undulatus.products.panels import GROUND, TITLES, read, scales_for
-from undulatus.products.video import Screen, Words, enlarge, write_video
-from undulatus.products.views import pair
+from undulatus.products.panels import GROUND, TITLES, read_acquisitions, scales_for
+from undulatus.products.video import Caption, Screen, enlarge, write_video
+from undulatus.products.views import view_scene
 
 NIGHT, DAY = 0, 20
 
@@ -37,10 +37,10 @@ def frames_of(path, size):
 
 
 def screen_and_frame(scene, result, number):
-    view, chosen = pair(scene, result), np.array([number])
+    view, chosen = view_scene(scene, result), np.array([number])
     scales = scales_for(view, chosen)
     screen = Screen(view, scales)
-    acquisition = next(read(view, chosen, scales))
+    acquisition = next(read_acquisitions(view, chosen, scales))
     return screen, acquisition, np.array(screen.frame(acquisition))
 
 
@@ -83,13 +83,15 @@ def test_a_video_plays_in_browsers(video):
 def test_a_video_has_a_frame_for_each_acquisition_with_small_losses(video, scene, result):
     path, told = video
     assert told == [(done, 21) for done in range(1, 22)]
-    view = pair(scene, result)
+    view = view_scene(scene, result)
     scales = scales_for(view, np.arange(21))
     screen = Screen(view, scales)
     assert screen.size[0] == 1280
     assert f"{screen.size[0]}x{screen.size[1]}" in about(path)
     frames = frames_of(path, screen.size)
-    for frame, acquisition in zip(frames, read(view, np.arange(21), scales), strict=True):
+    for frame, acquisition in zip(
+        frames, read_acquisitions(view, np.arange(21), scales), strict=True
+    ):
         drawn = np.array(screen.frame(acquisition))[..., :3].astype(float)
         # The codec costs 1.4 to 2.4 levels of 255 here; the frame of the acquisition before or
         # after is off by more than 7.
@@ -208,8 +210,8 @@ def test_a_night_says_so_and_the_next_day_does_not(scene, result):
     screen, _, frame = screen_and_frame(scene, result, NIGHT)
     assert screen.panels["rgb"].note.get_text() == "night: no sunlight"
     assert (part(screen, frame, "rgb")[..., :3].min(axis=-1) > 200).any()
-    view = pair(scene, result)
-    day = next(read(view, np.array([DAY]), scales_for(view, np.array([DAY]))))
+    view = view_scene(scene, result)
+    day = next(read_acquisitions(view, np.array([DAY]), scales_for(view, np.array([DAY]))))
     screen.frame(day)
     assert screen.panels["rgb"].note.get_text() == ""
 
@@ -228,18 +230,18 @@ def test_missing_pixels_show_the_ground(scene, result):
 
 def test_a_frame_does_not_depend_on_those_before(scene, result):
     _, _, alone = screen_and_frame(scene, result, DAY)
-    view = pair(scene, result)
+    view = view_scene(scene, result)
     scales = scales_for(view, np.array([DAY]))
     screen = Screen(view, scales)
-    for acquisition in read(view, np.arange(DAY + 1), scales):
+    for acquisition in read_acquisitions(view, np.arange(DAY + 1), scales):
         frame = np.array(screen.frame(acquisition))
     assert_array_equal(frame, alone)
 
 
 def test_words_are_the_same_however_often_they_are_drawn(scene, result, monkeypatch):
     drawn = []
-    draw = Words._draw
-    monkeypatch.setattr(Words, "_draw", lambda *args: (drawn.append(args[1:]), draw(*args))[1])
+    draw = Caption._draw
+    monkeypatch.setattr(Caption, "_draw", lambda *args: (drawn.append(args[1:]), draw(*args))[1])
     screen, acquisition, first = screen_and_frame(scene, result, DAY)
     once = len(drawn)
     assert_array_equal(np.array(screen.frame(acquisition)), first)

@@ -15,24 +15,24 @@ from numpy.testing import assert_allclose, assert_array_equal
 from undulatus.errors import SceneError
 from undulatus.products.maps import BLOCK_PIXELS
 from undulatus.products.views import (
-    alone,
-    between,
+    acquisitions_between,
+    blocks_of_time,
     disagreement,
-    in_blocks,
     most_disputed,
-    nearest,
-    pair,
+    nearest_acquisitions,
+    view_map,
+    view_scene,
 )
 from undulatus.scenes.masks import encode
 
 
 @pytest.fixture(scope="module")
 def view(scene, result):
-    return pair(scene, result)
+    return view_scene(scene, result)
 
 
 def test_a_view_has_the_times_that_scene_and_map_share(scene, result):
-    view = pair(scene.isel(time=slice(0, 9)), result.isel(time=slice(5, 21)))
+    view = view_scene(scene.isel(time=slice(0, 9)), result.isel(time=slice(5, 21)))
     assert_array_equal(view.times, scene["time"].values[5:9])
     assert_array_equal(view.layers["IR_108"], scene["IR_108"][5:9])
     assert_array_equal(view.layers["cloud_probability"], result["cloud_probability"][5:9])
@@ -40,29 +40,29 @@ def test_a_view_has_the_times_that_scene_and_map_share(scene, result):
 
 def test_a_map_of_other_times_is_told(scene, result):
     with pytest.raises(SceneError, match="no acquisition in common"):
-        pair(scene.isel(time=slice(0, 5)), result.isel(time=slice(5, 9)))
+        view_scene(scene.isel(time=slice(0, 5)), result.isel(time=slice(5, 9)))
 
 
 @pytest.mark.parametrize("turned", [{"y": -1}, {"x": -1}, {"y": -1, "x": -1}])
 def test_images_are_upright_whichever_way_they_were_scanned(scene, result, view, turned):
     way = {dim: slice(None, None, step) for dim, step in turned.items()}
-    found = pair(scene.isel(way), result.isel(way))
+    found = view_scene(scene.isel(way), result.isel(way))
     xr.testing.assert_identical(found.layers, view.layers)
     assert_array_equal(found.land, view.land)
 
 
 def test_a_scene_and_a_map_of_one_acquisition_need_no_dimension_of_time(scene, result, view):
-    found = pair(scene.isel(time=3), result.isel(time=3))
+    found = view_scene(scene.isel(time=3), result.isel(time=3))
     xr.testing.assert_equal(found.layers, view.layers.isel(time=[3]))
 
 
 def test_one_acquisition_of_a_map_finds_its_place_in_a_scene_of_many(scene, result, view):
-    found = pair(scene, result.isel(time=3))
+    found = view_scene(scene, result.isel(time=3))
     xr.testing.assert_equal(found.layers, view.layers.isel(time=[3]))
 
 
 def test_a_single_acquisition_may_have_no_time_at_all(scene, result):
-    found = pair(scene.isel(time=3).drop_vars("time"), result.isel(time=3).drop_vars("time"))
+    found = view_scene(scene.isel(time=3).drop_vars("time"), result.isel(time=3).drop_vars("time"))
     assert found.span == "time unknown to time unknown"
 
 
@@ -70,23 +70,23 @@ def test_a_single_acquisition_may_have_no_time_at_all(scene, result):
 def test_a_mask_in_any_encoding_is_shown_as_clear_and_cloud(scene, result, encoding):
     mask = result["cloud_mask"]
     coded = encode(mask, encoding, scene["land_mask"])
-    view = pair(scene, result.assign(cloud_mask=coded))
+    view = view_scene(scene, result.assign(cloud_mask=coded))
     assert_array_equal(view.layers["cloud_mask"], mask)
 
 
 def test_a_dataset_that_is_no_map_is_told(scene):
     with pytest.raises(SceneError, match=r"no cloud_mask, cloud_probability.*map_scene"):
-        pair(scene, scene)
+        view_scene(scene, scene)
 
 
 def test_a_map_of_another_size_is_told(scene, result):
     with pytest.raises(SceneError, match="20 x 26 pixels, but the map 20 x 25"):
-        pair(scene, result.isel(x=slice(0, 25)))
+        view_scene(scene, result.isel(x=slice(0, 25)))
 
 
 def test_a_scene_without_the_bands_that_are_shown_is_told(scene, result):
     with pytest.raises(SceneError, match="missing: IR_016"):
-        pair(scene.drop_vars("IR_016"), result)
+        view_scene(scene.drop_vars("IR_016"), result)
 
 
 MORNING = timezone(timedelta(hours=2))
@@ -106,20 +106,20 @@ MORNING = timezone(timedelta(hours=2))
     ],
 )
 def test_a_time_finds_the_nearest_acquisition(view, time, number):
-    assert nearest(view, [time]).tolist() == [number]
+    assert nearest_acquisitions(view, [time]).tolist() == [number]
 
 
 @pytest.mark.parametrize("time", ["2010-01-01T05:44", "2010-01-01T11:16", "1999-01-01"])
 def test_a_time_outside_is_told_with_what_the_scene_covers(view, time):
     covered = "2010-01-01 06:00 UTC to 2010-01-01 11:00 UTC"
     with pytest.raises(SceneError, match=covered) as caught:
-        nearest(view, [time])
+        nearest_acquisitions(view, [time])
     assert time in str(caught.value)
 
 
 def test_words_that_are_no_time_are_told(view):
     with pytest.raises(SceneError, match="'noon' is no time"):
-        nearest(view, ["noon"])
+        nearest_acquisitions(view, ["noon"])
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ def test_words_that_are_no_time_are_told(view):
     ],
 )
 def test_both_ends_are_included_and_a_date_is_the_whole_day(view, start, end, first, count):
-    assert between(view, start, end).tolist() == list(range(first, first + count))
+    assert acquisitions_between(view, start, end).tolist() == list(range(first, first + count))
 
 
 def test_a_stretch_without_acquisitions_is_told_with_what_the_scene_covers(view):
     with pytest.raises(SceneError, match="2010-01-01 06:00 UTC to 2010-01-01 11:00 UTC"):
-        between(view, "2011-01-01", "2011-02-01")
+        acquisitions_between(view, "2011-01-01", "2011-02-01")
 
 
 @given(st.integers(1, 21), st.integers(1, 21), st.integers(0, 20))
@@ -153,7 +153,7 @@ def test_blocks_hold_whole_chunks_or_parts_of_one(chunk, most, first):
     view = Chunked()
     view.shape, view.layers = shape, layers.chunk(time=chunk)
     chosen = np.arange(first, 21)
-    blocks = in_blocks(view, chosen)
+    blocks = blocks_of_time(view, chosen)
     assert_array_equal(np.concatenate(blocks), chosen)
     assert max(map(len, blocks)) <= BLOCK_PIXELS // shape[1]
     if chunk <= most:
@@ -163,9 +163,9 @@ def test_blocks_hold_whole_chunks_or_parts_of_one(chunk, most, first):
 def test_a_map_alone_is_as_upright_as_with_its_scene(scene, result):
     southward = result.assign_coords(scene.coords)
     flipped = southward.isel(y=slice(None, None, -1), x=slice(None, None, -1))
-    view = alone(flipped)
+    view = view_map(flipped)
     assert set(view.layers) == {"cloud_mask", "cloud_probability", "cloud_latent_variance"}
-    expected = pair(scene, result).layers["cloud_probability"].values
+    expected = view_scene(scene, result).layers["cloud_probability"].values
     assert np.array_equal(view.layers["cloud_probability"].values, expected)
 
 

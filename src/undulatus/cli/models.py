@@ -103,7 +103,7 @@ def fit(
     one on their principal components. A fit under way is kept beside OUTPUT until it is done.
     """
     from undulatus.products.landmarks import fit_scene
-    from undulatus.products.memory_budget import parse_size, within
+    from undulatus.products.memory_budget import parse_size, within_memory
     from undulatus.products.sounder import fit_spectra
     from undulatus.scenes.files.opening import open_data
     from undulatus.scenes.spectra import is_spectra
@@ -122,7 +122,7 @@ def fit(
     checkpoint = output.with_name(f".{output.name}.checkpoint")
     if not resume:
         _forget(checkpoint)
-    with within(ram, opened) as fitting:
+    with within_memory(ram, opened) as fitting:
         model = (fit_spectra if spectral else fit_scene)(
             fitting,
             method=method,
@@ -202,7 +202,7 @@ def map_command(
     Writes mask, probability, variance and quality.
     """
     from undulatus.products.maps import map_scene
-    from undulatus.products.memory_budget import within
+    from undulatus.products.memory_budget import within_memory
     from undulatus.scenes.files.opening import open_data, open_map
     from undulatus.scenes.files.writing import write_dataset
     from undulatus.scenes.spectra import is_spectra
@@ -211,7 +211,7 @@ def map_command(
     opened = open_data(data)
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA holds spectra.")
-    with within(ram, opened) as fitting:
+    with within_memory(ram, opened) as fitting:
         result = map_scene(load_model(model), fitting, encoding=encoding)
         result.attrs["scene"] = str(data.absolute())
         made_of = f"{_digest(model)} {data.resolve()} {encoding}"

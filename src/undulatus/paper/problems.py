@@ -38,7 +38,7 @@ from undulatus.products.landmarks import (
     read_labels,
     require_times,
 )
-from undulatus.products.sounder import AMOUNT, Rows, noise_of, whole_spectra
+from undulatus.products.sounder import AMOUNT, ChosenSpectra, noise_of, whole_spectra
 from undulatus.regimes import DAYLIGHT, Regime
 from undulatus.scenes import synthetic_landmark, synthetic_sounder
 from undulatus.scenes.features import landmark_features
@@ -158,7 +158,7 @@ def prepare_iavisa(
             f"{np.count_nonzero(y == 0)} clear and {np.count_nonzero(y == 1)} cloudy spectra are "
             f"too few for {scale.runs} folds. Use more."
         )
-    rows = Rows(spectra, chosen, progress)
+    rows = ChosenSpectra(spectra, chosen, progress)
     components = min(COMPONENTS, *rows.shape)
     reduced = SpectralPCA(components, noise=noise_of(spectra)).fit_transform(rows)
     split = StratifiedKFold(scale.runs, shuffle=True, random_state=seed).split(reduced, y)

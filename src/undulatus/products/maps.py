@@ -19,8 +19,8 @@ from undulatus.products.predict import (
     Inputs,
     fill_values,
     find_inputs,
-    judge,
-    prepare,
+    predict_block,
+    prepare_model,
     quality_attributes,
 )
 from undulatus.scenes.masks import encode
@@ -85,7 +85,7 @@ def map_scene(
         _classify,
         *(block.rechunk((*outer, -1)) for block in blocks),
         *extra.values(),
-        model=prepare(model),
+        model=prepare_model(model),
         names=inputs.names,
         fills=np.concatenate(fills),
         extra=tuple(extra),
@@ -134,7 +134,7 @@ def _classify(
         if "mask" in more:
             values = np.where(more["mask"][slab].reshape(-1, 1), np.float32(np.nan), values)
         sun = more["sun"][slab].ravel() if "sun" in more else None
-        judged = judge(model, values, names, sun)
+        judged = predict_block(model, values, names, sun)
         result[slab] = np.stack(judged, axis=-1).reshape(result[slab].shape)
     return result
 

@@ -40,14 +40,14 @@ def parse_size(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BlockPlan:
     """A dataset in blocks that fit, and how many of them may be worked on at once."""
 
     dataset: xr.Dataset
     workers: int
 
 
-def fit_into(dataset: xr.Dataset, ram: int) -> Plan:
+def plan_blocks(dataset: xr.Dataset, ram: int) -> BlockPlan:
     """Return a dataset cut so that work on it block by block stays below ``ram`` bytes.
 
     A block cannot be read in part: one that is too large as it lies on disk is an error that says
@@ -65,11 +65,11 @@ def fit_into(dataset: xr.Dataset, ram: int) -> Plan:
             f"data in smaller chunks."
         )
     workers = max(1, min(cores, room // max(least, 1)))
-    return Plan(dataset.chunk(_grown(dataset, chunks, room // workers)), int(workers))
+    return BlockPlan(dataset.chunk(_grown(dataset, chunks, room // workers)), int(workers))
 
 
 @contextmanager
-def within(ram: str | None, dataset: xr.Dataset) -> Iterator[xr.Dataset]:
+def within_memory(ram: str | None, dataset: xr.Dataset) -> Iterator[xr.Dataset]:
     """Give a dataset in blocks that fit into a size such as ``2GB``, and hold dask to as many.
 
     Without a size the dataset is given as it is.
@@ -77,7 +77,7 @@ def within(ram: str | None, dataset: xr.Dataset) -> Iterator[xr.Dataset]:
     if ram is None:
         yield dataset
         return
-    plan = fit_into(dataset, parse_size(ram))
+    plan = plan_blocks(dataset, parse_size(ram))
     with dask.config.set(num_workers=plan.workers):
         yield plan.dataset
 

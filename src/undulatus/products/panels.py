@@ -36,9 +36,9 @@ from undulatus.products.views import (
     QUALITY,
     TRUTH,
     VARIANCE,
-    View,
-    in_blocks,
-    told,
+    MapView,
+    blocks_of_time,
+    time_text,
 )
 from undulatus.scenes.illumination import NIGHT
 from undulatus.scenes.scene import ANGLE
@@ -76,7 +76,7 @@ _SAMPLED = 8
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColourScale:
     """How values become colours: a colour map of matplotlib between two values."""
 
     colours: str
@@ -111,10 +111,12 @@ class Scale:
         return np.asarray(coloured)
 
 
-SCALES = {
-    "ir": Scale("gray_r", 240.0, 310.0, "brightness temperature, K", "both"),
-    "probability": Scale("cividis", 0.0, 1.0, "0 clear, 1 cloud"),
-    "uncertainty": Scale("magma", 0.01, 1.0, "std. dev. of the latent function", "both", True),
+COLOUR_SCALES = {
+    "ir": ColourScale("gray_r", 240.0, 310.0, "brightness temperature, K", "both"),
+    "probability": ColourScale("cividis", 0.0, 1.0, "0 clear, 1 cloud"),
+    "uncertainty": ColourScale(
+        "magma", 0.01, 1.0, "std. dev. of the latent function", "both", True
+    ),
 }
 
 
@@ -135,22 +137,24 @@ class Acquisition:
     """What a panel says where it has nothing to show."""
 
 
-def panels_of(view: View) -> tuple[str, ...]:
+def panel_names(view: MapView) -> tuple[str, ...]:
     """Return the panels that there is something for, in order."""
     return tuple(name for name in TITLES if _NEEDS[name] <= set(view.layers))
 
 
-def scales_for(view: View, chosen: Array) -> dict[str, Scale]:
+def scales_for(view: MapView, chosen: Array) -> dict[str, ColourScale]:
     """Return the scales; that of the uncertainty holds 98 % of a few acquisitions' values."""
     spread = np.linspace(0, len(chosen) - 1, min(_SAMPLED, len(chosen))).astype(int)
     variance = view.layers[VARIANCE].isel(time=np.unique(chosen[spread])).values
     known = variance[np.isfinite(variance) & (variance > 0.0)]
     if not known.size:
-        return SCALES
+        return COLOUR_SCALES
     low, high = np.sqrt(np.quantile(known, [0.01, 0.99]))
     # Whole digits: the ends of the bar can be read.
     low, high = _one_digit(low, np.floor), _one_digit(max(high, 1.1 * low), np.ceil)
-    return SCALES | {"uncertainty": replace(SCALES["uncertainty"], low=low, high=high)}
+    return COLOUR_SCALES | {
+        "uncertainty": replace(COLOUR_SCALES["uncertainty"], low=low, high=high)
+    }
 
 
 def _one_digit(value: float, rounded: Any) -> float:
@@ -158,20 +162,24 @@ def _one_digit(value: float, rounded: Any) -> float:
     return float(rounded(value / step) * step)
 
 
-def read(view: View, chosen: Array, scales: dict[str, Scale]) -> Iterator[Acquisition]:
+def read_acquisitions(
+    view: MapView, chosen: Array, scales: dict[str, ColourScale]
+) -> Iterator[Acquisition]:
     """Give acquisitions one by one, by their numbers; a block of them is in memory at a time."""
-    for numbers in in_blocks(view, chosen):
-        yield from show(view, view.layers.isel(time=numbers).compute(), scales)
+    for numbers in blocks_of_time(view, chosen):
+        yield from render_acquisitions(view, view.layers.isel(time=numbers).compute(), scales)
 
 
-def show(view: View, block: xr.Dataset, scales: dict[str, Scale]) -> Iterator[Acquisition]:
+def render_acquisitions(
+    view: MapView, block: xr.Dataset, scales: dict[str, ColourScale]
+) -> Iterator[Acquisition]:
     """Give the acquisitions of a block of the view's layers that is in memory, one by one."""
-    images = {name: _image(name, block, scales) for name in panels_of(view)}
+    images = {name: _image(name, block, scales) for name in panel_names(view)}
     arrays = {str(name): array.values for name, array in block.items()}
     for index, time in enumerate(block["time"].values):
         layers = {name: array[index] for name, array in arrays.items()}
         yield Acquisition(
-            time=told(time),
+            time=time_text(time),
             sun=_sun(layers[ANGLE]) if ANGLE in layers else "",
             regime=_regime(view, layers),
             accuracies=_accuracies(layers),
@@ -180,7 +188,7 @@ def show(view: View, block: xr.Dataset, scales: dict[str, Scale]) -> Iterator[Ac
         )
 
 
-def _image(name: str, block: xr.Dataset, scales: dict[str, Scale]) -> Array:
+def _image(name: str, block: xr.Dataset, scales: dict[str, ColourScale]) -> Array:
     if name in MASKS:
         return _mask_colours(block[MASKS[name]].values)
     if name == "rgb":
@@ -216,7 +224,7 @@ def _sun(angle: Array) -> str:
     return f"solar zenith angle {low:.0f} to {high:.0f}°"
 
 
-def _regime(view: View, layers: dict[str, Array]) -> str:
+def _regime(view: MapView, layers: dict[str, Array]) -> str:
     if not view.regimes:
         return ""
     quality = layers[QUALITY].astype(np.int64)
@@ -257,7 +265,7 @@ HALO = [withStroke(linewidth=2.2, foreground="white", alpha=0.7)]
 """Around the coastline, which crosses light and dark."""
 
 
-def words_of(acquisition: Acquisition) -> list[str]:
+def caption_lines(acquisition: Acquisition) -> list[str]:
     """Return lines about an acquisition, besides its time: sun, regime and accuracies."""
     lines = [acquisition.sun]
     if acquisition.regime:
@@ -273,7 +281,7 @@ def box_ratio(shape: tuple[int, int]) -> float:
     return float(np.clip(shape[0] / shape[1], 0.4, 1.4))
 
 
-def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+def place_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
     """Add axes at so many inches from the upper left corner."""
     across, down = figure.get_size_inches()
     return figure.add_axes(
@@ -281,10 +289,10 @@ def place(figure: Figure, left: float, top: float, width: float, height: float) 
     )
 
 
-class Shown:
+class PanelImage:
     """An image in its axes, on a hatched ground, under the coastline and a note."""
 
-    def __init__(self, axis: Axes, view: View) -> None:
+    def __init__(self, axis: Axes, view: MapView) -> None:
         self.axis = axis
         axis.set(xticks=[], yticks=[])
         axis.patch.set(facecolor=GROUND, edgecolor=HATCH, hatch="////", linewidth=0)
@@ -327,7 +335,7 @@ def coastline(land: Array) -> tuple[Array, Array]:
     return np.hstack([x, gap]).ravel(), np.hstack([y, gap]).ravel()
 
 
-def draw_key(figure: Figure, axis: Axes, name: str, scales: dict[str, Scale]) -> None:
+def draw_key(figure: Figure, axis: Axes, name: str, scales: dict[str, ColourScale]) -> None:
     """Draw what the colours of a panel mean."""
     if name in scales:
         scale = scales[name]
@@ -358,7 +366,7 @@ def draw_key(figure: Figure, axis: Axes, name: str, scales: dict[str, Scale]) ->
         )
 
 
-def draw_legend(axis: Axes, view: View, where: Any) -> None:
+def draw_legend(axis: Axes, view: MapView, where: Any) -> None:
     """Draw what is the same in all panels: missing pixels, night, the coast."""
     axis.set_axis_off()
     handles: list[Any] = [

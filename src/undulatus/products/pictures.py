@@ -22,18 +22,18 @@ from undulatus.products.panels import (
     CLOUD,
     TITLES,
     Acquisition,
-    Scale,
-    Shown,
+    ColourScale,
+    PanelImage,
     box_ratio,
+    caption_lines,
     draw_key,
     draw_legend,
-    panels_of,
-    place,
-    read,
+    panel_names,
+    place_axes,
+    read_acquisitions,
     scales_for,
-    words_of,
 )
-from undulatus.products.views import View, nearest, pair
+from undulatus.products.views import MapView, nearest_acquisitions, view_scene
 
 Array = npt.NDArray[Any]
 
@@ -137,19 +137,19 @@ def draw_acquisitions(
     path = Path(path)
     if path.suffix not in (".png", ".pdf"):
         raise SceneError(f"{path} is to be a .png or .pdf file: name it so.")
-    view = pair(scene, result)
+    view = view_scene(scene, result)
     chosen = _chosen(view, times)
     scales = scales_for(view, chosen)
-    figure = _draw_rows(view, list(read(view, chosen, scales)), scales, title)
+    figure = _draw_rows(view, list(read_acquisitions(view, chosen, scales)), scales, title)
     with whole_or_not_at_all(path) as unfinished:
         figure.savefig(unfinished)
 
 
-def _chosen(view: View, times: Any) -> Array:
+def _chosen(view: MapView, times: Any) -> Array:
     if times is None:
         chosen = np.arange(len(view.times))
     else:
-        chosen = nearest(view, times if np.ndim(times) else [times])
+        chosen = nearest_acquisitions(view, times if np.ndim(times) else [times])
     if not 0 < len(chosen) <= MOST_ROWS:
         raise SceneError(
             f"A picture has 1 to {MOST_ROWS} acquisitions, but {len(chosen)} were chosen. "
@@ -159,10 +159,10 @@ def _chosen(view: View, times: Any) -> Array:
 
 
 def _draw_rows(
-    view: View, shown: list[Acquisition], scales: dict[str, Scale], title: str
+    view: MapView, shown: list[Acquisition], scales: dict[str, ColourScale], title: str
 ) -> Figure:
     """Return the figure; lengths are in inches, from the upper left corner."""
-    names = panels_of(view)
+    names = panel_names(view)
     words, wide, gap, head, foot = 2.1, 2.35, 0.1, 0.8, 1.15
     tall = max(wide * box_ratio(view.shape), 1.4)
     size = (words + len(names) * (wide + gap) + gap, head + len(shown) * (tall + gap) + foot)
@@ -178,19 +178,21 @@ def _draw_rows(
         figure.text(
             y=1 - top / size[1], s=acquisition.time, fontsize=10, fontweight="bold", **beside
         )
-        lines = "\n".join(words_of(acquisition))
+        lines = "\n".join(caption_lines(acquisition))
         figure.text(y=1 - (top + 0.23) / size[1], s=lines, fontsize=9.5, **beside)
         for column, name in enumerate(names):
             left = words + column * (wide + gap)
-            axis = place(figure, left, top, wide, tall)
+            axis = place_axes(figure, left, top, wide, tall)
             if row == 0:
                 axis.set_title(TITLES[name], fontsize=11)
-            Shown(axis, view).show(acquisition, name)
+            PanelImage(axis, view).show(acquisition, name)
     below = head + len(shown) * (tall + gap)
     for column, name in enumerate(names):
         left = words + column * (wide + gap)
-        key = place(figure, left + 0.1, below + 0.06, wide - 0.2, 0.14)
+        key = place_axes(figure, left + 0.1, below + 0.06, wide - 0.2, 0.14)
         draw_key(figure, key, name, scales)
-    draw_legend(place(figure, words, below + 0.62, size[0] - words, 0.25), view, "center left")
+    draw_legend(
+        place_axes(figure, words, below + 0.62, size[0] - words, 0.25), view, "center left"
+    )
     figure.text(0.15 / size[0], 0.1 / size[1], view.footnote, fontsize=9, style="italic")
     return figure

@@ -58,14 +58,16 @@ def feature_names(model: Any) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names if name != getattr(model, "by", None))
 
 
-def prepare(model: Any) -> Any:
+def prepare_model(model: Any) -> Any:
     """Return the model as blocks need it: on one thread, its columns matched already."""
     lean = copy.copy(model)
     if isinstance(model, RegimeClassifier):
-        lean.estimators_ = {name: prepare(member) for name, member in model.estimators_.items()}
+        lean.estimators_ = {
+            name: prepare_model(member) for name, member in model.estimators_.items()
+        }
         return lean
     if isinstance(model, Pipeline):
-        lean.steps = [(name, prepare(step)) for name, step in model.steps]
+        lean.steps = [(name, prepare_model(step)) for name, step in model.steps]
         return lean
     if not hasattr(model, "get_params"):
         return model  # A step that lets everything through.
@@ -77,7 +79,7 @@ def prepare(model: Any) -> Any:
     return lean
 
 
-def judge(
+def predict_block(
     model: Any, values: Array, names: tuple[str, ...] | None, sun: Array | None
 ) -> tuple[Array, Array, Array]:
     """Return probability of the second class, latent variance and quality of pixels, (n,) each.

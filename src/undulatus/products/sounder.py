@@ -109,7 +109,7 @@ def fit_spectra(
     model = Pipeline([("reduce", reduce), ("classify", classifier)])
     # Learning has gone far enough when it no longer carries over to other strata.
     apart = {} if method == "gpc" else {"classify__groups": cells(spectra)[chosen]}
-    model.fit(Rows(spectra, chosen, progress), y, **apart)
+    model.fit(ChosenSpectra(spectra, chosen, progress), y, **apart)
     forget_checkpoint(classifier)
     array = spectra[measurement(spectra)]
     model.provenance_ = {
@@ -192,7 +192,7 @@ def _require_room(spectra: xr.Dataset, components: int, ram: int | None) -> None
         )
 
 
-class Rows:
+class ChosenSpectra:
     """Some spectra, read from wherever they are when they are sliced, and told of."""
 
     def __init__(
@@ -321,7 +321,7 @@ def cross_validate(
     labels = read_labels(spectra, label)
     chosen = np.flatnonzero(whole_spectra(spectra) & (labels <= 1))
     spectra, y = spectra.isel(sample=chosen), labels[chosen].astype(np.int64)
-    rows = Rows(spectra, np.arange(len(y)), progress)
+    rows = ChosenSpectra(spectra, np.arange(len(y)), progress)
     reduced = SpectralPCA(components, noise=noise_of(spectra)).fit_transform(rows)
     records, strata = [], []
     for method in methods:

@@ -24,18 +24,18 @@ from undulatus.products.panels import (
     MASKS,
     TITLES,
     Acquisition,
-    Scale,
-    Shown,
+    ColourScale,
+    PanelImage,
     box_ratio,
+    caption_lines,
     draw_key,
     draw_legend,
-    panels_of,
-    place,
-    read,
+    panel_names,
+    place_axes,
+    read_acquisitions,
     scales_for,
-    words_of,
 )
-from undulatus.products.views import View, between, pair
+from undulatus.products.views import MapView, acquisitions_between, view_scene
 
 Array = npt.NDArray[Any]
 
@@ -108,13 +108,13 @@ def write_video(
         raise InputError(
             f"frames_per_second must be positive and finite, got {frames_per_second!r}."
         )
-    view = pair(scene, result)
-    chosen = between(view, start, end)
+    view = view_scene(scene, result)
+    chosen = acquisitions_between(view, start, end)
     with whole_or_not_at_all(path) as unfinished:
         scales = scales_for(view, chosen)
         screen = Screen(view, scales)
         with _encoder(unfinished, screen.size, frames_per_second) as encode:
-            for done, acquisition in enumerate(read(view, chosen, scales), start=1):
+            for done, acquisition in enumerate(read_acquisitions(view, chosen, scales), start=1):
                 encode(screen.frame(acquisition))
                 if progress is not None:
                     progress(done, len(chosen))
@@ -124,9 +124,9 @@ def write_video(
 class Screen:
     """One figure whose images and words change; all else is drawn once."""
 
-    def __init__(self, view: View, scales: dict[str, Scale]) -> None:
+    def __init__(self, view: MapView, scales: dict[str, ColourScale]) -> None:
         # Masks stand side by side, below what is measured or graded; words come last.
-        order = sorted(panels_of(view), key=lambda name: name in MASKS)
+        order = sorted(panel_names(view), key=lambda name: name in MASKS)
         columns = (len(order) + 2) // 2
         wide = _whole_pixels(WIDTH // columns - _GAP, view.shape[1])
         tall = max(round(wide * box_ratio(view.shape)), _LEAST_HEIGHT)
@@ -135,7 +135,7 @@ class Screen:
         self.figure = Figure(figsize=(WIDTH / _DPI, self.size[1] / _DPI), dpi=_DPI)
         # Matplotlib's canvas has no types.
         self.canvas: Any = FigureCanvasAgg(self.figure)
-        self.panels: dict[str, Shown] = {}
+        self.panels: dict[str, PanelImage] = {}
         corners = [
             (gap + column * (wide + gap), _HEAD + row * down)
             for row in range(2)
@@ -143,7 +143,7 @@ class Screen:
         ]
         for name, (left, top) in zip(order, corners, strict=False):
             self._add_panel(name, view, scales, (left, top, wide, tall))
-        self.words = Words(self.canvas, *corners[len(order)], wide)
+        self.words = Caption(self.canvas, *corners[len(order)], wide)
         bottom = self.size[1] - _FOOT
         draw_legend(self._axes(WIDTH // 2, bottom, WIDTH // 2 - gap, 20), view, "center right")
         self.figure.text(gap / WIDTH, 10 / self.size[1], view.footnote, style="italic")
@@ -151,16 +151,20 @@ class Screen:
 
     def _axes(self, left: int, top: int, width: int, height: int) -> Axes:
         """Add axes so many pixels from the upper left corner."""
-        return place(self.figure, left / _DPI, top / _DPI, width / _DPI, height / _DPI)
+        return place_axes(self.figure, left / _DPI, top / _DPI, width / _DPI, height / _DPI)
 
     def _add_panel(
-        self, name: str, view: View, scales: dict[str, Scale], box: tuple[int, int, int, int]
+        self,
+        name: str,
+        view: MapView,
+        scales: dict[str, ColourScale],
+        box: tuple[int, int, int, int],
     ) -> None:
         axis = self._axes(*box)
         axis.set_title(TITLES[name], fontsize=11)
         # Images cover the inner half of the frame.
         axis.spines[:].set_linewidth(1.8)
-        self.panels[name] = Shown(axis, view)
+        self.panels[name] = PanelImage(axis, view)
         left, top, wide, tall = box
         key = self._axes(left + 10, top + tall + 6, wide - 20, 12)
         draw_key(self.figure, key, name, scales)
@@ -191,11 +195,11 @@ class Screen:
             shown.annotate(acquisition, name)
             shown.coast.draw(renderer)
             shown.note.draw(renderer)
-        self.words.draw([*acquisition.time.split(" ", 1), *words_of(acquisition)])
+        self.words.draw([*acquisition.time.split(" ", 1), *caption_lines(acquisition)])
         return self.canvas.buffer_rgba()
 
 
-class Words:
+class Caption:
     """Lines of text on a plain ground, of which each is drawn once and then copied."""
 
     def __init__(self, canvas: Any, left: int, top: int, width: int) -> None:

@@ -35,7 +35,7 @@ REPEAT_CYCLE = np.timedelta64(15, "m")
 
 
 @dataclass(frozen=True)
-class View:
+class MapView:
     """What a scene and its map hold for the eye, lazily: north up, east to the right."""
 
     layers: xr.Dataset
@@ -60,17 +60,17 @@ class View:
     @property
     def span(self) -> str:
         """From when to when the acquisitions are, in words."""
-        return f"{told(self.times.min())} to {told(self.times.max())}"
+        return f"{time_text(self.times.min())} to {time_text(self.times.max())}"
 
 
-def told(time: np.datetime64) -> str:
+def time_text(time: np.datetime64) -> str:
     """Return a time in words: ``2010-07-14 12:00 UTC``."""
     if np.isnat(time):
         return "time unknown"
     return f"{np.datetime_as_string(time, 'm').replace('T', ' ')} UTC"
 
 
-def pair(scene: xr.Dataset, result: xr.Dataset) -> View:
+def view_scene(scene: xr.Dataset, result: xr.Dataset) -> MapView:
     """Return a scene with its map, at the times that both have.
 
     Parameters
@@ -96,14 +96,14 @@ def pair(scene: xr.Dataset, result: xr.Dataset) -> View:
     if "land_mask" in scene:
         land = np.asarray(scene["land_mask"].transpose("y", "x").isel(upright).values) > 0.5
     layers = left.assign(right.data_vars).isel(upright)
-    return View(layers, land, _regimes(result), _footnote(scene))
+    return MapView(layers, land, _regimes(result), _footnote(scene))
 
 
-def alone(result: xr.Dataset) -> View:
+def view_map(result: xr.Dataset) -> MapView:
     """Return a map without its scene: mask, probability and variance, but nothing measured."""
     _require_map(result)
     layers = _with_time(_of_map(result), result).isel(_upright(result))
-    return View(layers, None, _regimes(result), _footnote(result))
+    return MapView(layers, None, _regimes(result), _footnote(result))
 
 
 def _footnote(dataset: xr.Dataset) -> str:
@@ -181,7 +181,7 @@ def _regimes(result: xr.Dataset) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-def nearest(view: View, times: Iterable[Any]) -> Array:
+def nearest_acquisitions(view: MapView, times: Iterable[Any]) -> Array:
     """Return the number of the acquisition nearest to each time (UTC).
 
     Raises
@@ -191,7 +191,7 @@ def nearest(view: View, times: Iterable[Any]) -> Array:
     """
     found = []
     for time in times:
-        when = as_moment(time)
+        when = parse_time(time)
         away = np.abs(view.times - when)
         inside = view.times.min() <= when <= view.times.max()
         if not inside and not away.min() <= REPEAT_CYCLE:
@@ -203,17 +203,17 @@ def nearest(view: View, times: Iterable[Any]) -> Array:
     return np.array(found, np.intp)
 
 
-def between(view: View, start: Any = None, end: Any = None) -> Array:
+def acquisitions_between(view: MapView, start: Any = None, end: Any = None) -> Array:
     """Return the numbers of the acquisitions from ``start`` to ``end`` (UTC), both included.
 
     An ``end`` that is a date without an hour, as text, means the whole of that day (or month).
     """
     inside = np.ones(len(view.times), bool)
     if start is not None:
-        inside &= view.times >= as_moment(start)
+        inside &= view.times >= parse_time(start)
     if end is not None:
         day = isinstance(end, str) and len(end) <= len("2010-07-14")
-        last = pd.Period(end).end_time.to_datetime64() if day else as_moment(end)
+        last = pd.Period(end).end_time.to_datetime64() if day else parse_time(end)
         inside &= view.times <= last
     if not inside.any():
         raise SceneError(
@@ -223,7 +223,7 @@ def between(view: View, start: Any = None, end: Any = None) -> Array:
     return np.flatnonzero(inside)
 
 
-def as_moment(time: Any) -> np.datetime64:
+def parse_time(time: Any) -> np.datetime64:
     """Return a time given as text, a datetime or a datetime64, in UTC."""
     try:
         stamp = pd.Timestamp(time)
@@ -236,7 +236,7 @@ def as_moment(time: Any) -> np.datetime64:
     return np.datetime64(stamp.to_datetime64(), "ns")
 
 
-def in_blocks(view: View, chosen: Array) -> list[Array]:
+def blocks_of_time(view: MapView, chosen: Array) -> list[Array]:
     """Return numbers of acquisitions in blocks, of whole chunks of the data where these fit."""
     most = max(1, BLOCK_PIXELS // int(np.prod(view.shape)))
     read = INFRARED if INFRARED in view.layers else PROBABILITY

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from undulatus.products.browse import build_site
-from undulatus.products.panels import panels_of, read, scales_for
-from undulatus.products.views import pair
+from undulatus.products.panels import panel_names, read_acquisitions, scales_for
+from undulatus.products.views import view_scene
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")
 
@@ -175,11 +175,11 @@ def test_a_click_shows_the_acquisition_of_the_cell(opened):
 def test_every_panel_has_the_colours_of_its_data(opened, seen, maps, moment):
     browser = opened(f"#{moment}")
     expect(browser, moment)
-    view = pair(seen, maps)
+    view = view_scene(seen, maps)
     everything = np.arange(len(view.times))
     chosen = np.flatnonzero(view.times == np.datetime64(moment))
-    (acquisition,) = read(view, chosen, scales_for(view, everything))
-    for name in panels_of(view):
+    (acquisition,) = read_acquisitions(view, chosen, scales_for(view, everything))
+    for name in panel_names(view):
         expected = acquisition.images[name]
         known = expected[..., 3] > 0
         assert np.array_equal(colours(browser, name, view.shape)[known], expected[known][:, :3])

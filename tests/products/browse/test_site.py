@@ -17,8 +17,8 @@ from undulatus.products.browse.sprites import (
     SpriteWriter,
     as_bytes,
 )
-from undulatus.products.panels import panels_of, read, scales_for
-from undulatus.products.views import pair
+from undulatus.products.panels import panel_names, read_acquisitions, scales_for
+from undulatus.products.views import view_scene
 
 probabilities = st.floats(0.0, 1.0) | st.just(np.nan)
 
@@ -63,10 +63,10 @@ def test_tiles_lie_inside_the_sheet_and_apart(tile, count):
 
 
 def test_sprites_have_exactly_the_colours_of_the_panels(tmp_path, seen, maps):
-    view = pair(seen, maps)
+    view = view_scene(seen, maps)
     chosen = np.arange(80, 92)  # Across midnight: the first day lacks ten.
     scales = scales_for(view, chosen)
-    acquisitions = list(read(view, chosen, scales))
+    acquisitions = list(read_acquisitions(view, chosen, scales))
     sheet = Sheet(view.shape, 8)
     dates = [str(time)[:10] for time in view.times[chosen]]
     assert len(set(dates)) == 2
@@ -75,7 +75,7 @@ def test_sprites_have_exactly_the_colours_of_the_panels(tmp_path, seen, maps):
             sprites.add(date, acquisition)
     for date in set(dates):
         inside = [a for a, d in zip(acquisitions, dates, strict=True) if d == date]
-        for name in panels_of(view):
+        for name in panel_names(view):
             with Image.open(tmp_path / f"{date}-{name}.webp") as file:
                 image = np.asarray(file.convert("RGBA"))
             for index, acquisition in enumerate(inside):
@@ -86,13 +86,13 @@ def test_sprites_have_exactly_the_colours_of_the_panels(tmp_path, seen, maps):
 
 
 def test_a_sheet_that_cannot_be_written_is_an_error(tmp_path, seen, maps):
-    view = pair(seen, maps)
+    view = view_scene(seen, maps)
     chosen = np.arange(2)
     with (  # noqa: PT012
         pytest.raises(OSError, match="nowhere"),
         SpriteWriter(tmp_path / "nowhere", Sheet(view.shape, 2)) as sprites,
     ):
-        for acquisition in read(view, chosen, scales_for(view, chosen)):
+        for acquisition in read_acquisitions(view, chosen, scales_for(view, chosen)):
             sprites.add("2010-01-01", acquisition)
 
 

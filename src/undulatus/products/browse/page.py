@@ -33,17 +33,17 @@ from undulatus.products.panels import (
     MASKS,
     TITLES,
     Acquisition,
-    Scale,
+    ColourScale,
     coastline,
-    panels_of,
+    panel_names,
 )
-from undulatus.products.views import L2, View
+from undulatus.products.views import L2, MapView
 
 _STOPS = 33
 """Colours of which a bar is blended."""
 
 
-def draw_panel(name: str, view: View, scales: dict[str, Scale], coast: str) -> str:
+def draw_panel(name: str, view: MapView, scales: dict[str, ColourScale], coast: str) -> str:
     """Return the HTML of a panel."""
     height, width = view.shape
     return f"""<figure class="panel" id="panel-{name}">
@@ -61,7 +61,7 @@ def draw_panel(name: str, view: View, scales: dict[str, Scale], coast: str) -> s
 </figure>"""
 
 
-def coast_path(view: View) -> str:
+def coast_path(view: MapView) -> str:
     """Return the edges between land and water as an SVG path, or nothing."""
     if view.land is None:
         return ""
@@ -76,7 +76,7 @@ def ground_style() -> str:
     return f"repeating-linear-gradient(-45deg, {GROUND} 0 5px, {HATCH} 5px 6px)"
 
 
-def _key(name: str, scales: dict[str, Scale]) -> str:
+def _key(name: str, scales: dict[str, ColourScale]) -> str:
     if name in MASKS:
         words = (("clear", CLEAR), ("cloud", CLOUD))
         return " ".join(
@@ -91,7 +91,7 @@ def _key(name: str, scales: dict[str, Scale]) -> str:
     )
 
 
-def _bar(scale: Scale) -> str:
+def _bar(scale: ColourScale) -> str:
     shares = np.linspace(0.0, 1.0, _STOPS)
     values = np.asarray(scale.norm.inverse(shares))
     blend = ", ".join(to_hex(colour[:3] / 255.0) for colour in scale(values))
@@ -119,10 +119,10 @@ NARROWEST, WIDEST = 180, 380
 class Contents:
     """What the page shows; the acquisitions are added as they are read."""
 
-    view: View
+    view: MapView
     calendar: Calendar
     sheet: Sheet
-    scales: dict[str, Scale]
+    scales: dict[str, ColourScale]
     title: str
     words: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in WORDS})
     shares: dict[str, list[Array]] = field(default_factory=dict)
@@ -187,7 +187,7 @@ def _numbers(contents: Contents) -> dict[str, Any]:
         "size": calendar.shape,
         "shape": view.shape,
         "columns": contents.sheet.columns,
-        "titles": {name: TITLES[name] for name in panels_of(view)},
+        "titles": {name: TITLES[name] for name in panel_names(view)},
         "shares": {name: to_base64(contents.share(name)) for name in contents.shares},
         "words": {name: _compact(lines) for name, lines in contents.words.items()},
         "differing": contents.differing.tolist(),
@@ -208,7 +208,7 @@ def _texts(contents: Contents, attributes: Mapping[Any, Any]) -> dict[str, str]:
     times = contents.calendar.seconds.astype("datetime64[s]")
     first, last = (np.datetime_as_string(t, "D") for t in times[[0, -1]])
     # Masks stand side by side, after what is measured or graded.
-    panels = sorted(panels_of(view), key=lambda name: name in MASKS)
+    panels = sorted(panel_names(view), key=lambda name: name in MASKS)
     made_of = f", from {contents.title}" if contents.title else ""
     return {
         "span": escape(first if first == last else f"{first} to {last}"),
@@ -242,7 +242,7 @@ def _statement(contents: Contents, attributes: Mapping[Any, Any]) -> str:
         said.append(f"<strong>Synthetic data.</strong> {escape(footnote)}.")
     elif footnote:
         said.append(f"{escape(footnote)}.")
-    shown = panels_of(contents.view)
+    shown = panel_names(contents.view)
     absent = [TITLES[name] for name in ("rgb", "ir", "l2") if name not in shown]
     if "ir" not in shown:
         said.append(

@@ -23,7 +23,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from undulatus.products.browse.calendar import DAY, Calendar
-from undulatus.products.panels import GROUND, HATCH, SCALES
+from undulatus.products.panels import COLOUR_SCALES, GROUND, HATCH
 
 Array = npt.NDArray[Any]
 
@@ -99,7 +99,7 @@ def _heat_map(calendar: Calendar, cloud: Array) -> Any:
         hatch_scale=8,
         line_color=None,
     )
-    palette = [to_hex(c) for c in colormaps[SCALES["probability"].colours](np.arange(256))]
+    palette = [to_hex(c) for c in colormaps[COLOUR_SCALES["probability"].colours](np.arange(256))]
     colours = LinearColorMapper(palette=palette, low=0.0, high=1.0, nan_color="rgba(0,0,0,0)")
     width = slots * calendar.step / 3600.0
     plot.image(

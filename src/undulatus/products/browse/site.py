@@ -16,8 +16,15 @@ from undulatus.errors import SceneError
 from undulatus.products.browse.calendar import Calendar, count_shares, make_calendar
 from undulatus.products.browse.page import Contents, write_page
 from undulatus.products.browse.sprites import LONGEST, SeriesWriter, Sheet, SpriteWriter
-from undulatus.products.panels import Acquisition, panels_of, scales_for, show
-from undulatus.products.views import PROBABILITY, View, alone, between, in_blocks, pair
+from undulatus.products.panels import Acquisition, panel_names, render_acquisitions, scales_for
+from undulatus.products.views import (
+    PROBABILITY,
+    MapView,
+    acquisitions_between,
+    blocks_of_time,
+    view_map,
+    view_scene,
+)
 
 Array = npt.NDArray[Any]
 
@@ -62,7 +69,7 @@ def build_site(
         Told how many acquisitions of how many are done.
     """
     output = Path(output)
-    view = alone(maps) if scene is None else pair(scene, maps)
+    view = view_map(maps) if scene is None else view_scene(scene, maps)
     chosen = _in_order(view, start, end)
     calendar = make_calendar(view.times[chosen])
     sheet = Sheet(view.shape, int(np.bincount(calendar.day).max()))
@@ -76,21 +83,21 @@ def build_site(
     return output / "index.html"
 
 
-def _in_order(view: View, start: Any, end: Any) -> Array:
+def _in_order(view: MapView, start: Any, end: Any) -> Array:
     """Return the numbers of the acquisitions from start to end, one a time, in order."""
     if np.isnat(view.times).any():
         raise SceneError(
             "The map has acquisitions without a time. Give it UTC times "
             "(maps.assign_coords(time=...)), or map a scene that has them."
         )
-    inside = between(view, start, end)
+    inside = acquisitions_between(view, start, end)
     _, first = np.unique(view.times[inside].astype("datetime64[s]"), return_index=True)
     return inside[first]
 
 
-def _require_room(view: View, calendar: Calendar, sheet: Sheet) -> None:
+def _require_room(view: MapView, calendar: Calendar, sheet: Sheet) -> None:
     height, width = view.shape
-    each = height * width * len(panels_of(view))
+    each = height * width * len(panel_names(view))
     count, days = len(calendar.seconds), len(np.unique(calendar.day))
     if count * each > MOST_PIXELS:
         fits = int(MOST_PIXELS / each / (count / days))
@@ -121,11 +128,11 @@ def _write_acquisitions(
         SpriteWriter(folder / "days", contents.sheet) as sprites,
         SeriesWriter(folder / "rows", view.shape[0]) as series,
     ):
-        for numbers in in_blocks(view, chosen):
+        for numbers in blocks_of_time(view, chosen):
             block = view.layers.isel(time=numbers).compute()
             series.add(block[PROBABILITY].values)
             acquisitions: list[Acquisition] = []
-            for acquisition in show(view, block, contents.scales):
+            for acquisition in render_acquisitions(view, block, contents.scales):
                 sprites.add(dates[done], acquisition)
                 acquisitions.append(acquisition)
                 done += 1

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from undulatus._files import whole_or_not_at_all
 from undulatus.errors import InputError
 from undulatus.products.explain.waves import KELVIN, Explanation
-from undulatus.products.panels import place
+from undulatus.products.panels import place_axes
 from undulatus.scenes.channels import BANDS, GASES
 from undulatus.scenes.spectra import COMPONENTS, SCORES
 
@@ -84,7 +84,7 @@ class _Column:
         self.top = top
 
     def add(self, height: float, gap: float = _GAP) -> Axes:
-        axis = place(self.figure, _LEFT, self.top, _WIDE, height)
+        axis = place_axes(self.figure, _LEFT, self.top, _WIDE, height)
         axis.tick_params(labelsize=9)
         self.top += height + gap
         return axis
@@ -270,7 +270,7 @@ def _draw_bars(explanations: Sequence[Explanation], title: str) -> Figure:
     if len(explanations) == 1:
         wide = size[0] - words - 0.3
     for number, explanation in enumerate(explanations):
-        axis = place(figure, words + number * (words + wide), head, wide, tall)
+        axis = place_axes(figure, words + number * (words + wide), head, wide, tall)
         _draw_ranking(axis, explanation, most, highest)
     note = (
         "Importance: share in the phases of the waves, each by its weight. Features are taken as "
