@@ -34,7 +34,7 @@ HOME_OF = {
     "dask": {"scenes", "products", "paper", "gp"},
     "distributed": set(),
     "matplotlib": {"products", "paper"},
-    "jinja2": {"products", "paper"},
+    "jinja2": {"products"},
     "click": {"cli"},
     "satpy": {"scenes"},
     "torch": {"gp"},

@@ -15,17 +15,16 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
 
 from undulatus.paper.claims import SYMBOLS, Finding, judge_claims, tally
 from undulatus.paper.figures import HOW, Drawn, data_statement, draw_figures
 from undulatus.paper.trials import KEYS, NAMES, Run, means, read_run
 from undulatus.paper.verdicts import FAILS, HOLDS, UNTESTED, count, digits, span
+from undulatus.products.templates import render_template
 from undulatus.scenes.illumination import REGIMES
 
 
@@ -146,8 +145,6 @@ def trials_counted(run: Run) -> str:
     return f"{len(run.done):,} trials done of {len(run.trials):,}, {settings:,} settings"
 
 
-TEMPLATE = "report.html.jinja"
-
 TITLES = {"landmarks": "Clouds over landmarks", "iavisa": "Clouds in spectra (IAVISA)"}
 
 CLASSES = {HOLDS: "holds", FAILS: "fails", UNTESTED: "untested"}
@@ -178,12 +175,10 @@ def write_report(out: Path) -> Path:
 
 def render(run: Run, findings: list[Finding], drawn: list[Drawn], folder: str) -> str:
     """Return the page; ``folder`` is the name of the run's folder."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    text = files("undulatus.paper").joinpath(TEMPLATE).read_text(encoding="utf-8")
     scale = run.facts.get("scale", "unknown")
-    return environment.from_string(text).render(
+    return render_template(
+        "undulatus.paper",
+        "report.html.jinja",
         title=f"{TITLES[run.experiment]}, {scale} scale",
         paper=PAPER,
         statement=data_statement(run),

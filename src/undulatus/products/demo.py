@@ -11,12 +11,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -31,6 +29,7 @@ from undulatus.products.landmarks import RegimeScores, fit_scene, score_scene
 from undulatus.products.maps import map_scene
 from undulatus.products.pictures import draw_acquisitions, draw_cloud_panels
 from undulatus.products.scores import Scores, score
+from undulatus.products.templates import render_template
 from undulatus.products.views import disagreement, most_disputed
 from undulatus.scenes import synthetic_landmark
 from undulatus.scenes.files.opening import open_map, open_scene
@@ -186,20 +185,17 @@ def run_month(
     return Month(scores, written, page)
 
 
-TEMPLATE = "demo.html.jinja"
-
-
 def write_page(folder: Path, demo: Demo, month: Month, days: int) -> Path:
     """Write ``index.html`` in the folder of a demonstration, and return its path."""
-    text = resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(text)
 
     def beside(path: Path) -> str:
         return path.relative_to(folder).as_posix()
 
     page = folder / "index.html"
     page.write_text(
-        template.render(
+        render_template(
+            "undulatus.products",
+            "demo.html.jinja",
             source=demo.source,
             image=beside(demo.written["picture"]),
             image_scores=_image_rows(demo),
