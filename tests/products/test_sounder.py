@@ -27,7 +27,7 @@ from undulatus.products.sounder import (
 from undulatus.scenes import synthetic_sounder
 from undulatus.scenes.channels import WAVENUMBERS
 from undulatus.scenes.radiometry import brightness_temperature
-from undulatus.scenes.sampling import cells
+from undulatus.scenes.sampling import cell_names
 from undulatus.scenes.spectra import check_spectra
 
 NAMES = ("cloud_mask", "cloud_probability", "cloud_latent_variance", "quality_flag")
@@ -52,7 +52,7 @@ def sounder(spectra):
 
 def test_a_model_tells_clear_from_cloudy_on_cells_it_has_not_seen(sounder, spectra):
     scored = score_spectra(sounder, spectra)[0]
-    held_out = np.isin(cells(spectra), sounder.provenance_["held_out_cells"])
+    held_out = np.isin(cell_names(spectra), sounder.provenance_["held_out_cells"])
     assert scored.samples == held_out.sum()
     share = spectra["cloudy"].values[held_out].mean()
     # Better than to call everything cloudy, by more than two standard errors.
@@ -61,7 +61,7 @@ def test_a_model_tells_clear_from_cloudy_on_cells_it_has_not_seen(sounder, spect
 
 def test_the_held_out_cells_were_not_learned_from(spectra):
     model = fit(spectra, seed=4)
-    held_out = np.isin(cells(spectra), model.provenance_["held_out_cells"])
+    held_out = np.isin(cell_names(spectra), model.provenance_["held_out_cells"])
     changed = spectra.copy()
     flipped = np.where(held_out, 1 - spectra["cloudy"].values, spectra["cloudy"].values)
     changed["cloudy"] = spectra["cloudy"].copy(data=flipped)
@@ -119,7 +119,7 @@ def test_a_saved_model_maps_bit_for_bit_alike(sounder, spectra, tmp_path):
 
 
 def test_scores_of_strata_are_those_of_their_spectra(sounder, spectra):
-    held_out = np.isin(cells(spectra), sounder.provenance_["held_out_cells"])
+    held_out = np.isin(cell_names(spectra), sounder.provenance_["held_out_cells"])
     kept = spectra.isel(sample=np.flatnonzero(held_out))
     probability = map_scene(sounder, kept)["cloud_probability"].values
     found = {(s.reference, s.stratum, s.value): s for s in score_spectra(sounder, spectra)}

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from undulatus.scenes.channels import (
-    BANDS,
-    FIRST,
+    ABSORPTION_BANDS,
+    FIRST_WAVENUMBER,
     GASES,
-    LAST,
+    LAST_WAVENUMBER,
     WAVENUMBERS,
     WINDOW,
     WINDOWS,
@@ -21,34 +21,41 @@ STRONG = 2e-18
 
 
 def test_every_channel_lies_in_a_band_or_in_a_window():
-    found = sum(region.holds(WAVENUMBERS).astype(int) for region in (*BANDS, *WINDOWS))
+    found = sum(region.holds(WAVENUMBERS).astype(int) for region in (*ABSORPTION_BANDS, *WINDOWS))
     assert (found > 0).all()
 
 
 def test_windows_and_bands_share_their_edges_at_most():
     for window in WINDOWS:
-        for band in BANDS:
+        for band in ABSORPTION_BANDS:
             assert window.high <= band.low or band.high <= window.low
 
 
 def test_regions_lie_within_the_spectrum_in_order():
-    for regions in (BANDS, WINDOWS):
-        assert all(FIRST <= region.low < region.high <= LAST for region in regions)
+    for regions in (ABSORPTION_BANDS, WINDOWS):
+        assert all(
+            FIRST_WAVENUMBER <= region.low < region.high <= LAST_WAVENUMBER for region in regions
+        )
         lows = [region.low for region in regions]
         assert lows == sorted(lows)
 
 
-@pytest.mark.parametrize("gas", gases.BANDS)
+@pytest.mark.parametrize("gas", gases.VIBRATION_BANDS)
 def test_strong_vibrations_of_the_twins_gases_lie_in_their_bands(gas):
     assert gas in GASES
-    for vibration in gases.BANDS[gas]:
-        if vibration.intensity >= STRONG and FIRST <= vibration.centre <= LAST:
-            assert any(band.gas == gas and band.holds(vibration.centre) for band in BANDS)
+    for vibration in gases.VIBRATION_BANDS[gas]:
+        if (
+            vibration.intensity >= STRONG
+            and FIRST_WAVENUMBER <= vibration.centre <= LAST_WAVENUMBER
+        ):
+            assert any(
+                band.gas == gas and band.holds(vibration.centre) for band in ABSORPTION_BANDS
+            )
 
 
 def test_water_absorbs_more_in_its_band_than_in_windows():
     wavenumber, strength = gases.WATER_ENVELOPE.T
-    (band,) = (band for band in BANDS if band.gas == "H2O")
+    (band,) = (band for band in ABSORPTION_BANDS if band.gas == "H2O")
     outside = np.any([window.holds(wavenumber) for window in WINDOWS[1:]], axis=0)
     assert strength[band.holds(wavenumber)].mean() > strength[outside].mean() + 1.0
 

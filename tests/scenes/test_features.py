@@ -11,7 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.scenes.features import CHANNELS, FEATURES, NIGHT_FEATURES, REACH, landmark_features
+from undulatus.scenes.features import (
+    BAND_FEATURES,
+    FEATURES,
+    NIGHT_FEATURES,
+    REACH,
+    landmark_features,
+)
 from undulatus.scenes.radiometry import (
     DEFAULT_PLATFORM,
     SOLAR_RADIANCE_39,
@@ -79,7 +85,7 @@ def deviation(values):
 
 def oracle(scene, t, y, x):
     """Return the features of one pixel, by name."""
-    image = {name: scene[band].values[t] for name, band in CHANNELS.items()}
+    image = {name: scene[band].values[t] for name, band in BAND_FEATURES.items()}
     angle = scene["solar_zenith_angle"].values[t]
     lit = angle < 90.0
     for name in ("R1", "R2", "R3"):

@@ -18,16 +18,16 @@ from undulatus.errors import SceneError
 from undulatus.scenes import synthetic_sounder
 from undulatus.scenes.sampling import (
     GUARD,
-    PARTS,
+    N_PARTS,
     STRATA,
     balanced_sample,
-    cells,
-    each_stratum,
+    cell_names,
     gather_pixels,
     hold_out_cells,
     hold_out_days,
     near_coast,
     on_days,
+    rows_by_stratum,
     to_image,
     to_table,
 )
@@ -307,7 +307,7 @@ def spectra():
 
 
 def test_spectra_of_one_cell_agree_in_every_stratum_and_others_do_not(spectra):
-    names = cells(spectra)
+    names = cell_names(spectra)
     codes = np.column_stack([spectra[name].values for name in STRATA])
     for cell in np.unique(names)[:20]:
         assert len(np.unique(codes[names == cell], axis=0)) == 1
@@ -318,7 +318,7 @@ def test_spectra_of_one_cell_agree_in_every_stratum_and_others_do_not(spectra):
 def test_cells_are_held_out_whole_and_in_about_the_share_asked_for(share, seed):
     spectra = synthetic_sounder(2000, seed=3)
     held_out, names = hold_out_cells(spectra, share, seed)
-    own = cells(spectra)
+    own = cell_names(spectra)
     assert not set(own[~held_out]) & set(own[held_out])
     assert set(names) == set(own[held_out])
     largest = np.unique(own, return_counts=True)[1].max()
@@ -332,27 +332,29 @@ def test_the_seed_chooses_the_cells(spectra):
 
 def test_spectra_without_strata_are_held_out_by_days(spectra):
     bare = spectra.drop_vars(STRATA)
-    assert_array_equal(cells(bare), spectra["time"].values.astype("datetime64[D]").astype(str))
+    assert_array_equal(
+        cell_names(bare), spectra["time"].values.astype("datetime64[D]").astype(str)
+    )
 
 
 def test_spectra_without_strata_or_time_are_held_out_in_runs(spectra):
     bare = spectra.drop_vars([*STRATA, "time"])
-    names = cells(bare)
-    assert len(np.unique(names)) == PARTS
+    names = cell_names(bare)
+    assert len(np.unique(names)) == N_PARTS
     # Runs: the name changes once between two neighbours, and never comes back.
-    assert np.count_nonzero(names[1:] != names[:-1]) == PARTS - 1
+    assert np.count_nonzero(names[1:] != names[:-1]) == N_PARTS - 1
     other = xr.Dataset(coords={"sample": np.arange(1999)})
-    assert not set(cells(other)) & set(names)
+    assert not set(cell_names(other)) & set(names)
 
 
 def test_one_cell_alone_cannot_be_held_out(spectra):
-    same = spectra.isel(sample=np.flatnonzero(cells(spectra) == cells(spectra)[0]))
+    same = spectra.isel(sample=np.flatnonzero(cell_names(spectra) == cell_names(spectra)[0]))
     with pytest.raises(SceneError, match="lie in one cell"):
         hold_out_cells(same, 0.25, 0)
 
 
 def test_every_spectrum_is_in_one_value_of_each_stratum_named_as_told(spectra):
-    found = each_stratum(spectra)
+    found = rows_by_stratum(spectra)
     for stratum in STRATA:
         members = sum(rows.astype(int) for (name, _), rows in found.items() if name == stratum)
         assert_array_equal(members, 1)
@@ -363,6 +365,6 @@ def test_every_spectrum_is_in_one_value_of_each_stratum_named_as_told(spectra):
 def test_a_missing_code_is_in_no_stratum_and_codes_without_names_are_numbers(spectra):
     codes = spectra["season"].values.copy()
     codes[:10] = 255
-    found = each_stratum(xr.Dataset({"season": ("sample", codes)}))
+    found = rows_by_stratum(xr.Dataset({"season": ("sample", codes)}))
     assert set(found) == {("season", str(code)) for code in (1, 2, 3, 4)}
     assert not any(rows[:10].any() for rows in found.values())

@@ -18,13 +18,13 @@ from undulatus.paper.problems import HELD_OUT, open_held_out, open_problem, read
 from undulatus.paper.scales import Scale
 from undulatus.paper.trials import DONE, Record, Trial
 from undulatus.paper.worker import fit_trial
-from undulatus.products.landmarks import LABEL, daylight
+from undulatus.products.landmarks import daylight
 from undulatus.products.maps import map_scene
 from undulatus.products.pictures import draw_acquisitions
 from undulatus.products.views import disagreement
 from undulatus.regimes import RegimeClassifier
-from undulatus.scenes.features import landmark_features
-from undulatus.scenes.scene import ANGLE
+from undulatus.scenes.features import FEATURES
+from undulatus.scenes.scene import ANGLE, LEVEL2_MASK
 from undulatus.storage import load_model, save_model
 
 MODEL, PICTURES = "best.undulatus", ("figures/maps.png", "figures/maps.pdf")
@@ -60,7 +60,7 @@ def draw_maps(
     scene = open_held_out(scene_path, scale, trials[0].seed, data)
     model = kept
     if model is None:
-        model = _fit(best, data, scene, say)
+        model = _fit(best, data, say)
         model.provenance_["trials"] = names
         save_model(model, out / MODEL)
     say(f"maps: classifying {scene.sizes['time']:,} acquisitions of held-out days")
@@ -99,11 +99,8 @@ def _kept(path: Path, names: list[str]) -> RegimeClassifier | None:
     return None
 
 
-def _fit(
-    best: dict[str, Trial], data: Path, scene: xr.Dataset, say: Callable[[str], None]
-) -> RegimeClassifier:
+def _fit(best: dict[str, Trial], data: Path, say: Callable[[str], None]) -> RegimeClassifier:
     manifest = read_manifest(data)
-    columns = tuple(str(name) for name in landmark_features(scene)["feature"].values)
     members, shares = {}, {}
     for regime, trial in best.items():
         say(f"maps: fitting {trial.id} again")
@@ -111,7 +108,7 @@ def _fit(
         members[regime] = fit_trial(trial, problem).classifier
         shares[regime] = problem.cloud_share
     regimes = [
-        replace(regime, features=regime.features or columns)
+        replace(regime, features=regime.features or FEATURES)
         for regime in daylight(manifest["daytime_median_degrees"])
         if regime.name in members
     ]
@@ -119,7 +116,7 @@ def _fit(
     model.provenance_ = {
         "chain": "landmarks",
         "method": ", ".join(sorted({trial.method for trial in best.values()})),
-        "label": LABEL,
+        "label": LEVEL2_MASK,
         "daytime_median_degrees": manifest["daytime_median_degrees"],
         "held_out_days": json.loads((data / HELD_OUT).read_text()),
         "training_pixels": {name: trial.n for name, trial in best.items()},
@@ -137,7 +134,7 @@ def choose_acquisitions(
     table = pd.DataFrame(
         {
             "differ": disagreement(scene, result).values,
-            "cloud": scene[LABEL].where(scene[LABEL] <= 1).mean(["y", "x"]).values,
+            "cloud": scene[LEVEL2_MASK].where(scene[LEVEL2_MASK] <= 1).mean(["y", "x"]).values,
             "regime": model.assign(scene[ANGLE].mean(["y", "x"]).values),
         },
         index=scene["time"].values,

@@ -30,22 +30,20 @@ from undulatus.estimators.pca import SpectralPCA
 from undulatus.paper.scales import Scale
 from undulatus.products import sounder
 from undulatus.products.landmarks import (
-    LABEL,
-    TRUTH,
     LandmarkPixels,
     choose_pixels,
     coast_of,
     read_labels,
     require_times,
 )
-from undulatus.products.sounder import AMOUNT, ChosenSpectra, noise_of, whole_spectra
+from undulatus.products.sounder import ChosenSpectra, noise_of, whole_spectra
 from undulatus.regimes import DAYLIGHT, Regime
 from undulatus.scenes import synthetic_landmark, synthetic_sounder
 from undulatus.scenes.features import landmark_features
 from undulatus.scenes.files.opening import open_scene
 from undulatus.scenes.sampling import COAST_WIDTH, gather_pixels, on_days
-from undulatus.scenes.scene import check_scene
-from undulatus.scenes.spectra import check_spectra, open_spectra
+from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK, check_scene
+from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUDY, check_spectra, open_spectra
 from undulatus.scenes.twins.landmark import DAYS, TIMES_A_DAY
 
 Array = npt.NDArray[Any]
@@ -146,7 +144,7 @@ def prepare_iavisa(
     are shuffled, so that the first n are n at random.
     """
     spectra = check_spectra(spectra)
-    labels = sounder.read_labels(spectra, sounder.LABEL)
+    labels = sounder.read_labels(spectra, CLOUDY)
     whole = np.ones(len(labels), bool)
     if not spectra.attrs.get("sensor", "").endswith("(synthetic)"):
         progress("looking for spectra with missing values")
@@ -167,8 +165,8 @@ def prepare_iavisa(
     # As many rows in every fold, or they would be trials of different n.
     least = min(len(training) for training, _ in folds)
     known = {"features": reduced, "labels": y}
-    if AMOUNT in spectra:
-        known["truth"] = (spectra[AMOUNT].values[chosen] > 0.0).astype(np.uint8)
+    if CLOUD_AMOUNT in spectra:
+        known["truth"] = (spectra[CLOUD_AMOUNT].values[chosen] > 0.0).astype(np.uint8)
     write_part(
         folder / "spectra",
         known,
@@ -247,7 +245,7 @@ def prepare_landmarks(
     rows is balanced, and prior correction brings the natural share back.
     """
     scene = check_scene(require_times(scene))
-    split = choose_pixels(scene, LABEL, HOLDOUT, seed, COAST_WIDTH)
+    split = choose_pixels(scene, LEVEL2_MASK, HOLDOUT, seed, COAST_WIDTH)
     wanted = {name for grid in scale.grids for name in grid.regimes}
     regimes = [regime for regime in DAYLIGHT if regime.name in wanted]
     draws = {regime.name: _draw(split, regime.name, scale, seed) for regime in regimes}
@@ -311,7 +309,7 @@ def _columns(
     scene: xr.Dataset, split: LandmarkPixels, pixels: Array, progress: Callable[[str], None]
 ) -> dict[str, Array]:
     """Return what is known of pixels, by name; features are one column each."""
-    features = landmark_features(scene)
+    features = landmark_features(scene, checked=True)
     values = gather_pixels(
         features, pixels, lambda done, total: progress(f"features: {done} of {total} blocks")
     )
@@ -321,8 +319,8 @@ def _columns(
     days = scene["time"].values.astype("datetime64[D]").astype(np.int64)
     columns["labels"] = split.labels.ravel()[pixels].astype(np.uint8)
     columns["groups"] = days[pixels // coast.size]
-    if TRUTH in scene:
-        columns["truth"] = read_labels(scene, TRUTH).ravel()[pixels].astype(np.uint8)
+    if CLOUD_TRUTH in scene:
+        columns["truth"] = read_labels(scene, CLOUD_TRUTH).ravel()[pixels].astype(np.uint8)
     if "land_mask" in scene:
         columns["coast"] = coast[pixels % coast.size]
     return columns

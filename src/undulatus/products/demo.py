@@ -34,6 +34,7 @@ from undulatus.products.views import disagreement, most_disputed
 from undulatus.scenes import synthetic_landmark
 from undulatus.scenes.files.opening import open_map, open_scene
 from undulatus.scenes.files.writing import write_dataset
+from undulatus.scenes.scene import CLOUD_TRUTH
 from undulatus.storage import save_model
 
 
@@ -218,7 +219,7 @@ def _image_rows(demo: Demo) -> list[dict[str, str]]:
 
 
 def _month_rows(scores: Sequence[Any]) -> list[dict[str, str]]:
-    found = [s for s in scores if s.reference == "cloud_truth" and s.label_accuracy is not None]
+    found = [s for s in scores if s.reference == CLOUD_TRUTH and s.label_accuracy is not None]
     return [
         {"sun": s.regime, "where": s.part, "pixels": f"{s.pixels:,}",
          "accuracy": f"{s.scores.accuracy:.1%}", "of the mask": f"{s.label_accuracy:.1%}",

@@ -31,11 +31,9 @@ from undulatus.scenes.sampling import (
     near_coast,
     on_days,
 )
-from undulatus.scenes.scene import ANGLE, check_scene
+from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, LEVEL2_MASK, check_scene
 
 Array = npt.NDArray[Any]
-
-LABEL, TRUTH = "cloud_mask_l2", "cloud_truth"
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def fit_scene(
     *,
     method: str = "vff",
     n_frequencies: int = 200,
-    label: str = LABEL,
+    label: str = LEVEL2_MASK,
     holdout: float = 0.25,
     seed: int = 0,
     pixels: int | None = None,
@@ -257,7 +255,7 @@ def _training_table(
     scene: xr.Dataset, labels: Array, angle: Array, drawn: dict[str, Array], progress: Progress
 ) -> tuple[pd.DataFrame, Array, Array]:
     """Return features, labels and days (as numbers) of the pixels drawn."""
-    features = landmark_features(scene)
+    features = landmark_features(scene, checked=True)
     chosen = np.sort(np.concatenate(list(drawn.values())))
     values = gather_pixels(
         features, chosen, lambda done, total: progress(f"features: {done} of {total} blocks")
@@ -310,7 +308,7 @@ def score_scene(
     """
     scene = check_scene(require_times(scene))
     provenance = getattr(model, "provenance_", {})
-    label = provenance.get("label", LABEL)
+    label = provenance.get("label", LEVEL2_MASK)
     held_out = on_days(scene["time"].values, provenance.get("held_out_days", []))
     if held_out.any():
         scene = scene.isel(time=np.flatnonzero(held_out))
@@ -321,9 +319,9 @@ def score_scene(
     parts = {"all": np.ones_like(coast)}
     if "land_mask" in scene:
         parts |= {"coast": coast, "away from coast": ~coast}
-    references = [name for name in (label, TRUTH) if name in scene]
+    references = [name for name in (label, CLOUD_TRUTH) if name in scene]
     if not references:
-        raise SceneError(f"The scene has neither {label!r} nor {TRUTH!r} to score against.")
+        raise SceneError(f"The scene has neither {label!r} nor {CLOUD_TRUTH!r} to score against.")
     masks = {name: read_labels(scene, name) for name in references}
     found = []
     for name in references:
@@ -349,7 +347,7 @@ def _score_part(
 ) -> RegimeScores:
     real = masks[reference][chosen] == 1
     of_label = None
-    if reference == TRUTH and label in masks:
+    if reference == CLOUD_TRUTH and label in masks:
         of_label = float(np.mean((masks[label][chosen] == 1) == real))
     return RegimeScores(
         regime,

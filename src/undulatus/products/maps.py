@@ -24,7 +24,7 @@ from undulatus.products.predict import (
     quality_attributes,
 )
 from undulatus.scenes.masks import encode
-from undulatus.scenes.scene import MISSING_LABEL, check_calibration
+from undulatus.scenes.scene import MISSING_CODE, check_calibration
 
 Array = npt.NDArray[Any]
 
@@ -171,7 +171,7 @@ def _as_dataset(
 
     probability = layer(0, long_name="probability of cloud", units="1")
     labels = (probability > 0.5).astype(np.uint8)
-    labels = labels.where(probability.notnull(), np.uint8(MISSING_LABEL))
+    labels = labels.where(probability.notnull(), np.uint8(MISSING_CODE))
     land = scene.get("land_mask") if isinstance(scene, xr.Dataset) else None
     mask = encode(labels, encoding, land)
     attributes = scene.attrs if isinstance(scene, xr.Dataset) else {}

@@ -29,19 +29,17 @@ from matplotlib.text import Text
 from undulatus.products.predict import MISSING
 from undulatus.products.views import (
     INFRARED,
-    L2,
     MODEL,
     NATURAL_COLOUR,
     PROBABILITY,
     QUALITY,
-    TRUTH,
     VARIANCE,
     MapView,
     blocks_of_time,
     time_text,
 )
 from undulatus.scenes.illumination import NIGHT
-from undulatus.scenes.scene import ANGLE
+from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]
 
@@ -50,7 +48,7 @@ CLEAR, CLOUD, DARK = "#3b6e8f", "#f7f7f7", "#1b1b2f"
 BRIGHTEST, GAMMA = 120.0, 1.8
 """The stretch of satpy's ``natural_color``: (reflectance / 120 %) to the power 1 / 1.8."""
 
-MASKS = {"l2": L2, "truth": TRUTH, "model": MODEL}
+MASKS = {"l2": LEVEL2_MASK, "truth": CLOUD_TRUTH, "model": MODEL}
 
 _NEEDS = {
     "rgb": {*NATURAL_COLOUR, ANGLE},
@@ -234,11 +232,11 @@ def _regime(view: MapView, layers: dict[str, Array]) -> str:
 
 
 def _accuracies(layers: dict[str, Array]) -> dict[str, float]:
-    if TRUTH not in layers:
+    if CLOUD_TRUTH not in layers:
         return {}
-    truth = layers[TRUTH]
+    truth = layers[CLOUD_TRUTH]
     found = {}
-    for who, name in (("L2", L2), ("model", MODEL)):
+    for who, name in (("L2", LEVEL2_MASK), ("model", MODEL)):
         if name in layers:
             mask = layers[name]
             known = ((mask == 0) | (mask == 1)) & ((truth == 0) | (truth == 1))

@@ -356,7 +356,7 @@ def _of_variables(dataset: xr.Dataset, names: tuple[str, ...]) -> tuple[Inputs, 
 
 def _of_landmark(dataset: xr.Dataset, names: tuple[str, ...]) -> tuple[Inputs, xr.Dataset]:
     scene = check_scene(dataset, tuple(BANDS))
-    features = landmark_features(scene).sel(feature=list(names))
+    features = landmark_features(scene, checked=True).sel(feature=list(names))
     return Inputs((features,), features.dims[:-1], names), scene
 
 

@@ -29,19 +29,22 @@ from undulatus.products.memory_budget import BASE
 from undulatus.products.scores import Scores, score
 from undulatus.scenes.channels import WAVENUMBERS
 from undulatus.scenes.radiometry import radiance_slope
-from undulatus.scenes.sampling import cells, each_stratum, hold_out_cells
-from undulatus.scenes.spectra import CODES, NOISE, SCORES, TEMPERATURE, check_spectra, measurement
+from undulatus.scenes.sampling import cell_names, hold_out_cells, rows_by_stratum
+from undulatus.scenes.scene import CLOUD_TRUTH
+from undulatus.scenes.spectra import (
+    BRIGHTNESS_TEMPERATURE,
+    CLOUD_AMOUNT,
+    CLOUDY,
+    CODES,
+    NOISE,
+    SCORES,
+    check_spectra,
+    measurement,
+)
 
 Array = npt.NDArray[Any]
 
 Progress = Callable[[str], None]
-
-LABEL = "cloudy"
-
-AMOUNT = "effective_cloud_amount"
-
-TRUTH = "cloud_truth"
-"""What a twin's spectra are scored against besides the label: any cloud at all."""
 
 NOISE_TEMPERATURE = 280.0
 """Scene temperature (K) at which noise of radiance is told as noise of temperature, by custom."""
@@ -59,7 +62,7 @@ def fit_spectra(
     method: str = "vff",
     n_frequencies: int = 5,
     components: int = 100,
-    label: str = LABEL,
+    label: str = CLOUDY,
     holdout: float = 0.25,
     seed: int = 0,
     ram: int | None = None,
@@ -83,7 +86,7 @@ def fit_spectra(
         The variable to learn from: 1 cloudy, 0 clear, anything else missing.
     holdout : float
         Share kept for :func:`score_spectra`, as whole cells
-        (:func:`undulatus.scenes.sampling.cells`); they are recorded in the model.
+        (:func:`undulatus.scenes.sampling.cell_names`); they are recorded in the model.
     ram : int, optional
         Bytes of memory to stay below; an error says if they are too few.
     checkpoint : path, optional
@@ -108,7 +111,7 @@ def fit_spectra(
     reduce = SpectralPCA(_fitting(components, spectra, len(y)), noise=noise_of(spectra))
     model = Pipeline([("reduce", reduce), ("classify", classifier)])
     # Learning has gone far enough when it no longer carries over to other strata.
-    apart = {} if method == "gpc" else {"classify__groups": cells(spectra)[chosen]}
+    apart = {} if method == "gpc" else {"classify__groups": cell_names(spectra)[chosen]}
     model.fit(ChosenSpectra(spectra, chosen, progress), y, **apart)
     forget_checkpoint(classifier)
     array = spectra[measurement(spectra)]
@@ -142,7 +145,7 @@ def read_labels(spectra: xr.Dataset, label: str) -> Array:
     if len(many) > 2 or not set(many.tolist()) <= {0, 1}:
         raise SceneError(
             f"{label!r} has the values {', '.join(f'{v:g}' for v in many[:6])}, where 0 (clear) "
-            f"and 1 (cloudy) are due: recode it, or learn from {LABEL!r}."
+            f"and 1 (cloudy) are due: recode it, or learn from {CLOUDY!r}."
         )
     return np.where(np.isfinite(values), values, 255).astype(np.uint8)
 
@@ -158,7 +161,7 @@ def noise_of(spectra: xr.Dataset) -> Array | None:
     if NOISE not in spectra or measured == SCORES:
         return None  # Scores are in units of the noise as they are sent.
     noise = spectra[NOISE].values.astype(np.float64)
-    if measured == TEMPERATURE:
+    if measured == BRIGHTNESS_TEMPERATURE:
         noise = noise / radiance_slope(WAVENUMBERS, np.asarray(NOISE_TEMPERATURE))
     return np.asarray(noise)
 
@@ -243,13 +246,13 @@ def score_spectra(
     """
     spectra = check_spectra(spectra)
     provenance = getattr(model, "provenance_", {})
-    label = provenance.get("label", LABEL)
-    held_out = np.isin(cells(spectra), provenance.get("held_out_cells", []))
+    label = provenance.get("label", CLOUDY)
+    held_out = np.isin(cell_names(spectra), provenance.get("held_out_cells", []))
     if held_out.any():
         spectra = spectra.isel(sample=np.flatnonzero(held_out))
     references = {label: read_labels(spectra, label)} if label in spectra else {}
-    if AMOUNT in spectra:
-        references[TRUTH] = (spectra[AMOUNT].values > 0.0).astype(np.uint8)
+    if CLOUD_AMOUNT in spectra:
+        references[CLOUD_TRUTH] = (spectra[CLOUD_AMOUNT].values > 0.0).astype(np.uint8)
     if not references:
         raise SceneError(f"The spectra have no {label!r} to score against.")
     progress(f"classifying {spectra.sizes['sample']:,} spectra")
@@ -266,7 +269,7 @@ def score_strata(
 ) -> list[StratumScores]:
     """Score probabilities of cloud (sample,) against labels, over all spectra and by stratum."""
     known = np.isfinite(probability) & (labels <= 1)
-    strata = {("all", ""): np.ones(len(labels), bool), **each_stratum(spectra)}
+    strata = {("all", ""): np.ones(len(labels), bool), **rows_by_stratum(spectra)}
     found = []
     for (stratum, value), members in strata.items():
         chosen = known & members
@@ -306,7 +309,7 @@ def cross_validate(
     frequencies: Sequence[int] = FREQUENCIES,
     folds: int = FOLDS,
     components: int = 100,
-    label: str = LABEL,
+    label: str = CLOUDY,
     solver: str = "auto",
     seed: int = 0,
     progress: Callable[[str], None] = lambda line: None,

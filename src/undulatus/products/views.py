@@ -15,10 +15,16 @@ import pandas as pd
 import xarray as xr
 
 from undulatus.errors import SceneError
-from undulatus.products.landmarks import LABEL
 from undulatus.products.maps import BLOCK_PIXELS
 from undulatus.scenes.masks import decode, guess_encoding
-from undulatus.scenes.scene import ANGLE, DIMS, acquisition_time, check_scene
+from undulatus.scenes.scene import (
+    ANGLE,
+    CLOUD_TRUTH,
+    DIMS,
+    LEVEL2_MASK,
+    acquisition_time,
+    check_scene,
+)
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +33,7 @@ NATURAL_COLOUR = ("IR_016", "VIS008", "VIS006")
 
 INFRARED = "IR_108"
 
-L2, TRUTH, MODEL = "cloud_mask_l2", "cloud_truth", "cloud_mask"
+MODEL = "cloud_mask"
 
 PROBABILITY, VARIANCE, QUALITY = "cloud_probability", "cloud_latent_variance", "quality_flag"
 
@@ -133,7 +139,7 @@ def _require_alike(scene: xr.Dataset, result: xr.Dataset) -> None:
 
 
 def _of_scene(scene: xr.Dataset) -> xr.Dataset:
-    wanted = (*NATURAL_COLOUR, INFRARED, ANGLE, L2, TRUTH)
+    wanted = (*NATURAL_COLOUR, INFRARED, ANGLE, LEVEL2_MASK, CLOUD_TRUTH)
     return scene[[name for name in wanted if name in scene]]
 
 
@@ -250,8 +256,8 @@ def disagreement(scene: xr.Dataset, result: xr.Dataset) -> xr.DataArray:
 
     Of the pixels that both know; NaN where there are none.
     """
-    known = (scene[LABEL] <= 1) & (result[MODEL] <= 1)
-    differ = known & (scene[LABEL] != result[MODEL])
+    known = (scene[LEVEL2_MASK] <= 1) & (result[MODEL] <= 1)
+    differ = known & (scene[LEVEL2_MASK] != result[MODEL])
     counted = known.sum(["y", "x"])
     return (differ.sum(["y", "x"]) / counted.where(counted > 0)).compute()
 

@@ -35,10 +35,10 @@ Array = npt.NDArray[Any]
 
 CHANNELS = 8461
 
-FIRST, LAST, SPACING = 645.0, 2760.0, 0.25
+FIRST_WAVENUMBER, LAST_WAVENUMBER, CHANNEL_SPACING = 645.0, 2760.0, 0.25
 """Cm⁻¹."""
 
-WAVENUMBERS = FIRST + SPACING * np.arange(CHANNELS)
+WAVENUMBERS = FIRST_WAVENUMBER + CHANNEL_SPACING * np.arange(CHANNELS)
 
 
 WAVENUMBERS.setflags(write=False)
@@ -56,8 +56,8 @@ _RANGES_NAMED = 3
 
 def channel_order(wavenumber: Array) -> Array:
     """Return where each channel is among wavenumbers (cm⁻¹), (channels,); -1 where it is not."""
-    nearest = np.round((wavenumber - FIRST) / SPACING)
-    there = np.abs(wavenumber - FIRST - SPACING * nearest) <= _TOLERANCE
+    nearest = np.round((wavenumber - FIRST_WAVENUMBER) / CHANNEL_SPACING)
+    there = np.abs(wavenumber - FIRST_WAVENUMBER - CHANNEL_SPACING * nearest) <= _TOLERANCE
     there &= (nearest >= 0) & (nearest < CHANNELS)
     order = np.full(CHANNELS, -1)
     order[nearest[there].astype(int)] = np.flatnonzero(there)
@@ -69,7 +69,7 @@ def channel_problems(spectra: xr.Dataset) -> list[str]:
 
     More channels than there are, in any order, are no problem.
     """
-    due = f"{FIRST:g} to {LAST:g} per cm by {SPACING:g}"
+    due = f"{FIRST_WAVENUMBER:g} to {LAST_WAVENUMBER:g} per cm by {CHANNEL_SPACING:g}"
     count = spectra.sizes["channel"]
     if "wavenumber" not in spectra.variables:
         remedy = "give the channels theirs (spectra.assign_coords(wavenumber=(...)))"
@@ -94,7 +94,7 @@ def channel_problems(spectra: xr.Dataset) -> list[str]:
     order = channel_order(values)
     if (order < 0).any():
         return [_mismatch(values, order)]
-    nearest = np.round((values - FIRST) / SPACING)
+    nearest = np.round((values - FIRST_WAVENUMBER) / CHANNEL_SPACING)
     inside = nearest[(nearest >= 0) & (nearest < CHANNELS)]
     if len(inside) != CHANNELS:
         return [
@@ -107,7 +107,7 @@ def channel_problems(spectra: xr.Dataset) -> list[str]:
 def _mismatch(values: Array, order: Array) -> str:
     """Say how wavenumbers differ from the channels', the likeliest mistake first."""
     run = f"wavenumber runs from {values.min():g} to {values.max():g}"
-    due = f"{FIRST:g} to {LAST:g} per cm"
+    due = f"{FIRST_WAVENUMBER:g} to {LAST_WAVENUMBER:g} per cm"
     with np.errstate(divide="ignore"):
         inverse = 1.0 / values
     mistakes = {
@@ -116,7 +116,7 @@ def _mismatch(values: Array, order: Array) -> str:
         "holds wavelengths in nm, it seems: take 10000000 / wavelength": 1e7 * inverse,
     }
     for says, mended in mistakes.items():
-        inside = np.mean((mended > FIRST - 1.0) & (mended < LAST + 1.0))
+        inside = np.mean((mended > FIRST_WAVENUMBER - 1.0) & (mended < LAST_WAVENUMBER + 1.0))
         if inside > 0.9:
             return f"{run}, where {due} is due: it {says} (spectra.assign_coords(...))."
     if len(values) == CHANNELS:
@@ -130,7 +130,8 @@ def _mismatch(values: Array, order: Array) -> str:
             )
     if (order >= 0).any():
         return f"{run}; {_absent(order)}. Use whole spectra, or the product's scores."
-    return f"{run}, where {due} by {SPACING:g} is due: resample the spectra to these channels."
+    by = f"{CHANNEL_SPACING:g}"
+    return f"{run}, where {due} by {by} is due: resample the spectra to these channels."
 
 
 def _absent(order: Array) -> str:
@@ -198,7 +199,7 @@ class Region:
         return np.asarray((wavenumber >= self.low) & (wavenumber <= self.high))
 
 
-BANDS = (
+ABSORPTION_BANDS = (
     Region("CO2", 645.0, 770.0),
     Region("O3", 980.0, 1080.0),
     Region("H2O", 1200.0, 2050.0),
@@ -218,7 +219,7 @@ WINDOWS = (
 )
 """What is left between bands."""
 
-GASES = tuple(dict.fromkeys(band.gas for band in BANDS))
+GASES = tuple(dict.fromkeys(band.gas for band in ABSORPTION_BANDS))
 
 
 def absorbers(wavenumber: Array) -> list[str]:
@@ -228,7 +229,7 @@ def absorbers(wavenumber: Array) -> list[str]:
     ['CO2', 'window', 'H2O CH4 N2O']
     """
     found: list[list[str]] = [[] for _ in wavenumber]
-    for band in BANDS:
+    for band in ABSORPTION_BANDS:
         for index in np.flatnonzero(band.holds(wavenumber)):
             found[index].append(band.gas)
     return [" ".join(gases) or WINDOW for gases in found]

@@ -49,7 +49,7 @@ from undulatus.scenes.scene import acquisition_time, check_scene
 
 Array = npt.NDArray[Any]
 
-CHANNELS = {
+BAND_FEATURES = {
     "R1": "VIS006",
     "R2": "VIS008",
     "R3": "IR_016",
@@ -65,7 +65,7 @@ RATIOS = ("cloud_ratio", "snow_index", "ndvi")
 SPATIAL = ("mean3", "mean5", "std3")
 
 FEATURES = (
-    *CHANNELS,
+    *BAND_FEATURES,
     *RATIOS,
     *(f"{channel}_{window}" for channel in ("R1", "BT9") for window in SPATIAL),
 )
@@ -78,16 +78,25 @@ REACH = 2
 _DARKEST = 0.1
 
 
-def landmark_features(scene: xr.Dataset) -> xr.DataArray:
+def landmark_features(scene: xr.Dataset, *, checked: bool = False) -> xr.DataArray:
     """Return the features of every pixel, (time, y, x, feature) or (y, x, feature), float32.
 
     On dask arrays the result is lazy, and the same whatever the chunks: blocks are given
     their neighbours' margins. Pixels without sun have missing values in all but
     ``NIGHT_FEATURES``.
+
+    Parameters
+    ----------
+    scene : Dataset
+        As :func:`undulatus.scenes.scene.check_scene` takes it.
+    checked : bool
+        The scene comes from ``check_scene``: do not check it again.
     """
-    scene = check_scene(scene)
+    if not checked:
+        scene = check_scene(scene)
     channels = [
-        _reflectance_39(scene) if name == "R4" else scene[band] for name, band in CHANNELS.items()
+        _reflectance_39(scene) if name == "R4" else scene[band]
+        for name, band in BAND_FEATURES.items()
     ]
     dims = channels[0].dims
     arrays = [array.transpose(*dims).data for array in channels]

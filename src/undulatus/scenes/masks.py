@@ -27,7 +27,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus.errors import SceneError
-from undulatus.scenes.scene import MISSING_LABEL, acquisition_time
+from undulatus.scenes.scene import MISSING_CODE, acquisition_time
 
 Array = npt.NDArray[Any]
 
@@ -58,7 +58,7 @@ class Encoding:
     @property
     def flags(self) -> dict[str, Any]:
         """The CF attributes that tell the codes."""
-        listed = {code: meaning for code, meaning in self.codes.items() if code != MISSING_LABEL}
+        listed = {code: meaning for code, meaning in self.codes.items() if code != MISSING_CODE}
         attrs: dict[str, Any] = {
             "long_name": "cloud mask",
             "flag_values": np.array(list(listed), np.uint8),
@@ -66,8 +66,8 @@ class Encoding:
         }
         if self.standard_name is not None:
             attrs["standard_name"] = self.standard_name
-        if MISSING_LABEL in self.missing:
-            attrs["_FillValue"] = np.uint8(MISSING_LABEL)
+        if MISSING_CODE in self.missing:
+            attrs["_FillValue"] = np.uint8(MISSING_CODE)
         return attrs
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ def decode(mask: xr.DataArray, encoding: str | None = None) -> xr.DataArray:
     table = np.full(256, _UNKNOWN, np.uint8)
     table[list(chosen.clear)] = CLEAR
     table[list(chosen.cloud)] = CLOUD
-    table[list(chosen.missing)] = MISSING_LABEL
+    table[list(chosen.missing)] = MISSING_CODE
     fills = [
         float(holder[key])
         for holder in (mask.attrs, mask.encoding)
@@ -163,7 +163,7 @@ def _labels(values: Array, table: Array, fills: list[float], encoding: Encoding)
             f"{encoding.name!r}.\n  found: {found}\n  due: {encoding}\n"
             f"Choose another encoding: {', '.join(ENCODINGS)}."
         )
-    return np.where(there & ~unknown, labels, np.uint8(MISSING_LABEL))
+    return np.where(there & ~unknown, labels, np.uint8(MISSING_CODE))
 
 
 def _chosen(mask: xr.DataArray, encoding: str | None) -> Encoding:

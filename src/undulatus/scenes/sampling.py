@@ -17,7 +17,7 @@ import xarray as xr
 from scipy.ndimage import binary_dilation, generate_binary_structure
 
 from undulatus.errors import SceneError
-from undulatus.scenes.spectra import MISSING
+from undulatus.scenes.scene import MISSING_CODE
 
 Array = npt.NDArray[Any]
 
@@ -190,11 +190,11 @@ def _rows(block: Array, within: Array) -> Array:
 STRATA = ("surface_type", "climate_zone", "season", "day")
 """What divides spectra, where it is known of them."""
 
-PARTS = 100
+N_PARTS = 100
 """Runs of consecutive spectra, where neither strata nor times are known."""
 
 
-def cells(spectra: xr.Dataset) -> Array:
+def cell_names(spectra: xr.Dataset) -> Array:
     """Return the name of the cell each spectrum lies in, (sample,) str.
 
     A cell is what has one surface type, climate zone, season, and day or night, such as
@@ -211,8 +211,8 @@ def cells(spectra: xr.Dataset) -> Array:
         return np.asarray(found)
     if "time" in spectra.coords and spectra["time"].dims == ("sample",):
         return spectra["time"].values.astype("datetime64[D]").astype(str)
-    number = np.arange(samples) * PARTS // samples
-    return np.array([f"part {part} of {PARTS} of {samples} samples" for part in range(PARTS)])[
+    number = np.arange(samples) * N_PARTS // samples
+    return np.array([f"part {part} of {N_PARTS} of {samples} samples" for part in range(N_PARTS)])[
         number
     ]
 
@@ -223,7 +223,7 @@ def hold_out_cells(spectra: xr.Dataset, share: float, seed: int) -> tuple[Array,
     Whole cells are drawn at random until they hold ``share`` of the spectra, so that what is
     tested is another place, season or hour than any that was learned from.
     """
-    names, cell, counts = np.unique(cells(spectra), return_inverse=True, return_counts=True)
+    names, cell, counts = np.unique(cell_names(spectra), return_inverse=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(names))
     filled = np.cumsum(counts[order])
     # As near to the share as whole cells come, with one at least on either side.
@@ -237,7 +237,7 @@ def hold_out_cells(spectra: xr.Dataset, share: float, seed: int) -> tuple[Array,
     return np.isin(cell, chosen), [str(name) for name in names[chosen]]
 
 
-def each_stratum(spectra: xr.Dataset) -> dict[tuple[str, str], Array]:
+def rows_by_stratum(spectra: xr.Dataset) -> dict[tuple[str, str], Array]:
     """Return the spectra of every surface, zone, season, day and night, (sample,) bool each.
 
     Keys are the stratum and its value, by name where the variable tells it
@@ -251,6 +251,6 @@ def each_stratum(spectra: xr.Dataset) -> dict[tuple[str, str], Array]:
         told = str(attrs.get("flag_meanings", "")).split()
         values = np.atleast_1d(attrs.get("flag_values", []))
         meanings = dict(zip(values.tolist(), told, strict=False))
-        for code in np.unique(codes[codes != MISSING]).tolist():
+        for code in np.unique(codes[codes != MISSING_CODE]).tolist():
             found[stratum, meanings.get(code, str(code))] = np.asarray(codes == code)
     return found

@@ -45,9 +45,16 @@ _CALIBRATE = " Are they counts or radiances? Calibrate them first."
 
 ANGLE = "solar_zenith_angle"
 
+LEVEL2_MASK = "cloud_mask_l2"
+"""The Level-2 cloud mask, which classifiers learn from."""
+
+CLOUD_TRUTH = "cloud_truth"
+"""The true mask, known for twins alone."""
+
 DIMS = ("time", "y", "x")
 
-MISSING_LABEL = 255
+MISSING_CODE = 255
+"""The value of masks, labels and strata where nothing is known."""
 
 _LONLAT_CHUNK = 1024
 

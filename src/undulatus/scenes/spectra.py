@@ -36,11 +36,11 @@ from zarr.errors import BaseZarrError
 
 from undulatus.errors import SceneError
 from undulatus.scenes.channels import (
+    CHANNEL_SPACING,
     CHANNELS,
-    FIRST,
-    LAST,
+    FIRST_WAVENUMBER,
+    LAST_WAVENUMBER,
     RADIANCE_UNITS,
-    SPACING,
     WAVENUMBER_ATTRIBUTES,
     WAVENUMBERS,
     channel_order,
@@ -49,12 +49,23 @@ from undulatus.scenes.channels import (
 )
 from undulatus.scenes.files import iasi_native
 from undulatus.scenes.radiometry import brightness_temperature
+from undulatus.scenes.scene import MISSING_CODE
 
 Array = npt.NDArray[Any]
 
-RADIANCE, TEMPERATURE, SCORES = MEASUREMENTS = ("radiance", "brightness_temperature", "scores")
+RADIANCE, BRIGHTNESS_TEMPERATURE, SCORES = MEASUREMENTS = (
+    "radiance",
+    "brightness_temperature",
+    "scores",
+)
 
 NOISE = "noise"
+
+CLOUDY, CLOUD_CLASS = "cloudy", "cloud_class"
+"""Labels: cloud or none, and the four classes it follows from."""
+
+CLOUD_AMOUNT = "effective_cloud_amount"
+"""Cloud fraction times emissivity: the truth, known for twins alone."""
 
 _KELVIN = ("K", "kelvin", "Kelvin")
 
@@ -78,7 +89,7 @@ _OTHER_UNITS = {
 
 def units_problems(array: xr.DataArray) -> list[str]:
     """Say if a measurement's units are not told, or not those due."""
-    due = "K" if array.name == TEMPERATURE else RADIANCE_UNITS
+    due = "K" if array.name == BRIGHTNESS_TEMPERATURE else RADIANCE_UNITS
     units = array.attrs.get("units")
     if units is None:
         return [
@@ -88,7 +99,7 @@ def units_problems(array: xr.DataArray) -> list[str]:
     if _factor(array) is not None:
         return []
     said = f"{array.name} is in {units!r}, where {due} is due"
-    if array.name == TEMPERATURE and str(units) in _CELSIUS:
+    if array.name == BRIGHTNESS_TEMPERATURE and str(units) in _CELSIUS:
         return [f"{said}: add 273.15 and set its units."]
     if array.name == NOISE and str(units) in _KELVIN:
         return [
@@ -103,7 +114,7 @@ def units_problems(array: xr.DataArray) -> list[str]:
 
 def _factor(array: xr.DataArray) -> float | None:
     units = str(array.attrs.get("units"))
-    if array.name == TEMPERATURE:
+    if array.name == BRIGHTNESS_TEMPERATURE:
         return 1.0 if units in _KELVIN else None
     return radiance_factor(units)
 
@@ -133,7 +144,7 @@ def value_problems(spectra: xr.Dataset, name: str) -> list[str]:
         f"{name} says {array.attrs['units']}, but its values lie around "
         f"{np.nanmedian(values):.3g} at 800 to 1000 per cm"
     )
-    if name == TEMPERATURE:
+    if name == BRIGHTNESS_TEMPERATURE:
         return _temperature_problems(values, said)
     return _radiance_problems(values * (_factor(array) or 1.0), said)
 
@@ -178,21 +189,20 @@ def in_units(array: xr.DataArray) -> xr.DataArray:
     attrs = dict(array.attrs)
     if array.name in (RADIANCE, NOISE):
         attrs["units"] = RADIANCE_UNITS
-    elif array.name == TEMPERATURE:
+    elif array.name == BRIGHTNESS_TEMPERATURE:
         attrs["units"] = "K"
     return values.where(np.isfinite(values)).assign_attrs(attrs)
 
 
 __all__ = [
     "CHANNELS",
+    "CHANNEL_SPACING",
     "CODES",
     "COMPONENTS",
-    "FIRST",
-    "LAST",
+    "FIRST_WAVENUMBER",
+    "LAST_WAVENUMBER",
     "MEASUREMENTS",
-    "MISSING",
     "RADIANCE_UNITS",
-    "SPACING",
     "WAVENUMBERS",
     "check_spectra",
     "is_spectra",
@@ -204,16 +214,14 @@ COMPONENTS = (90, 120, 90)
 """Principal components of each band, as EUMETSAT sends them since 2021."""
 
 CODES = {
-    "cloud_class": range(4),
-    "cloudy": range(2),
+    CLOUD_CLASS: range(4),
+    CLOUDY: range(2),
     "surface_type": range(1, 19),
     "climate_zone": range(1, 6),
     "season": range(1, 5),
     "day": range(2),
 }
 """Values of labels and strata."""
-
-MISSING = 255
 
 ROWS = 512
 """Spectra in a chunk, where a file has no chunks of its own: 17 MB."""
@@ -264,7 +272,7 @@ def _not_one_measurement(spectra: xr.Dataset, found: list[str]) -> str:
             f"(spectra.drop_vars(...))."
         )
     return (
-        f"missing: {RADIANCE}, {TEMPERATURE} or {SCORES}. Found: "
+        f"missing: {RADIANCE}, {BRIGHTNESS_TEMPERATURE} or {SCORES}. Found: "
         f"{', '.join(map(str, spectra.data_vars)) or 'none'}. Rename what you have "
         f"(spectra.rename(...))."
     )
@@ -324,12 +332,12 @@ def _code_problems(array: xr.DataArray, name: str) -> list[str]:
     if array.dtype.kind not in "fiub":
         return [f"{name} is of type {array.dtype}, where {due[0]} to {due[-1]} are due: code it."]
     values = np.unique(array.values.astype(np.float64))
-    wrong = values[~np.isin(values, [*due, MISSING]) & np.isfinite(values)]
+    wrong = values[~np.isin(values, [*due, MISSING_CODE]) & np.isfinite(values)]
     if not len(wrong):
         return []
     return [
         f"{name} has values such as {wrong[0]:g}, where {due[0]} to {due[-1]} are due, and "
-        f"{MISSING} for missing: recode it."
+        f"{MISSING_CODE} for missing: recode it."
     ]
 
 
@@ -347,16 +355,16 @@ def _in_order(spectra: xr.Dataset, name: str) -> xr.Dataset:
     for code in CODES:
         if code in ordered:
             ordered[code] = _as_codes(ordered[code])
-    if "cloud_class" in ordered and "cloudy" not in ordered:
-        classes = ordered["cloud_class"]
-        cloudy = (classes > 0).where(classes != MISSING, MISSING).astype(np.uint8)
-        ordered["cloudy"] = cloudy.assign_attrs(flag_values=[0, 1], flag_meanings="clear cloudy")
+    if CLOUD_CLASS in ordered and CLOUDY not in ordered:
+        classes = ordered[CLOUD_CLASS]
+        cloudy = (classes > 0).where(classes != MISSING_CODE, MISSING_CODE).astype(np.uint8)
+        ordered[CLOUDY] = cloudy.assign_attrs(flag_values=[0, 1], flag_meanings="clear cloudy")
     return ordered
 
 
 def _as_codes(array: xr.DataArray) -> xr.DataArray:
     # Codes with a fill value are read from files as floats, and missing.
-    values = array.where(np.isfinite(array), MISSING) if array.dtype.kind == "f" else array
+    values = array.where(np.isfinite(array), MISSING_CODE) if array.dtype.kind == "f" else array
     return values.astype(np.uint8).assign_attrs(array.attrs)
 
 

@@ -19,7 +19,7 @@ from undulatus.estimators.pca import SpectralPCA
 from undulatus.products.explain.table import strongest
 from undulatus.products.explain.waves import explain
 from undulatus.regimes import Regime, RegimeClassifier
-from undulatus.scenes.channels import BANDS, CHANNELS, WAVENUMBERS, WINDOWS
+from undulatus.scenes.channels import ABSORPTION_BANDS, CHANNELS, WAVENUMBERS, WINDOWS
 from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperature, radiance_slope
 
 NOISE_K = 0.2
@@ -30,7 +30,7 @@ OZONE = "O3 980-1080"
 def spectra():
     """300 spectra (K): every region has a temperature of its own; ozone's makes the class."""
     rng = np.random.default_rng(0)
-    chosen = [*BANDS[:3], *BANDS[7:8], *WINDOWS]
+    chosen = [*ABSORPTION_BANDS[:3], *ABSORPTION_BANDS[7:8], *WINDOWS]
     shapes = np.array([region.holds(WAVENUMBERS) for region in chosen], dtype=np.float64)
     factors = rng.normal(size=(300, len(chosen)))
     names = [region.name for region in chosen]

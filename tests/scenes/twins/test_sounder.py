@@ -16,7 +16,7 @@ from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperatu
 from undulatus.scenes.spectra import check_spectra, open_spectra
 from undulatus.scenes.twins.sounder import (
     BLOCK,
-    TRUTH,
+    TRUTH_VARIABLES,
     _draw_state,
     atmosphere,
     strata,
@@ -142,7 +142,7 @@ def test_values_do_not_depend_on_chunks(twin, chunk):
     again = synthetic_sounder(SAMPLES, chunk=chunk)
     # One sample of each block, and those at their edges.
     some = [0, 255, 256, 511, 512, 599]
-    for name in ("radiance", *TRUTH):
+    for name in ("radiance", *TRUTH_VARIABLES):
         assert_array_equal(again[name].isel(sample=some), twin[name].isel(sample=some))
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from undulatus.products.views import L2, MODEL, TRUTH
+from undulatus.products.views import MODEL
+from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]
 
@@ -102,18 +103,20 @@ def count_shares(block: xr.Dataset) -> dict[str, Array]:
     of the pixels that both know, those where they agree; ``compared``: those of all pixels.
     ``model_right`` and ``l2_right``: agreement with the truth.
     """
-    masks = {name: _labels(block[name]) for name in (MODEL, L2, TRUTH) if name in block}
+    masks = {
+        name: _labels(block[name]) for name in (MODEL, LEVEL2_MASK, CLOUD_TRUTH) if name in block
+    }
     shares = {"cloud": _share(masks[MODEL] == 1, masks[MODEL] >= 0)}
-    if L2 in masks:
-        both = (masks[MODEL] >= 0) & (masks[L2] >= 0)
-        shares["l2_cloud"] = _share(masks[L2] == 1, masks[L2] >= 0)
-        shares["agreement"] = _share(masks[MODEL] == masks[L2], both)
+    if LEVEL2_MASK in masks:
+        both = (masks[MODEL] >= 0) & (masks[LEVEL2_MASK] >= 0)
+        shares["l2_cloud"] = _share(masks[LEVEL2_MASK] == 1, masks[LEVEL2_MASK] >= 0)
+        shares["agreement"] = _share(masks[MODEL] == masks[LEVEL2_MASK], both)
         shares["compared"] = both.mean(axis=1, dtype=np.float32)
-    if TRUTH in masks:
-        for name, mask in (("model_right", MODEL), ("l2_right", L2)):
+    if CLOUD_TRUTH in masks:
+        for name, mask in (("model_right", MODEL), ("l2_right", LEVEL2_MASK)):
             if mask in masks:
-                known = (masks[mask] >= 0) & (masks[TRUTH] >= 0)
-                shares[name] = _share(masks[mask] == masks[TRUTH], known)
+                known = (masks[mask] >= 0) & (masks[CLOUD_TRUTH] >= 0)
+                shares[name] = _share(masks[mask] == masks[CLOUD_TRUTH], known)
     return shares
 
 

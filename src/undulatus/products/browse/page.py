@@ -37,7 +37,8 @@ from undulatus.products.panels import (
     coastline,
     panel_names,
 )
-from undulatus.products.views import L2, MapView
+from undulatus.products.views import MapView
+from undulatus.scenes.scene import LEVEL2_MASK
 
 _STOPS = 33
 """Colours of which a bar is blended."""
@@ -250,5 +251,5 @@ def _statement(contents: Contents, attributes: Mapping[Any, Any]) -> str:
             f"{escape(', '.join(absent))} (undulatus browse --scene)."
         )
     elif absent:
-        said.append(f"The scene has no {escape(L2)}: nothing to compare the model with.")
+        said.append(f"The scene has no {escape(LEVEL2_MASK)}: nothing to compare the model with.")
     return "\n".join(f'<p class="statement">{line}</p>' for line in said)

@@ -18,7 +18,7 @@ from undulatus._files import whole_or_not_at_all
 from undulatus.errors import InputError
 from undulatus.products.explain.waves import KELVIN, Explanation
 from undulatus.products.panels import place_axes
-from undulatus.scenes.channels import BANDS, GASES
+from undulatus.scenes.channels import ABSORPTION_BANDS, GASES
 from undulatus.scenes.spectra import COMPONENTS, SCORES
 
 Array = npt.NDArray[Any]
@@ -164,7 +164,7 @@ def _draw_sky(column: _Column, explanation: Explanation) -> None:
     column.top += 0.35
     lanes = column.add(len(GASES) * _LANE)
     for row, gas in enumerate(GASES):
-        for band in (band for band in BANDS if band.gas == gas):
+        for band in (band for band in ABSORPTION_BANDS if band.gas == gas):
             lanes.barh(row, band.high - band.low, 0.7, band.low, color=COLOURS[gas])
     names = [gas.translate(_SUBSCRIPTS) for gas in GASES]
     lanes.set_yticks(range(len(GASES)), names, fontsize=9)
@@ -200,7 +200,7 @@ def _dress(axis: Axes, explanation: Explanation, shaded: bool = True) -> None:
         return
     axis.set_xlim(explanation.wavenumbers[0], explanation.wavenumbers[-1])
     axis.set_xticks(range(700, 2800, 100))
-    for band in BANDS if shaded else ():
+    for band in ABSORPTION_BANDS if shaded else ():
         axis.axvspan(band.low, band.high, color=COLOURS[band.gas], alpha=0.16, linewidth=0)
 
 

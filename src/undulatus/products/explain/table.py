@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from undulatus._files import whole_or_not_at_all
 from undulatus.products.explain.waves import KELVIN, Explanation
-from undulatus.scenes.channels import BANDS, WINDOWS, absorbers
+from undulatus.scenes.channels import ABSORPTION_BANDS, WINDOWS, absorbers
 
 Array = npt.NDArray[Any]
 
@@ -140,7 +140,7 @@ def strongest(explanation: Explanation, profile: Array) -> list[tuple[str, float
         return sorted(named, key=lambda entry: -abs(entry[1]))
     inside = {
         region.name: profile[region.holds(explanation.wavenumbers)]
-        for region in (*BANDS, *WINDOWS)
+        for region in (*ABSORPTION_BANDS, *WINDOWS)
     }
     if explanation.unit != KELVIN:
         shares = {name: float(np.sum(part**2)) for name, part in inside.items()}

@@ -39,7 +39,7 @@ from undulatus.estimators.interpret import Affine, Waves, affine_steps, waves_of
 from undulatus.regimes import RegimeClassifier
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 from undulatus.scenes.radiometry import brightness_temperature, radiance_slope
-from undulatus.scenes.spectra import COMPONENTS, RADIANCE, SCORES, TEMPERATURE
+from undulatus.scenes.spectra import BRIGHTNESS_TEMPERATURE, COMPONENTS, RADIANCE, SCORES
 
 Array = npt.NDArray[Any]
 
@@ -149,7 +149,7 @@ def _explain_one(
     noise = steps[0].noise if steps else None
     label, second = provenance.get("label"), classifier.classes_[1]
     measurement = _measurement(provenance.get("measurement"), mean[0])
-    is_spectrum = measurement in (RADIANCE, TEMPERATURE)
+    is_spectrum = measurement in (RADIANCE, BRIGHTNESS_TEMPERATURE)
     kelvins, per_unit = None, _safe(spread)
     if is_spectrum:
         kelvins, per_unit = _in_kelvins(measurement, mean[0])
@@ -220,14 +220,14 @@ def _measurement(told: Any, mean: Array) -> str:
         return SCORES if len(mean) == sum(COMPONENTS) else ""
     if len(mean) != CHANNELS:
         return ""
-    if told in (RADIANCE, TEMPERATURE):
+    if told in (RADIANCE, BRIGHTNESS_TEMPERATURE):
         return str(told)
-    return TEMPERATURE if mean.min() > _COLDEST else RADIANCE
+    return BRIGHTNESS_TEMPERATURE if mean.min() > _COLDEST else RADIANCE
 
 
 def _in_kelvins(measurement: str, mean: Array) -> tuple[Array, Array]:
     """Return the mean spectrum, K, and by how much channels change with a kelvin there."""
-    if measurement == TEMPERATURE:
+    if measurement == BRIGHTNESS_TEMPERATURE:
         return mean, np.ones(len(mean))
     kelvins = brightness_temperature(WAVENUMBERS, mean)
     return kelvins, radiance_slope(WAVENUMBERS, kelvins)

@@ -13,17 +13,18 @@ import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.scenes.channels import (
+    CHANNEL_SPACING,
     CHANNELS,
-    FIRST,
+    FIRST_WAVENUMBER,
     RADIANCE_UNITS,
-    SPACING,
     WAVENUMBER_ATTRIBUTES,
     WAVENUMBERS,
 )
 
 PREFIX, LINES_A_BLOCK = "IASI_xxx_1C", 4
 
-_NUMBERS = round(FIRST / SPACING) + 1 + np.arange(CHANNELS)  # Channels as the format counts them.
+_NUMBERS = round(FIRST_WAVENUMBER / CHANNEL_SPACING) + 1 + np.arange(CHANNELS)
+"""Channels as the format counts them."""
 
 _DEFINED = "EPS.codadef (github.com/stcorp/codadef-eps) in the folder that CODA_DEFINITION names"
 

@@ -11,11 +11,11 @@ import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.scenes.masks import guess_encoding
-from undulatus.scenes.scene import MISSING_LABEL
+from undulatus.scenes.scene import LEVEL2_MASK, MISSING_CODE
 
 Array = npt.NDArray[Any]
 
-MASK_NAMES = ("cloud_mask_l2", "cloud_mask", "cma_extended", "cma")
+MASK_NAMES = (LEVEL2_MASK, "cloud_mask", "cma_extended", "cma")
 """Variables that :func:`open_mask` knows for masks, the best first."""
 
 TOLERANCE = np.timedelta64(450, "s")
@@ -84,7 +84,7 @@ def _in_time(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
 def _taken(mask: xr.DataArray, dim: str, index: Array) -> xr.DataArray:
     """Take pixels by their index along a dimension; those of index -1 are missing."""
     found = mask.isel({dim: index}).drop_vars(dim)
-    return found.where(xr.DataArray(index >= 0, dims=dim), np.uint8(MISSING_LABEL))
+    return found.where(xr.DataArray(index >= 0, dims=dim), np.uint8(MISSING_CODE))
 
 
 def _span(times: Array) -> str:

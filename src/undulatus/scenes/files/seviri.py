@@ -36,7 +36,7 @@ from undulatus.scenes.files.satpy_files import (
     reading,
 )
 from undulatus.scenes.illumination import solar_zenith_angle, sun_normalised
-from undulatus.scenes.scene import BANDS, REFLECTANCE, Band, acquisition_time
+from undulatus.scenes.scene import BANDS, LEVEL2_MASK, REFLECTANCE, Band, acquisition_time
 
 CHUNKS = {"y": 464, "x": 3712}
 """One HRIT segment: a block of sixteen features is then 110 MB."""
@@ -102,7 +102,7 @@ def open_scene(
     opened = _in_order_of_time(acquisitions)
     if mask is not None:
         labels = _mask(mask, mask_encoding, opened)
-        opened["cloud_mask_l2"] = labels.chunk(opened[bands[0]].chunksizes)
+        opened[LEVEL2_MASK] = labels.chunk(opened[bands[0]].chunksizes)
     return opened
 
 

@@ -56,7 +56,7 @@ _NOISE = {"long_name": "noise-equivalent radiance", "units": RADIANCE_UNITS}
 _LOWEST_SUN = 0.1
 """The plane-parallel cosine never falls below this: the Earth is round."""
 
-TRUTH = {
+TRUTH_VARIABLES = {
     "effective_cloud_amount": ("1", "cloud fraction times emissivity"),
     "cloud_top_height": ("km", "height of the cloud's top, missing where there is none"),
     "surface_temperature": ("K", "temperature of the surface's skin"),
@@ -70,7 +70,8 @@ def synthetic_sounder(samples: int = SAMPLES, *, seed: int = 0, chunk: int = CHU
     """Return synthetic spectra (sample, channel), lazily: any part is made when it is asked for.
 
     Radiances are in mW m⁻² sr⁻¹ (cm⁻¹)⁻¹, with noise; labels and strata are in memory. Besides
-    what :func:`undulatus.scenes.spectra.check_spectra` asks for, there is ``TRUTH``, lazily.
+    what :func:`undulatus.scenes.spectra.check_spectra` asks for, there are ``TRUTH_VARIABLES``,
+    lazily.
 
     Parameters
     ----------
@@ -89,13 +90,13 @@ def synthetic_sounder(samples: int = SAMPLES, *, seed: int = 0, chunk: int = CHU
         )
     strata = draw_strata(samples, seed)
     made = _lazily(_make_radiances, CHANNELS, samples, seed, chunk)
-    truth = _lazily(_make_truth, len(TRUTH), samples, seed, chunk)
+    truth = _lazily(_make_truth, len(TRUTH_VARIABLES), samples, seed, chunk)
     variables = {
         "radiance": (("sample", "channel"), made, _RADIANCE),
         "noise": ("channel", noise_radiance().copy(), _NOISE),
         **_codes(strata),
     }
-    for index, (name, (units, meaning)) in enumerate(TRUTH.items()):
+    for index, (name, (units, meaning)) in enumerate(TRUTH_VARIABLES.items()):
         variables[name] = ("sample", truth[:, index], {"long_name": meaning, "units": units})
     attributes = {
         "title": "Synthetic sounder (twin): no satellite took these spectra",

@@ -57,7 +57,7 @@ _ROTATION_TEMPERATURE = 250.0
 
 
 @dataclass(frozen=True)
-class Band:
+class VibrationBand:
     """A vibration band: where it is, how strong, and how its lines are spread."""
 
     centre: float
@@ -102,48 +102,48 @@ class Band:
         return (positions[:, None] + away).ravel(), (strengths[:, None] * parts).ravel()
 
 
-BANDS = {
+VIBRATION_BANDS = {
     "CO2": (
-        Band(667.38, 8.3e-18, 0.39, 0.5, True),
-        Band(667.75, 6.5e-19, 0.39, 0.5),
-        Band(647.06, 2.2e-20, 0.39, 0.5, True),
-        Band(688.68, 1.5e-20, 0.39, 0.5, True),
-        Band(720.80, 1.5e-19, 0.39, 0.5, True),
-        Band(741.72, 1.4e-20, 0.39, 0.5),
-        Band(757.50, 6.0e-21, 0.39, 0.5, True),
-        Band(791.45, 1.0e-21, 0.39, 0.5, True),
-        Band(960.96, 1.8e-22, 0.39, 0.0, True),
-        Band(1063.73, 2.2e-22, 0.39, 0.0, True),
-        Band(2283.49, 1.0e-18, 0.39, 0.0),
-        Band(2271.76, 8.0e-20, 0.39, 0.0),
-        Band(2324.14, 8.0e-19, 0.39, 0.0),
-        Band(2332.11, 3.4e-19, 0.37, 0.0),
-        Band(2336.63, 7.5e-18, 0.39, 0.0),
-        Band(2349.14, 9.5e-17, 0.39, 0.0, True),
-        Band(2076.86, 2.0e-20, 0.39, 0.5, True),
-        Band(2093.35, 1.0e-20, 0.39, 0.5),
+        VibrationBand(667.38, 8.3e-18, 0.39, 0.5, True),
+        VibrationBand(667.75, 6.5e-19, 0.39, 0.5),
+        VibrationBand(647.06, 2.2e-20, 0.39, 0.5, True),
+        VibrationBand(688.68, 1.5e-20, 0.39, 0.5, True),
+        VibrationBand(720.80, 1.5e-19, 0.39, 0.5, True),
+        VibrationBand(741.72, 1.4e-20, 0.39, 0.5),
+        VibrationBand(757.50, 6.0e-21, 0.39, 0.5, True),
+        VibrationBand(791.45, 1.0e-21, 0.39, 0.5, True),
+        VibrationBand(960.96, 1.8e-22, 0.39, 0.0, True),
+        VibrationBand(1063.73, 2.2e-22, 0.39, 0.0, True),
+        VibrationBand(2283.49, 1.0e-18, 0.39, 0.0),
+        VibrationBand(2271.76, 8.0e-20, 0.39, 0.0),
+        VibrationBand(2324.14, 8.0e-19, 0.39, 0.0),
+        VibrationBand(2332.11, 3.4e-19, 0.37, 0.0),
+        VibrationBand(2336.63, 7.5e-18, 0.39, 0.0),
+        VibrationBand(2349.14, 9.5e-17, 0.39, 0.0, True),
+        VibrationBand(2076.86, 2.0e-20, 0.39, 0.5, True),
+        VibrationBand(2093.35, 1.0e-20, 0.39, 0.5),
     ),
     "O3": (
-        Band(1042.08, 1.4e-17, 0.42, 0.0, False, 0.8),
-        Band(1103.14, 6.0e-19, 0.42, 0.3, False, 1.5),
-        Band(700.93, 6.4e-19, 0.42, 0.5, False, 1.5),
-        Band(2110.78, 1.1e-18, 0.42, 0.0, False, 0.8),
+        VibrationBand(1042.08, 1.4e-17, 0.42, 0.0, False, 0.8),
+        VibrationBand(1103.14, 6.0e-19, 0.42, 0.3, False, 1.5),
+        VibrationBand(700.93, 6.4e-19, 0.42, 0.5, False, 1.5),
+        VibrationBand(2110.78, 1.1e-18, 0.42, 0.0, False, 0.8),
     ),
     "CH4": (
-        Band(1306.00, 5.0e-18, 2.85, 0.35, False, 1.0),
-        Band(1533.00, 6.0e-20, 5.24, 0.3, False, 4.0),
-        Band(2612.00, 5.5e-20, 2.85, 0.3, False, 3.0),
-        Band(2830.00, 4.0e-19, 5.24, 0.3, False, 4.0),
+        VibrationBand(1306.00, 5.0e-18, 2.85, 0.35, False, 1.0),
+        VibrationBand(1533.00, 6.0e-20, 5.24, 0.3, False, 4.0),
+        VibrationBand(2612.00, 5.5e-20, 2.85, 0.3, False, 3.0),
+        VibrationBand(2830.00, 4.0e-19, 5.24, 0.3, False, 4.0),
     ),
     "N2O": (
-        Band(1284.90, 9.2e-18, 0.415),
-        Band(1168.13, 3.9e-19, 0.415),
-        Band(2223.76, 5.7e-17, 0.415),
-        Band(2209.52, 4.0e-18, 0.415),
-        Band(2461.99, 3.1e-19, 0.415),
-        Band(2563.34, 1.3e-18, 0.415),
+        VibrationBand(1284.90, 9.2e-18, 0.415),
+        VibrationBand(1168.13, 3.9e-19, 0.415),
+        VibrationBand(2223.76, 5.7e-17, 0.415),
+        VibrationBand(2209.52, 4.0e-18, 0.415),
+        VibrationBand(2461.99, 3.1e-19, 0.415),
+        VibrationBand(2563.34, 1.3e-18, 0.415),
     ),
-    "CO": (Band(2143.27, 9.8e-18, 1.92),),
+    "CO": (VibrationBand(2143.27, 9.8e-18, 1.92),),
 }
 
 WATER_ENVELOPE = np.array(
@@ -259,7 +259,7 @@ def cross_sections() -> Array:
     """
     rng = np.random.default_rng(_SEED)
     lists = {"H2O": _water_lines(rng)}
-    for gas, bands in BANDS.items():
+    for gas, bands in VIBRATION_BANDS.items():
         positions, strengths = zip(*(band.lines(rng) for band in bands), strict=True)
         lists[gas] = np.concatenate(positions), np.concatenate(strengths)
     columns = reference_columns()
