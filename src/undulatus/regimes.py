@@ -24,6 +24,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
+from undulatus._daylight import LOW_SUN, NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus.errors import InputError
 from undulatus.estimators import VFFGPC
 
@@ -52,11 +53,13 @@ class Regime:
         return float(self.low), float(self.high)
 
 
+_HIGH, _MID, _LOW, _NIGHT = REGIMES
+
 DAYLIGHT = (
-    Regime("high", 0.0, MEDIAN),
-    Regime("mid", MEDIAN, 80.0),
-    Regime("low", 80.0, 90.0),
-    Regime("night", 90.0, math.inf, ("BT7", "BT9", "BT10", "BT9_mean3", "BT9_mean5", "BT9_std3")),
+    Regime(_HIGH, 0.0, MEDIAN),
+    Regime(_MID, MEDIAN, LOW_SUN),
+    Regime(_LOW, LOW_SUN, NIGHT),
+    Regime(_NIGHT, NIGHT, math.inf, NIGHT_FEATURES),
 )
 """The paper's four regimes of illumination, by solar zenith angle in degrees."""
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from undulatus import load_model
+from undulatus._daylight import REGIMES
 from undulatus.paper import best_maps
 from undulatus.paper.best_maps import best_trials, draw_maps
 from undulatus.paper.experiments import list_trials
 from undulatus.paper.problems import open_held_out, open_landmark, prepare_landmarks
-from undulatus.paper.scales import REGIMES, Grid, Scale
+from undulatus.paper.scales import Grid, Scale
 from undulatus.products.landmarks import score_scene
 
 SCALE = Scale(

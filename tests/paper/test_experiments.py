@@ -7,10 +7,11 @@ import json
 
 import pytest
 
+from undulatus._daylight import REGIMES
 from undulatus.errors import InputError
 from undulatus.paper import experiments
 from undulatus.paper.experiments import Experiment, list_trials, reproduce
-from undulatus.paper.scales import IAVISA, LANDMARKS, REGIMES, SCALES, Grid, Scale
+from undulatus.paper.scales import IAVISA, LANDMARKS, SCALES, Grid, Scale
 from undulatus.paper.trials import read_records
 from undulatus.scenes import synthetic_landmark, synthetic_sounder
 

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from undulatus._daylight import NIGHT_FEATURES
 from undulatus.scenes.features import (
     BAND_FEATURES,
     FEATURES,
-    NIGHT_FEATURES,
     REACH,
     landmark_features,
 )

@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 
+from undulatus._daylight import LOW_SUN, NIGHT, REGIMES
 from undulatus.errors import SceneError
 from undulatus.regimes import DAYLIGHT, MEDIAN, RegimeClassifier
-from undulatus.scenes.features import NIGHT_FEATURES
 from undulatus.scenes.illumination import (
-    LOW_SUN,
-    NIGHT,
     NO_REGIME,
-    REGIMES,
     daytime_median,
     illumination,
     solar_zenith_angle,
@@ -70,12 +67,6 @@ def test_regimes_are_those_that_the_classifier_assigns_rows_to(angle, median):
     )
     expected = np.where(np.isnan(angle), NO_REGIME, model.assign(angle).astype(int))
     assert_array_equal(illumination(angle, median), expected)
-
-
-def test_names_edges_and_night_features_are_those_of_the_classifiers_daylight():
-    assert tuple(regime.name for regime in DAYLIGHT) == REGIMES
-    assert [regime.low for regime in DAYLIGHT] == [0.0, MEDIAN, LOW_SUN, NIGHT]
-    assert DAYLIGHT[-1].features == NIGHT_FEATURES
 
 
 @given(angles)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from undulatus._daylight import NIGHT
 from undulatus.errors import SceneError
-from undulatus.scenes.illumination import NIGHT, solar_zenith_angle
+from undulatus.scenes.illumination import solar_zenith_angle
 from undulatus.scenes.scene import (
     BANDS,
     REFLECTANCE,

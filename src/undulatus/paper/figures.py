@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
+from undulatus._daylight import REGIMES
 from undulatus.paper.trials import EXACT, NAMES, Run, means
 from undulatus.paper.verdicts import count, share, span
-from undulatus.scenes.illumination import REGIMES
 
 COLOURS = {"vff": "#0072b2", "rff": "#d55e00", "gpc": "#2b2b2b"}
 """Told apart by all who see colours differently (Okabe & Ito 2008), and in grey by the marks."""

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
+from undulatus._daylight import REGIMES
 from undulatus.paper.trials import NAMES
 from undulatus.paper.verdicts import (
     CLEAR,
@@ -40,7 +41,6 @@ from undulatus.paper.verdicts import (
     untested,
     values_of,
 )
-from undulatus.scenes.illumination import REGIMES
 
 LARGE, LARGE_EXACT = 300_000, 15_000
 """The paper's largest n for Fourier features, and for GPC."""

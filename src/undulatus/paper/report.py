@@ -20,12 +20,12 @@ from typing import Any
 
 import pandas as pd
 
+from undulatus._daylight import REGIMES
 from undulatus.paper.claims import SYMBOLS, Finding, judge_claims, tally
 from undulatus.paper.figures import HOW, Drawn, data_statement, draw_figures
 from undulatus.paper.trials import KEYS, NAMES, Run, means, read_run
 from undulatus.paper.verdicts import FAILS, HOLDS, UNTESTED, count, digits, span
 from undulatus.products.templates import render_template
-from undulatus.scenes.illumination import REGIMES
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-FOURIER = ("rff", "vff")
+from undulatus._daylight import REGIMES
 
-REGIMES = ("high", "mid", "low", "night")
+FOURIER = ("rff", "vff")
 
 SCALES = ("quick", "medium", "paper")
 

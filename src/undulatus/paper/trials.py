@@ -25,8 +25,8 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from undulatus._daylight import REGIMES
 from undulatus.errors import InputError
-from undulatus.scenes.illumination import REGIMES
 
 DONE = "done"
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
+from undulatus._daylight import REGIMES
 from undulatus.errors import SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.products.maps import map_scene
@@ -22,7 +23,7 @@ from undulatus.products.memory_budget import BASE
 from undulatus.products.scores import Scores, score
 from undulatus.regimes import DAYLIGHT, Regime, RegimeClassifier
 from undulatus.scenes.features import landmark_features
-from undulatus.scenes.illumination import REGIMES, daytime_median, illumination
+from undulatus.scenes.illumination import daytime_median, illumination
 from undulatus.scenes.sampling import (
     COAST_WIDTH,
     balanced_sample,

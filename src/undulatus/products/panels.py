@@ -26,6 +26,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
+from undulatus._daylight import NIGHT
 from undulatus.products.predict import MISSING
 from undulatus.products.views import (
     INFRARED,
@@ -38,7 +39,6 @@ from undulatus.products.views import (
     blocks_of_time,
     time_text,
 )
-from undulatus.scenes.illumination import NIGHT
 from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]

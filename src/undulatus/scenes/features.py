@@ -38,7 +38,8 @@ import numpy.typing as npt
 import xarray as xr
 from scipy.ndimage import correlate1d
 
-from undulatus.scenes.illumination import COSINE_FLOOR, NIGHT
+from undulatus._daylight import NIGHT
+from undulatus.scenes.illumination import COSINE_FLOOR
 from undulatus.scenes.radiometry import (
     DEFAULT_PLATFORM,
     THERMAL_BANDS,
@@ -70,8 +71,6 @@ FEATURES = (
     *(f"{channel}_{window}" for channel in ("R1", "BT9") for window in SPATIAL),
 )
 
-NIGHT_FEATURES = ("BT7", "BT9", "BT10", *(f"BT9_{window}" for window in SPATIAL))
-
 REACH = 2
 """Pixels that the largest window reaches to either side."""
 
@@ -83,7 +82,7 @@ def landmark_features(scene: xr.Dataset, *, checked: bool = False) -> xr.DataArr
 
     On dask arrays the result is lazy, and the same whatever the chunks: blocks are given
     their neighbours' margins. Pixels without sun have missing values in all but
-    ``NIGHT_FEATURES``.
+    the features for the night.
 
     Parameters
     ----------

@@ -1,15 +1,6 @@
 """Where the sun stands, and the four regimes of illumination that follow from it.
 
-========  ===========================================  ======================
-regime    solar zenith angle                           what is seen
-========  ===========================================  ======================
-high      below the daytime median                     every band, well lit
-mid       from the median to below 80°                 every band
-low       from 80° to below 90°                        every band, long paths
-night     90° and above                                thermal bands alone
-========  ===========================================  ======================
-
-Every bin is half open: an angle on an edge belongs to the bin above it.
+The regimes are high, mid (from the daytime median on), low (from 80°) and night (from 90°).
 """
 
 from __future__ import annotations
@@ -21,20 +12,13 @@ import numpy.typing as npt
 import xarray as xr
 from pyorbital.astronomy import sun_zenith_angle
 
+from undulatus._daylight import LOW_SUN, NIGHT, REGIMES
 from undulatus.errors import SceneError
 
 Array = npt.NDArray[Any]
 
-LOW_SUN = 80.0
-"""Degrees; from it on the sun is *low*."""
-
-NIGHT = 90.0
-"""Degrees; from it on there is no sun."""
-
 COSINE_FLOOR = float(np.cos(np.radians(88.0)))
 """Reflectances are divided by no smaller cosine than this."""
-
-REGIMES = ("high", "mid", "low", "night")
 
 NO_REGIME = 255
 

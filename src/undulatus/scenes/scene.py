@@ -25,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from undulatus._daylight import NIGHT
 from undulatus.errors import SceneError
-from undulatus.scenes.illumination import NIGHT, solar_zenith_angle
+from undulatus.scenes.illumination import solar_zenith_angle
 
 Array = npt.NDArray[Any]
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import shift
 
-from undulatus.scenes.illumination import LOW_SUN
+from undulatus._daylight import LOW_SUN
 from undulatus.scenes.radiometry import DEFAULT_PLATFORM, THERMAL_BANDS
 from undulatus.scenes.twins.fields import Field, Series
 from undulatus.scenes.twins.landmark.radiation import EMISSION, emission

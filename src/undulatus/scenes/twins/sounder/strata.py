@@ -20,7 +20,8 @@ import numpy.typing as npt
 import xarray as xr
 from scipy.optimize import linprog
 
-from undulatus.scenes.illumination import NIGHT, solar_zenith_angle
+from undulatus._daylight import NIGHT
+from undulatus.scenes.illumination import solar_zenith_angle
 
 Array = npt.NDArray[Any]
 
