@@ -27,7 +27,7 @@ def test_import_undulatus_alone_makes_scenes_and_products_reachable():
     assert undulatus.products is products
 
 
-@pytest.mark.parametrize("package", [undulatus], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("package", [undulatus, products], ids=lambda p: p.__name__)
 def test_every_name_that_tab_completion_shows_exists_and_is_no_internal(package):
     shown = dir(package)
     assert not [name for name in shown if name.startswith("_")]

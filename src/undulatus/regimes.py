@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -303,6 +303,18 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         variance = np.maximum(mixed[:, width] - mixed[:, width + 1] ** 2, 0.0)
         return mixed[:, :width], variance
 
+    def shares(self, condition: Array, assigned: Array) -> Iterator[tuple[Regime, Array, Array]]:
+        """Yield each regime, the rows that count in it, and how much each of them counts.
+
+        A row's shares sum to 1 over the regimes: all of it in its own, or split linearly between
+        two within ``blend`` of an edge. ``assigned`` is what :meth:`assign` returned for the
+        condition, (n,) float64; rows outside every regime count in none.
+        """
+        for index, regime in enumerate(self.regimes_):
+            share = np.where(assigned < 0, 0.0, self._share(condition, index, assigned))
+            rows = np.flatnonzero(share)
+            yield regime, rows, share[rows]
+
     # How rows and regimes meet
 
     def _mix(self, X: Any, of: Callable[[Any, Array], Array], width: int) -> Array:
@@ -313,18 +325,14 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         self._require_assigned(condition, assigned)
         total = np.zeros((len(condition), width))
         weight = np.zeros(len(condition))
-        for index, regime in enumerate(self.regimes_):
-            share = self._share(condition, index, assigned)
-            rows = np.flatnonzero(share)
-            if not rows.size:
-                continue
+        for index, (regime, rows, share) in enumerate(self.shares(condition, assigned)):
             values = _matrix(X, self._features(regime), rows)
-            usable = (assigned[rows] == index) | np.isfinite(values).all(axis=1)
-            rows, values = rows[usable], values[usable]
-            if not rows.size:
-                continue
-            total[rows] += share[rows, None] * of(self.estimators_[regime.name], values)
-            weight[rows] += share[rows]
+            if self.blend:
+                usable = (assigned[rows] == index) | np.isfinite(values).all(axis=1)
+                rows, share, values = rows[usable], share[usable], values[usable]
+            if rows.size:
+                total[rows] += share[:, None] * of(self.estimators_[regime.name], values)
+                weight[rows] += share
         return total / weight[:, None]
 
     def _share(self, condition: Array, index: int, assigned: Array) -> Array:

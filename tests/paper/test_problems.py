@@ -32,7 +32,7 @@ def prepared(tmp_path_factory):
     return folder, prepare_iavisa(open_sounder(None, SCALE, 0), SCALE, 0, folder)
 
 
-def test_folds_are_those_of_cross_validation_but_shuffled_and_of_one_size(prepared):
+def test_folds_are_stratified_and_shuffled_and_of_one_size(prepared):
     problems = [open_problem(prepared[0], "spectra", fold) for fold in range(3)]
     X, y = problems[0].features, problems[0].labels
     due = StratifiedKFold(3, shuffle=True, random_state=0).split(X, y)

@@ -1,4 +1,4 @@
-"""The landmark chain: what is learned from, what is held out, and how it is scored."""
+"""The landmark chain: which pixels are learned from, which are held out, and their scores."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from undulatus.errors import InputError, SceneError
 from undulatus.products import landmarks
 from undulatus.products.landmarks import fit_scene, score_scene
 from undulatus.products.maps import map_scene
+from undulatus.scenes import scene
 from undulatus.scenes.sampling import near_coast, on_days
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -21,23 +22,23 @@ def scores(model, days):
 
 
 def test_the_model_remembers_what_it_was_fitted_on(model, days):
-    told = model.provenance_
-    assert told["label"] == "cloud_mask_l2"
-    assert told["calibration_mode"] == "synthetic"
-    assert len(told["held_out_days"]) == 1
-    assert all(count <= 2000 for count in told["training_pixels"].values())
-    assert list(told["training_pixels"]) == ["high", "mid", "low", "night"]
+    known = model.provenance_
+    assert known["label"] == "cloud_mask_l2"
+    assert known["calibration_mode"] == "synthetic"
+    assert len(known["held_out_days"]) == 1
+    assert all(count <= 2000 for count in known["training_pixels"].values())
+    assert list(known["training_pixels"]) == ["high", "mid", "low", "night"]
 
 
-def test_training_is_balanced_without_clouds_of_the_coast_or_held_out_days(days, monkeypatch):
+def test_training_is_balanced_without_coastal_clouds_and_held_out_days(days, monkeypatch):
     seen = {}
 
-    def spy(scene, labels, angle, drawn, progress):
-        seen.update(labels=labels, drawn=drawn)
-        return real(scene, labels, angle, drawn, progress)
+    def spy(scene, split, drawn, progress):
+        seen.update(labels=split.labels, drawn=drawn)
+        return real(scene, split, drawn, progress)
 
-    real = landmarks._training_table
-    monkeypatch.setattr(landmarks, "_training_table", spy)
+    real = landmarks._training_rows
+    monkeypatch.setattr(landmarks, "_training_rows", spy)
     model = fit_scene(days, **QUICK)
     held_out = on_days(days["time"].values, model.provenance_["held_out_days"])
     coast = near_coast(days["land_mask"].values, 2).ravel()
@@ -51,7 +52,7 @@ def test_training_is_balanced_without_clouds_of_the_coast_or_held_out_days(days,
         assert coast[pixel][labels == 0].any()
 
 
-def test_probabilities_are_those_of_the_real_share_of_cloud(model):
+def test_probabilities_are_corrected_to_the_real_share_of_cloud(model):
     for name, member in model.estimators_.items():
         share = model.provenance_["cloud_share"][name]
         assert_allclose(member._prior_shift, np.log(share / (1.0 - share)), rtol=1e-9)
@@ -65,7 +66,7 @@ def test_one_seed_gives_one_model(days):
     assert one.provenance_["held_out_days"] == other.provenance_["held_out_days"]
 
 
-def test_scores_are_those_of_the_held_out_days_alone(model, days, scores):
+def test_only_the_held_out_days_are_scored(model, days, scores):
     held_out = on_days(days["time"].values, model.provenance_["held_out_days"])
     assert held_out.sum() == 96
     part = days.isel(time=np.flatnonzero(held_out)).load()
@@ -94,7 +95,7 @@ def test_every_regime_and_part_is_scored_against_label_and_truth(scores):
     assert all(row.label_accuracy is None for row in scores if row.reference == "cloud_mask_l2")
 
 
-def test_the_parts_make_up_the_whole(scores):
+def test_coast_and_away_from_coast_add_up_to_all(scores):
     for regime in ("high", "night"):
         counts = {
             row.part: row.pixels
@@ -109,20 +110,20 @@ def test_a_saved_model_scores_the_same(model, days, scores, tmp_path):
     assert score_scene(load_model(tmp_path / "m.undulatus"), days) == scores
 
 
-def test_another_scene_is_scored_whole(model, days, scores):
+def test_a_scene_of_other_days_is_scored_whole(model, days, scores):
     moved = days.isel(time=slice(0, 96))
     moved = moved.assign_coords(time=moved["time"] + np.timedelta64(2000, "D"))
     rows = score_scene(model, moved.drop_vars(("land_mask", "cloud_truth")))
     assert sum(row.pixels for row in rows) == 96 * 20 * 26
 
 
-def test_a_scene_without_a_land_mask_is_fitted_whole(days):
+def test_a_scene_without_a_land_mask_can_be_fitted(days):
     model = fit_scene(days.drop_vars("land_mask"), **QUICK)
     assert set(model.estimators_) == {"high", "mid", "low", "night"}
 
 
 @pytest.mark.parametrize("method", ["vff", "gpc"])
-def test_every_method_fits(days, method):
+def test_every_method_can_be_fitted(days, method):
     model = fit_scene(days, method=method, n_frequencies=4, pixels=120)
     assert {type(member).__name__ for member in model.estimators_.values()} == {
         {"vff": "VFFGPC", "gpc": "GPC"}[method]
@@ -132,25 +133,36 @@ def test_every_method_fits(days, method):
 def test_missing_labels_and_pixels_are_left_out(days, monkeypatch):
     seen = {}
 
-    def spy(scene, labels, angle, drawn, progress):
+    def spy(scene, split, drawn, progress):
         seen["rows"] = np.concatenate(list(drawn.values())) % (20 * 26) // 26
-        seen["table"], y, day = real(scene, labels, angle, drawn, progress)
-        return seen["table"], y, day
+        seen["columns"], y, day = real(scene, split, drawn, progress)
+        return seen["columns"], y, day
 
-    real = landmarks._training_table
-    monkeypatch.setattr(landmarks, "_training_table", spy)
+    real = landmarks._training_rows
+    monkeypatch.setattr(landmarks, "_training_rows", spy)
     holed = days.isel(time=slice(0, 288)).load().copy()
     holed["cloud_mask_l2"][:, :5] = 255
     holed["IR_120"][:, 10:12] = np.nan
     fit_scene(holed, **QUICK)
     assert seen["rows"].min() == 5
-    # Without a channel a pixel may be drawn, but is not learned from.
+    # A pixel that lacks a channel may be drawn, but is not learned from.
     assert np.isin([10, 11], seen["rows"]).any()
-    assert np.isfinite(seen["table"]["BT10"]).all()
-    assert len(seen["table"]) < len(seen["rows"])
+    assert np.isfinite(seen["columns"]["BT10"]).all()
+    assert len(seen["columns"]["BT10"]) < len(seen["rows"])
 
 
-# Errors
+def test_a_scene_is_checked_once(model, days, monkeypatch):
+    checks = []
+    tidy = scene._in_order
+    monkeypatch.setattr(scene, "_in_order", lambda *given: (checks.append(1), tidy(*given))[1])
+    for use in (
+        lambda: fit_scene(days, **QUICK),
+        lambda: map_scene(model, days),
+        lambda: score_scene(model, days),
+    ):
+        checks.clear()
+        use()
+        assert len(checks) == 1
 
 
 def test_a_single_acquisition_cannot_be_fitted(days):
@@ -169,7 +181,7 @@ def test_a_regime_without_pixels_is_named(days):
         fit_scene(noons, **QUICK)
 
 
-def test_nights_alone_have_no_daytime(days):
+def test_a_scene_of_nights_alone_is_refused(days):
     nights = days.isel(time=days["time"].dt.hour.isin([0, 1, 2]).values)
     with pytest.raises(SceneError, match="no daytime"):
         fit_scene(nights, **QUICK)
@@ -180,6 +192,6 @@ def test_an_unknown_method_is_refused(days):
         fit_scene(days, method="svm")
 
 
-def test_nothing_to_score_against_is_said(model, days):
+def test_a_scene_without_anything_to_score_against_is_refused(model, days):
     with pytest.raises(SceneError, match="neither"):
         score_scene(model, days.drop_vars(("cloud_mask_l2", "cloud_truth")))

@@ -32,6 +32,7 @@ from undulatus.products.predict import (
     OUT_OF_RANGE,
     REGIME_SHIFT,
 )
+from undulatus.regimes import RegimeClassifier
 from undulatus.scenes.features import landmark_features
 from undulatus.scenes.files.opening import open_map
 from undulatus.scenes.files.writing import write_dataset
@@ -84,6 +85,35 @@ def test_a_map_says_what_the_model_says_of_the_table(model, noon, mapped):
         mapped["cloud_latent_variance"].values.ravel()[day], variance, rtol=1e-4, atol=1e-6
     )
     assert_array_equal(mapped["cloud_mask"].values.ravel()[day], expected > 0.5)
+
+
+@pytest.fixture(scope="module")
+def blended(model):
+    """The same model, with regimes blended over four degrees on either side of their edges."""
+    return RegimeClassifier.from_fitted(model.estimators_, model.regimes_, blend=4.0)
+
+
+@pytest.fixture(scope="module")
+def dawn(days):
+    return days.isel(time=slice(28, 36)).load()
+
+
+def test_a_map_blends_regimes_as_the_model_does(model, blended, dawn):
+    table = to_table(landmark_features(dawn), solar_zenith_angle=dawn["solar_zenith_angle"])
+    probability, variance = blended.predict_proba_and_variance(table)
+    result = map_scene(blended, dawn)
+    assert_allclose(result["cloud_probability"].values.ravel(), probability[:, 1], atol=1e-6)
+    assert_allclose(result["cloud_latent_variance"].values.ravel(), variance, rtol=1e-4, atol=1e-6)
+    switched = map_scene(model, dawn)["cloud_probability"]
+    assert not np.allclose(result["cloud_probability"], switched)
+
+
+def test_in_a_blend_a_pixel_that_lacks_features_of_its_own_regime_has_no_class(blended, dawn):
+    angle = dawn["solar_zenith_angle"].values
+    near_night = (angle >= 86.0) & (angle < 90.0)
+    assert near_night.any()
+    blind = dawn.assign(VIS006=xr.full_like(dawn["VIS006"], np.nan))
+    assert (map_scene(blended, blind)["cloud_mask"].values[near_night] == 255).all()
 
 
 def test_nothing_is_computed_before_it_is_asked_for(model, days):

@@ -1,7 +1,4 @@
-"""The sounder chain: fit, map and score of spectra, and what is refused.
-
-Cross-validation of spectra over numbers of waves.
-"""
+"""The sounder chain: fit, map and score of spectra, and what is refused."""
 
 import copy
 import warnings
@@ -17,13 +14,12 @@ from undulatus.estimators.pca import SpectralPCA
 from undulatus.products.maps import map_scene
 from undulatus.products.predict import MISSING, OUT_OF_RANGE
 from undulatus.products.sounder import (
-    FREQUENCIES,
     ChosenSpectra,
-    cross_validate,
+    channel_noise,
     fit_spectra,
-    noise_of,
     score_spectra,
 )
+from undulatus.scenes import spectra as spectra_module
 from undulatus.scenes import synthetic_sounder
 from undulatus.scenes.channels import WAVENUMBERS
 from undulatus.scenes.radiometry import brightness_temperature
@@ -50,16 +46,16 @@ def sounder(spectra):
     return fit(spectra)
 
 
-def test_a_model_tells_clear_from_cloudy_on_cells_it_has_not_seen(sounder, spectra):
+def test_a_model_beats_always_cloudy_on_cells_it_has_not_seen(sounder, spectra):
     scored = score_spectra(sounder, spectra)[0]
     held_out = np.isin(cell_names(spectra), sounder.provenance_["held_out_cells"])
     assert scored.samples == held_out.sum()
     share = spectra["cloudy"].values[held_out].mean()
-    # Better than to call everything cloudy, by more than two standard errors.
+    # Better than calling everything cloudy, by more than two standard errors.
     assert scored.scores.accuracy > share + 2 * np.sqrt(share * (1 - share) / scored.samples)
 
 
-def test_the_held_out_cells_were_not_learned_from(spectra):
+def test_held_out_cells_are_not_learned_from(spectra):
     model = fit(spectra, seed=4)
     held_out = np.isin(cell_names(spectra), model.provenance_["held_out_cells"])
     changed = spectra.copy()
@@ -70,7 +66,7 @@ def test_the_held_out_cells_were_not_learned_from(spectra):
     assert_array_equal(again[0].components_, model[0].components_)
 
 
-def test_a_map_of_spectra_says_what_the_pipeline_says_of_their_rows(sounder, spectra):
+def test_a_map_of_spectra_has_the_probabilities_and_variances_of_the_pipeline(sounder, spectra):
     result = map_scene(sounder, spectra)
     rows = spectra["radiance"].values
     assert tuple(result.data_vars) == NAMES
@@ -103,14 +99,14 @@ def test_a_spectrum_with_a_missing_channel_has_no_class_and_is_not_learned_from(
     assert np.isfinite(result["cloud_probability"].values[5:]).all()
 
 
-def test_a_spectrum_like_none_before_is_flagged(sounder, spectra):
+def test_a_spectrum_outside_the_training_range_is_flagged(sounder, spectra):
     hot = spectra.isel(sample=slice(0, 20)).load().copy(deep=True)
     hot["radiance"] = hot["radiance"] * np.float32(1.5)
     quality = map_scene(sounder, hot)["quality_flag"].values
     assert (quality & OUT_OF_RANGE).all()
 
 
-def test_a_saved_model_maps_bit_for_bit_alike(sounder, spectra, tmp_path):
+def test_a_saved_model_makes_the_same_map_bit_for_bit(sounder, spectra, tmp_path):
     save_model(sounder, tmp_path / "sounder.undulatus")
     loaded = load_model(tmp_path / "sounder.undulatus")
     assert loaded.provenance_ == sounder.provenance_
@@ -118,7 +114,7 @@ def test_a_saved_model_maps_bit_for_bit_alike(sounder, spectra, tmp_path):
         assert_array_equal(map_scene(loaded, spectra)[name], map_scene(sounder, spectra)[name])
 
 
-def test_scores_of_strata_are_those_of_their_spectra(sounder, spectra):
+def test_the_scores_of_a_stratum_are_those_of_its_spectra(sounder, spectra):
     held_out = np.isin(cell_names(spectra), sounder.provenance_["held_out_cells"])
     kept = spectra.isel(sample=np.flatnonzero(held_out))
     probability = map_scene(sounder, kept)["cloud_probability"].values
@@ -135,13 +131,13 @@ def test_scores_of_strata_are_those_of_their_spectra(sounder, spectra):
     )
 
 
-def test_other_spectra_than_those_of_the_fit_are_scored_whole(sounder, spectra):
+def test_spectra_that_share_no_cell_with_the_held_out_ones_are_all_scored(sounder, spectra):
     bare = spectra.drop_vars(["surface_type", "climate_zone", "season", "day"])
     assert score_spectra(sounder, bare)[0].samples == 1200
 
 
 @pytest.mark.parametrize("method", ["rff", "gpc"])
-def test_the_other_methods_go_the_same_way(spectra, method):
+def test_the_other_methods_make_maps_with_variances(spectra, method):
     few = spectra.isel(sample=slice(0, 300))
     model = fit(few, method=method)
     assert np.isfinite(map_scene(model, few)["cloud_latent_variance"].values).all()
@@ -150,13 +146,13 @@ def test_the_other_methods_go_the_same_way(spectra, method):
 def test_temperatures_are_reduced_in_units_of_their_noise(spectra):
     kelvin = spectra.isel(sample=slice(0, 300)).load()
     warm = brightness_temperature(WAVENUMBERS, kelvin["radiance"].values)
-    # Noise makes a few radiances of the short-wave end negative, which have no temperature.
+    # Noise makes a few short-wave radiances negative, which have no temperature.
     usable = np.isfinite(warm).all(axis=1)
     kelvin = kelvin.drop_vars("radiance").assign(
         brightness_temperature=(("sample", "channel"), warm, {"units": "K"})
     )
-    noise = noise_of(check_spectra(kelvin))
-    # Of IASI's order: tenths of a kelvin in the window at 280 K.
+    noise = channel_noise(check_spectra(kelvin))
+    # IASI's noise is some tenths of a kelvin in the window at 280 K.
     assert 0.05 < np.median(noise[(WAVENUMBERS > 800) & (WAVENUMBERS < 1000)]) < 0.5
     model = fit(kelvin)
     assert model.provenance_["measurement"] == "brightness_temperature"
@@ -164,7 +160,7 @@ def test_temperatures_are_reduced_in_units_of_their_noise(spectra):
     assert_array_equal(found == 255, ~usable)
 
 
-def test_scores_of_principal_components_are_learned_from_as_they_are(spectra):
+def test_principal_component_scores_are_learned_from_as_they_are_sent(spectra):
     few = spectra.isel(sample=slice(0, 600)).load()
     reduce = SpectralPCA(300, noise=few["noise"].values)
     scores = reduce.fit_transform(few["radiance"].values)
@@ -177,17 +173,34 @@ def test_scores_of_principal_components_are_learned_from_as_they_are(spectra):
         map_scene(model, few)
 
 
-def test_rows_are_those_chosen_in_whatever_slices(spectra):
+def test_any_slices_give_the_chosen_rows_and_report_progress(spectra):
     rng = np.random.default_rng(0)
     chosen = np.sort(rng.choice(1200, 500, replace=False))
-    told = []
-    rows = ChosenSpectra(check_spectra(spectra), chosen, told.append)
+    reports = []
+    rows = ChosenSpectra(check_spectra(spectra), chosen, reports.append)
     parts = [rows[first : first + 64] for first in range(0, 500, 64)]
     assert_array_equal(np.concatenate(parts), spectra["radiance"].values[chosen])
-    assert len(told) >= 5
+    assert len(reports) >= 5
 
 
-def test_a_model_of_other_channels_is_refused(sounder, spectra):
+def test_spectra_are_checked_once(sounder, spectra, monkeypatch):
+    checks = []
+    order = spectra_module._in_order
+    monkeypatch.setattr(
+        spectra_module, "_in_order", lambda *given: (checks.append(1), order(*given))[1]
+    )
+    some = spectra.isel(sample=slice(0, 300))
+    for use in (
+        lambda: fit(some, method="rff"),
+        lambda: map_scene(sounder, some),
+        lambda: score_spectra(sounder, some),
+    ):
+        checks.clear()
+        use()
+        assert len(checks) == 1
+
+
+def test_spectra_of_another_measurement_or_size_than_the_model_s_are_refused(sounder, spectra):
     sent = spectra.drop_dims("channel").assign(
         scores=(("sample", "component"), np.zeros((1200, 300), np.float32))
     )
@@ -229,56 +242,3 @@ def test_more_components_than_spectra_are_refused(spectra):
 def test_an_unknown_method_is_refused(spectra):
     with pytest.raises(InputError, match="method must be one of vff, rff, gpc"):
         fit(spectra, method="svm")
-
-
-@pytest.fixture(scope="module")
-def spectra_of_cross_validation():
-    return synthetic_sounder(500, seed=2).load()
-
-
-@pytest.fixture(scope="module")
-def found(spectra_of_cross_validation):
-    return cross_validate(
-        spectra_of_cross_validation,
-        methods=("rff", "gpc"),
-        frequencies=(2, 5),
-        folds=3,
-        components=10,
-    )
-
-
-def test_the_grid_is_the_papers():
-    assert (*range(1, 11), 15, 20, 25, 50, 75, 100, 125, 150) == FREQUENCIES
-
-
-def test_there_is_a_row_for_every_method_number_and_fold(found):
-    rows = found.folds[["method", "frequencies", "fold"]].itertuples(index=False, name=None)
-    assert sorted(rows) == sorted(
-        (method, count, fold) for method in ("rff", "gpc") for count in (2, 5) for fold in range(3)
-    )
-    assert found.folds[["accuracy", "train_accuracy"]].stack().between(0.5, 1.0).all()
-
-
-def test_means_over_folds_are_those_of_the_rows(found):
-    of_five = found.folds.query("method == 'rff' and frequencies == 5")
-    assert_allclose(
-        found.by_frequencies().loc[("rff", 5), "nll"], of_five["nll"].mean(), rtol=1e-12
-    )
-
-
-def test_every_spectrum_is_scored_once_in_every_stratum(found, spectra_of_cross_validation):
-    rff = found.strata.query("method == 'rff' and frequencies == 2")
-    assert (
-        rff.groupby("stratum")["samples"].sum() == spectra_of_cross_validation.sizes["sample"]
-    ).all()
-    whole = rff.query("stratum == 'all'")["accuracy"].item()
-    seasons = rff.query("stratum == 'season'")
-    assert_allclose(np.average(seasons["accuracy"], weights=seasons["samples"]), whole)
-
-
-def test_the_papers_solver_can_be_asked_for(spectra_of_cross_validation):
-    few = spectra_of_cross_validation.isel(sample=slice(0, 200))
-    found = cross_validate(
-        few, methods=("vff",), frequencies=(2,), folds=2, components=5, solver="batch"
-    )
-    assert len(found.folds) == 2

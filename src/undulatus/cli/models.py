@@ -104,6 +104,7 @@ def fit(
     """
     from undulatus.products.landmarks import fit_scene
     from undulatus.products.memory_budget import parse_size, within_memory
+    from undulatus.products.provenance import Provenance
     from undulatus.products.sounder import fit_spectra
     from undulatus.scenes.files.opening import open_data
     from undulatus.scenes.spectra import is_spectra
@@ -136,7 +137,8 @@ def fit(
     save_model(model, output)
     _forget(checkpoint)
     what = "cells of strata" if spectral else "days"
-    kept = model.provenance_["held_out_cells" if spectral else "held_out_days"]
+    provenance = Provenance.of(model)
+    kept = (provenance.held_out_cells if spectral else provenance.held_out_days) or []
     click.echo(f"model: {output.resolve()} ({len(kept)} {what} held out for undulatus score)")
 
 

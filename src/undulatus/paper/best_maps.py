@@ -18,9 +18,10 @@ from undulatus.paper.problems import HELD_OUT, open_held_out, open_problem, read
 from undulatus.paper.scales import Scale
 from undulatus.paper.trials import DONE, Record, Trial
 from undulatus.paper.worker import fit_trial
-from undulatus.products.landmarks import daylight
+from undulatus.products.landmarks import daylight_regimes
 from undulatus.products.maps import map_scene
 from undulatus.products.pictures import draw_acquisitions
+from undulatus.products.provenance import Provenance
 from undulatus.products.views import disagreement
 from undulatus.regimes import RegimeClassifier
 from undulatus.scenes.features import FEATURES
@@ -109,21 +110,21 @@ def _fit(best: dict[str, Trial], data: Path, say: Callable[[str], None]) -> Regi
         shares[regime] = problem.cloud_share
     regimes = [
         replace(regime, features=regime.features or FEATURES)
-        for regime in daylight(manifest["daytime_median_degrees"])
+        for regime in daylight_regimes(manifest["daytime_median_degrees"])
         if regime.name in members
     ]
     model = RegimeClassifier.from_fitted(members, regimes)
-    model.provenance_ = {
-        "chain": "landmarks",
-        "method": ", ".join(sorted({trial.method for trial in best.values()})),
-        "label": LEVEL2_MASK,
-        "daytime_median_degrees": manifest["daytime_median_degrees"],
-        "held_out_days": json.loads((data / HELD_OUT).read_text()),
-        "training_pixels": {name: trial.n for name, trial in best.items()},
-        "cloud_share": shares,
-        "seed": next(iter(best.values())).seed,
-        "source": manifest["source"],
-    }
+    model.provenance_ = Provenance(
+        chain="landmarks",
+        method=", ".join(sorted({trial.method for trial in best.values()})),
+        label=LEVEL2_MASK,
+        daytime_median_degrees=manifest["daytime_median_degrees"],
+        held_out_days=json.loads((data / HELD_OUT).read_text()),
+        training_pixels={name: trial.n for name, trial in best.items()},
+        cloud_share=shares,
+        seed=next(iter(best.values())).seed,
+        source=manifest["source"],
+    ).as_dict()
     return model
 
 

@@ -28,15 +28,19 @@ from undulatus._system import single_threaded_blas
 from undulatus.errors import SceneError
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.paper.scales import Scale
-from undulatus.products import sounder
 from undulatus.products.landmarks import (
     LandmarkPixels,
     choose_pixels,
-    coast_of,
-    read_labels,
+    coastal_pixels,
+    read_mask,
     require_times,
 )
-from undulatus.products.sounder import ChosenSpectra, noise_of, whole_spectra
+from undulatus.products.sounder import (
+    ChosenSpectra,
+    channel_noise,
+    complete_spectra,
+    read_labels,
+)
 from undulatus.regimes import DAYLIGHT, Regime
 from undulatus.scenes import synthetic_landmark, synthetic_sounder
 from undulatus.scenes.features import landmark_features
@@ -140,15 +144,15 @@ def prepare_iavisa(
     """Write the components of spectra, in folds; return the facts of them.
 
     The components are those of all spectra, as in the paper: labels play no part in them. Folds
-    are those of :func:`undulatus.products.sounder.cross_validate`; their training rows
-    are shuffled, so that the first n are n at random.
+    are stratified by the label; their training rows are shuffled, so that the first n are n at
+    random.
     """
     spectra = check_spectra(spectra)
-    labels = sounder.read_labels(spectra, CLOUDY)
+    labels = read_labels(spectra, CLOUDY)
     whole = np.ones(len(labels), bool)
     if not spectra.attrs.get("sensor", "").endswith("(synthetic)"):
         progress("looking for spectra with missing values")
-        whole = whole_spectra(spectra)
+        whole = complete_spectra(spectra)
     chosen = np.flatnonzero(whole & (labels <= 1))
     y = labels[chosen].astype(np.uint8)
     if min(np.bincount(y, minlength=2)) < scale.runs:
@@ -158,7 +162,7 @@ def prepare_iavisa(
         )
     rows = ChosenSpectra(spectra, chosen, progress)
     components = min(COMPONENTS, *rows.shape)
-    reduced = SpectralPCA(components, noise=noise_of(spectra)).fit_transform(rows)
+    reduced = SpectralPCA(components, noise=channel_noise(spectra)).fit_transform(rows)
     split = StratifiedKFold(scale.runs, shuffle=True, random_state=seed).split(reduced, y)
     rng = np.random.default_rng(seed)
     folds = [(rng.permutation(training), test) for training, test in split]
@@ -315,12 +319,12 @@ def _columns(
     )
     names = [str(name) for name in features["feature"].values]
     columns = dict(zip(names, values.T, strict=True))
-    coast = coast_of(scene, 1).ravel()
+    coast = coastal_pixels(scene, 1).ravel()
     days = scene["time"].values.astype("datetime64[D]").astype(np.int64)
     columns["labels"] = split.labels.ravel()[pixels].astype(np.uint8)
     columns["groups"] = days[pixels // coast.size]
     if CLOUD_TRUTH in scene:
-        columns["truth"] = read_labels(scene, CLOUD_TRUTH).ravel()[pixels].astype(np.uint8)
+        columns["truth"] = read_mask(scene, CLOUD_TRUTH).ravel()[pixels].astype(np.uint8)
     if "land_mask" in scene:
         columns["coast"] = coast[pixels % coast.size]
     return columns

@@ -1,7 +1,13 @@
-"""What people look at: maps, scores, figures, video."""
+"""What people make with a model: fits, maps, scores, pictures, video, pages.
 
-import importlib
-from typing import Any
+>>> from undulatus import products
+>>> sorted(name for name in dir(products) if "_" in name)
+['fit_scene', 'fit_spectra', 'map_scene', 'score_scene', 'score_spectra']
+
+These five are the workflow; the modules have all else. Each is imported when it is first used.
+"""
+
+from undulatus._lazy import lazy_names
 
 _MODULES = (
     "browse",
@@ -15,9 +21,14 @@ _MODULES = (
     "video",
 )
 
-
-def __getattr__(name: str) -> Any:
-    """Import a module of the package when it is first asked for: each has its own needs."""
-    if name in _MODULES:
-        return importlib.import_module(f"undulatus.products.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **{name: name for name in _MODULES},
+        "fit_scene": "landmarks",
+        "score_scene": "landmarks",
+        "map_scene": "maps",
+        "fit_spectra": "sounder",
+        "score_spectra": "sounder",
+    },
+)

@@ -1,6 +1,7 @@
-"""Which pixels of a landmark's scene are learned from and which are tested on, by regime.
+"""The landmark chain: from a year of scenes to one classifier a regime, and its scores.
 
-The landmark chain: from a year of scenes to a fitted model, and its scores by regime.
+:func:`choose_pixels` says which pixels of a scene are learned from and which are tested on;
+:func:`fit_scene` fits a model to the first, :func:`score_scene` scores it on the others.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import xarray as xr
 
-from undulatus._daylight import REGIMES
+from undulatus._daylight import NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus.errors import SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
-from undulatus.products.maps import map_scene
+from undulatus.products.maps import cloud_probability
 from undulatus.products.memory_budget import BASE
+from undulatus.products.predict import finite_rows
+from undulatus.products.provenance import Provenance
 from undulatus.products.scores import Scores, score
 from undulatus.regimes import DAYLIGHT, Regime, RegimeClassifier
-from undulatus.scenes.features import landmark_features
+from undulatus.scenes.features import FEATURES, landmark_features
 from undulatus.scenes.illumination import daytime_median, illumination
 from undulatus.scenes.sampling import (
     COAST_WIDTH,
@@ -36,38 +38,179 @@ from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, LEVEL2_MASK, check_scene
 
 Array = npt.NDArray[Any]
 
+Progress = Callable[[str], None]
+
+PIXELS_A_REGIME = {"vff": 300_000, "rff": 300_000, "gpc": 5_000}
+"""The most training pixels of a regime, by method; the exact process cannot take more."""
+
+SCENE_BYTES = 28
+"""Memory of a pixel of the scene while training pixels are chosen: label, sun, regimes."""
+
+PIXEL_BYTES = 160
+"""Memory of a training pixel: its features as they are read and as they are fitted."""
+
+LEAST_PIXELS = 1_000
+"""The fewest training pixels of a regime that a memory limit may leave."""
+
+
+def fit_scene(
+    scene: xr.Dataset,
+    *,
+    method: str = "vff",
+    n_frequencies: int = 200,
+    label: str = LEVEL2_MASK,
+    holdout: float = 0.25,
+    seed: int = 0,
+    pixels: int | None = None,
+    coast_width: int = COAST_WIDTH,
+    ram: int | None = None,
+    checkpoint: Path | None = None,
+    verbose: int = 0,
+    progress: Progress = lambda line: None,
+) -> RegimeClassifier:
+    """Fit one classifier a regime to the training days of a scene.
+
+    Parameters
+    ----------
+    scene : Dataset
+        Many acquisitions, (time, y, x), with a mask to learn from.
+    method : {"vff", "rff", "gpc"}
+    n_frequencies : int
+        Number D of waves of a classifier.
+    label : str
+        The variable to learn from: 1 cloud, 0 clear, anything else missing.
+    holdout : float
+        Share of whole days kept for :func:`score_scene`. The model records which.
+    pixels : int, optional
+        The most training pixels of a regime, half of either class: 300,000, for GPC 5,000.
+    coast_width : int
+        Pixels this close to the coast that the mask calls cloudy are not learned from, where the
+        scene has a ``land_mask``: masks see clouds along coasts that are not there. Those it
+        calls clear stay, or the model would never have seen a coast without cloud.
+    ram : int, optional
+        Memory limit in bytes: if it is small, fewer pixels are learned from.
+    checkpoint : path, optional
+        Each classifier's fit is saved as it goes in ``checkpoint.REGIME``; a fit of the same data
+        resumes there and ends in the same model.
+    """
+    scene = check_scene(require_times(scene))
+    most = _affordable_pixels(scene, pixels or PIXELS_A_REGIME.get(method, 0), ram)
+    split = choose_pixels(scene, label, holdout, seed, coast_width)
+    classifiers = {
+        regime: make_classifier(
+            method,
+            n_frequencies,
+            seed=seed,
+            verbose=verbose,
+            checkpoint=None if checkpoint is None else checkpoint_path(checkpoint, regime),
+            # Training is balanced; the real share of cloud corrects the probabilities.
+            prior_correction=[1 - share, share],
+        )
+        for regime, share in split.cloud_shares.items()
+    }
+    drawn = balanced_sample(split.labels, split.learnable, most, np.random.default_rng(seed))
+    counts = {regime: len(rows) for regime, rows in drawn.items()}
+    progress("training pixels: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()))
+    columns, y, day = _training_rows(scene, split, drawn, progress)
+    # Early stopping holds whole days back: learning should carry over to other days.
+    groups = {} if method == "gpc" else {"groups": day}
+    model = RegimeClassifier(classifiers, regimes=daylight_regimes(split.median))
+    model.fit(columns, y, **groups)
+    for member in model.estimators_.values():
+        forget_checkpoint(member)
+    model.provenance_ = Provenance(
+        chain="landmarks",
+        method=method,
+        label=label,
+        daytime_median_degrees=split.median,
+        held_out_days=split.days,
+        coast_width=coast_width,
+        training_pixels=counts,
+        cloud_share=dict(split.cloud_shares),
+        seed=seed,
+        source=str(scene.attrs.get("source", "")),
+        platform_name=str(scene.attrs.get("platform_name", "")),
+        calibration_mode=scene.attrs.get("calibration_mode"),
+    ).as_dict()
+    return model
+
+
+def require_times(scene: xr.Dataset) -> xr.Dataset:
+    """Return the scene, or raise a :class:`SceneError` if it is a single acquisition."""
+    if "time" not in scene.dims:
+        raise SceneError(
+            "The scene needs many acquisitions along the dimension time, but it has no such "
+            "dimension. Open several files at once, or concatenate scenes along time."
+        )
+    return scene
+
+
+def checkpoint_path(checkpoint: Path, regime: str) -> Path:
+    """Return the file in which the fit of one regime's classifier is saved as it goes."""
+    return checkpoint.with_name(f"{checkpoint.name}.{regime}")
+
+
+def daylight_regimes(median: float) -> tuple[Regime, ...]:
+    """Return the four regimes of ``DAYLIGHT`` with the edge between high and mid in degrees."""
+    high, mid, low, night = DAYLIGHT
+    return (
+        Regime(high.name, high.low, median, high.features),
+        Regime(mid.name, median, mid.high, mid.features),
+        low,
+        night,
+    )
+
+
+def _affordable_pixels(scene: xr.Dataset, pixels: int, ram: int | None) -> int:
+    """Return how many pixels of a regime fit into the memory, at most ``pixels``."""
+    if ram is None:
+        return pixels
+    fixed = BASE + SCENE_BYTES * int(np.prod([scene.sizes[d] for d in ("time", "y", "x")]))
+    affordable = (ram - fixed) // (PIXEL_BYTES * len(DAYLIGHT))
+    if affordable < LEAST_PIXELS:
+        least = fixed + LEAST_PIXELS * PIXEL_BYTES * len(DAYLIGHT)
+        raise SceneError(
+            f"{ram / 1e9:.2g} GB of memory are too little to learn from this scene: allow "
+            f"{least / 1e9:.2g} GB, or fit on fewer days (scene.isel(time=...))."
+        )
+    return min(pixels, affordable)
+
+
+# Which pixels are learned from
+
 
 @dataclass(frozen=True)
 class LandmarkPixels:
-    """Pixels of a scene by what they are for; arrays are (time, y, x) but for the acquisitions.
-
-    ``regimes`` and ``learnable`` are bool arrays by regime: where it is, and what of it may be
-    learned from. ``cloud_shares`` are those of the label on training days, away from the coast.
-    """
+    """Pixels of a scene by what they are used for; arrays are (time, y, x) unless noted."""
 
     labels: Array
     angle: Array
+    """Solar zenith angle, degrees."""
     median: float
+    """Edge between the regimes high and mid, degrees."""
     held_out: Array
     """Acquisitions to test on, (time,) bool."""
     days: list[str]
-    """The days they are of."""
+    """The held-out days, YYYY-MM-DD."""
     regimes: dict[str, Array]
+    """The pixels of each regime, bool."""
     learnable: dict[str, Array]
+    """Those of each regime that may be learned from, bool."""
     cloud_shares: dict[str, float]
+    """Share of cloud in the label of each regime, on training days away from the coast."""
 
 
 def choose_pixels(
     scene: xr.Dataset, label: str, holdout: float, seed: int, coast_width: int
 ) -> LandmarkPixels:
-    """Hold out whole days of a checked scene, and say which pixels of the others to learn from.
+    """Hold out whole days of a checked scene, and choose the pixels of the others to learn from.
 
     Pixels within ``coast_width`` of the coast that the label calls cloudy are not learned from.
     The edge between high and mid is the median angle of the training days.
     """
-    labels = read_labels(scene, label)
+    labels = read_mask(scene, label)
     training, held_out, days = hold_out_days(scene["time"].values, holdout, seed)
-    coast = coast_of(scene, coast_width)[None]
+    coast = coastal_pixels(scene, coast_width)[None]
     inland = training[:, None, None] & ~coast
     allowed = training[:, None, None] & ~(coast & (labels == 1))
     angle = np.asarray(scene[ANGLE].values)
@@ -86,29 +229,22 @@ def choose_pixels(
     )
 
 
-def require_times(scene: xr.Dataset) -> xr.Dataset:
-    """Return the scene, or raise a :class:`SceneError` if it is a single acquisition."""
-    if "time" not in scene.dims:
-        raise SceneError(
-            "To fit, a scene needs many acquisitions along the dimension time, but it has none. "
-            "Open several files at once, or concatenate scenes along time."
-        )
-    return scene
-
-
-def read_labels(scene: xr.Dataset, label: str) -> Array:
+def read_mask(scene: xr.Dataset, name: str) -> Array:
     """Return a mask of a scene, (time, y, x): 1 cloud, 0 clear, anything else missing."""
-    if label not in scene:
+    if name not in scene:
         raise SceneError(
-            f"The scene has no {label!r} to learn from. Found: "
+            f"The scene has no {name!r} to learn from. Found: "
             f"{', '.join(map(str, scene.data_vars))}. Open it with its mask "
             f"(undulatus.scenes.files.seviri.open_scene(..., mask=...)), or name another label."
         )
-    return np.asarray(scene[label].transpose("time", "y", "x").values)
+    return np.asarray(scene[name].transpose("time", "y", "x").values)
 
 
-def coast_of(scene: xr.Dataset, width: int) -> Array:
-    """Return which pixels lie so near the coast, (y, x) bool; none without a ``land_mask``."""
+def coastal_pixels(scene: xr.Dataset, width: int) -> Array:
+    """Return which pixels lie within ``width`` of the coast, (y, x) bool.
+
+    Without a ``land_mask`` there are none.
+    """
     if "land_mask" not in scene:
         return np.zeros((scene.sizes["y"], scene.sizes["x"]), bool)
     return near_coast(scene["land_mask"].transpose("y", "x").values, width)
@@ -126,168 +262,44 @@ def _cloud_share(regime: str, labels: Array) -> float:
     return clouds / known.size
 
 
-Progress = Callable[[str], None]
+def _training_rows(
+    scene: xr.Dataset, split: LandmarkPixels, drawn: dict[str, Array], progress: Progress
+) -> tuple[dict[str, Array], Array, Array]:
+    """Return the pixels drawn as columns by name, with their labels and days (as numbers).
 
-PIXELS_A_REGIME = {"vff": 300_000, "rff": 300_000, "gpc": 5_000}
-"""Training pixels a regime at most; the exact process cannot take more."""
-
-SCENE_BYTES = 28
-"""Memory of a pixel of the scene while training pixels are chosen: labels, sun, regimes."""
-
-PIXEL_BYTES = 160
-"""Memory of a training pixel: its features as read, by name, and as they are fitted."""
-
-LEAST_PIXELS = 1_000
-
-
-def fit_scene(
-    scene: xr.Dataset,
-    *,
-    method: str = "vff",
-    n_frequencies: int = 200,
-    label: str = LEVEL2_MASK,
-    holdout: float = 0.25,
-    seed: int = 0,
-    pixels: int | None = None,
-    coast_width: int = COAST_WIDTH,
-    ram: int | None = None,
-    checkpoint: Path | None = None,
-    verbose: int = 0,
-    progress: Progress = lambda line: None,
-) -> RegimeClassifier:
-    """Return a model fitted on the training days of a scene, one classifier a regime.
-
-    Parameters
-    ----------
-    scene : Dataset
-        Many acquisitions, (time, y, x), with a mask to learn from.
-    method : {"vff", "rff", "gpc"}
-    n_frequencies : int
-        Number D of waves of a classifier.
-    label : str
-        The variable to learn from: 1 cloud, 0 clear, anything else missing.
-    holdout : float
-        Share of whole days kept for :func:`score_scene`; they are recorded in the model.
-    pixels : int, optional
-        Training pixels a regime at most, half of either class: 300,000, for GPC 5,000.
-    coast_width : int
-        Pixels so near the coast that the mask calls cloudy are kept out of training, where
-        the scene has a ``land_mask``: masks see clouds along coasts. Those it calls clear
-        stay, or the model would never have seen a coast without cloud.
-    ram : int, optional
-        Bytes of memory to stay below: where they are few, fewer pixels are learned from.
-    checkpoint : path, optional
-        Where each classifier's fit is kept under way, by ``checkpoint.REGIME``; a fit of the same
-        data goes on from there to the same model.
+    Pixels that lack a feature of their regime are left out.
     """
-    scene = check_scene(require_times(scene))
-    most = _affordable(scene, pixels or PIXELS_A_REGIME.get(method, 0), ram)
-    split = choose_pixels(scene, label, holdout, seed, coast_width)
-    labels, angle, shares = split.labels, split.angle, split.cloud_shares
-    # Training is balanced; the real share of cloud makes the probabilities right again.
-    classifiers = {
-        name: make_classifier(
-            method,
-            n_frequencies,
-            seed=seed,
-            verbose=verbose,
-            checkpoint=None if checkpoint is None else checkpoint_of(checkpoint, name),
-            prior_correction=[1 - share, share],
-        )
-        for name, share in shares.items()
-    }
-    drawn = balanced_sample(labels, split.learnable, most, np.random.default_rng(seed))
-    progress(_tell({name: len(rows) for name, rows in drawn.items()}))
-    table, y, day = _training_table(scene, labels, angle, drawn, progress)
-    # Learning has gone far enough when it no longer carries over to other days.
-    apart = {} if method == "gpc" else {"groups": day}
-    model = RegimeClassifier(classifiers, regimes=daylight(split.median)).fit(table, y, **apart)
-    for member in model.estimators_.values():
-        forget_checkpoint(member)
-    model.provenance_ = {
-        "chain": "landmarks",
-        "method": method,
-        "label": label,
-        "daytime_median_degrees": split.median,
-        "held_out_days": split.days,
-        "coast_width": coast_width,
-        "training_pixels": {name: len(rows) for name, rows in drawn.items()},
-        "cloud_share": shares,
-        "seed": seed,
-        "source": str(scene.attrs.get("source", "")),
-        "platform_name": str(scene.attrs.get("platform_name", "")),
-        "calibration_mode": scene.attrs.get("calibration_mode"),
-    }
-    return model
-
-
-def checkpoint_of(checkpoint: Path, regime: str) -> Path:
-    """Return where the fit of one regime's classifier is kept under way."""
-    return checkpoint.with_name(f"{checkpoint.name}.{regime}")
-
-
-def _affordable(scene: xr.Dataset, pixels: int, ram: int | None) -> int:
-    """Return how many pixels a regime can be learned from in so much memory."""
-    if ram is None:
-        return pixels
-    everything = BASE + SCENE_BYTES * int(np.prod([scene.sizes[d] for d in ("time", "y", "x")]))
-    room = (ram - everything) // (PIXEL_BYTES * len(DAYLIGHT))
-    if room < LEAST_PIXELS:
-        least = everything + LEAST_PIXELS * PIXEL_BYTES * len(DAYLIGHT)
-        raise SceneError(
-            f"{ram / 1e9:.2g} GB of memory are too little to learn from this scene: allow "
-            f"{least / 1e9:.2g} GB, or fit on fewer days (scene.isel(time=...))."
-        )
-    return min(pixels, room)
-
-
-def daylight(median: float) -> tuple[Regime, ...]:
-    """Return the four regimes with the median of the training pixels, degrees, as an edge."""
-    high, mid, low, night = DAYLIGHT
-    return (
-        Regime(high.name, high.low, median, high.features),
-        Regime(mid.name, median, mid.high, mid.features),
-        low,
-        night,
-    )
-
-
-def _training_table(
-    scene: xr.Dataset, labels: Array, angle: Array, drawn: dict[str, Array], progress: Progress
-) -> tuple[pd.DataFrame, Array, Array]:
-    """Return features, labels and days (as numbers) of the pixels drawn."""
-    features = landmark_features(scene, checked=True)
     chosen = np.sort(np.concatenate(list(drawn.values())))
     values = gather_pixels(
-        features, chosen, lambda done, total: progress(f"features: {done} of {total} blocks")
+        landmark_features(scene, checked=True),
+        chosen,
+        lambda done, total: progress(f"features: {done} of {total} blocks"),
     )
-    table = pd.DataFrame(values, columns=[str(name) for name in features["feature"].values])
-    table[ANGLE] = angle.ravel()[chosen]
-    y = labels.ravel()[chosen].astype(np.int64)
+    angle = split.angle.ravel()[chosen]
+    usable = _has_its_features(values, angle)
+    values, angle, chosen = values[usable], angle[usable], chosen[usable]
+    columns = {name: values[:, column] for column, name in enumerate(FEATURES)}
     days = scene["time"].values.astype("datetime64[D]").astype(np.int64)
-    day = days[chosen // labels[0].size]
-    usable = _usable(table)
-    return table[usable], y[usable], day[usable]
+    y = split.labels.ravel()[chosen].astype(np.int64)
+    return columns | {ANGLE: angle}, y, days[chosen // split.labels[0].size]
 
 
-def _usable(table: pd.DataFrame) -> Array:
-    """Return which rows have all the features that their regime needs."""
-    night = DAYLIGHT[-1]
-    dark = table[ANGLE].to_numpy() >= float(night.low)
-    whole = np.isfinite(table.to_numpy()).all(axis=1)
-    thermal = np.isfinite(table[list(night.features or ())].to_numpy()).all(axis=1)
-    return np.where(dark, thermal, whole)
+def _has_its_features(values: Array, angle: Array) -> Array:
+    """Return which pixels have all the features that their regime needs, (n,) bool."""
+    thermal = values[:, [FEATURES.index(name) for name in NIGHT_FEATURES]]
+    complete = finite_rows(values) & np.isfinite(angle)
+    return np.where(angle >= NIGHT, finite_rows(thermal), complete)
 
 
-def _tell(counts: dict[str, int]) -> str:
-    return "training pixels: " + ", ".join(f"{name} {n:,}" for name, n in counts.items())
+# Scores
 
 
 @dataclass(frozen=True)
 class RegimeScores:
-    """Scores of one part of the held-out pixels against one reference.
+    """Scores of some of the held-out pixels of a regime against one reference.
 
-    ``label_accuracy`` is that of the mask the model learned from, against the truth.
+    ``part`` is ``"all"``, ``"coast"`` or ``"away from coast"``. ``label_accuracy`` is that of the
+    mask the model learned from, where the reference is the truth.
     """
 
     regime: str
@@ -303,58 +315,52 @@ def score_scene(
 ) -> list[RegimeScores]:
     """Score a model on the held-out days of a scene, regime by regime.
 
-    Against the label, and where the scene has the truth, against that; over all pixels, and,
-    where there is a land mask, at the coast (one pixel to either side) and away from it.
-    A scene that shares no day with the held-out ones is scored whole.
+    The reference is the label, and the truth where the scene has it. Scored are all pixels and,
+    where there is a land mask, those at the coast (one pixel to either side) and those away from
+    it. A scene that shares no day with the held-out ones is scored whole.
     """
     scene = check_scene(require_times(scene))
-    provenance = getattr(model, "provenance_", {})
-    label = provenance.get("label", LEVEL2_MASK)
-    held_out = on_days(scene["time"].values, provenance.get("held_out_days", []))
+    provenance = Provenance.of(model)
+    label = provenance.label or LEVEL2_MASK
+    held_out = on_days(scene["time"].values, provenance.held_out_days or [])
     if held_out.any():
         scene = scene.isel(time=np.flatnonzero(held_out))
-    progress(f"classifying {scene.sizes['time']:,} acquisitions")
-    probability = np.asarray(map_scene(model, scene)["cloud_probability"].values)
-    assigned = model.assign(np.asarray(scene[ANGLE].values))
-    coast = coast_of(scene, 1)[None]
-    parts = {"all": np.ones_like(coast)}
-    if "land_mask" in scene:
-        parts |= {"coast": coast, "away from coast": ~coast}
-    references = [name for name in (label, CLOUD_TRUTH) if name in scene]
-    if not references:
+    masks = {name: read_mask(scene, name) for name in (label, CLOUD_TRUTH) if name in scene}
+    if not masks:
         raise SceneError(f"The scene has neither {label!r} nor {CLOUD_TRUTH!r} to score against.")
-    masks = {name: read_labels(scene, name) for name in references}
-    found = []
-    for name in references:
-        known = np.isfinite(probability) & ((masks[name] == 0) | (masks[name] == 1))
+    progress(f"classifying {scene.sizes['time']:,} acquisitions")
+    probability = cloud_probability(model, scene)
+    assigned = model.assign(np.asarray(scene[ANGLE].values))
+    parts = _parts(scene)
+    rows = []
+    for reference, mask in masks.items():
+        known = np.isfinite(probability) & ((mask == 0) | (mask == 1))
+        learned = masks.get(label) if reference == CLOUD_TRUTH else None
         for index, regime in enumerate(model.regimes_):
-            for part, where in parts.items():
-                chosen = known & (assigned == index) & where
+            for part, inside in parts.items():
+                chosen = known & (assigned == index) & inside
                 if chosen.any():
-                    found.append(
-                        _score_part(regime.name, part, name, chosen, probability, masks, label)
-                    )
-    return found
+                    scores = _score_pixels(chosen, probability, mask, learned)
+                    rows.append(RegimeScores(regime.name, part, reference, *scores))
+    return rows
 
 
-def _score_part(
-    regime: str,
-    part: str,
-    reference: str,
-    chosen: Array,
-    probability: Array,
-    masks: dict[str, Array],
-    label: str,
-) -> RegimeScores:
-    real = masks[reference][chosen] == 1
-    of_label = None
-    if reference == CLOUD_TRUTH and label in masks:
-        of_label = float(np.mean((masks[label][chosen] == 1) == real))
-    return RegimeScores(
-        regime,
-        part,
-        reference,
-        int(chosen.sum()),
-        score(real, probability[chosen].astype(np.float64)),
-        of_label,
-    )
+def _parts(scene: xr.Dataset) -> dict[str, Array]:
+    """Return the pixels of each part of a scene, (1, y, x) bool."""
+    coast = coastal_pixels(scene, 1)[None]
+    everywhere = {"all": np.ones_like(coast)}
+    if "land_mask" not in scene:
+        return everywhere
+    return everywhere | {"coast": coast, "away from coast": ~coast}
+
+
+def _score_pixels(
+    chosen: Array, probability: Array, mask: Array, learned: Array | None
+) -> tuple[int, Scores, float | None]:
+    """Return how many pixels were chosen, their scores, and the accuracy of a learned mask."""
+    cloudy = mask[chosen] == 1
+    label_accuracy = None
+    if learned is not None:
+        label_accuracy = float(np.mean((learned[chosen] == 1) == cloudy))
+    scores = score(cloudy, probability[chosen].astype(np.float64))
+    return int(chosen.sum()), scores, label_accuracy

@@ -1,7 +1,7 @@
 """From a model and a scene to a map: mask, probability, variance and quality of every pixel.
 
-A map is lazy when the scene is: blocks are classified when they are written or asked for, each
-on one thread, and the result is the same for any chunks.
+A map is lazy if the scene is: blocks are classified when they are written or computed, each on one
+thread, and the result is the same for any chunks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus.products.predict import (
+    PREDICTION,
     Inputs,
     fill_values,
     find_inputs,
@@ -24,15 +25,21 @@ from undulatus.products.predict import (
     quality_attributes,
 )
 from undulatus.scenes.masks import encode
-from undulatus.scenes.scene import MISSING_CODE, check_calibration
+from undulatus.scenes.scene import MISSING_CODE
 
 Array = npt.NDArray[Any]
+
+MASK, PROBABILITY = "cloud_mask", "cloud_probability"
+"""What a map says of a pixel, ..."""
+
+VARIANCE, QUALITY = "cloud_latent_variance", "quality_flag"
+"""... and how far that can be trusted."""
 
 BLOCK_PIXELS = 250_000
 """Pixels in a block of a scene that is not chunked yet."""
 
 SLAB_PIXELS = 65_536
-"""Pixels of a block whose features are side by side in memory at a time."""
+"""Pixels of a block whose features are in one matrix at a time."""
 
 
 def map_scene(
@@ -54,52 +61,63 @@ def map_scene(
         dimension, as rioxarray opens it, (band, y, x); or spectra, (sample, channel).
         :func:`undulatus.products.predict.find_inputs` says how features are found in it.
     encoding : str
-        How ``cloud_mask`` is written: one of :data:`undulatus.scenes.masks.ENCODINGS`.
+        Codes of ``cloud_mask``: one of :data:`undulatus.scenes.masks.ENCODINGS`.
     mask : DataArray of bool, optional
-        True where a pixel is to be left out. Pixels of NaN, or of the value that the attribute
-        ``_FillValue`` gives, are left out anyway.
+        True where a pixel is left out. Pixels that are NaN, or have the value of the attribute
+        ``_FillValue``, are left out anyway.
 
     Returns
     -------
     Dataset
         ``cloud_mask`` (uint8), ``cloud_probability`` and ``cloud_latent_variance`` (float32),
-        ``quality_flag`` (uint8 bits), with the scene's coordinates and attributes. Pixels
-        without all they need have no class: the mask's fill value, NaN, and a flag. The variance
-        is NaN if the classifier has none.
+        ``quality_flag`` (uint8 bits), with the scene's coordinates and attributes. A pixel that
+        lacks a feature has no class: the mask's fill value, NaN, and a flag. The variance is NaN
+        if the classifier has none.
     """
-    if isinstance(dataset, xr.Dataset):
-        check_calibration(dataset, getattr(model, "provenance_", {}).get("calibration_mode"))
     inputs = find_inputs(model, dataset)
-    in_memory = not any(isinstance(array.data, da.Array) for array in inputs.arrays)
+    predictions = _classify(model, inputs, mask)
+    result = _as_dataset(predictions, inputs.image, dataset, model, encoding)
+    # Data in memory are mapped here, even if a cluster is available.
+    return result if inputs.lazy else result.compute(scheduler="threads")
+
+
+def cloud_probability(model: Any, dataset: xr.Dataset) -> Array:
+    """Return the probability of cloud of a checked scene or of checked spectra, computed."""
+    inputs = find_inputs(model, dataset, checked=True)
+    probability = _classify(model, inputs)["probability"]
+    how = {} if inputs.lazy else {"scheduler": "threads"}
+    return np.asarray(probability.compute(**how))
+
+
+def _classify(model: Any, inputs: Inputs, mask: xr.DataArray | None = None) -> da.Array:
+    """Return the predictions of all pixels, lazy, of :data:`PREDICTION`."""
     blocks = [_in_blocks(array, inputs) for array in inputs.arrays]
     outer = blocks[0].chunks[: len(inputs.pixels)]
     extra = {
-        name: _alike(array, inputs, outer)
+        name: _in_the_same_blocks(array, inputs, outer)
         for name, array in (("sun", inputs.sun), ("mask", mask))
         if array is not None
     }
     fills = [
         fill_values(array, b.shape[-1]) for array, b in zip(inputs.arrays, blocks, strict=True)
     ]
-    found = da.map_blocks(
-        _classify,
+    return da.map_blocks(
+        _classify_block,
         *(block.rechunk((*outer, -1)) for block in blocks),
         *extra.values(),
         model=prepare_model(model),
         names=inputs.names,
         fills=np.concatenate(fills),
         extra=tuple(extra),
-        dtype=np.float32,
-        chunks=(*outer, (3,)),
-        meta=np.empty((0,) * (len(outer) + 1), np.float32),
+        dtype=PREDICTION,
+        chunks=outer,
+        drop_axis=len(outer),
+        meta=np.empty((0,) * len(outer), PREDICTION),
     )
-    result = _as_dataset(found, inputs.image, dataset, model, encoding)
-    # What is in memory here is mapped here, also if a cluster is at hand.
-    return result.compute(scheduler="threads") if in_memory else result
 
 
 def _in_blocks(array: xr.DataArray, inputs: Inputs) -> da.Array:
-    """Return an array in dask blocks, its features last, cut along its first dimension."""
+    """Return an array in dask blocks, with its features last."""
     data = array.data
     if not isinstance(data, da.Array):
         each = int(np.prod([array.sizes[dim] for dim in inputs.pixels[1:]]))
@@ -108,39 +126,39 @@ def _in_blocks(array: xr.DataArray, inputs: Inputs) -> da.Array:
     return data if inputs.stacked else data[..., None]
 
 
-def _alike(array: xr.DataArray, inputs: Inputs, chunks: tuple[Any, ...]) -> da.Array:
-    """Return one more value a pixel, in the blocks of the features."""
+def _in_the_same_blocks(array: xr.DataArray, inputs: Inputs, chunks: tuple[Any, ...]) -> da.Array:
+    """Return one more value for each pixel, in the blocks of the features."""
     spread = array.broadcast_like(inputs.image).transpose(*inputs.pixels)
     data = spread.data if isinstance(spread.data, da.Array) else da.from_array(spread.data)
     return data.rechunk(chunks)[..., None]
 
 
-def _classify(
+def _classify_block(
     *blocks: Array,
     model: Any,
     names: tuple[str, ...] | None,
     fills: Array,
     extra: tuple[str, ...],
 ) -> Array:
-    """Return probability, variance and quality of the pixels of a block, (..., 3)."""
+    """Return the predictions of the pixels of a block."""
     features = blocks[: len(blocks) - len(extra)]
     more = dict(zip(extra, blocks[len(features) :], strict=True))
     shape = features[0].shape[:-1]
-    result = np.empty((*shape, 3), np.float32)
+    predictions = np.empty(shape, PREDICTION)
     rows = max(1, SLAB_PIXELS // max(int(np.prod(shape[1:])), 1))
     for first in range(0, shape[0], rows):
         slab = slice(first, first + rows)
-        values = _side_by_side([block[slab] for block in features], fills)
+        values = _as_matrix([block[slab] for block in features], fills)
         if "mask" in more:
             values = np.where(more["mask"][slab].reshape(-1, 1), np.float32(np.nan), values)
         sun = more["sun"][slab].ravel() if "sun" in more else None
-        judged = predict_block(model, values, names, sun)
-        result[slab] = np.stack(judged, axis=-1).reshape(result[slab].shape)
-    return result
+        found = predict_block(model, values, names, sun)
+        predictions[slab] = found.reshape(predictions[slab].shape)
+    return predictions
 
 
-def _side_by_side(blocks: list[Array], fills: Array) -> Array:
-    """Return features as columns, (pixels, features) float32, missing ones NaN."""
+def _as_matrix(blocks: list[Array], fills: Array) -> Array:
+    """Return features as columns, (pixels, features) float32, with NaN for fill values."""
     marked = np.isfinite(fills).any()
     if len(blocks) == 1 and blocks[0].dtype == np.float32 and not marked:
         return blocks[0].reshape(-1, len(fills))
@@ -157,7 +175,7 @@ def _side_by_side(blocks: list[Array], fills: Array) -> Array:
 
 
 def _as_dataset(
-    found: da.Array,
+    predictions: da.Array,
     image: xr.DataArray,
     scene: xr.Dataset | xr.DataArray,
     model: Any,
@@ -166,31 +184,31 @@ def _as_dataset(
     coords = {name: c for name, c in image.coords.items() if name != "feature"}
     grid = {"grid_mapping": "spatial_ref"} if "spatial_ref" in coords else {}
 
-    def layer(index: int, **attrs: Any) -> xr.DataArray:
-        return xr.DataArray(found[..., index], dims=image.dims, coords=coords, attrs=attrs | grid)
+    def layer(field: str, **attrs: Any) -> xr.DataArray:
+        return xr.DataArray(predictions[field], dims=image.dims, coords=coords, attrs=attrs | grid)
 
-    probability = layer(0, long_name="probability of cloud", units="1")
+    probability = layer("probability", long_name="probability of cloud", units="1")
     labels = (probability > 0.5).astype(np.uint8)
     labels = labels.where(probability.notnull(), np.uint8(MISSING_CODE))
     land = scene.get("land_mask") if isinstance(scene, xr.Dataset) else None
-    mask = encode(labels, encoding, land)
+    related = {"ancillary_variables": f"{PROBABILITY} {VARIANCE} {QUALITY}"}
     attributes = scene.attrs if isinstance(scene, xr.Dataset) else {}
     result = xr.Dataset(
         {
-            "cloud_mask": mask.assign_attrs(
-                grid, ancillary_variables="cloud_probability cloud_latent_variance quality_flag"
+            MASK: encode(labels, encoding, land).assign_attrs(grid, **related),
+            PROBABILITY: probability,
+            VARIANCE: layer(
+                "variance",
+                long_name="variance of the latent function, the log odds of cloud",
+                units="1",
             ),
-            "cloud_probability": probability,
-            "cloud_latent_variance": layer(
-                1, long_name="variance of the latent function, the log odds of cloud", units="1"
-            ),
-            "quality_flag": layer(2, **quality_attributes(model), **grid).astype(np.uint8),
+            QUALITY: layer("quality", **quality_attributes(model)),
         },
         attrs={**attributes, **_history(attributes, model)},
     )
-    # Attributes of coordinates are lost on the way through computations.
+    # Computations lose the attributes of coordinates.
     result = result.assign_coords({k: c for k, c in scene.coords.items() if k in result.coords})
-    for name in ("cloud_probability", "cloud_latent_variance"):
+    for name in (PROBABILITY, VARIANCE):
         result[name].encoding = {"_FillValue": np.float32(np.nan)}
     return result
 

@@ -27,14 +27,11 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
 from undulatus._daylight import NIGHT
+from undulatus.products.maps import MASK, PROBABILITY, QUALITY, VARIANCE
 from undulatus.products.predict import MISSING
 from undulatus.products.views import (
     INFRARED,
-    MODEL,
     NATURAL_COLOUR,
-    PROBABILITY,
-    QUALITY,
-    VARIANCE,
     MapView,
     blocks_of_time,
     time_text,
@@ -48,7 +45,7 @@ CLEAR, CLOUD, DARK = "#3b6e8f", "#f7f7f7", "#1b1b2f"
 BRIGHTEST, GAMMA = 120.0, 1.8
 """The stretch of satpy's ``natural_color``: (reflectance / 120 %) to the power 1 / 1.8."""
 
-MASKS = {"l2": LEVEL2_MASK, "truth": CLOUD_TRUTH, "model": MODEL}
+MASKS = {"l2": LEVEL2_MASK, "truth": CLOUD_TRUTH, "model": MASK}
 
 _NEEDS = {
     "rgb": {*NATURAL_COLOUR, ANGLE},
@@ -236,7 +233,7 @@ def _accuracies(layers: dict[str, Array]) -> dict[str, float]:
         return {}
     truth = layers[CLOUD_TRUTH]
     found = {}
-    for who, name in (("L2", LEVEL2_MASK), ("model", MODEL)):
+    for who, name in (("L2", LEVEL2_MASK), ("model", MASK)):
         if name in layers:
             mask = layers[name]
             known = ((mask == 0) | (mask == 1)) & ((truth == 0) | (truth == 1))

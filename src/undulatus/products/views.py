@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from undulatus.errors import SceneError
-from undulatus.products.maps import BLOCK_PIXELS
+from undulatus.products.maps import BLOCK_PIXELS, MASK, PROBABILITY, QUALITY, VARIANCE
 from undulatus.scenes.masks import decode, guess_encoding
 from undulatus.scenes.scene import (
     ANGLE,
@@ -32,10 +32,6 @@ NATURAL_COLOUR = ("IR_016", "VIS008", "VIS006")
 """Bands shown as red, green and blue: ice cloud is cyan, water cloud white, sand ochre."""
 
 INFRARED = "IR_108"
-
-MODEL = "cloud_mask"
-
-PROBABILITY, VARIANCE, QUALITY = "cloud_probability", "cloud_latent_variance", "quality_flag"
 
 REPEAT_CYCLE = np.timedelta64(15, "m")
 
@@ -117,15 +113,15 @@ def _footnote(dataset: xr.Dataset) -> str:
 
 
 def _require_map(result: xr.Dataset) -> None:
-    absent = [name for name in (MODEL, PROBABILITY, VARIANCE) if name not in result]
+    absent = [name for name in (MASK, PROBABILITY, VARIANCE) if name not in result]
     if absent:
         raise SceneError(
             f"The map has no {', '.join(absent)}. Make it with "
             f"undulatus.products.maps.map_scene(model, scene)."
         )
-    if not {"y", "x"} <= set(result[MODEL].dims):
+    if not {"y", "x"} <= set(result[MASK].dims):
         raise SceneError(
-            f"The map has dims {result[MODEL].dims}, where (time, y, x) or (y, x) is due: "
+            f"The map has dims {result[MASK].dims}, where (time, y, x) or (y, x) is due: "
             f"only images can be shown."
         )
 
@@ -144,9 +140,9 @@ def _of_scene(scene: xr.Dataset) -> xr.Dataset:
 
 
 def _of_map(result: xr.Dataset) -> xr.Dataset:
-    mask = result[MODEL]
+    mask = result[MASK]
     shown = result[[name for name in (PROBABILITY, VARIANCE, QUALITY) if name in result]]
-    return shown.assign({MODEL: decode(mask, guess_encoding(mask) or "cf")})
+    return shown.assign({MASK: decode(mask, guess_encoding(mask) or "cf")})
 
 
 def _with_time(layers: xr.Dataset, source: xr.Dataset) -> xr.Dataset:
@@ -256,8 +252,8 @@ def disagreement(scene: xr.Dataset, result: xr.Dataset) -> xr.DataArray:
 
     Of the pixels that both know; NaN where there are none.
     """
-    known = (scene[LEVEL2_MASK] <= 1) & (result[MODEL] <= 1)
-    differ = known & (scene[LEVEL2_MASK] != result[MODEL])
+    known = (scene[LEVEL2_MASK] <= 1) & (result[MASK] <= 1)
+    differ = known & (scene[LEVEL2_MASK] != result[MASK])
     counted = known.sum(["y", "x"])
     return (differ.sum(["y", "x"]) / counted.where(counted > 0)).compute()
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from undulatus.products.views import MODEL
+from undulatus.products.maps import MASK
 from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]
@@ -104,16 +104,16 @@ def count_shares(block: xr.Dataset) -> dict[str, Array]:
     ``model_right`` and ``l2_right``: agreement with the truth.
     """
     masks = {
-        name: _labels(block[name]) for name in (MODEL, LEVEL2_MASK, CLOUD_TRUTH) if name in block
+        name: _labels(block[name]) for name in (MASK, LEVEL2_MASK, CLOUD_TRUTH) if name in block
     }
-    shares = {"cloud": _share(masks[MODEL] == 1, masks[MODEL] >= 0)}
+    shares = {"cloud": _share(masks[MASK] == 1, masks[MASK] >= 0)}
     if LEVEL2_MASK in masks:
-        both = (masks[MODEL] >= 0) & (masks[LEVEL2_MASK] >= 0)
+        both = (masks[MASK] >= 0) & (masks[LEVEL2_MASK] >= 0)
         shares["l2_cloud"] = _share(masks[LEVEL2_MASK] == 1, masks[LEVEL2_MASK] >= 0)
-        shares["agreement"] = _share(masks[MODEL] == masks[LEVEL2_MASK], both)
+        shares["agreement"] = _share(masks[MASK] == masks[LEVEL2_MASK], both)
         shares["compared"] = both.mean(axis=1, dtype=np.float32)
     if CLOUD_TRUTH in masks:
-        for name, mask in (("model_right", MODEL), ("l2_right", LEVEL2_MASK)):
+        for name, mask in (("model_right", MASK), ("l2_right", LEVEL2_MASK)):
             if mask in masks:
                 known = (masks[mask] >= 0) & (masks[CLOUD_TRUTH] >= 0)
                 shares[name] = _share(masks[mask] == masks[CLOUD_TRUTH], known)

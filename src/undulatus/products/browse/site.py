@@ -16,9 +16,9 @@ from undulatus.errors import SceneError
 from undulatus.products.browse.calendar import Calendar, count_shares, make_calendar
 from undulatus.products.browse.page import Contents, write_page
 from undulatus.products.browse.sprites import LONGEST, SeriesWriter, Sheet, SpriteWriter
+from undulatus.products.maps import PROBABILITY
 from undulatus.products.panels import Acquisition, panel_names, render_acquisitions, scales_for
 from undulatus.products.views import (
-    PROBABILITY,
     MapView,
     acquisitions_between,
     blocks_of_time,

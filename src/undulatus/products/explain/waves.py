@@ -24,7 +24,6 @@ are uncorrelated. Without them features are taken as uncorrelated, and there is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 from undulatus.errors import InputError
 from undulatus.estimators.fourier import FourierGPC
 from undulatus.estimators.interpret import Affine, Waves, affine_steps, waves_of
+from undulatus.products.provenance import Provenance
 from undulatus.regimes import RegimeClassifier
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 from undulatus.scenes.radiometry import brightness_temperature, radiance_slope
@@ -122,7 +122,7 @@ def explain(model: Any) -> tuple[Explanation, ...]:
         IASI's channels, unless ``provenance_["measurement"]`` says otherwise; whether they are
         radiances or brightness temperatures is seen from their mean, unless it is said there.
     """
-    provenance = getattr(model, "provenance_", {})
+    provenance = Provenance.of(model)
     if not isinstance(model, RegimeClassifier):
         return (_explain_one(model, getattr(model, "feature_names_in_", None), provenance),)
     check_is_fitted(model, "estimators_")
@@ -136,9 +136,7 @@ def explain(model: Any) -> tuple[Explanation, ...]:
     return tuple(found)
 
 
-def _explain_one(
-    model: Any, names: Any, provenance: Mapping[str, Any], regime: str = ""
-) -> Explanation:
+def _explain_one(model: Any, names: Any, provenance: Provenance, regime: str = "") -> Explanation:
     classifier, steps = _taken_apart(model)
     waves = waves_of(classifier)
     mean, frequencies = waves.centre[None], waves.frequencies
@@ -147,8 +145,8 @@ def _explain_one(
         frequencies = step.carry_back(frequencies)
     spread = _spread(waves, steps)
     noise = steps[0].noise if steps else None
-    label, second = provenance.get("label"), classifier.classes_[1]
-    measurement = _measurement(provenance.get("measurement"), mean[0])
+    label, second = provenance.label, classifier.classes_[1]
+    measurement = _measurement(provenance.measurement, mean[0])
     is_spectrum = measurement in (RADIANCE, BRIGHTNESS_TEMPERATURE)
     kelvins, per_unit = None, _safe(spread)
     if is_spectrum:
