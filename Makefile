@@ -49,7 +49,7 @@ $(BENCH_VENV)/.ready: pyproject.toml
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-		--editable . gpytorch lightgbm rfflearn matplotlib
+		--editable . gpytorch lightgbm rfflearn matplotlib psutil
 	touch $@
 
 bench: $(BENCH_VENV)/.ready ## ours and the peers on the same data; QUICK=1 for a short run

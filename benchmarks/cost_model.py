@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from undulatus import RFFGPC
+from undulatus._system import single_threaded_blas
 from undulatus.gp.blocks import Pixels, block_rows
 from undulatus.gp.bound import tighten
 from undulatus.gp.posterior import Posterior
@@ -118,9 +119,7 @@ def predict(fitted: dict[str, float], n_frequencies: int, d: int) -> float:
 
 def main() -> None:
     """Measure, fit, print."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):
+    with single_threaded_blas():
         measured = {place: measure(*place) for place in GRID}
     fitted = fit(measured)
     print("| D | d | " + " | ".join(f"{kind}, µs a row" for kind in TERMS) + " |")

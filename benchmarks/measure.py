@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from types import TracebackType
 from typing import Self
 
+from undulatus._system import read_usage
+
 
 def anonymous_memory() -> float:
-    """Return the bytes of anonymous memory this process holds (RssAnon)."""
-    with open("/proc/self/status") as lines:
-        for line in lines:
-            if line.startswith("RssAnon:"):
-                return 1024.0 * int(line.split()[1])
-    raise RuntimeError("RssAnon is not in /proc/self/status")
+    """Return the bytes of anonymous memory this process holds."""
+    usage = read_usage(os.getpid())
+    assert usage is not None
+    return usage.bytes
 
 
 class Meter:

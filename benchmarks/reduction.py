@@ -10,7 +10,6 @@ angle is the largest between its subspace and that of a full decomposition of th
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import numpy as np
 from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA, IncrementalPCA
 
+from undulatus._system import peak_memory
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.scenes.spectra import open_spectra
 
@@ -79,7 +79,7 @@ def run(way: str, path: str, components: int, count: int | None, output: str) ->
     found = WAYS[way](rows, noise, components)
     seconds = time.perf_counter() - began
     np.save(output, found)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_memory() / 2**20
     print(json.dumps({"seconds": seconds, "peak_mb": peak}))
 
 

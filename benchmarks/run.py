@@ -9,7 +9,6 @@ plots; ``--resume`` goes on from what an interrupted run wrote.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 from benchmarks.contenders import CONTENDERS, CURVES
 from benchmarks.report import write_report
 from benchmarks.tasks import TASKS
+from undulatus._system import count_cores, processor_name, total_memory
 
 RESULTS = Path(__file__).parent / "results"
 QUICK_ROWS = 40_000  # enough for single precision, as in a full run
@@ -33,15 +33,12 @@ QUICK_CONTENDERS = (
 
 def describe_machine() -> dict[str, Any]:
     """Return what the figures depend on."""
-    model = platform.processor()
-    with open("/proc/cpuinfo") as lines:
-        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
     packages = ("numpy", "scipy", "scikit-learn", "lightgbm", "torch", "gpytorch", "rfflearn")
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "cpu": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "cpu": processor_name(),
+        "cores": count_cores(),
+        "memory_gib": round(total_memory() / 2**30, 1),
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
     }

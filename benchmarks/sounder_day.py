@@ -9,16 +9,14 @@ on the same blocks: spectra times components alone, on as many threads.
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from undulatus._system import count_threads
+from undulatus._system import count_threads, peak_memory, single_threaded_blas
 from undulatus.products.maps import map_scene
 from undulatus.scenes import synthetic_sounder
 from undulatus.storage import load_model
@@ -45,7 +43,7 @@ def measure(path: str, count: int, threads: int) -> None:
     keep = ["radiance", "noise"]
     making = mapping = product = 0.0
     clouds = width = 0
-    with threadpool_limits(1):
+    with single_threaded_blas():
         for first in range(0, count, CHUNK):
             began = time.perf_counter()
             part = day[keep].isel(sample=slice(first, first + CHUNK)).compute()
@@ -61,7 +59,7 @@ def measure(path: str, count: int, threads: int) -> None:
             if first // CHUNK % 20 == 0:
                 done = first + part.sizes["sample"]
                 print(f"{done:,} spectra, {mapping:.0f} s (and {making:.0f} s making)", flush=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_memory() / 2**20
     print(f"spectra: {count:,} of {width // 4:,} channels, {count * width / 1e9:.1f} GB")
     print(f"reduced and classified in {mapping:.1f} s (making them took {making:.0f} s more)")
     print(f"rate: {count / mapping:,.0f} spectra/s, {count * width / mapping / 1e9:.2f} GB/s")

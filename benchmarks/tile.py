@@ -9,7 +9,6 @@ of the predictor on pixels in memory and of the whole map, both with probability
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ import pandas as pd
 import xarray as xr
 
 from undulatus import VFFGPC
+from undulatus._system import peak_memory
 from undulatus.products.maps import map_scene
 from undulatus.products.memory_budget import within_memory
 from undulatus.scenes.files.opening import open_scene
@@ -83,7 +83,7 @@ def measure(side: int, n_frequencies: int, folder: Path) -> dict[str, Any]:
     bare.predict_proba_and_variance(rows)
     in_memory = len(rows) / (time.perf_counter() - began) / 1e6
     del rows
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     began = time.perf_counter()
     with within_memory(RAM, image) as fitting:
         write_dataset(map_scene(model, fitting), output)
@@ -95,8 +95,8 @@ def measure(side: int, n_frequencies: int, folder: Path) -> dict[str, Any]:
         "map_mpx_a_second": side**2 / seconds / 1e6,
         "in_memory_mpx_a_second": in_memory,
         "share": side**2 / seconds / 1e6 / in_memory,
-        "peak_mb_before": before / 1024,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb_before": before / 2**20,
+        "peak_mb": peak_memory() / 2**20,
     }
 
 

@@ -1,6 +1,7 @@
-"""What all tests share: a hypothesis profile, and small problems that nobody may write to."""
+"""What all tests share: a hypothesis profile, threads of BLAS, and small read-only problems."""
 
 import os
+import threading
 
 # Before numpy: matrices here are small, and threads that wait for each other on a busy machine
 # slow them thirtyfold. OMP_NUM_THREADS would do it too, but is ours to test.
@@ -10,6 +11,7 @@ import hypothesis
 import numpy as np
 import pytest
 from sklearn.datasets import make_moons
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 # The same examples every time, and no deadline: a busy machine is not a broken identity.
 hypothesis.settings.register_profile("undulatus", derandomize=True, deadline=None, max_examples=40)
@@ -36,3 +38,26 @@ def clouds():
     latent = np.sin((X[:, 0] - 280.0) / 8.0) + 4.0 * (X[:, 1] - 0.4) - 0.6
     y = (latent + 0.4 * rng.normal(size=200) > 0).astype(int)
     return _frozen(X, y)
+
+
+@pytest.fixture
+def blas_threads():
+    """A function that returns the threads of each BLAS library; two at the start of the test."""
+
+    def count():
+        libraries = ThreadpoolController().info()
+        return [library["num_threads"] for library in libraries if library["user_api"] == "blas"]
+
+    def set_to(number):
+        # The thread that sets a number may be the only one allowed to change it while it lives.
+        setter = threading.Thread(
+            target=threadpool_limits, args=(number,), kwargs={"user_api": "blas"}
+        )
+        setter.start()
+        setter.join()
+
+    before = max(count())
+    set_to(2)
+    assert set(count()) == {2}
+    yield count
+    set_to(before)

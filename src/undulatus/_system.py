@@ -1,12 +1,15 @@
-"""Cores, BLAS threads, memory and processes: what the machine has, and how much of it is used."""
+"""What the machine has and what a process uses of it: cores, BLAS threads, memory."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
+import platform
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,45 +19,91 @@ from threadpoolctl import ThreadpoolController
 
 Result = TypeVar("Result")
 
+ONE_THREAD_ENVIRONMENT = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+"""Variables that hold the BLAS of a process to one thread, if they are set before it starts."""
+
+CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""CPU time that a container may use, and the period it holds for, in microseconds."""
+
+
+# Cores
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use: its affinity and its container may limit it."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    # "max 100000" where there is no limit.
+    with suppress(OSError, ValueError):
+        quota, period = map(int, CGROUP_QUOTA.read_text().split())
+        cores = min(cores, max(1, quota // period))
+    return cores
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Return how many threads ``n_jobs`` asks for, as scikit-learn counts them.
+
+    None is all cores, or fewer if OMP_NUM_THREADS says so; below 0 it is cores + 1 + n_jobs.
+    """
+    cores = count_cores()
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    if limit.isdigit() and int(limit) > 0:
+        cores = min(cores, int(limit))
+    if n_jobs is None:
+        return cores
+    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+
+
+def processor_name() -> str:
+    """Return the model of the processor, as far as the system says."""
+    with suppress(OSError, StopIteration):
+        return _proc_field("cpuinfo", "model name").strip()
+    return platform.processor()
+
+
+# BLAS
+
 
 class _SingleThreadedBlas:
-    """Hold BLAS to one thread for as long as anyone asks, and give it back after the last.
+    """Hold BLAS to one thread while any caller asks for it, and restore it after the last.
 
-    Fits may run in several threads at once. Some libraries have one number for the process,
-    which threadpoolctl lets no other thread change while the one that set it lives: it is set
-    and given back in threads that end at once. Others have one for each thread: everyone who
-    asks sets their own.
+    Several fits may run at once, in threads. Some libraries have one setting for the process,
+    which threadpoolctl lets no other thread change while the thread that set it lives: it is set
+    and restored in threads that end at once. Others have one setting per thread: every caller
+    sets its own.
     """
 
     def __init__(self) -> None:
         self._controller = ThreadpoolController()
         self._lock = threading.Lock()
-        self._holders = 0
+        self._callers = 0
         self._limiter: Any = None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
-            if self._holders == 0:
-                self._limiter = _in_passing(self._limit)
-            self._holders += 1
+            if self._callers == 0:
+                self._limiter = _in_short_thread(self._limit)
+            self._callers += 1
         try:
             with self._limit():
                 yield
         finally:
             with self._lock:
-                self._holders -= 1
-                if self._holders == 0:
-                    _in_passing(self._limiter.restore_original_limits)
+                self._callers -= 1
+                if self._callers == 0:
+                    _in_short_thread(self._limiter.restore_original_limits)
 
     def _limit(self) -> Any:
         return self._controller.limit(limits=1, user_api="blas")
 
 
-def _in_passing(act: Callable[[], Result]) -> Result:
-    """Return what a function returns in a thread that ends with it."""
+def _in_short_thread(function: Callable[[], Result]) -> Result:
+    """Call a function in a thread that ends with it."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(act).result()
+        return pool.submit(function).result()
 
 
 single_threaded_blas = _SingleThreadedBlas()
@@ -68,49 +117,70 @@ def blas_libraries() -> list[str]:
     )
 
 
-def count_threads(n_jobs: int | None) -> int:
-    """Return how many threads ``n_jobs`` asks for: all cores for None, n + 1 + n_jobs below 0.
-
-    The cores are those this process may use, or fewer if OMP_NUM_THREADS says so.
-    """
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    if limit.isdigit() and int(limit) > 0:
-        cores = min(cores, int(limit))
-    if n_jobs is None:
-        return cores
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+# Memory
 
 
 def available_memory() -> float:
-    """Return the bytes of memory a process may still take, as the system tells it."""
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return 1024.0 * int(line.split()[1])
-    except OSError:
-        pass
+    """Return the bytes of memory that can still be taken without swapping."""
+    with suppress(OSError, StopIteration):
+        return _kilobytes(_proc_field("meminfo", "MemAvailable"))
+    with suppress(ImportError):
+        import psutil
+
+        return float(psutil.virtual_memory().available)
+    return total_memory()
+
+
+def total_memory() -> float:
+    """Return the bytes of memory of this machine."""
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def reset_peak_memory() -> float | None:
+    """Start :func:`peak_memory` anew, and return the bytes held now; None where not on Linux."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        # Memory that was freed but kept by the allocator would hide what is taken from now on.
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        return _kilobytes(_proc_field("self/status", "VmRSS"))
+    except OSError:
+        return None
+
+
+def peak_memory() -> float:
+    """Return the most bytes this process held since it started or the peak was reset (Linux)."""
+    # Not getrusage's: that of a child starts at what its parent held.
+    return _kilobytes(_proc_field("self/status", "VmHWM"))
 
 
 @dataclass(frozen=True)
 class Usage:
-    """CPU seconds a process has spent, and bytes of memory it holds."""
+    """CPU seconds that a process has spent, and bytes of memory it holds."""
 
     seconds: float
     bytes: float
 
 
 def read_usage(pid: int) -> Usage | None:
-    """Return what a process has used, where the system tells it (Linux)."""
+    """Return what a process uses, or None if it has ended; memory it shares does not count."""
+    import psutil
+
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times, memory = process.cpu_times(), process.memory_info()
+    except psutil.Error:
         return None
-    ticks = int(fields[11]) + int(fields[12])
-    # Pages of its own: those of mapped files can be had back at any time.
-    held = next((x.split()[1] for x in status.splitlines() if x.startswith("RssAnon")), "0")
-    return Usage(ticks / os.sysconf("SC_CLK_TCK"), 1024.0 * int(held))
+    # Pages of mapped files can be reclaimed at any time.
+    return Usage(times.user + times.system, float(memory.rss - getattr(memory, "shared", 0)))
+
+
+def _proc_field(file: str, name: str) -> str:
+    with open(f"/proc/{file}") as lines:
+        return next(line.partition(":")[2] for line in lines if line.startswith(name))
+
+
+def _kilobytes(text: str) -> float:
+    return 1024.0 * int(text.split()[0])

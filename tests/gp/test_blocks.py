@@ -3,7 +3,6 @@
 Arrays used over and over: whose they are, how long, and that nobody else writes to them.
 """
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.gp.blocks import (
     PHASE_LIMIT,
@@ -108,27 +105,8 @@ def test_one_thread_works_where_it_is_called_from():
         assert set(map_blocks(part, 20, 3, 1, pool)) == {threading.current_thread()}
 
 
-def set_blas_threads(number):
-    # The thread that sets a number may be the only one allowed to change it while it lives.
-    setter = threading.Thread(
-        target=threadpool_limits, args=(number,), kwargs={"user_api": "blas"}
-    )
-    setter.start()
-    setter.join()
-
-
-@pytest.fixture
-def two_blas_threads():
-    before = max(blas_threads())
-    set_blas_threads(2)
-    assert set(blas_threads()) == {2}
-    yield
-    set_blas_threads(before)
-
-
-@pytest.mark.usefixtures("two_blas_threads")
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_in_a_block_reaches_the_caller_and_gives_blas_back(threads):
+def test_an_error_in_a_block_reaches_the_caller_and_gives_blas_back(threads, blas_threads):
     before = blas_threads()
 
     def part(rows):
@@ -143,8 +121,7 @@ def test_an_error_in_a_block_reaches_the_caller_and_gives_blas_back(threads):
     assert blas_threads() == before
 
 
-@pytest.mark.usefixtures("two_blas_threads")
-def test_a_caller_who_leaves_early_stops_the_blocks_and_gives_blas_back():
+def test_a_caller_who_leaves_early_stops_the_blocks_and_gives_blas_back(blas_threads):
     before, begun = blas_threads(), []
     mapped = map_blocks(lambda rows: begun.append(rows.start), 1000, 1, 2)
     next(mapped)
@@ -160,94 +137,6 @@ def test_the_rows_in_a_block_depend_on_the_model_alone():
             rows = block_rows(n_features, itemsize)
             assert rows % 256 == 0
             assert 256 <= rows <= 8192
-
-
-# Threads
-def blas_threads():
-    return [
-        library["num_threads"]
-        for library in ThreadpoolController().info()
-        if library["user_api"] == "blas"
-    ]
-
-
-@pytest.mark.usefixtures("two_blas_threads")
-def test_blas_is_held_to_one_thread_and_given_back():
-    before = blas_threads()
-    with single_threaded_blas():
-        assert set(blas_threads()) == {1}
-        with single_threaded_blas():
-            assert set(blas_threads()) == {1}
-        assert set(blas_threads()) == {1}
-    assert blas_threads() == before
-
-
-@pytest.mark.usefixtures("two_blas_threads")
-def test_blas_is_given_back_after_an_error():
-    before = blas_threads()
-    with pytest.raises(LookupError), single_threaded_blas():
-        raise LookupError
-    assert blas_threads() == before
-
-
-@pytest.mark.usefixtures("two_blas_threads")
-def test_blas_stays_held_until_the_last_of_interleaved_threads_lets_go():
-    first_in, second_in, first_out, end = (threading.Event() for _ in range(4))
-    seen, before = [], blas_threads()
-
-    def first():
-        with single_threaded_blas():
-            first_in.set()
-            second_in.wait(10)
-        first_out.set()
-        end.wait(10)
-
-    def second():
-        first_in.wait(10)
-        with single_threaded_blas():
-            second_in.set()
-            first_out.wait(10)
-            seen.append(set(blas_threads()))
-
-    workers = [threading.Thread(target=target) for target in (first, second)]
-    for worker in workers:
-        worker.start()
-    workers[1].join(20)
-    assert seen == [{1}]
-    # The thread that came first lives on, as those of a pool do.
-    assert blas_threads() == before
-    end.set()
-    workers[0].join(20)
-
-
-@pytest.fixture
-def four_cores(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-
-
-@pytest.mark.usefixtures("four_cores")
-@pytest.mark.parametrize(
-    ("n_jobs", "threads"), [(None, 4), (1, 1), (3, 3), (9, 9), (-1, 4), (-2, 3), (-4, 1), (-50, 1)]
-)
-def test_jobs_are_counted_as_scikit_learn_does(n_jobs, threads):
-    assert count_threads(n_jobs) == threads
-
-
-@pytest.mark.usefixtures("four_cores")
-@pytest.mark.parametrize(
-    ("limit", "threads"), [("2", 2), ("1", 1), ("16", 4), ("", 4), ("0", 4), ("many", 4)]
-)
-def test_the_environment_can_only_lower_the_cores(monkeypatch, limit, threads):
-    monkeypatch.setenv("OMP_NUM_THREADS", limit)
-    assert count_threads(None) == threads
-    assert count_threads(-1) == threads
-
-
-@pytest.mark.usefixtures("four_cores")
-def test_jobs_that_are_asked_for_by_number_are_given_whatever_the_environment(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert count_threads(3) == 3
 
 
 # Values

@@ -11,10 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from undulatus._system import read_usage
 from undulatus.paper.pool import Worker, run_trials
 from undulatus.paper.trials import Budgets, TrialStore, read_records
 from undulatus.paper.worker import attempt
@@ -58,14 +56,6 @@ def test_a_process_that_dies_leaves_a_reason(worker, trial):
         "status": "failed",
         "reason": "its process ended with signal SIGKILL: it left no message",
     }
-
-
-def test_this_process_uses_time_and_memory_and_a_missing_one_none():
-    usage = read_usage(os.getpid())
-    assert usage.seconds > 0.1
-    assert usage.bytes > 20e6
-    assert read_usage(2**22 + 1) is None
-    assert np.isfinite(usage.bytes)
 
 
 AMPLE = Budgets(600.0, 64e9)

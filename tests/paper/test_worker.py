@@ -55,16 +55,6 @@ def test_every_method_is_scored_and_timed(asked, data, trial):
     assert record["test_rows"] == 500
 
 
-@pytest.mark.skipif(worker._start_peak() is None, reason="the system tells no peak")
-def test_the_peak_of_memory_counts_what_was_freed_again_but_not_what_was_held_before():
-    for _ in range(2):
-        before = worker._start_peak()
-        np.ones(4 * 2**20)
-        # 32 MB, and a little that Python takes for itself.
-        assert worker._peak(before) == pytest.approx(32.0, abs=3.0)
-    assert worker._peak(worker._start_peak()) < 3.0
-
-
 def test_a_larger_n_contains_a_smaller_and_more_waves_the_frequencies_of_a_smaller(
     data, trial, fits
 ):
@@ -116,7 +106,7 @@ def test_an_error_is_told_in_words(data, trial):
 
 
 def test_too_little_memory_is_a_budget_not_a_failure(data, trial, monkeypatch):
-    monkeypatch.setattr("undulatus._system.available_memory", lambda: 1e3)
+    monkeypatch.setattr("undulatus.gp.exact.available_memory", lambda: 1e3)
     record = attempt(trial("gpc", n=100), data)
     assert record["status"] == "over memory budget"
     assert "100 training rows" in record["reason"]

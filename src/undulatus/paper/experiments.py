@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from undulatus._files import whole_or_not_at_all
-from undulatus._system import blas_libraries
+from undulatus._system import available_memory, blas_libraries, count_cores, processor_name
 from undulatus.errors import InputError
 from undulatus.paper.best_maps import draw_maps
 from undulatus.paper.pool import Standing, run_trials
@@ -109,7 +106,7 @@ def reproduce(
     """
     asked = EXPERIMENTS[experiment].scales[scale]
     out.mkdir(parents=True, exist_ok=True)
-    budgets = Budgets(seconds or asked.seconds, memory or MEMORY_SHARE * _free_memory())
+    budgets = Budgets(seconds or asked.seconds, memory or MEMORY_SHARE * available_memory())
     with TrialStore(out / TRIALS) as store:
         facts = _begin(out, experiment, scale, data, seed)
         began = time.monotonic()
@@ -120,7 +117,7 @@ def reproduce(
             _write_facts(out, facts)
             trials = list_trials(experiment, asked, manifest["parts"], seed)
             run_trials(
-                trials, out / DATA, store, workers=workers or _cores(), budgets=budgets,
+                trials, out / DATA, store, workers=workers or count_cores(), budgets=budgets,
                 progress=progress,
             )  # fmt: skip
             made = EXPERIMENTS[experiment]
@@ -208,8 +205,6 @@ def _prepare(
     """Return the manifest of the prepared data, which are prepared if they are not there yet."""
     if (out / DATA).exists():
         return read_manifest(out / DATA)
-    for left in out.glob(f".{DATA}.unfinished-*"):
-        shutil.rmtree(left)  # Of a run that was killed.
     made = EXPERIMENTS[experiment]
     say("making synthetic data: no satellite took them" if data is None else f"opening {data}")
     opened = made.open(data, scale, seed)
@@ -228,27 +223,13 @@ def _write_facts(out: Path, facts: dict[str, Any]) -> None:
 
 def describe_environment() -> dict[str, Any]:
     """Return what times depend on."""
-    processor = platform.processor()
-    with suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
-        processor = next(x.split(":")[1].strip() for x in lines if x.startswith("model name"))
     return {
         "undulatus": version("undulatus"),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "scipy")},
         "sklearn": version("scikit-learn"),
         "blas": ", ".join(blas_libraries()),
-        "cpu": processor,
-        "cores": _cores(),
+        "cpu": processor_name(),
+        "cores": count_cores(),
         "platform": platform.platform(),
     }
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _free_memory() -> float:
-    with suppress(OSError, StopIteration), open("/proc/meminfo") as lines:
-        return next(1024.0 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable"))
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from undulatus._system import Usage, read_usage
+from undulatus._system import ONE_THREAD_ENVIRONMENT, Usage, read_usage
 from undulatus.paper.trials import (
     FAILED,
     OVER_MEMORY,
@@ -33,11 +33,6 @@ from undulatus.paper.trials import (
     in_order,
     time_left,
 )
-
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
-)
-"""What holds BLAS to one thread: all cores are at work on other trials."""
 
 
 class Worker:
@@ -54,7 +49,8 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, **ONE_THREAD},
+            # All cores are at work on other trials.
+            env={**os.environ, **ONE_THREAD_ENVIRONMENT},
             # Ctrl-C is for whoever started it, who will end it.
             start_new_session=True,
         )

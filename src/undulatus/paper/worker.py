@@ -8,15 +8,12 @@ started it does.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import os
 import sys
 import threading
 import time
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 
+from undulatus._system import peak_memory, reset_peak_memory
 from undulatus.estimators import METHODS, make_classifier
 from undulatus.paper.problems import Problem, open_problem
 from undulatus.paper.trials import DONE, FAILED, OVER_MEMORY, Trial
@@ -86,13 +84,15 @@ def fit_trial(trial: Trial, problem: Problem) -> Fit:
     extra: dict[str, Any] = {}
     if problem.groups is not None and trial.method != "gpc":
         extra["groups"] = problem.groups[problem.training[: trial.n]]
-    before = _start_peak()
+    before = reset_peak_memory()
     clock = Clock()
     with warnings.catch_warnings():
         # How it ended is in the record.
         warnings.simplefilter("ignore", ConvergenceWarning)
         classifier.fit(X, y, **extra)
-    return Fit(classifier, *clock.read(), _peak(before))
+    wall, cpu = clock.read()
+    peak = None if before is None else max(peak_memory() - before, 0.0) / 2**20
+    return Fit(classifier, wall, cpu, peak)
 
 
 def _rows(trial: Trial, problem: Problem) -> tuple[Array, Array]:
@@ -155,29 +155,6 @@ class Clock:
     def read(self) -> tuple[float, float]:
         """Return wall and CPU seconds."""
         return time.perf_counter() - self.wall, time.process_time() - self.cpu
-
-
-def _start_peak() -> float | None:
-    """Forget the peak of memory so far, and return what is held now, bytes; None if untold."""
-    gc.collect()
-    with suppress(OSError, AttributeError):
-        # What earlier trials freed and the allocator kept would hide what this one takes.
-        ctypes.CDLL(None).malloc_trim(0)
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-        return _status("VmRSS")
-    except OSError:
-        return None
-
-
-def _peak(before: float | None) -> float | None:
-    """Return the most that was held above ``before``, MB."""
-    return None if before is None else max(_status("VmHWM") - before, 0.0) / 2**20
-
-
-def _status(name: str) -> float:
-    with open("/proc/self/status") as lines:
-        return next(1024.0 * int(x.split()[1]) for x in lines if x.startswith(f"{name}:"))
 
 
 def _plain(value: float) -> float | None:

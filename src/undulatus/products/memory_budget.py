@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import dask
 import xarray as xr
-from dask.system import CPU_COUNT
 from dask.utils import format_bytes, parse_bytes
 
+from undulatus._system import count_cores
 from undulatus.errors import InputError, SceneError
 
 BASE = 400 * 2**20
@@ -53,7 +53,7 @@ def plan_blocks(dataset: xr.Dataset, ram: int) -> BlockPlan:
     A block cannot be read in part: one that is too large as it lies on disk is an error that says
     how much it takes.
     """
-    cores = int(dask.config.get("num_workers", None) or CPU_COUNT)
+    cores = int(dask.config.get("num_workers", None) or count_cores())
     chunks = {dim: max(sizes) for dim, sizes in dataset.unify_chunks().chunksizes.items()}
     room = ram - BASE
     least = _block_bytes(dataset, chunks)

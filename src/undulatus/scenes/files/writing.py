@@ -19,7 +19,6 @@ import numpy as np
 import xarray as xr
 from dask.base import get_scheduler
 from dask.callbacks import Callback
-from dask.system import CPU_COUNT
 
 from undulatus._files import (
     as_scene_errors,
@@ -28,7 +27,7 @@ from undulatus._files import (
     require_space,
     whole_or_not_at_all,
 )
-from undulatus._system import single_threaded_blas
+from undulatus._system import count_cores, single_threaded_blas
 from undulatus.errors import SceneError
 
 Progress = Callable[[int, int], None]
@@ -56,7 +55,7 @@ def computed_here(progress: Progress | None = None) -> Iterator[None]:
     Those of dask's own would go on, and write into a folder that is being removed. Blocks run in
     parallel; BLAS would multiply their threads, so it has one.
     """
-    workers = dask.config.get("num_workers", None) or CPU_COUNT
+    workers = dask.config.get("num_workers", None) or count_cores()
     with (
         single_threaded_blas(),
         ThreadPoolExecutor(workers) as pool,

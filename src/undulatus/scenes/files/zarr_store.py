@@ -30,7 +30,6 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 import zarr
-from dask.system import CPU_COUNT
 from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore
 
@@ -42,6 +41,7 @@ from undulatus._files import (
     require_space,
     settle,
 )
+from undulatus._system import count_cores
 from undulatus.errors import SceneError
 from undulatus.scenes.files.writing import (
     Progress,
@@ -143,7 +143,7 @@ class Manifest:
     def damaged(self, root: Path, keys: Iterable[str]) -> list[str]:
         """Return those of the keys whose objects are not as they were written."""
         keys = list(keys)
-        with ThreadPoolExecutor(CPU_COUNT) as pool:
+        with ThreadPoolExecutor(count_cores()) as pool:
             right = pool.map(lambda key: _holds(root / key, self.objects.get(key)), keys)
             return [key for key, whole in zip(keys, right, strict=True) if not whole]
 
