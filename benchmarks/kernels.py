@@ -78,6 +78,7 @@ def walk_seconds(n: int, d: int, n_frequencies: int, iterations: int) -> float:
                 batch_size=2048,
                 max_iter=iterations,
                 tol=0.0,
+                early_stopping=False,
                 seed=0,
                 n_total=n,
             )

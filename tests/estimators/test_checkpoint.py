@@ -1,6 +1,6 @@
 """A fit under way, kept on disk and continued from."""
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -8,13 +8,16 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 from undulatus import RFFGPC, VFFGPC
+from undulatus._files import write_tensors
 from undulatus.errors import ModelFileError
 from undulatus.estimators.base import ProgressLine
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.training import Training
-from undulatus.gp.batch import BatchState
+from undulatus.gp.batch import Ascent, BatchState
 from undulatus.gp.blocks import Standardisation
 from undulatus.gp.moments import summarise
+from undulatus.gp.passes import Start
+from undulatus.gp.stochastic import AdamState, Position, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -72,38 +75,100 @@ class Killed(BaseException):
 # In the file
 
 
-def some_state(dtype=np.float64):
+def batch_state(dtype=np.float64):
     rng = np.random.default_rng(0)
     return BatchState(
-        unit_frequencies=rng.normal(size=(3, 2)),
-        lengthscale=1.25,
-        signal_variance=0.75,
-        theta=rng.normal(size=7),
-        bounds=np.array([-3.5, -2.25]),
+        start=Start(rng.normal(size=(3, 2)), 1.25, 0.75),
+        ascent=Ascent(
+            theta=rng.normal(size=7),
+            bounds=(-3.5, -2.25),
+            losses=(0.5, 0.25, 0.375),
+            best_theta=rng.normal(size=7),
+        ),
         xi=rng.random(11).astype(dtype),
-        outcome="max_iter",
-        losses=np.array([0.5, 0.25, 0.375]),
-        best=rng.normal(size=7),
         seed=2**62,
     )
 
 
-def checkpoint(path, mark="mark"):
-    return Checkpoint(path, mark, BatchState)
+def walk_state(dtype=np.float64):
+    rng = np.random.default_rng(0)
+
+    def position():
+        gram, projected = rng.normal(size=(6, 6)), rng.normal(size=6)
+        return Position(rng.normal(size=(3, 2)).astype(dtype), 1.25, 0.75, gram, projected)
+
+    return Walk(
+        step=50,
+        position=position(),
+        best=position(),
+        frequency_adam=AdamState(rng.normal(size=(3, 2)), rng.random((3, 2))),
+        scale_adam=AdamState(rng.normal(size=2), rng.random(2)),
+        losses=np.array([0.5, 0.25]),
+        seed=2**62,
+        frequency_unit=0.5,
+        best_loss=0.375,
+    )
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_was_saved_is_loaded_bit_for_bit(tmp_path, dtype):
-    state = some_state(dtype)
-    checkpoint(tmp_path / "state").save(state)
-    found = checkpoint(tmp_path / "state").load()
-    assert isinstance(found, BatchState)
-    for name, value in vars(state).items():
-        if isinstance(value, np.ndarray):
+STATES = {BatchState: batch_state, Walk: walk_state}
+each_state = pytest.mark.parametrize(
+    "make", STATES.values(), ids=[kind.__name__ for kind in STATES]
+)
+
+
+def checkpoint(path, mark="mark", kind=BatchState):
+    return Checkpoint(path, mark, kind)
+
+
+def assert_same_state(found, expected):
+    assert type(found) is type(expected)
+    for name, value in vars(expected).items():
+        if is_dataclass(value):
+            assert_same_state(getattr(found, name), value)
+        elif isinstance(value, np.ndarray):
             assert getattr(found, name).dtype == value.dtype
             assert_array_equal(getattr(found, name), value)
         else:
             assert getattr(found, name) == value
+
+
+@each_state
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_saved_state_is_loaded_bit_for_bit(tmp_path, make, dtype):
+    state = make(dtype)
+    checkpoint(tmp_path / "state", kind=type(state)).save(state)
+    assert_same_state(checkpoint(tmp_path / "state", kind=type(state)).load(), state)
+
+
+def test_a_state_without_a_best_theta_is_loaded_as_it_was(tmp_path):
+    state = batch_state()
+    state = replace(state, ascent=Ascent(state.ascent.theta, bounds=(-1.0,)))
+    checkpoint(tmp_path / "state").save(state)
+    assert_same_state(checkpoint(tmp_path / "state").load(), state)
+
+
+def test_a_checkpoint_of_another_version_is_not_continued(tmp_path):
+    path = tmp_path / "state"
+    values = {"step": 3, "seed": 1, "outcome": "max_iter"}
+    write_tensors(
+        path, {"frequencies": np.ones((3, 2))}, {"fingerprint": "mark", "values": values}
+    )
+    for kind in STATES:
+        with pytest.warns(UserWarning, match=r"state was written by another version"):
+            assert checkpoint(path, kind=kind).load() is None
+
+
+def test_a_batch_state_is_not_continued_as_a_walk(tmp_path):
+    checkpoint(tmp_path / "state").save(batch_state())
+    with pytest.warns(UserWarning, match="starts from the beginning"):
+        assert checkpoint(tmp_path / "state", kind=Walk).load() is None
+
+
+@pytest.mark.parametrize("header", [{"kind": "VFFGPC"}, ["values"], "mark", None])
+def test_a_file_that_is_no_checkpoint_is_an_error_and_is_not_overwritten(tmp_path, header):
+    write_tensors(tmp_path / "model", {"mean": np.ones(3)}, header)
+    with pytest.raises(ModelFileError, match=r"model: is not a checkpoint"):
+        checkpoint(tmp_path / "model").load()
 
 
 def test_without_a_file_there_is_nothing_to_go_on_from(tmp_path):
@@ -111,14 +176,14 @@ def test_without_a_file_there_is_nothing_to_go_on_from(tmp_path):
 
 
 def test_the_state_of_another_fit_is_not_gone_on_from(tmp_path):
-    checkpoint(tmp_path / "state", "one").save(some_state())
+    checkpoint(tmp_path / "state", "one").save(batch_state())
     with pytest.warns(UserWarning, match=r"state belongs to other data or settings"):
         assert checkpoint(tmp_path / "state", "other").load() is None
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
     path = tmp_path / "state"
-    checkpoint(path).save(some_state())
+    checkpoint(path).save(batch_state())
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ModelFileError, match="state"):
         checkpoint(path).load()

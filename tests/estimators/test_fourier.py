@@ -771,7 +771,7 @@ def test_anything_to_slice_is_walked_on_and_never_read_whole(
     X, y = many
     monkeypatch.setattr(training, "QUANTILE_ROWS", 100)
     monkeypatch.setattr(passes, "SEARCH_ROWS", 200)
-    monkeypatch.setattr(batch, "SAMPLE_ROWS", sample_rows)
+    monkeypatch.setattr(stochastic, "SAMPLE_ROWS", sample_rows)
     monkeypatch.setattr(training, "FINGERPRINT_ROWS", 100)
     shelf = Shelf(X)
     sliced = walker(name, checkpoint=tmp_path / "state").fit(shelf, y)

@@ -18,7 +18,7 @@ from undulatus import GPC, RFFGPC, VFFGPC
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.estimators import fourier, training, training_dask
 from undulatus.estimators.base import ProgressLine
-from undulatus.gp import batch, dask_blocks, passes
+from undulatus.gp import dask_blocks, passes, stochastic
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -106,7 +106,7 @@ def test_weights_classes_and_groups_count_as_they_do_in_arrays(name, data, optio
 @each_model
 def test_a_sample_is_drawn_by_number_and_seed(name, data, monkeypatch):
     X, y, weight, _ = data
-    monkeypatch.setattr(batch, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(stochastic, "SAMPLE_ROWS", 300)
     monkeypatch.setattr(passes, "SEARCH_ROWS", 100)
     due = model(name).fit(X, y, weight)
     for sizes in [(900,), (7, 893), (300, 0, 300, 300)]:
@@ -205,7 +205,7 @@ def test_a_bad_value_is_named_by_its_column(data):
 def test_nothing_as_long_as_the_data_comes_to_the_client(monkeypatch, tmp_path):
     n, few, sizes = 30_000, 200, []
     for module, limit in [
-        (batch, "SAMPLE_ROWS"),
+        (stochastic, "SAMPLE_ROWS"),
         (passes, "SEARCH_ROWS"),
         (training_dask, "QUANTILE_ROWS"),
         (training, "FINGERPRINT_ROWS"),
@@ -465,5 +465,5 @@ def test_prediction_reads_each_chunk_once_and_gives_what_an_array_does(name, dat
 
 def test_dask_is_not_asked_for_rows_in_an_array(data, monkeypatch):
     X, y, *_ = data
-    monkeypatch.setattr(dask_blocks, "Chunks", None)
+    monkeypatch.setattr(dask_blocks, "LabelledArrays", None)
     model("RFFGPC").fit(X, y).predict(X)

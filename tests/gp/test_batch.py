@@ -4,7 +4,7 @@ RFF-GPC and VFF-GPC in feature space: the evidence, the ascent, and going on fro
 """
 
 from dataclasses import replace
-from itertools import count, cycle, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,22 +13,20 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.gp import batch as batch_module
-from undulatus.gp import stochastic
 from undulatus.gp.batch import (
+    EARLY_STOPPING_ROWS,
     INNER_STEPS,
-    LEAST_ROWS,
     PATIENCE,
     TIGHTENINGS,
+    Ascent,
     BatchState,
-    Climb,
     FourierEvidence,
     ascend,
     fit_batch,
 )
 from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import accumulate
-from undulatus.gp.passes import Start, has_stalled, hold_back, settle
-from undulatus.gp.stochastic import draw_sample, fit_stochastic
+from undulatus.gp.passes import Start, fit_posterior, has_stalled, hold_back
 
 
 class Hill:
@@ -81,22 +79,22 @@ class Drifting(Hill):
 
 
 def start(evidence):
-    return Climb(np.zeros(len(evidence.limits)), ())
+    return Ascent(np.zeros(len(evidence.limits)))
 
 
 def test_an_ascent_converges_to_the_top():
     hill = Hill()
-    climb = ascend(hill, start(hill), max_iter=100, tol=1e-8)
-    assert climb.outcome == "converged"
-    assert_allclose(climb.theta, hill.top, atol=1e-6)
-    assert climb.n_iter == len(climb.bounds) < 100
+    ascent = ascend(hill, start(hill), max_iter=100, tol=1e-8)
+    assert ascent.outcome == "converged"
+    assert_allclose(ascent.theta, hill.top, atol=1e-6)
+    assert ascent.n_iter == len(ascent.bounds) < 100
 
 
 def test_the_bound_never_decreases_and_each_iteration_tightens():
     hill = Hill()
-    climb = ascend(hill, start(hill), max_iter=20, tol=0.0)
-    assert np.all(np.diff(climb.bounds) >= 0)
-    assert hill.tightenings == TIGHTENINGS * climb.n_iter
+    ascent = ascend(hill, start(hill), max_iter=20, tol=0.0)
+    assert np.all(np.diff(ascent.bounds) >= 0)
+    assert hill.tightenings == TIGHTENINGS * ascent.n_iter
 
 
 def test_the_bound_reported_is_the_bound_at_theta():
@@ -107,8 +105,8 @@ def test_the_bound_reported_is_the_bound_at_theta():
         start(hill),
         max_iter=4,
         tol=0.0,
-        report=lambda climb: seen.append(
-            (climb.bounds[-1], hill.value_and_gradient(climb.theta)[0])
+        report=lambda ascent: seen.append(
+            (ascent.bounds[-1], hill.value_and_gradient(ascent.theta)[0])
         ),
     )
     for told, true in seen:
@@ -117,8 +115,8 @@ def test_the_bound_reported_is_the_bound_at_theta():
 
 def test_an_ascent_stops_at_max_iter():
     hill = Hill()
-    climb = ascend(hill, start(hill), max_iter=3, tol=1e-12)
-    assert (climb.outcome, climb.n_iter) == ("max_iter", 3)
+    ascent = ascend(hill, start(hill), max_iter=3, tol=1e-12)
+    assert (ascent.outcome, ascent.n_iter) == ("max_iter", 3)
 
 
 def test_an_iteration_on_the_hyperparameters_is_short():
@@ -137,18 +135,18 @@ def test_an_iteration_on_the_hyperparameters_is_short():
 
 def test_a_search_that_leads_down_is_not_followed():
     cliff = Cliff()
-    climb = ascend(cliff, start(cliff), max_iter=5, tol=0.0)
-    assert_array_equal(climb.theta, np.zeros(2))
-    assert np.all(np.diff(climb.bounds) >= 0)
+    ascent = ascend(cliff, start(cliff), max_iter=5, tol=0.0)
+    assert_array_equal(ascent.theta, np.zeros(2))
+    assert np.all(np.diff(ascent.bounds) >= 0)
 
 
 def test_a_search_that_fails_leaves_theta_and_bound_of_the_same_point():
     bump, seen = Bump(), []
 
-    def report(climb):
-        seen.append((climb.bounds[-1], bump.value_and_gradient(climb.theta)[0]))
+    def report(ascent):
+        seen.append((ascent.bounds[-1], bump.value_and_gradient(ascent.theta)[0]))
 
-    ascend(bump, Climb(np.array([2.5]), ()), max_iter=5, tol=0.0, report=report)
+    ascend(bump, Ascent(np.array([2.5])), max_iter=5, tol=0.0, report=report)
     for told, true in seen:
         assert told == true
 
@@ -162,23 +160,23 @@ def test_the_best_point_that_was_evaluated_is_kept():
             tried.append((value, theta.copy()))
             return value, gradient
 
-    climb = ascend(Noting(), Climb(np.array([2.5]), ()), max_iter=1, tol=0.0)
+    ascent = ascend(Noting(), Ascent(np.array([2.5])), max_iter=1, tol=0.0)
     value, theta = max(tried, key=lambda point: point[0])
-    assert climb.bounds == (value,)
-    assert_array_equal(climb.theta, theta)
+    assert ascent.bounds == (value,)
+    assert_array_equal(ascent.theta, theta)
 
 
 def test_the_hyperparameters_stay_within_their_limits():
     hill = Hill(top=(50.0, -50.0), reach=2.0)
-    climb = ascend(hill, start(hill), max_iter=20, tol=1e-6)
-    assert_allclose(climb.theta, [2.0, -2.0])
+    ascent = ascend(hill, start(hill), max_iter=20, tol=1e-6)
+    assert_allclose(ascent.theta, [2.0, -2.0])
 
 
 def test_every_iteration_is_reported_with_what_came_before():
     hill, seen = Hill(), []
-    climb = ascend(hill, start(hill), max_iter=5, tol=0.0, report=seen.append)
+    ascent = ascend(hill, start(hill), max_iter=5, tol=0.0, report=seen.append)
     assert [step.n_iter for step in seen] == [1, 2, 3, 4, 5]
-    assert seen[-1].bounds == climb.bounds
+    assert seen[-1].bounds == ascent.bounds
     for shorter, longer in pairwise(seen):
         assert longer.bounds[: len(shorter.bounds)] == shorter.bounds
 
@@ -208,8 +206,8 @@ def test_an_ascent_that_has_converged_does_no_more():
 
 
 def test_an_ascent_that_was_interrupted_may_go_on():
-    def report(climb):
-        if climb.n_iter == 2:
+    def report(ascent):
+        if ascent.n_iter == 2:
             raise KeyboardInterrupt
 
     hill = Hill()
@@ -221,16 +219,16 @@ def test_an_ascent_that_was_interrupted_may_go_on():
 def test_an_interrupt_keeps_the_last_finished_iteration():
     hill, seen = Hill(), []
 
-    def report(climb):
-        seen.append(climb)
-        if climb.n_iter == 2:
+    def report(ascent):
+        seen.append(ascent)
+        if ascent.n_iter == 2:
             raise KeyboardInterrupt
 
-    climb = ascend(hill, start(hill), max_iter=10, tol=0.0, report=report)
-    assert climb.outcome == "interrupted"
-    assert climb.bounds == seen[-1].bounds
-    assert climb.n_iter == 2
-    assert_array_equal(climb.theta, seen[-1].theta)
+    ascent = ascend(hill, start(hill), max_iter=10, tol=0.0, report=report)
+    assert ascent.outcome == "interrupted"
+    assert ascent.bounds == seen[-1].bounds
+    assert ascent.n_iter == 2
+    assert_array_equal(ascent.theta, seen[-1].theta)
 
 
 def test_an_interrupt_within_an_iteration_keeps_the_one_before():
@@ -241,9 +239,9 @@ def test_an_interrupt_within_an_iteration_keeps_the_one_before():
             return super().tighten(theta)
 
     hill, seen = Interrupted(), []
-    climb = ascend(hill, start(hill), max_iter=10, tol=0.0, report=seen.append)
-    assert (climb.outcome, climb.n_iter) == ("interrupted", 2)
-    assert_array_equal(climb.theta, seen[-1].theta)
+    ascent = ascend(hill, start(hill), max_iter=10, tol=0.0, report=seen.append)
+    assert (ascent.outcome, ascent.n_iter) == ("interrupted", 2)
+    assert_array_equal(ascent.theta, seen[-1].theta)
 
 
 def test_an_interrupt_before_the_first_iteration_is_passed_on():
@@ -276,50 +274,50 @@ def test_a_zero_tolerance_stalls_only_on_the_way_down():
 def judged(judge, max_iter=30, begun=None, evidence=None, **options):
     evidence = evidence or Drifting()
     begun = begun or start(evidence)
-    return ascend(evidence, begun, max_iter=max_iter, tol=0.0, judge=judge, **options)
+    return ascend(evidence, begun, max_iter=max_iter, tol=0.0, held_back_loss=judge, **options)
 
 
 def test_a_judge_ends_the_ascent_when_its_patience_is_over_and_the_best_is_kept():
     # The top is at 1, 2, 3, ... after each iteration, and the judge likes 3.
-    climb = judged(lambda theta: abs(theta[0] - 3.0))
-    assert (climb.outcome, climb.n_iter) == ("converged", 3 + PATIENCE)
+    ascent = judged(lambda theta: abs(theta[0] - 3.0))
+    assert (ascent.outcome, ascent.n_iter) == ("converged", 3 + PATIENCE)
     # A hill is climbed to the end within an iteration, to the rounding of its squares.
-    assert_allclose(climb.best, [3.0], atol=1e-6)
-    assert_allclose(climb.theta, [3.0 + PATIENCE], atol=1e-6)
+    assert_allclose(ascent.best_theta, [3.0], atol=1e-6)
+    assert_allclose(ascent.theta, [3.0 + PATIENCE], atol=1e-6)
 
 
 def test_the_losses_are_the_judge_s_word_on_the_start_and_after_each_iteration():
     seen = []
-    climb = judged(lambda theta: abs(theta[0] - 3.0), report=seen.append)
+    ascent = judged(lambda theta: abs(theta[0] - 3.0), report=seen.append)
     places = [0.0, *(state.theta[0] for state in seen)]
-    assert climb.losses == tuple(abs(place - 3.0) for place in places)
+    assert ascent.losses == tuple(abs(place - 3.0) for place in places)
     assert [len(state.losses) for state in seen] == [state.n_iter + 1 for state in seen]
 
 
 @given(st.lists(st.floats(0.0, 10.0), min_size=13, max_size=13, unique=True))
 def test_whatever_the_judge_says_the_best_is_where_it_said_least(script):
     words, seen = iter(script), []
-    climb = judged(lambda theta: next(words), max_iter=len(script) - 1, report=seen.append)
+    ascent = judged(lambda theta: next(words), max_iter=len(script) - 1, report=seen.append)
     over = [n for n in range(len(script)) if n - np.argmin(script[: n + 1]) >= PATIENCE]
     end = over[0] if over else len(script) - 1
-    assert climb.n_iter == end
-    assert climb.outcome == ("converged" if over else "max_iter")
+    assert ascent.n_iter == end
+    assert ascent.outcome == ("converged" if over else "max_iter")
     places = [np.zeros(1), *(state.theta for state in seen)]
-    assert_array_equal(climb.best, places[np.argmin(script[: end + 1])])
+    assert_array_equal(ascent.best_theta, places[np.argmin(script[: end + 1])])
 
 
 def test_a_start_that_nothing_betters_is_the_best():
-    climb = judged(lambda theta: float(theta[0]))
-    assert climb.n_iter == PATIENCE
-    assert_array_equal(climb.best, [0.0])
+    ascent = judged(lambda theta: float(theta[0]))
+    assert ascent.n_iter == PATIENCE
+    assert_array_equal(ascent.best_theta, [0.0])
 
 
 def test_a_judge_changes_nothing_of_the_ascent_but_its_end():
-    climb = judged(lambda theta: abs(theta[0] - 3.0))
-    plain = ascend(Drifting(), start(Drifting()), max_iter=climb.n_iter, tol=0.0)
-    assert climb.bounds == plain.bounds
-    assert_array_equal(climb.theta, plain.theta)
-    assert (plain.losses, plain.best) == ((), None)
+    ascent = judged(lambda theta: abs(theta[0] - 3.0))
+    plain = ascend(Drifting(), start(Drifting()), max_iter=ascent.n_iter, tol=0.0)
+    assert ascent.bounds == plain.bounds
+    assert_array_equal(ascent.theta, plain.theta)
+    assert (plain.losses, plain.best_theta) == ((), None)
 
 
 def test_a_judged_ascent_goes_on_from_where_it_was_and_ends_where_it_would_have():
@@ -333,7 +331,7 @@ def test_a_judged_ascent_goes_on_from_where_it_was_and_ends_where_it_would_have(
         rest = judged(judge, begun=half, evidence=drifting)
         assert (rest.bounds, rest.losses) == (whole.bounds, whole.losses)
         assert_array_equal(rest.theta, whole.theta)
-        assert_array_equal(rest.best, whole.best)
+        assert_array_equal(rest.best_theta, whole.best_theta)
 
 
 def test_an_interrupt_while_the_start_is_judged_is_passed_on():
@@ -354,9 +352,9 @@ def test_an_interrupt_of_the_judge_keeps_the_best_so_far():
             raise KeyboardInterrupt from None
 
     seen = []
-    climb = judged(judge, report=seen.append)
-    assert climb.outcome == "interrupted"
-    assert_array_equal(climb.best, seen[0].theta)
+    ascent = judged(judge, report=seen.append)
+    assert ascent.outcome == "interrupted"
+    assert_array_equal(ascent.best_theta, seen[0].theta)
 
 
 seeds = st.integers(0, 2**32 - 1)
@@ -413,13 +411,13 @@ def log_evidence_bound(pixels, frequencies, signal_variance, xi):
 def test_theta_describes_the_start(learn_frequencies):
     evidence = some_evidence(learn_frequencies)
     start = evidence.start
-    frequencies, signal_variance = start.at
-    assert_allclose(evidence.frequencies(evidence.theta), frequencies, rtol=1e-14)
-    assert_allclose(evidence.signal_variance(evidence.theta), signal_variance, rtol=1e-14)
-    assert_allclose(evidence.lengthscale(evidence.theta), start.lengthscale, rtol=1e-14)
-    assert len(evidence.limits) == len(evidence.theta)
+    frequencies, signal_variance = start.frequencies, start.signal_variance
+    assert_allclose(evidence.frequencies(evidence.start_theta), frequencies, rtol=1e-14)
+    assert_allclose(evidence.signal_variance(evidence.start_theta), signal_variance, rtol=1e-14)
+    assert_allclose(evidence.lengthscale(evidence.start_theta), start.lengthscale, rtol=1e-14)
+    assert len(evidence.limits) == len(evidence.start_theta)
     size = 1 + start.unit_frequencies.size if learn_frequencies else 2
-    assert len(evidence.theta) == size
+    assert len(evidence.start_theta) == size
 
 
 @both_methods
@@ -427,7 +425,7 @@ def test_theta_describes_the_start(learn_frequencies):
 @settings(max_examples=15)
 def test_the_gradient_is_that_of_finite_differences(learn_frequencies, seed):
     evidence = some_evidence(learn_frequencies, seed, n=25)
-    theta = evidence.theta + 0.1
+    theta = evidence.start_theta + 0.1
     _, found = evidence.value_and_gradient(theta)
     step, expected = 1e-5, np.empty_like(theta)
     for i in range(len(theta)):
@@ -441,7 +439,7 @@ def test_the_gradient_is_that_of_finite_differences(learn_frequencies, seed):
 @both_methods
 def test_the_value_is_the_bound_at_the_effective_frequencies(learn_frequencies):
     evidence = some_evidence(learn_frequencies)
-    theta = evidence.theta - 0.2
+    theta = evidence.start_theta - 0.2
     value, _ = evidence.value_and_gradient(theta)
     direct = log_evidence_bound(
         evidence.pixels,
@@ -455,7 +453,7 @@ def test_the_value_is_the_bound_at_the_effective_frequencies(learn_frequencies):
 @both_methods
 def test_tightening_changes_what_the_value_is_taken_at(learn_frequencies):
     evidence = some_evidence(learn_frequencies)
-    theta = evidence.theta
+    theta = evidence.start_theta
     before, _ = evidence.value_and_gradient(theta)
     tight = evidence.tighten(theta)
     assert tight > before
@@ -497,9 +495,9 @@ def last_xi(monkeypatch):
 
     def keep(pixels, frequencies, signal_variance, xi, **options):
         kept["xi"] = np.empty(pixels.n_rows, dtype=pixels.dtype) if xi is None else xi
-        return settle(pixels, frequencies, signal_variance, kept["xi"], **options)
+        return fit_posterior(pixels, frequencies, signal_variance, kept["xi"], **options)
 
-    monkeypatch.setattr(batch_module, "settle", keep)
+    monkeypatch.setattr(batch_module, "fit_posterior", keep)
     return kept
 
 
@@ -560,21 +558,10 @@ def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(
 def test_resuming_leaves_the_state_it_was_given_alone():
     pixels, start = some_pixels(), some_start()
     evidence = FourierEvidence(pixels, start, True, np.ones(pixels.n_rows))
-    state = BatchState(
-        start.unit_frequencies,
-        start.lengthscale,
-        start.signal_variance,
-        evidence.theta,
-        bounds=np.empty(0),
-        xi=np.ones(pixels.n_rows),
-        outcome="max_iter",
-        losses=np.empty(0),
-        best=np.empty(0),
-        seed=0,
-    )
+    state = BatchState(start, Ascent(evidence.start_theta), np.ones(pixels.n_rows), seed=0)
     batch(pixels, start, max_iter=1, resume=state)
     assert_array_equal(state.xi, np.ones(pixels.n_rows))
-    assert_array_equal(state.theta, evidence.theta)
+    assert_array_equal(state.ascent.theta, evidence.start_theta)
 
 
 def test_an_interrupted_fit_ends_at_the_last_finished_iteration():
@@ -601,10 +588,10 @@ def test_an_interrupt_while_a_batch_fit_settles_keeps_the_last_finished_pass(mon
 
         if options.get("interruptible"):
             options["report"] = press
-        return settle(*args, **options)
+        return fit_posterior(*args, **options)
 
     whole = batch(some_pixels(), max_iter=2)
-    monkeypatch.setattr(batch_module, "settle", interrupt)
+    monkeypatch.setattr(batch_module, "fit_posterior", interrupt)
     stopped = batch(some_pixels(), max_iter=2)
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert stopped.bounds[:2] == whole.bounds[:2]
@@ -642,14 +629,14 @@ def stop_early(**options):
 def told(monkeypatch):
     """Every evidence, with each θ it was asked for a loss at, and the block it was asked of."""
     asked = []
-    loss_of = FourierEvidence.loss_of
+    loss_of = FourierEvidence.held_back_loss
 
     def note(self, block, theta):
         loss = loss_of(self, block, theta)
         asked.append((self, block, theta.copy(), loss))
         return loss
 
-    monkeypatch.setattr(FourierEvidence, "loss_of", note)
+    monkeypatch.setattr(FourierEvidence, "held_back_loss", note)
     return asked
 
 
@@ -699,7 +686,7 @@ def test_the_labels_of_held_back_rows_do_not_lead_the_ascent():
         states = []
         given = replace(pixels, positive=positive)
         batch(given, max_iter=4, early_stopping=True, report=states.append)
-        paths.append([state.theta for state in states])
+        paths.append([state.ascent.theta for state in states])
     assert_array_equal(*paths)
 
 
@@ -712,7 +699,7 @@ def test_exact_passes_on_all_rows_end_an_early_stopped_fit_and_never_lower_the_b
 
 @pytest.mark.parametrize(
     ("n_rows", "learn_frequencies"),
-    [(LEAST_ROWS - 1, True), (60, False)],
+    [(EARLY_STOPPING_ROWS - 1, True), (60, False)],
     ids=["few rows", "random frequencies"],
 )
 def test_nothing_is_held_back_from_a_few_rows_or_random_frequencies(n_rows, learn_frequencies):
@@ -723,141 +710,5 @@ def test_nothing_is_held_back_from_a_few_rows_or_random_frequencies(n_rows, lear
 
 
 def test_of_thirty_rows_some_are_held_back():
-    fit = batch(some_pixels(n=LEAST_ROWS), max_iter=2, early_stopping=True)
+    fit = batch(some_pixels(n=EARLY_STOPPING_ROWS), max_iter=2, early_stopping=True)
     assert len(fit.held_back_losses) == 3
-
-
-# On minibatches
-def minibatches(pixels, start=None, seed=0, **options):
-    defaults = {"learn_frequencies": True, "batch_size": 64, "max_iter": 3, "tol": 0.0}
-    defaults["early_stopping"] = False
-    rng = np.random.default_rng(seed)
-    return fit_stochastic(pixels, start or some_start(), rng=rng, **(defaults | options))
-
-
-@both_methods
-def test_exact_passes_end_a_stochastic_fit_and_never_lower_the_bound(learn_frequencies):
-    pixels, passes = some_pixels(n=300), []
-    fit = minibatches(
-        pixels,
-        learn_frequencies=learn_frequencies,
-        report_pass=lambda done, bound: passes.append((done, bound)),
-    )
-    assert np.all(np.diff(fit.bounds) >= -1e-10 * np.abs(fit.bounds).max())
-    assert [bound for _, bound in passes] == list(fit.bounds[: len(passes)])
-    assert [done for done, _ in passes] == list(range(1, len(passes) + 1))
-
-
-@each_way
-def test_the_posterior_of_a_stochastic_fit_is_that_of_all_pixels(
-    learn_frequencies, early_stopping, last_xi
-):
-    pixels, options = some_pixels(n=300), {"learn_frequencies": learn_frequencies}
-    fit = minibatches(pixels, early_stopping=early_stopping, **options)
-    assert_posterior_of_all_pixels(fit, pixels, last_xi["xi"])
-
-
-def test_a_stochastic_fit_of_random_frequencies_keeps_their_directions():
-    start = some_start()
-    fit = minibatches(some_pixels(n=300), start, learn_frequencies=False)
-    assert_allclose(fit.frequencies, start.unit_frequencies / fit.lengthscale, rtol=1e-10)
-
-
-@pytest.mark.parametrize("threads", [2, 3])
-def test_threads_do_not_change_a_bit_of_a_stochastic_fit(threads):
-    one, other = (
-        minibatches(some_pixels(n=1500, threads=t, rows_per_block=256), batch_size=1200)
-        for t in (1, threads)
-    )
-    assert one.bounds == other.bounds
-    assert one.held_back_losses == other.held_back_losses
-    assert_array_equal(one.frequencies, other.frequencies)
-    assert_array_equal(one.posterior.mean, other.posterior.mean)
-
-
-@pytest.mark.parametrize("early_stopping", [False, True], ids=["whole", "early"])
-def test_a_resumed_stochastic_fit_is_the_uninterrupted_one_bit_for_bit(early_stopping):
-    pixels, kept, options = some_pixels(n=300), [], {"early_stopping": early_stopping}
-    whole = minibatches(pixels, report=kept.append, **options)
-    assert [walk.n_iter for walk in kept] == [1, 2, 3]
-    for walk in kept:
-        rest = minibatches(pixels, resume=walk, **options)
-        assert rest.bounds == whole.bounds
-        assert rest.held_back_losses == whole.held_back_losses
-        assert_array_equal(rest.posterior.mean, whole.posterior.mean)
-
-
-def test_a_stochastic_fit_takes_the_best_of_its_walk_only_if_it_is_to_stop_early(monkeypatch):
-    # Smoothed over three, these are least at the fourth.
-    script, kept = (4.0, 2.0, 1.0, 1.0, 3.0, 4.0), []
-    losses = cycle(script)
-    monkeypatch.setattr(stochastic, "held_back_loss", lambda *place: next(losses))
-    whole = minibatches(some_pixels(n=300), max_iter=6, report=kept.append)
-    best = minibatches(some_pixels(n=300), max_iter=6, early_stopping=True)
-    assert best.held_back_losses == whole.held_back_losses == script
-    assert_array_equal(whole.frequencies, kept[-1].frequencies)
-    assert_array_equal(best.frequencies, kept[3].frequencies)
-
-
-def test_a_stochastic_fit_of_random_frequencies_never_stops_early(monkeypatch):
-    # Losses of 1, 2, 3, ...: learned frequencies would be given up.
-    losses = count(1.0)
-    monkeypatch.setattr(stochastic, "held_back_loss", lambda *place: next(losses))
-    options = {"learn_frequencies": False, "max_iter": 30, "tol": -1.0}
-    early, whole = (
-        minibatches(some_pixels(n=300), early_stopping=early, **options) for early in (True, False)
-    )
-    assert whole.n_iter == 30
-    assert_same_fit(early, whole)
-
-
-def test_an_interrupted_stochastic_fit_still_sees_all_pixels_once():
-    def report(walk):
-        if walk.n_iter == 2:
-            raise KeyboardInterrupt
-
-    pixels = some_pixels(n=300)
-    stopped = minibatches(pixels, max_iter=10, report=report)
-    assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
-    assert len(stopped.bounds) == 1
-    assert np.all(np.isfinite(stopped.posterior.mean))
-
-
-def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one():
-    def report_pass(done, bound):
-        if done == 2:
-            raise KeyboardInterrupt
-
-    pixels = some_pixels(n=300)
-    stopped = minibatches(pixels, report_pass=report_pass)
-    whole = minibatches(pixels)
-    assert (stopped.outcome, stopped.n_iter) == ("interrupted", whole.n_iter)
-    assert stopped.bounds == whole.bounds[:2]
-    assert_array_equal(stopped.frequencies, whole.frequencies)
-    assert np.all(np.isfinite(stopped.posterior.mean))
-
-
-# The sample that frequencies are learned on
-def test_few_pixels_in_memory_are_their_own_sample():
-    pixels = some_pixels(n=50)
-    assert draw_sample(pixels, np.random.default_rng(0)) is pixels
-
-
-def test_many_pixels_are_sampled_in_order_and_without_repeats(monkeypatch):
-    monkeypatch.setattr(batch_module, "SAMPLE_ROWS", 200)
-    pixels = some_pixels(n=1000)
-    sample = draw_sample(pixels, np.random.default_rng(0))
-    rows = {tuple(row): i for i, row in enumerate(pixels.rows)}
-    found = [rows[tuple(row)] for row in sample.rows]
-    # Draws that fall in the same row are one: a tenth or so of 200 from 1,000.
-    assert 150 < len(found) <= 200
-    assert found == sorted(set(found))
-    # As likely early as late: the mean of 180 uniform draws, standard error 289/13 = 22.
-    assert abs(np.mean(found) - 499.5) < 5 * 22
-    assert_array_equal(sample.positive, pixels.positive[found])
-
-
-def test_the_bytes_of_a_sample_are_limited_too(monkeypatch):
-    monkeypatch.setattr(batch_module, "SAMPLE_BYTES", 100 * 2 * 4)
-    sample = draw_sample(some_pixels(n=1000, d=2), np.random.default_rng(0))
-    assert sample.n_rows <= 100

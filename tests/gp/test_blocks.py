@@ -19,6 +19,7 @@ from undulatus.gp.blocks import (
     Pixels,
     Standardisation,
     block_rows,
+    borrow,
     give_back,
     map_blocks,
     read_rows,
@@ -27,7 +28,6 @@ from undulatus.gp.blocks import (
     require_lengths,
     require_phases,
     scratch,
-    spare,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -418,48 +418,48 @@ def test_every_thread_has_its_own_scratch():
 # Spares
 def test_what_was_given_back_is_handed_out_again():
     with recycling():
-        first = spare((3, 3))
+        first = borrow((3, 3))
         give_back(first)
-        assert spare((3, 3)) is first
+        assert borrow((3, 3)) is first
 
 
 def test_a_spare_has_one_owner():
     with recycling():
-        one, other = spare((3, 3)), spare((3, 3))
+        one, other = borrow((3, 3)), borrow((3, 3))
         assert not np.shares_memory(one, other)
         give_back(one)
-        assert spare((3, 3)) is one
-        assert spare((3, 3)) is not one
+        assert borrow((3, 3)) is one
+        assert borrow((3, 3)) is not one
 
 
 def test_a_spare_is_of_the_shape_that_is_asked_for_and_in_double_precision():
     with recycling():
-        give_back(spare((3, 3)))
-        found = spare((9,))
+        give_back(borrow((3, 3)))
+        found = borrow((9,))
         assert (found.shape, found.dtype) == ((9,), np.float64)
 
 
 def test_a_spare_may_be_given_back_by_another_thread():
     with recycling():
-        first = in_another_thread(lambda: spare((3, 3)))
+        first = in_another_thread(lambda: borrow((3, 3)))
         give_back(first)
-        assert in_another_thread(lambda: spare((3, 3))) is first
+        assert in_another_thread(lambda: borrow((3, 3))) is first
 
 
 def test_nothing_is_kept_unless_it_is_recycled():
-    first = spare((3, 3))
+    first = borrow((3, 3))
     give_back(first)
-    assert spare((3, 3)) is not first
+    assert borrow((3, 3)) is not first
 
 
 def test_nothing_is_kept_for_longer_than_the_last_who_recycles():
     with recycling():
         with recycling():
-            first = spare((3, 3))
+            first = borrow((3, 3))
             give_back(first)
-        assert spare((3, 3)) is first
+        assert borrow((3, 3)) is first
         give_back(first)
-    assert spare((3, 3)) is not first
+    assert borrow((3, 3)) is not first
 
 
 def test_an_error_ends_recycling_too():
@@ -471,13 +471,13 @@ def test_an_error_ends_recycling_too():
 
     with pytest.raises(LookupError), recycling():
         fail()
-    assert spare((3, 3)) is not first
+    assert borrow((3, 3)) is not first
 
 
 def test_no_more_than_a_few_are_kept():
     with recycling():
-        many = [spare((2, 2)) for _ in range(100)]
+        many = [borrow((2, 2)) for _ in range(100)]
         for array in many:
             give_back(array)
-        kept = [spare((2, 2)) for _ in range(100)]
+        kept = [borrow((2, 2)) for _ in range(100)]
         assert sum(any(one is other for other in many) for one in kept) <= 16

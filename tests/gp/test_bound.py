@@ -16,13 +16,13 @@ from undulatus.gp.blocks import Pixels, Standardisation, recycling
 from undulatus.gp.bound import (
     Statistics,
     accumulate,
-    add_up,
     best_variance_ratio,
-    gradient,
+    bound_gradient,
     half_slope,
     log_sigmoid_bound,
     log_variance_gradient,
     offset,
+    sum_statistics,
     tight_xi,
     tighten,
 )
@@ -217,7 +217,7 @@ def test_a_second_moment_that_rounds_below_zero_gives_no_negative_root():
 def test_the_gradient_in_the_frequencies_is_that_of_finite_differences(seed, weighted):
     pixels, frequencies, gamma, xi = problem(seed, n=15, d=2, D=3, weighted=weighted)
     posterior = accumulate(pixels, frequencies, gamma, xi).posterior()
-    found = gradient(pixels, frequencies, gamma, posterior, xi)
+    found = bound_gradient(pixels, frequencies, gamma, posterior, xi)
     expected = central_differences(lambda w: bound_at(pixels, w, gamma, xi), frequencies)
     assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
@@ -249,8 +249,8 @@ def test_a_weight_equals_as_many_rows(seed, most):
     assert_allclose(one.offset, other.offset, rtol=1e-12)
     posterior = one.posterior()
     assert_allclose(
-        gradient(weighted, frequencies, gamma, posterior, xi),
-        gradient(repeated, frequencies, gamma, posterior, xi[rows]),
+        bound_gradient(weighted, frequencies, gamma, posterior, xi),
+        bound_gradient(repeated, frequencies, gamma, posterior, xi[rows]),
         rtol=1e-10,
         atol=1e-10,
     )
@@ -265,8 +265,10 @@ def test_blocks_do_not_change_sums_beyond_rounding(rows_per_block):
     assert_allclose(one.projected, other.projected, rtol=1e-12, atol=1e-12)
     assert_allclose(one.offset, other.offset, rtol=1e-12)
     posterior = one.posterior()
-    slopes = [gradient(pixels, frequencies, gamma, posterior, xi) for pixels in (whole, parts)]
-    assert_allclose(*slopes, rtol=1e-10, atol=1e-12)
+    gradients = [
+        bound_gradient(pixels, frequencies, gamma, posterior, xi) for pixels in (whole, parts)
+    ]
+    assert_allclose(*gradients, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -279,8 +281,10 @@ def test_threads_do_not_change_a_bit(threads, dtype):
     assert_array_equal(one.projected, other.projected)
     assert one.offset == other.offset
     posterior = one.posterior()
-    slopes = [gradient(pixels, frequencies, gamma, posterior, xi) for pixels in (single, many)]
-    assert_array_equal(*slopes)
+    gradients = [
+        bound_gradient(pixels, frequencies, gamma, posterior, xi) for pixels in (single, many)
+    ]
+    assert_array_equal(*gradients)
     tight = [xi.copy(), xi.copy()]
     for pixels, own in zip((single, many), tight, strict=True):
         tighten(pixels, frequencies, gamma, posterior, own)
@@ -297,8 +301,8 @@ def test_single_precision_follows_double():
     assert_allclose(other.gram, one.gram, rtol=0, atol=1e-4 * scale)
     assert_allclose(other.bound(other.posterior()), one.bound(one.posterior()), rtol=1e-4)
     posterior = one.posterior()
-    exact = gradient(double, frequencies, gamma, posterior, xi)
-    found = gradient(single, frequencies, gamma, posterior, xi.astype(np.float32))
+    exact = bound_gradient(double, frequencies, gamma, posterior, xi)
+    found = bound_gradient(single, frequencies, gamma, posterior, xi.astype(np.float32))
     assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
 
 
@@ -307,7 +311,7 @@ def test_statistics_add_up_over_disjoint_pixels():
     whole = accumulate(pixels, frequencies, gamma, xi)
     halves = [np.arange(25), np.arange(25, 40)]
     one, other = (accumulate(pixels.take(h), frequencies, gamma, xi[h]) for h in halves)
-    total = add_up(iter([one, other]))
+    total = sum_statistics(iter([one, other]))
     assert_allclose(total.gram, whole.gram, rtol=1e-12, atol=1e-12)
     assert_allclose(total.projected, whole.projected, rtol=1e-12, atol=1e-12)
     assert_allclose(total.offset, whole.offset, rtol=1e-12)

@@ -22,31 +22,31 @@ from undulatus.gp.bound import Statistics, tighten
 from undulatus.gp.dask_blocks import (
     FAN_IN,
     ChunkedPixels,
-    Chunks,
-    Reading,
-    digest_of_chunk,
-    far_row_of_chunk,
-    join,
+    LabelledArrays,
+    PixelReader,
+    chunk_digest,
+    chunk_total,
+    concatenate_pixels,
+    far_row_error,
     map_rows,
     take_from_chunk,
-    total_of_chunk,
 )
-from undulatus.gp.moments import Chunk
+from undulatus.gp.moments import LabelledChunk
 
 PLAIN = Standardisation(np.zeros(2), np.ones(2))
 
-READING = Reading("b", np.array([1.0, 3.0]), PLAIN, np.dtype(float), 2)
+READER = PixelReader("b", np.array([1.0, 3.0]), PLAIN, np.dtype(float), 2)
 
 
 def some_chunk(number=0, groups=("x", "y", "y", "x")):
     rows = np.arange(8.0).reshape(4, 2)
     labels, weight = np.array(["a", "b", "a", "b"]), np.array([1.0, 2.0, 0.0, 1.0])
-    return Chunk(number, 10 * number, rows, labels, weight, np.array(groups))
+    return LabelledChunk(number, 10 * number, rows, labels, weight, np.array(groups))
 
 
 def test_a_chunk_becomes_its_pixels_of_some_weight():
     chunk = some_chunk()
-    pixels = READING(chunk)
+    pixels = READER(chunk)
     assert_array_equal(pixels.rows, chunk.rows[[0, 1, 3]])
     assert_array_equal(pixels.positive, [False, True, True])
     assert_array_equal(pixels.weight, [1.0, 6.0, 3.0])
@@ -54,8 +54,8 @@ def test_a_chunk_becomes_its_pixels_of_some_weight():
 
 
 def test_a_chunk_without_weights_is_not_copied():
-    chunk = Chunk(0, 0, np.ones((3, 2)), np.array(["a", "b", "b"]), None, None)
-    pixels = Reading("b", None, PLAIN, np.dtype(float), 2)(chunk)
+    chunk = LabelledChunk(0, 0, np.ones((3, 2)), np.array(["a", "b", "b"]), None, None)
+    pixels = PixelReader("b", None, PLAIN, np.dtype(float), 2)(chunk)
     assert pixels.rows is chunk.rows
     assert pixels.weight is None
 
@@ -67,7 +67,7 @@ def test_a_total_goes_over_all_blocks_with_the_parameters():
         seen.append(len(block.x))
         return float(np.sum(block.x**power)) + shift
 
-    found = total_of_chunk(some_chunk(), READING, part, sum, (2,), {"shift": 1.0})
+    found = chunk_total(some_chunk(), READER, part, sum, (2,), {"shift": 1.0})
     assert seen == [2, 1]
     assert found == np.sum(some_chunk().rows[[0, 1, 3]] ** 2) + 2.0
 
@@ -75,8 +75,8 @@ def test_a_total_goes_over_all_blocks_with_the_parameters():
 def test_rows_are_taken_by_their_number_among_those_of_some_weight_and_joined():
     edges = np.array([0, 3, 6])
     chosen = np.array([1, 2, 5])
-    parts = [take_from_chunk(some_chunk(i), READING, chosen, edges) for i in (0, 1)]
-    joined = join(parts, threads=2)
+    parts = [take_from_chunk(some_chunk(i), READER, chosen, edges) for i in (0, 1)]
+    joined = concatenate_pixels(parts, threads=2)
     assert_array_equal(joined.rows, some_chunk().rows[[1, 3, 3]])
     assert_array_equal(joined.weight, [6.0, 3.0, 3.0])
     assert_array_equal(joined.groups, [1, 0, 0])
@@ -84,21 +84,21 @@ def test_rows_are_taken_by_their_number_among_those_of_some_weight_and_joined():
 
 
 def test_one_group_is_as_good_as_none_among_joined_rows():
-    parts = [READING(some_chunk(groups=("x",) * 4))]
-    assert join(parts, threads=1).groups is None
+    parts = [READER(some_chunk(groups=("x",) * 4))]
+    assert concatenate_pixels(parts, threads=1).groups is None
 
 
 def test_a_digest_is_of_the_pixels():
-    assert digest_of_chunk(some_chunk(), READING, lambda pixels: str(pixels.n_rows)) == "3"
+    assert chunk_digest(some_chunk(), READER, lambda pixels: str(pixels.n_rows)) == "3"
 
 
 def test_a_row_too_far_out_is_an_error_returned_unless_it_weighs_nothing():
     chunk = some_chunk(2)
-    assert far_row_of_chunk(chunk, READING, np.ones((1, 2)), str) is None
+    assert far_row_error(chunk, READER, np.ones((1, 2)), str) is None
     chunk.rows[2] = 10.0 * PHASE_LIMIT
-    assert far_row_of_chunk(chunk, READING, np.ones((1, 2)), str) is None
+    assert far_row_error(chunk, READER, np.ones((1, 2)), str) is None
     chunk.rows[3] = 10.0 * PHASE_LIMIT
-    error = far_row_of_chunk(chunk, READING, np.ones((1, 2)), str)
+    error = far_row_error(chunk, READER, np.ones((1, 2)), str)
     assert isinstance(error, PhaseTooLargeError)
     assert "Row 23 " in str(error)
 
@@ -124,9 +124,9 @@ def near_and_far(sizes=(50, 30, 40), weighted=True, grouped=True, dtype=np.float
     weight, groups = weight if weighted else None, groups if grouped else None
     cut = [None if a is None else da.from_array(a, chunks=(sizes,)) for a in (weight, groups)]
     rows = da.from_array(x, chunks=(sizes, (1, 1)))
-    chunks = Chunks.of(rows, da.from_array(labels, chunks=17), *cut)
+    chunks = LabelledArrays.align(rows, da.from_array(labels, chunks=17), *cut)
     factors = None if factors is None else np.array(factors)
-    reading = Reading("cloud", factors, PLAIN_OF_CHUNKS, np.dtype(dtype), 16)
+    reader = PixelReader("cloud", factors, PLAIN_OF_CHUNKS, np.dtype(dtype), 16)
     positive = labels == "cloud"
     if factors is not None:
         weight = factors[positive.astype(int)] * (1.0 if weight is None else weight)
@@ -144,7 +144,7 @@ def near_and_far(sizes=(50, 30, 40), weighted=True, grouped=True, dtype=np.float
         16,
         groups=None if groups is None else groups[kept],
     )
-    return near, ChunkedPixels(chunks, reading, used, threads=2)
+    return near, ChunkedPixels(chunks, reader, used, threads=2)
 
 
 def one_pass(pixels, seed=0):
@@ -198,14 +198,14 @@ def test_parameters_are_one_node_and_a_chunk_is_one_task(monkeypatch):
     n_chunks = 20
     _, labels, *_ = some_arrays()
     rows = da.map_blocks(np.sqrt, da.ones((N, 2), chunks=(N // n_chunks, 2)))
-    chunks = Chunks.of(rows, da.from_array(labels, chunks=N // n_chunks))
-    reading = Reading("cloud", None, PLAIN_OF_CHUNKS, np.dtype(np.float64), 16)
-    one_pass(ChunkedPixels(chunks, reading, (N // n_chunks,) * n_chunks))
+    chunks = LabelledArrays.align(rows, da.from_array(labels, chunks=N // n_chunks))
+    reader = PixelReader("cloud", None, PLAIN_OF_CHUNKS, np.dtype(np.float64), 16)
+    one_pass(ChunkedPixels(chunks, reader, (N // n_chunks,) * n_chunks))
     (graph,) = graphs
     names = [key[0] if isinstance(key, tuple) else key for key in graph]
-    assert sum(name.startswith("Work-") for name in names) == 1
-    # Reading a chunk, and what comes before, is part of its task.
-    assert sum(name.startswith("_do-") for name in names) == n_chunks
+    assert sum(name.startswith("ChunkTask-") for name in names) == 1
+    # PixelReader a chunk, and what comes before, is part of its task.
+    assert sum(name.startswith("_run_task-") for name in names) == n_chunks
     sums = sum(name.startswith("_add-") for name in names)
     assert sums == -(-n_chunks // FAN_IN) + 1
     labels_nodes = n_chunks
@@ -231,7 +231,7 @@ def test_a_chunk_holds_blas_to_one_thread():
         )
 
     _, far = near_and_far()
-    dask.compute(far.chunks.each(threads))
+    dask.compute(far.arrays.each(threads))
     assert seen
     assert set(seen) == {1}
 
@@ -272,9 +272,9 @@ def test_chunks_of_which_nothing_is_chosen_are_not_read():
         return x
 
     rows = da.ones((30, 1), chunks=(10, 1)).map_blocks(note, meta=np.ones((0, 0)))
-    chunks = Chunks.of(rows, np.arange(30) % 2)
-    reading = Reading(1, None, Standardisation(np.zeros(1), np.ones(1)), np.dtype(float), 16)
-    ChunkedPixels(chunks, reading, (10, 10, 10)).take(np.array([3, 25]))
+    chunks = LabelledArrays.align(rows, np.arange(30) % 2)
+    reader = PixelReader(1, None, Standardisation(np.zeros(1), np.ones(1)), np.dtype(float), 16)
+    ChunkedPixels(chunks, reader, (10, 10, 10)).take(np.array([3, 25]))
     assert sorted(read) == [0, 2]
 
 
@@ -291,9 +291,9 @@ def test_the_first_row_too_far_out_is_named_and_rows_of_no_weight_are_not():
     x[[20, 60, 110], 1] = 10.0 * PHASE_LIMIT
     weight = np.ones(N)
     weight[20] = 0.0
-    chunks = Chunks.of(da.from_array(x, chunks=(50, 2)), labels, weight)
-    reading = Reading("cloud", None, PLAIN_OF_CHUNKS, np.dtype(float), 16)
-    far = ChunkedPixels(chunks, reading, (49, 50, 20))
+    chunks = LabelledArrays.align(da.from_array(x, chunks=(50, 2)), labels, weight)
+    reader = PixelReader("cloud", None, PLAIN_OF_CHUNKS, np.dtype(float), 16)
+    far = ChunkedPixels(chunks, reader, (49, 50, 20))
     with pytest.raises(InputError, match=r"Row 60 .*\n.*column 1"):
         far.require_phases(np.ones((1, 2)), str)
 
@@ -302,13 +302,13 @@ def test_rows_of_unknown_number_are_refused_with_a_remedy():
     x = da.ones((30, 2), chunks=(10, 2))
     unknown = x[da.ones(30, chunks=10) > 0]
     with pytest.raises(InputError, match="compute_chunk_sizes"):
-        Chunks.of(unknown, np.ones(30))
+        LabelledArrays.align(unknown, np.ones(30))
 
 
 @pytest.mark.parametrize("shape", [(29,), (30, 1), ()])
 def test_labels_of_another_shape_are_refused(shape):
     with pytest.raises(InputError, match="X has 30 rows, y has shape"):
-        Chunks.of(da.ones((30, 2), chunks=(10, 2)), da.ones(shape))
+        LabelledArrays.align(da.ones((30, 2), chunks=(10, 2)), da.ones(shape))
 
 
 # Rows to rows
@@ -351,5 +351,5 @@ def test_of_several_mistakes_the_first_is_raised():
 
 def test_tasks_run_in_this_process_unless_there_are_workers():
     _, far = near_and_far()
-    (pids,) = dask.compute(far.chunks.each(lambda chunk: os.getpid()))
+    (pids,) = dask.compute(far.arrays.each(lambda chunk: os.getpid()))
     assert set(pids) == {os.getpid()}

@@ -20,7 +20,7 @@ from undulatus.gp.exact import (
 )
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.kernels import KERNELS, Kernel, mean_distance
-from undulatus.gp.passes import settle
+from undulatus.gp.passes import fit_posterior
 from undulatus.gp.posterior import latent_moments, slabs, variance_root
 
 seeds = st.integers(0, 2**32 - 1)
@@ -151,7 +151,7 @@ def test_in_one_dimension_weight_space_and_function_space_agree():
     kernel = waves_as_a_kernel(frequencies)
     evidence = ExactEvidence(x, v, weight, kernel, distance)
     theta = np.array([np.log(gamma), 0.0])
-    weights = settle(pixels, frequencies, gamma, xi, passes=1)
+    weights = fit_posterior(pixels, frequencies, gamma, xi, max_passes=1)
     bound, posterior = evidence.solve(evidence.covariance(theta))
     assert_allclose(bound, weights.bounds[0], rtol=1e-10)
     new = np.linspace(-3, 3, 17)[:, None]
@@ -180,7 +180,7 @@ def test_random_features_approach_the_exact_classifier_as_they_grow(kernel):
         off = []
         for seed in range(5):
             frequencies = kernel.draw(np.random.default_rng(seed), D, 2) / lengthscale
-            settled = settle(pixels, frequencies, gamma, np.ones(50), passes=1)
+            settled = fit_posterior(pixels, frequencies, gamma, np.ones(50), max_passes=1)
             z = fourier_features(new, frequencies, gamma)
             root = slabs(variance_root(settled.posterior, gamma), np.float64)
             mean, variance = latent_moments(z, settled.posterior.mean, root)
@@ -256,8 +256,8 @@ def test_far_from_the_data_the_prior_returns():
 
 
 def test_an_interrupted_fit_keeps_its_last_iteration():
-    def report(climb):
-        if climb.n_iter == 2:
+    def report(ascent):
+        if ascent.n_iter == 2:
             raise KeyboardInterrupt
 
     x, v, weight, distance = problem()

@@ -14,12 +14,12 @@ from undulatus.gp import moments
 from undulatus.gp.blocks import PHASE_LIMIT, Standardisation
 from undulatus.gp.moments import (
     MOST_LABELS,
-    Chunk,
-    Spread,
+    FeatureMoments,
+    LabelledChunk,
+    apply_class_weights,
+    class_moments,
     require_phases_of_rows,
     summarise,
-    survey,
-    weigh_classes,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -104,9 +104,11 @@ def test_a_variance_that_overflows_is_an_error_that_names_its_column(value):
 def test_a_heavier_part_counts_as_its_rows_at_that_weight(seed, n, m, factor):
     rng = np.random.default_rng(seed)
     x, weight = rng.normal(size=(n + m, 2)), rng.uniform(0.5, 2.0, n + m)
-    both = Spread.of(x[:n], weight[:n]).times(factor) + Spread.of(x[n:], weight[n:])
+    both = FeatureMoments.of_rows(x[:n], weight[:n]).reweight(factor) + FeatureMoments.of_rows(
+        x[n:], weight[n:]
+    )
     weight[:n] *= factor
-    whole = Spread.of(x, weight)
+    whole = FeatureMoments.of_rows(x, weight)
     for name in ("total_weight", "mean", "squares", "low", "high"):
         assert_allclose(getattr(both, name), getattr(whole, name), rtol=1e-12, atol=1e-12)
 
@@ -114,18 +116,18 @@ def test_a_heavier_part_counts_as_its_rows_at_that_weight(seed, n, m, factor):
 def some_chunk(seed=0, n=30, weighted=True, labels=("clear", "cloud")):
     rng = np.random.default_rng(seed)
     weight = rng.integers(0, 3, n).astype(float) if weighted else None
-    return Chunk(0, 100, rng.normal(size=(n, 2)), rng.choice(labels, n), weight, None)
+    return LabelledChunk(0, 100, rng.normal(size=(n, 2)), rng.choice(labels, n), weight, None)
 
 
 def cut(chunk, *edges):
     for start, stop in zip((0, *edges), (*edges, len(chunk.rows)), strict=True):
         part = slice(start, stop)
         weight = None if chunk.weight is None else chunk.weight[part]
-        yield Chunk(0, 100 + start, chunk.rows[part], chunk.labels[part], weight, None)
+        yield LabelledChunk(0, 100 + start, chunk.rows[part], chunk.labels[part], weight, None)
 
 
 def sum_of(chunks):
-    first, *rest = [survey(chunk, str) for chunk in chunks]
+    first, *rest = [class_moments(chunk, str) for chunk in chunks]
     return sum(rest, start=first)
 
 
@@ -133,20 +135,20 @@ def sum_of(chunks):
 def test_surveys_of_parts_add_up_to_that_of_the_whole(seed, weighted, one, other):
     chunk = some_chunk(seed, weighted=weighted)
     low, high = sorted((one, other))
-    whole, parts = survey(chunk, str), sum_of(cut(chunk, low, high))
+    whole, parts = class_moments(chunk, str), sum_of(cut(chunk, low, high))
     assert_array_equal(parts.labels, whole.labels)
     assert sum(parts.used) == whole.used[0]
     assert parts.error is whole.error is None
-    for found, due in zip(parts.spreads, whole.spreads, strict=True):
+    for found, due in zip(parts.moments, whole.moments, strict=True):
         for name in ("total_weight", "mean", "squares", "low", "high"):
             assert_allclose(getattr(found, name), getattr(due, name), rtol=1e-12, atol=1e-12)
 
 
 def test_a_survey_tells_the_spread_of_each_class_among_rows_of_some_weight():
     chunk = some_chunk()
-    found = survey(chunk, str)
+    found = class_moments(chunk, str)
     assert found.used == (np.count_nonzero(chunk.weight),)
-    for label, spread in zip(["clear", "cloud"], found.spreads, strict=True):
+    for label, spread in zip(["clear", "cloud"], found.moments, strict=True):
         own = (chunk.labels == label) & (chunk.weight > 0)
         assert spread.total_weight == chunk.weight[own].sum()
         assert_array_equal(spread.high, chunk.rows[own].max(axis=0))
@@ -158,14 +160,14 @@ def test_many_labels_are_told_in_part_and_not_spread():
     chunk = some_chunk(n=400, labels=np.arange(300))
     found = sum_of(cut(chunk, 150))
     assert len(found.labels) == MOST_LABELS
-    assert found.spreads == ()
+    assert found.moments == ()
 
 
 def test_two_classes_that_are_four_in_all_are_four():
     parts = [some_chunk(labels=labels) for labels in (("a", "b"), ("c", "d"), ("a", "b"))]
     found = sum_of(parts)
     assert found.labels.tolist() == ["a", "b", "c", "d"]
-    assert found.spreads == ()
+    assert found.moments == ()
 
 
 def test_the_first_bad_value_is_named_by_its_row_in_the_whole():
@@ -188,7 +190,9 @@ def test_the_first_bad_value_is_named_by_its_row_in_the_whole():
 )
 def test_labels_and_weights_that_cannot_be_used_are_told(labels, weight, message):
     weight = None if weight is None else np.array(weight)
-    found = survey(Chunk(0, 0, np.zeros((2, 1)), np.array(labels), weight, None), str)
+    found = class_moments(
+        LabelledChunk(0, 0, np.zeros((2, 1)), np.array(labels), weight, None), str
+    )
     assert isinstance(found.error, InputError)
     with pytest.raises(InputError, match=message):
         raise found.error
@@ -197,9 +201,9 @@ def test_labels_and_weights_that_cannot_be_used_are_told(labels, weight, message
 def test_classes_weigh_what_their_factors_say():
     positive, weight = np.array([True, False, True]), np.array([1.0, 2.0, 0.0])
     factors = np.array([3.0, 5.0])
-    assert weigh_classes(None, positive, weight) is weight
-    assert_array_equal(weigh_classes(factors, positive, None), [5.0, 3.0, 5.0])
-    assert_array_equal(weigh_classes(factors, positive, weight), [5.0, 6.0, 0.0])
+    assert apply_class_weights(None, positive, weight) is weight
+    assert_array_equal(apply_class_weights(factors, positive, None), [5.0, 3.0, 5.0])
+    assert_array_equal(apply_class_weights(factors, positive, weight), [5.0, 6.0, 0.0])
 
 
 def test_a_row_too_far_out_is_named_by_its_row_in_the_whole_unless_absent():

@@ -21,12 +21,12 @@ from undulatus.gp.passes import (
     VARIANCE_LIMITS,
     Start,
     choose_start,
+    coarsen_start,
+    fit_posterior,
     held_back_loss,
     hold_back,
-    settle,
-    settle_start,
 )
-from undulatus.gp.posterior import Moments, expected_sigmoid
+from undulatus.gp.posterior import WeightMoments, expected_sigmoid
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -121,7 +121,7 @@ def some_block(rng, n=9, d=3, weight=None, dtype=np.float64):
 
 def some_posterior(rng, D=4, d=3, size=1.0):
     root = rng.normal(size=(2 * D, 2 * D)) / np.sqrt(2 * D)
-    moments = Moments(size * rng.normal(size=2 * D), root @ root.T)
+    moments = WeightMoments(size * rng.normal(size=2 * D), root @ root.T)
     return rng.normal(size=(D, d)), float(rng.uniform(0.5, 3.0)), moments
 
 
@@ -170,7 +170,7 @@ def test_a_weight_is_worth_as_many_rows_and_only_their_ratio_counts():
 def test_a_posterior_that_knows_nothing_costs_the_logarithm_of_two():
     rng = np.random.default_rng(0)
     frequencies, signal_variance, moments = some_posterior(rng)
-    ignorant = Moments(np.zeros(8), moments.covariance)
+    ignorant = WeightMoments(np.zeros(8), moments.covariance)
     loss = held_back_loss(some_block(rng), frequencies, signal_variance, ignorant)
     assert_allclose(loss, np.log(2.0), rtol=1e-12)
 
@@ -200,7 +200,7 @@ def some_start(seed=0, D=5, d=2):
 def test_settling_never_lowers_the_bound(seed, signal_variance):
     pixels, start = some_pixels(seed), some_start(seed)
     xi = np.ones(pixels.n_rows)
-    settled = settle(pixels, start.at[0], signal_variance, xi, passes=11)
+    settled = fit_posterior(pixels, start.frequencies, signal_variance, xi, max_passes=11)
     slack = 1e-10 * np.abs(settled.bounds).max()
     assert np.all(np.diff(settled.bounds) >= -slack)
 
@@ -208,8 +208,8 @@ def test_settling_never_lowers_the_bound(seed, signal_variance):
 def test_settling_hands_out_the_posterior_and_bound_at_its_own_xi():
     pixels, start = some_pixels(), some_start()
     xi = np.ones(pixels.n_rows)
-    settled = settle(pixels, start.at[0], 1.0, xi, passes=6)
-    statistics = accumulate(pixels, start.at[0], settled.signal_variance, xi)
+    settled = fit_posterior(pixels, start.frequencies, 1.0, xi, max_passes=6)
+    statistics = accumulate(pixels, start.frequencies, settled.signal_variance, xi)
     # The last statistics were rescaled rather than summed anew: rounding.
     assert_allclose(settled.posterior.mean, statistics.posterior().mean, rtol=1e-9, atol=1e-12)
     assert_allclose(settled.bounds[-1], statistics.bound(statistics.posterior()), rtol=1e-12)
@@ -218,10 +218,10 @@ def test_settling_hands_out_the_posterior_and_bound_at_its_own_xi():
 def test_settling_long_enough_reaches_a_stationary_point():
     pixels, start = some_pixels(), some_start()
     xi = np.ones(pixels.n_rows)
-    settled = settle(pixels, start.at[0], 1.0, xi, passes=2001, tol=0.0)
+    settled = fit_posterior(pixels, start.frequencies, 1.0, xi, max_passes=2001, tol=0.0)
     # In ξ: one more update moves nothing; in γ: no slope left (the search resolves 1e-5).
     again = xi.copy()
-    tighten(pixels, start.at[0], settled.signal_variance, settled.posterior, again)
+    tighten(pixels, start.frequencies, settled.signal_variance, settled.posterior, again)
     assert_allclose(again, xi, rtol=1e-3)
     assert abs(log_variance_gradient(settled.posterior)) < 1e-2
 
@@ -231,7 +231,7 @@ def test_the_signal_variance_stays_within_its_limits():
     x = np.linspace(-1.4, 1.4, 30)[:, None]
     plain = Standardisation(np.zeros(1), np.ones(1))
     pixels = Pixels(x, x[:, 0] > 0, None, plain, np.dtype(np.float64), 64)
-    settled = settle(pixels, np.ones((1, 1)), 1.0, np.ones(30), passes=301)
+    settled = fit_posterior(pixels, np.ones((1, 1)), 1.0, np.ones(30), max_passes=301)
     assert VARIANCE_LIMITS[0] <= settled.signal_variance <= VARIANCE_LIMITS[1]
     assert np.all(np.isfinite(settled.posterior.mean))
 
@@ -239,41 +239,62 @@ def test_the_signal_variance_stays_within_its_limits():
 def test_a_pass_is_counted_from_the_first_look_at_the_pixels():
     pixels, start, told = some_pixels(), some_start(), []
     xi = np.ones(pixels.n_rows)
-    settled = settle(
-        pixels, *start.at, xi, passes=4, report=lambda done, bound: told.append((done, bound))
+    settled = fit_posterior(
+        pixels,
+        start.frequencies,
+        start.signal_variance,
+        xi,
+        max_passes=4,
+        report=lambda done, bound: told.append((done, bound)),
     )
     assert len(settled.bounds) == 4
     assert told == list(enumerate(settled.bounds[:-1], start=1))
-    once = settle(pixels, *start.at, np.ones(pixels.n_rows), passes=1)
+    once = fit_posterior(
+        pixels, start.frequencies, start.signal_variance, np.ones(pixels.n_rows), max_passes=1
+    )
     assert once.bounds == settled.bounds[:1]
     assert once.signal_variance == start.signal_variance
 
 
 def test_settling_from_a_posterior_takes_xi_from_it():
     pixels, start = some_pixels(), some_start()
-    known = settle(pixels, *start.at, np.ones(pixels.n_rows), passes=50)
+    known = fit_posterior(
+        pixels, start.frequencies, start.signal_variance, np.ones(pixels.n_rows), max_passes=50
+    )
     xi = np.full(pixels.n_rows, np.nan)
-    frequencies, variance = start.at[0], known.signal_variance
-    settled = settle(pixels, frequencies, variance, xi, passes=1, start=known.posterior)
+    frequencies, variance = start.frequencies, known.signal_variance
+    settled = fit_posterior(
+        pixels, frequencies, variance, xi, max_passes=1, initial_posterior=known.posterior
+    )
     assert np.all(np.isfinite(xi))
     assert settled.bounds[0] >= known.bounds[-1] - 1e-10 * abs(known.bounds[-1])
 
 
 def test_passes_from_a_posterior_are_the_same_when_no_xi_is_kept():
     pixels, start = some_pixels(), some_start()
-    known = settle(pixels, *start.at, np.ones(pixels.n_rows), passes=2).posterior
+    known = fit_posterior(
+        pixels, start.frequencies, start.signal_variance, np.ones(pixels.n_rows), max_passes=2
+    ).posterior
     kept, free = (
-        settle(pixels, *start.at, xi, passes=4, start=known) for xi in (np.ones(60), None)
+        fit_posterior(
+            pixels,
+            start.frequencies,
+            start.signal_variance,
+            xi,
+            max_passes=4,
+            initial_posterior=known,
+        )
+        for xi in (np.ones(60), None)
     )
     assert_same_settled(kept, free)
 
 
 def test_a_lower_limit_on_the_signal_variance_is_kept():
     pixels, start = some_pixels(), some_start()
-    free = settle(pixels, start.at[0], 1.0, np.ones(pixels.n_rows), passes=50)
+    free = fit_posterior(pixels, start.frequencies, 1.0, np.ones(pixels.n_rows), max_passes=50)
     limit = 0.5 * free.signal_variance
-    bound = settle(
-        pixels, start.at[0], 0.1, np.ones(pixels.n_rows), passes=50, variance_limit=limit
+    bound = fit_posterior(
+        pixels, start.frequencies, 0.1, np.ones(pixels.n_rows), max_passes=50, variance_limit=limit
     )
     # The search in the logarithm ends within 1e-5 of its limit, pass after pass.
     assert bound.signal_variance <= limit * (1 + 1e-12)
@@ -282,14 +303,25 @@ def test_a_lower_limit_on_the_signal_variance_is_kept():
 
 def test_a_limit_on_the_signal_variance_never_lowers_the_bound():
     pixels, unit = some_pixels(730286, n=20), some_start(730286, D=20).unit_frequencies
-    settled = settle(pixels, 0.1083 * unit, 0.76, np.ones(20), passes=3, variance_limit=0.83)
+    settled = fit_posterior(
+        pixels, 0.1083 * unit, 0.76, np.ones(20), max_passes=3, variance_limit=0.83
+    )
     assert np.all(np.diff(settled.bounds) >= -1e-10 * np.abs(settled.bounds).max())
 
 
 def test_a_zero_tolerance_settles_for_all_its_passes_and_a_large_one_for_two():
     pixels, start = some_pixels(), some_start()
     counts = {
-        tol: len(settle(pixels, *start.at, np.ones(pixels.n_rows), passes=9, tol=tol).bounds)
+        tol: len(
+            fit_posterior(
+                pixels,
+                start.frequencies,
+                start.signal_variance,
+                np.ones(pixels.n_rows),
+                max_passes=9,
+                tol=tol,
+            ).bounds
+        )
         for tol in (0.0, 1e9)
     }
     assert counts == {0.0: 9, 1e9: 2}
@@ -352,14 +384,17 @@ each_key = pytest.mark.parametrize("press", KEYS, ids=lambda press: press.__name
 @pytest.mark.parametrize("after", [1, 3])
 def test_an_interrupt_ends_at_the_last_finished_pass(monkeypatch, press, after):
     pixels, start = some_pixels(), some_start()
-    short = settle(pixels, *start.at, np.ones(pixels.n_rows), passes=after)
+    short = fit_posterior(
+        pixels, start.frequencies, start.signal_variance, np.ones(pixels.n_rows), max_passes=after
+    )
     with monkeypatch.context() as patch:
         report = press(patch, after)
-        stopped = settle(
+        stopped = fit_posterior(
             pixels,
-            *start.at,
+            start.frequencies,
+            start.signal_variance,
             np.ones(pixels.n_rows),
-            passes=9,
+            max_passes=9,
             interruptible=True,
             report=report,
         )
@@ -373,25 +408,35 @@ def test_an_interrupt_is_passed_on_unless_it_may_end_the_passes(monkeypatch, pre
     pixels, start = some_pixels(), some_start()
     report = press(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
-        settle(pixels, *start.at, np.ones(pixels.n_rows), passes=9, report=report)
+        fit_posterior(
+            pixels,
+            start.frequencies,
+            start.signal_variance,
+            np.ones(pixels.n_rows),
+            max_passes=9,
+            report=report,
+        )
 
 
 @pytest.mark.parametrize("from_posterior", [False, True])
 def test_an_interrupt_in_the_first_pass_is_passed_on_always(monkeypatch, from_posterior):
     pixels, start = some_pixels(), some_start()
-    known = settle(pixels, *start.at, np.ones(pixels.n_rows), passes=1).posterior
+    known = fit_posterior(
+        pixels, start.frequencies, start.signal_variance, np.ones(pixels.n_rows), max_passes=1
+    ).posterior
 
     def interrupt(*args):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(passes, "tighten" if from_posterior else "accumulate", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        settle(
+        fit_posterior(
             pixels,
-            *start.at,
+            start.frequencies,
+            start.signal_variance,
             np.ones(pixels.n_rows),
-            passes=9,
-            start=known if from_posterior else None,
+            max_passes=9,
+            initial_posterior=known if from_posterior else None,
             interruptible=True,
         )
 
@@ -404,7 +449,7 @@ def test_the_start_is_the_share_of_the_distance_with_the_best_bound():
     bounds = {}
     for share in LENGTHSCALE_SHARES:
         xi = np.ones(pixels.n_rows)
-        tried = settle(pixels, unit / (share * distance), 1.0, xi, passes=SEARCH_PASSES)
+        tried = fit_posterior(pixels, unit / (share * distance), 1.0, xi, max_passes=SEARCH_PASSES)
         bounds[share * distance] = (tried.bounds[-1], tried.signal_variance)
     best = max(bounds, key=lambda lengthscale: bounds[lengthscale][0])
     assert (found.lengthscale, found.signal_variance) == (best, bounds[best][1])
@@ -435,7 +480,7 @@ def start_of(lengthscale, D=40, d=2):
 def settled_from(lengthscale, held_back=True):
     pixels = some_pixels(n=200)
     block = pixels.pick(np.arange(150, 200)) if held_back else None
-    return settle_start(pixels.take(np.arange(150)), start_of(lengthscale), block, 100.0)
+    return coarsen_start(pixels.take(np.arange(150)), start_of(lengthscale), block, 100.0)
 
 
 def test_a_start_that_tells_held_back_pixels_apart_is_kept_as_it_is():
@@ -443,7 +488,14 @@ def test_a_start_that_tells_held_back_pixels_apart_is_kept_as_it_is():
     assert start.lengthscale == 1.0
     xi = np.ones(150)
     pixels = some_pixels(n=200).take(np.arange(150))
-    same = settle(pixels, *start.at, xi, passes=SEARCH_PASSES, variance_limit=100.0)
+    same = fit_posterior(
+        pixels,
+        start.frequencies,
+        start.signal_variance,
+        xi,
+        max_passes=SEARCH_PASSES,
+        variance_limit=100.0,
+    )
     assert_array_equal(settled.statistics.gram, same.statistics.gram)
 
 

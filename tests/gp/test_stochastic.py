@@ -1,7 +1,7 @@
-"""The walk on minibatches: what it keeps, what it repeats bit for bit, where it leads."""
+"""The stochastic solver: the walk on minibatches, early stopping, and the exact passes."""
 
-from dataclasses import fields, replace
-from itertools import pairwise
+from dataclasses import fields, is_dataclass, replace
+from itertools import count, cycle, pairwise
 
 import numpy as np
 import pytest
@@ -9,22 +9,30 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.gp import passes, stochastic
 from undulatus.gp.blocks import Pixels, Standardisation
-from undulatus.gp.bound import Statistics
+from undulatus.gp.bound import accumulate
 from undulatus.gp.fourier import fourier_features
-from undulatus.gp.passes import Start, held_back_loss
+from undulatus.gp.passes import Start, fit_posterior, held_back_loss
 from undulatus.gp.posterior import expected_sigmoid, latent_moments, slabs, variance_root
 from undulatus.gp.stochastic import (
     FREQUENCY_STEP,
     LEARNING_VARIANCE_LIMIT,
-    PATIENCE,
     SCALE_STEP,
     SMOOTHING,
     STEPS_PER_ITERATION,
-    WORSE,
+    WORSENING_FACTOR,
+    WORSENING_WINDOW,
+    draw_sample,
+    fit_stochastic,
     walk,
 )
 
 both_methods = pytest.mark.parametrize("learn_frequencies", [False, True], ids=["RFF", "VFF"])
+
+each_way = pytest.mark.parametrize(
+    ("learn_frequencies", "early_stopping"),
+    [(False, False), (True, False), (True, True)],
+    ids=["RFF", "VFF", "early VFF"],
+)
 
 
 def some_pixels(n=400, d=2, threads=1, dtype=np.float64, weight=None):
@@ -53,23 +61,35 @@ def take_a_walk(pixels, start=None, **options):
 
 
 @pytest.fixture
-def noted(monkeypatch):
-    """The course of a walk and the rows of each of its minibatches, noted as they are taken."""
-    courses, minibatches = [], []
+def recorded(monkeypatch):
+    """The setup of each step of a walk, and the rows of its minibatch."""
+    setups, minibatches = [], []
     original = stochastic._step
 
-    def step(course, state, *rest):
-        courses.append(course)
-        minibatches.append(course.minibatch(state.step))
-        return original(course, state, *rest)
+    def step(setup, state, *rest):
+        setups.append(setup)
+        minibatches.append(setup.minibatch(state.step))
+        return original(setup, state, *rest)
 
     monkeypatch.setattr(stochastic, "_step", step)
-    return courses, minibatches
+    return setups, minibatches
 
 
-def assert_same_walk(one, other):
+def assert_same_state(one, other):
     for field in fields(one):
-        assert_array_equal(getattr(one, field.name), getattr(other, field.name))
+        value, expected = getattr(one, field.name), getattr(other, field.name)
+        if is_dataclass(value):
+            assert_same_state(value, expected)
+        else:
+            assert_array_equal(value, expected)
+
+
+def loss_at(block, position):
+    moments = position.statistics.moments()
+    return held_back_loss(block, position.frequencies, position.signal_variance, moments)
+
+
+# The walk
 
 
 @both_methods
@@ -83,13 +103,13 @@ def test_a_walk_counts_its_steps_and_iterations(learn_frequencies):
 
 
 @both_methods
-def test_one_seed_walks_one_way_and_another_another(learn_frequencies):
+def test_the_seed_determines_the_walk(learn_frequencies):
     one, same, other = (
         take_a_walk(some_pixels(), learn_frequencies=learn_frequencies, seed=seed)
         for seed in (5, 5, 6)
     )
-    assert_same_walk(one, same)
-    assert not np.array_equal(one.gram, other.gram)
+    assert_same_state(one, same)
+    assert not np.array_equal(one.position.gram, other.position.gram)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -100,17 +120,17 @@ def test_threads_do_not_change_a_bit_of_a_walk(threads, dtype):
         take_a_walk(some_pixels(1500, threads=t, dtype=dtype), batch_size=1200, max_iter=1)
         for t in (1, threads)
     )
-    assert_same_walk(one, other)
+    assert_same_state(one, other)
 
 
 @both_methods
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_a_walk_goes_on_as_if_it_had_not_been_interrupted(learn_frequencies, early_stopping):
+def test_a_continued_walk_is_the_uninterrupted_one(learn_frequencies, early_stopping):
     kept, options = [], {"learn_frequencies": learn_frequencies, "max_iter": 4}
     options["early_stopping"] = early_stopping
     whole = take_a_walk(some_pixels(), report=kept.append, **options)
     for state in kept:
-        assert_same_walk(take_a_walk(some_pixels(), resume=state, **options), whole)
+        assert_same_state(take_a_walk(some_pixels(), resume=state, **options), whole)
 
 
 def test_an_interrupt_keeps_the_last_finished_iteration():
@@ -122,10 +142,10 @@ def test_an_interrupt_keeps_the_last_finished_iteration():
     seen = []
     take_a_walk(some_pixels(), max_iter=10, report=seen.append)
     assert stopped.outcome == "interrupted"
-    assert_same_walk(replace(stopped, outcome=seen[1].outcome), seen[1])
+    assert_same_state(replace(stopped, outcome=seen[1].outcome), seen[1])
 
 
-def test_an_interrupt_before_the_first_iteration_is_passed_on(monkeypatch):
+def test_an_interrupt_before_the_first_iteration_is_raised(monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
 
@@ -137,14 +157,14 @@ def test_an_interrupt_before_the_first_iteration_is_passed_on(monkeypatch):
 def test_random_frequencies_keep_their_directions():
     start = some_start()
     end = take_a_walk(some_pixels(), start, learn_frequencies=False)
-    ratio = end.frequencies / start.at[0]
+    ratio = end.position.frequencies / start.frequencies
     assert_allclose(ratio, ratio[0, 0], rtol=1e-10)
     assert ratio[0, 0] != 1.0
 
 
-def test_learned_frequencies_move_apart():
+def test_learned_frequencies_change_their_directions():
     start = some_start()
-    ratio = take_a_walk(some_pixels(), start).frequencies / start.at[0]
+    ratio = take_a_walk(some_pixels(), start).position.frequencies / start.frequencies
     assert np.ptp(ratio) > 1e-3
 
 
@@ -152,10 +172,11 @@ def test_the_signal_variance_stays_below_its_limit_while_frequencies_move():
     start = replace(some_start(), signal_variance=1e5)
     seen = []
     take_a_walk(some_pixels(), start, report=seen.append)
-    assert all(s.signal_variance <= LEARNING_VARIANCE_LIMIT * (1 + 1e-12) for s in seen)
+    highest = max(state.position.signal_variance for state in seen)
+    assert highest <= LEARNING_VARIANCE_LIMIT * (1 + 1e-12)
 
 
-def test_a_walk_that_is_given_the_time_anneals_and_converges():
+def test_a_walk_with_enough_iterations_anneals_and_converges():
     end = take_a_walk(some_pixels(), max_iter=10)
     assert end.outcome == "converged"
     assert end.anneal_from > 0
@@ -163,66 +184,69 @@ def test_a_walk_that_is_given_the_time_anneals_and_converges():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_loss_is_the_mean_negative_log_likelihood_of_rows_never_walked_on(noted, weighted):
+def test_the_loss_is_the_mean_negative_log_likelihood_of_rows_never_learned_from(
+    recorded, weighted
+):
     weight = np.random.default_rng(1).uniform(0.5, 2.0, 400) if weighted else None
     pixels = some_pixels(weight=weight)
     end = take_a_walk(pixels, max_iter=1)
-    courses, minibatches = noted
-    held = courses[0].held_back
+    setups, minibatches = recorded
+    held = setups[0].held_back
     assert len(held.x) == pixels.n_rows // 5
     learned = {tuple(pixels.rows[row]) for row in np.concatenate(minibatches)}
     assert not learned & {tuple(row) for row in held.x}
-    posterior = Statistics(end.gram, end.projected, 0.0).posterior()
-    z = fourier_features(held.x, end.frequencies, end.signal_variance)
-    root = variance_root(posterior, end.signal_variance)
+    position = end.position
+    posterior = position.statistics.posterior()
+    z = fourier_features(held.x, position.frequencies, position.signal_variance)
+    root = variance_root(posterior, position.signal_variance)
     mean, variance = latent_moments(z, posterior.mean, slabs(root, np.float64))
     probability = expected_sigmoid(2 * held.v * mean, variance)
     expected = np.average(-np.log(probability), weights=held.weight)
     assert_allclose(end.losses[-1], expected, rtol=1e-9)
 
 
-def test_walking_lowers_the_loss_of_held_back_rows():
+def test_a_walk_lowers_the_loss_of_held_back_rows():
     end = take_a_walk(some_pixels(2000), max_iter=12)
     # Guessing costs log 2.
     assert end.losses[-1] < end.losses[0]
     assert end.losses[-1] < np.log(2.0)
 
 
-def test_every_row_that_is_learned_from_comes_once_an_epoch(noted):
+def test_each_epoch_uses_every_learning_row_once(recorded):
     take_a_walk(some_pixels(400), batch_size=80, max_iter=1)
-    # 320 rows are learned from: four minibatches of 80.
-    _, minibatches = noted
+    # 320 rows to learn from: four minibatches of 80.
+    _, minibatches = recorded
     for start in range(0, 24, 4):
         epoch = np.concatenate(minibatches[start : start + 4])
         assert len(np.unique(epoch)) == 320
 
 
-def test_epochs_differ_in_their_order(noted):
+def test_epochs_differ_in_their_order(recorded):
     take_a_walk(some_pixels(400), batch_size=80, max_iter=1)
-    _, minibatches = noted
+    _, minibatches = recorded
     assert not np.array_equal(minibatches[0], minibatches[4])
 
 
-def test_a_batch_larger_than_the_data_is_the_data(noted):
+def test_a_batch_size_above_the_number_of_rows_uses_all_rows(recorded):
     end = take_a_walk(some_pixels(100), batch_size=10**6, max_iter=1)
-    assert np.all(np.isfinite(end.frequencies))
-    _, minibatches = noted
+    assert np.all(np.isfinite(end.position.frequencies))
+    _, minibatches = recorded
     assert all(len(np.unique(rows)) == 80 for rows in minibatches)
 
 
 @pytest.mark.parametrize("n_rows", [2, 5, 9])
-def test_of_a_handful_of_rows_one_is_held_back(n_rows, noted):
+def test_one_of_a_handful_of_rows_is_held_back(n_rows, recorded):
     end = take_a_walk(some_pixels(n_rows), max_iter=1)
-    courses, _ = noted
-    assert len(courses[0].held_back.x) == 1
-    assert len(courses[0].learning) == n_rows - 1
-    assert np.all(np.isfinite(end.frequencies))
+    setups, _ = recorded
+    assert len(setups[0].held_back.x) == 1
+    assert len(setups[0].learning) == n_rows - 1
+    assert np.all(np.isfinite(end.position.frequencies))
     assert np.all(np.isfinite(end.losses))
 
 
-def test_a_walk_stands_for_all_the_rows_it_was_sampled_from():
+def test_the_statistics_are_scaled_to_all_the_rows_the_sample_stands_for():
     pixels = some_pixels()
-    small, large = (take_a_walk(pixels, n_total=n, max_iter=1) for n in (400, 40_000))
+    small, large = (take_a_walk(pixels, n_total=n, max_iter=1).position for n in (400, 40_000))
     # A hundred times the rows: the statistics of each minibatch count a hundredfold.
     ratio = np.trace(large.gram) / large.signal_variance
     ratio /= np.trace(small.gram) / small.signal_variance
@@ -242,12 +266,10 @@ def test_a_step_is_a_share_of_the_root_mean_square_of_the_starting_frequencies(
 ):
     monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
     start = Start(unit_frequencies, 1.3, 1.7)
-    end = take_a_walk(some_pixels(), start, max_iter=1)
-    before = start.at[0]
+    after = take_a_walk(some_pixels(), start, max_iter=1).position.frequencies
+    before = start.frequencies
     # Adam's first direction is ±1: first in each feature's scale, then in each frequency.
-    longer, shorter = (
-        np.abs(end.frequencies - before * np.exp(sign * SCALE_STEP)) for sign in (1, -1)
-    )
+    longer, shorter = (np.abs(after - before * np.exp(sign * SCALE_STEP)) for sign in (1, -1))
     size = FREQUENCY_STEP * np.sqrt(np.mean(before**2))
     for column in range(before.shape[1]):
         assert np.allclose(longer[:, column], size, rtol=1e-9) or np.allclose(
@@ -256,12 +278,13 @@ def test_a_step_is_a_share_of_the_root_mean_square_of_the_starting_frequencies(
 
 
 @both_methods
-def test_steps_are_annealed_to_nothing(learn_frequencies):
-    # Losses that fall by less than minus their size: the walk never stalls, and anneals last.
+def test_steps_are_annealed_to_zero(learn_frequencies):
+    # With a tolerance of -1 the walk never stalls, and anneals at the end.
     seen, options = [], {"learn_frequencies": learn_frequencies, "max_iter": 20, "tol": -1.0}
     take_a_walk(some_pixels(), report=seen.append, **options)
     moves = [
-        np.linalg.norm(after.frequencies - before.frequencies) for before, after in pairwise(seen)
+        np.linalg.norm(after.position.frequencies - before.position.frequencies)
+        for before, after in pairwise(seen)
     ]
     assert seen[-1].outcome == "converged"
     assert seen[-1].anneal_from == 12 * STEPS_PER_ITERATION
@@ -269,11 +292,11 @@ def test_steps_are_annealed_to_nothing(learn_frequencies):
     assert moves[-1] < 0.1 * max(moves)
 
 
-# The best place, and the end
+# The best position, and early stopping
 
 
 def coins(seed, n=400):
-    """Labels that are coins: all there is to learn is noise."""
+    """Pixels whose labels are coin flips: only noise can be learned."""
     rng = np.random.default_rng(seed)
     plain = Standardisation(np.zeros(10), np.ones(10))
     return Pixels(rng.normal(size=(n, 10)), rng.random(n) < 0.5, None, plain, np.dtype(float), 256)
@@ -284,79 +307,71 @@ def walk_on_coins(**options):
     return take_a_walk(coins(0), start, **({"max_iter": 25} | options))
 
 
-def smoothed(losses):
+def smooth(losses):
     return [losses[max(0, i - SMOOTHING) : i].mean() for i in range(1, len(losses) + 1)]
 
 
-def assert_best_of(state, seen):
-    least = smoothed(state.losses)
-    place = int(np.argmin(least))
-    assert state.best_iter == place + 1
-    assert_allclose(state.best_loss, least[place], rtol=1e-12)
-    for name in ("frequencies", "signal_variance", "gram", "projected"):
-        assert_array_equal(getattr(state, f"best_{name}"), getattr(seen[place], name))
-
-
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_a_walk_remembers_where_its_smoothed_loss_was_least(early_stopping):
+def test_a_walk_remembers_the_position_of_its_lowest_smoothed_loss(early_stopping):
     options, on_signal, on_coins = {"early_stopping": early_stopping, "max_iter": 12}, [], []
     take_a_walk(some_pixels(), report=on_signal.append, **options)
     walk_on_coins(report=on_coins.append, **options)
     for seen in (on_signal, on_coins):
         for state in seen:
-            assert_best_of(state, seen)
+            smoothed = smooth(state.losses)
+            lowest = int(np.argmin(smoothed))
+            assert state.best_iter == lowest + 1
+            assert_allclose(state.best_loss, smoothed[lowest], rtol=1e-12)
+            assert_same_state(state.best, seen[lowest].position)
 
 
-def test_a_walk_at_its_best_has_the_posterior_and_the_loss_of_that_place(noted):
-    seen = []
-    end = walk_on_coins(max_iter=12, report=seen.append)
-    best, place = end.at_its_best(), seen[end.best_iter - 1]
+def test_the_best_position_has_the_loss_that_was_computed_there(recorded):
+    end = walk_on_coins(max_iter=12)
     assert end.best_iter < end.n_iter
-    held = noted[0][0].held_back
-    loss = held_back_loss(held, best.frequencies, best.signal_variance, best.statistics.moments())
-    assert loss == end.losses[end.best_iter - 1]
-    assert_array_equal(best.statistics.gram, place.gram)
-    assert_array_equal(best.statistics.projected, place.projected)
-    # How it went is not forgotten.
-    assert_array_equal(best.losses, end.losses)
-    assert (best.outcome, best.n_iter) == (end.outcome, end.n_iter)
+    held_back = recorded[0][0].held_back
+    assert loss_at(held_back, end.best) == end.losses[end.best_iter - 1]
 
 
 def has_worsened(losses):
-    best = int(np.argmin(smoothed(losses)))
+    best = int(np.argmin(smooth(losses)))
     since = losses[best + 1 :]
-    bar = WORSE * smoothed(losses)[best]
-    return len(since) >= PATIENCE and np.median(since[-PATIENCE:]) > bar
+    limit = WORSENING_FACTOR * smooth(losses)[best]
+    return len(since) >= WORSENING_WINDOW and np.median(since[-WORSENING_WINDOW:]) > limit
 
 
 @pytest.fixture
-def never_again(monkeypatch):
-    """A walk that worsens ends: there is no coarser start."""
+def no_restart(monkeypatch):
+    """A walk that worsens ends: no longer lengthscale is allowed."""
     monkeypatch.setattr(stochastic, "COARSENINGS", 0)
 
 
-@pytest.mark.usefixtures("never_again")
+@pytest.mark.usefixtures("no_restart")
 def test_early_stopping_ends_a_walk_as_soon_as_its_losses_have_worsened():
     stopped, whole = (walk_on_coins(early_stopping=early) for early in (True, False))
     assert stopped.outcome == "converged"
-    assert PATIENCE < stopped.n_iter < whole.n_iter
+    assert WORSENING_WINDOW < stopped.n_iter < whole.n_iter
     assert_array_equal(stopped.losses, whole.losses[: stopped.n_iter])
     ends = [has_worsened(whole.losses[:n]) for n in range(1, whole.n_iter + 1)]
     assert ends.index(True) + 1 == stopped.n_iter
 
 
-@pytest.mark.usefixtures("never_again")
+def replay_losses(monkeypatch, losses):
+    """Let a walk, one minibatch an iteration, see these losses instead of its own."""
+    script = iter(losses)
+    monkeypatch.setattr(stochastic, "held_back_loss", lambda *position: next(script))
+    monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
+
+
+@pytest.mark.usefixtures("no_restart")
 @pytest.mark.parametrize("seed", range(10))
-def test_a_walk_ends_by_the_median_of_its_last_losses_however_wild_they_are(seed, monkeypatch):
+def test_a_walk_ends_by_the_median_of_its_last_losses_whatever_the_outliers(seed, monkeypatch):
     # Losses that grow slowly, one in five of them ten times too large.
     rng = np.random.default_rng(seed)
-    script = np.linspace(1.0, 1.4, 40) * rng.uniform(0.9, 1.1, 40)
-    script *= np.where(rng.random(40) < 0.2, 10.0, 1.0)
-    words = iter(script)
-    monkeypatch.setattr(stochastic, "held_back_loss", lambda *place: next(words))
-    monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
+    losses = np.linspace(1.0, 1.4, 40) * rng.uniform(0.9, 1.1, 40)
+    losses *= np.where(rng.random(40) < 0.2, 10.0, 1.0)
+    replay_losses(monkeypatch, losses)
     end = take_a_walk(some_pixels(50), early_stopping=True, max_iter=40, tol=-1.0)
-    ends = [has_worsened(script[:n]) for n in range(1, 41)]
+    ends = [has_worsened(losses[:n]) for n in range(1, 41)]
     assert end.n_iter == ends.index(True) + 1 < 40
 
 
@@ -364,90 +379,97 @@ def test_a_walk_whose_losses_do_not_worsen_is_not_ended_early():
     seen, options = [], {"max_iter": 15}
     whole = take_a_walk(some_pixels(2000), report=seen.append, **options)
     assert not any(has_worsened(state.losses) for state in seen)
-    assert_same_walk(take_a_walk(some_pixels(2000), early_stopping=True, **options), whole)
+    assert_same_state(take_a_walk(some_pixels(2000), early_stopping=True, **options), whole)
 
 
-def test_a_walk_that_ended_early_goes_on_to_the_same_end_and_no_further():
+def test_a_walk_that_ended_early_continues_to_the_same_end_and_no_further():
     kept = []
     whole = walk_on_coins(early_stopping=True, report=kept.append)
     for state in kept[::3]:
-        assert_same_walk(walk_on_coins(early_stopping=True, resume=state), whole)
+        assert_same_state(walk_on_coins(early_stopping=True, resume=state), whole)
     assert walk_on_coins(early_stopping=True, resume=whole) is whole
 
 
-# Again, from a coarser start
+def test_stopping_before_noise_is_learned_is_better_on_fresh_rows():
+    fresh = coins(1, n=2000)
+    block = fresh.pick(np.arange(fresh.n_rows))
+    early = loss_at(block, walk_on_coins(early_stopping=True).best)
+    late = loss_at(block, walk_on_coins().position)
+    # Coins cost log 2; a loss of 1.2 nats is that of a sure and often wrong classifier.
+    assert early < np.log(2.0) + 0.05
+    assert late > early + 0.3
 
 
-def scripted(monkeypatch, *attempts):
-    """A walk of 60 iterations at most whose losses are these, attempt by attempt."""
-    words = iter(np.concatenate(attempts))
-    monkeypatch.setattr(stochastic, "held_back_loss", lambda *place: next(words))
-    monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
-    monkeypatch.setattr(passes, "COARSENINGS", 0)  # Before the first attempt.
+# Restarts
+
+
+def scripted_walk(monkeypatch, *attempts):
+    """Walk at most 60 iterations with these losses, attempt by attempt; return all states."""
+    replay_losses(monkeypatch, np.concatenate(attempts))
+    monkeypatch.setattr(passes, "COARSENINGS", 0)  # Of the first start.
     seen = []
-    start = some_start()
-    end = take_a_walk(some_pixels(50), start, early_stopping=True, max_iter=60, tol=-1.0,
-                      report=seen.append)  # fmt: skip
+    options = {"early_stopping": True, "max_iter": 60, "tol": -1.0, "report": seen.append}
+    end = take_a_walk(some_pixels(50), some_start(), **options)
     assert end is seen[-1]
-    return seen, start.lengthscale
+    return seen
 
 
-def falls_and_rises(least, n=12):
-    """Losses that a walk has worsened after, at the last."""
-    losses = np.full(n, 1.5 * least)
-    losses[: n - PATIENCE] = np.linspace(1.2 * least, least, n - PATIENCE)
+def falls_and_rises(lowest, n=12):
+    """Losses after which a walk has worsened, but not before the last of them."""
+    losses = np.full(n, 1.5 * lowest)
+    falling = n - WORSENING_WINDOW
+    losses[:falling] = np.linspace(1.2 * lowest, lowest, falling)
     assert [has_worsened(losses[:k]) for k in (n - 1, n)] == [False, True]
     return losses
 
 
-def test_a_walk_that_worsens_begins_again_at_twice_the_lengthscale_while_that_helps(monkeypatch):
-    attempts = [falls_and_rises(least) for least in (0.5, 0.4, 0.3)]
-    seen, lengthscale = scripted(monkeypatch, *attempts)
+def test_a_walk_that_worsens_restarts_at_twice_the_lengthscale_while_that_helps(monkeypatch):
+    attempts = [falls_and_rises(lowest) for lowest in (0.5, 0.4, 0.3)]
+    seen = scripted_walk(monkeypatch, *attempts)
     assert [state.n_iter for state in seen] == list(range(1, 37))
     assert_array_equal(seen[-1].losses, np.concatenate(attempts))
-    began = [state.began for state in seen]
-    assert began == [0] * 11 + [12] * 12 + [24] * 13
-    assert [state.lengthscale / lengthscale for state in seen] == [2.0 ** (b / 12) for b in began]
+    restarted_at = [state.restarted_at for state in seen]
+    assert restarted_at == [0] * 11 + [12] * 12 + [24] * 13
+    growth = [state.position.lengthscale / some_start().lengthscale for state in seen]
+    assert growth == [2.0 ** (n / 12) for n in restarted_at]
     # Twice at most: back to the lengthscale of random frequencies.
     assert seen[-1].outcome == "converged"
-    # Each begins as if it were the first, but for the memory of the best place.
-    assert (seen[11].step, seen[11].anneal_from) == (0, -1)
-    assert not seen[11].momentum.any()
+    # Each attempt starts like the first, except that it remembers the best position.
+    assert (seen[11].step, seen[11].anneal_from) == (0, None)
+    assert not seen[11].frequency_adam.mean.any()
     assert seen[12].step == 1
-    assert_allclose(seen[12].unit, seen[0].unit / 2.0, rtol=1e-12)
-    assert seen[-1].best_iter == 24 + 12 - PATIENCE
-    assert_array_equal(seen[-1].best_frequencies, seen[24 + 11 - PATIENCE].frequencies)
-    assert seen[-1].at_its_best().lengthscale == 4.0 * lengthscale
+    assert_allclose(seen[12].frequency_unit, seen[0].frequency_unit / 2.0, rtol=1e-12)
+    assert seen[-1].best_iter == 24 + 12 - WORSENING_WINDOW
+    assert_same_state(seen[-1].best, seen[24 + 11 - WORSENING_WINDOW].position)
 
 
-def test_a_walk_ends_where_a_coarser_start_did_not_help_and_remembers_the_finer(monkeypatch):
-    seen, lengthscale = scripted(monkeypatch, falls_and_rises(0.5), falls_and_rises(0.6))
+def test_a_walk_ends_when_a_restart_did_not_help_and_remembers_the_better_attempt(monkeypatch):
+    seen = scripted_walk(monkeypatch, falls_and_rises(0.5), falls_and_rises(0.6))
     assert seen[-1].n_iter == 24
     assert seen[-1].outcome == "converged"
-    assert seen[-1].best_iter == 12 - PATIENCE
-    best = seen[-1].at_its_best()
-    assert best.lengthscale == lengthscale
-    assert_array_equal(best.frequencies, seen[11 - PATIENCE].frequencies)
+    assert seen[-1].best_iter == 12 - WORSENING_WINDOW
+    assert_same_state(seen[-1].best, seen[11 - WORSENING_WINDOW].position)
+    assert seen[-1].best.lengthscale == some_start().lengthscale
 
 
-def test_a_walk_does_not_begin_again_when_over_half_its_iterations_are_spent(monkeypatch):
+def test_a_walk_does_not_restart_after_more_than_half_its_iterations(monkeypatch):
     late = np.concatenate([np.linspace(1.0, 0.7, 19), falls_and_rises(0.5)])
-    seen, _ = scripted(monkeypatch, late)
+    seen = scripted_walk(monkeypatch, late)
     assert seen[-1].n_iter == 31
-    assert seen[-1].began == 0
+    assert seen[-1].restarted_at == 0
 
 
-def test_a_walk_that_begins_again_has_annealed_when_its_iterations_are_spent(monkeypatch):
+def test_a_walk_that_restarted_has_annealed_after_its_last_iteration(monkeypatch):
     falling = np.linspace(0.4, 0.3, 48)
-    seen, _ = scripted(monkeypatch, falls_and_rises(0.5), falling)
+    seen = scripted_walk(monkeypatch, falls_and_rises(0.5), falling)
     assert seen[-1].n_iter == 60
     assert seen[-1].outcome == "converged"
     # 48 are left: three fifths of them, then the steps shrink.
     assert seen[-1].anneal_from == 29
 
 
-def test_a_coarser_start_is_better_on_fresh_rows_than_learning_noise():
-    # A signal in one of twenty features, from so fine a start that the noise is learned first.
+def test_a_restart_is_better_on_fresh_rows_than_learning_noise():
+    # A signal in one of twenty features, and a start so fine that noise is learned first.
     def rows(seed, n):
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(n, 20))
@@ -458,31 +480,155 @@ def test_a_coarser_start_is_better_on_fresh_rows_than_learning_noise():
     start = Start(np.random.default_rng(0).normal(size=(10, 20)), 1.5, 1.0)
     fresh = rows(1, 4000)
     block = fresh.pick(np.arange(fresh.n_rows))
-
-    def loss_of(end):
-        return held_back_loss(
-            block, end.frequencies, end.signal_variance, end.statistics.moments()
-        )
-
     ends = []
     for coarsenings in (0, 2):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stochastic, "COARSENINGS", coarsenings)
             patch.setattr(passes, "COARSENINGS", 0)
             end = take_a_walk(rows(0, 600), start, early_stopping=True, max_iter=120)
-            ends.append(end.at_its_best())
+            ends.append(end.best)
     assert ends[1].lengthscale > ends[0].lengthscale
-    assert loss_of(ends[1]) < loss_of(ends[0])
+    assert loss_at(block, ends[1]) < loss_at(block, ends[0])
 
 
-def test_learning_noise_for_less_long_is_better_on_fresh_rows():
-    fresh = coins(1, n=2000)
-    block = fresh.pick(np.arange(fresh.n_rows))
-    early, late = walk_on_coins(early_stopping=True).at_its_best(), walk_on_coins()
-    loss_early, loss_late = (
-        held_back_loss(block, end.frequencies, end.signal_variance, end.statistics.moments())
-        for end in (early, late)
+# The whole fit
+
+
+def fit(pixels, start=None, seed=0, **options):
+    defaults = {"learn_frequencies": True, "batch_size": 64, "max_iter": 3, "tol": 0.0}
+    defaults["early_stopping"] = False
+    rng = np.random.default_rng(seed)
+    return fit_stochastic(pixels, start or some_start(), rng=rng, **(defaults | options))
+
+
+@both_methods
+def test_the_exact_passes_never_lower_the_bound_and_are_reported(learn_frequencies):
+    reported = []
+    fitted = fit(
+        some_pixels(n=300),
+        learn_frequencies=learn_frequencies,
+        report_pass=lambda done, bound: reported.append((done, bound)),
     )
-    # Coins cost log 2; a loss of 1.2 nats is that of a sure and often wrong classifier.
-    assert loss_early < np.log(2.0) + 0.05
-    assert loss_late > loss_early + 0.3
+    assert np.all(np.diff(fitted.bounds) >= -1e-10 * np.abs(fitted.bounds).max())
+    assert reported == list(enumerate(fitted.bounds[: len(reported)], start=1))
+
+
+@each_way
+def test_the_posterior_is_that_of_all_pixels(learn_frequencies, early_stopping, monkeypatch):
+    pixels, xi = some_pixels(n=300), np.empty(300)
+
+    def fit_with_xi(pixels, frequencies, signal_variance, _, **options):
+        return fit_posterior(pixels, frequencies, signal_variance, xi, **options)
+
+    monkeypatch.setattr(stochastic, "fit_posterior", fit_with_xi)
+    fitted = fit(pixels, learn_frequencies=learn_frequencies, early_stopping=early_stopping)
+    statistics = accumulate(pixels, fitted.frequencies, fitted.signal_variance, xi)
+    posterior = statistics.posterior()
+    # The last statistics were rescaled to the last γ rather than summed again: rounding.
+    assert_allclose(fitted.bounds[-1], statistics.bound(posterior), rtol=1e-12)
+    assert_allclose(fitted.posterior.mean, posterior.mean, rtol=1e-10, atol=1e-12)
+    assert_allclose(fitted.posterior.covariance, posterior.covariance, rtol=1e-10, atol=1e-12)
+
+
+def test_a_fit_of_random_frequencies_keeps_their_directions():
+    start = some_start()
+    fitted = fit(some_pixels(n=300), start, learn_frequencies=False)
+    assert_allclose(fitted.frequencies, start.unit_frequencies / fitted.lengthscale, rtol=1e-10)
+
+
+def assert_same_fit(one, other):
+    assert (one.bounds, one.outcome, one.n_iter) == (other.bounds, other.outcome, other.n_iter)
+    assert one.held_back_losses == other.held_back_losses
+    assert_array_equal(one.frequencies, other.frequencies)
+    assert_array_equal(one.posterior.mean, other.posterior.mean)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_do_not_change_a_bit_of_a_fit(threads):
+    one, other = (fit(some_pixels(n=1500, threads=t), batch_size=1200) for t in (1, threads))
+    assert_same_fit(one, other)
+
+
+@pytest.mark.parametrize("early_stopping", [False, True], ids=["whole", "early"])
+def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(early_stopping):
+    pixels, kept, options = some_pixels(n=300), [], {"early_stopping": early_stopping}
+    whole = fit(pixels, report=kept.append, **options)
+    assert [state.n_iter for state in kept] == [1, 2, 3]
+    for state in kept:
+        assert_same_fit(fit(pixels, resume=state, **options), whole)
+
+
+def test_only_early_stopping_takes_the_best_position_of_the_walk(monkeypatch):
+    # Smoothed over three, these are lowest at the fourth.
+    script, kept = (4.0, 2.0, 1.0, 1.0, 3.0, 4.0), []
+    losses = cycle(script)
+    monkeypatch.setattr(stochastic, "held_back_loss", lambda *position: next(losses))
+    whole = fit(some_pixels(n=300), max_iter=6, report=kept.append)
+    best = fit(some_pixels(n=300), max_iter=6, early_stopping=True)
+    assert best.held_back_losses == whole.held_back_losses == script
+    assert_array_equal(whole.frequencies, kept[-1].position.frequencies)
+    assert_array_equal(best.frequencies, kept[3].position.frequencies)
+
+
+def test_a_fit_of_random_frequencies_never_stops_early(monkeypatch):
+    # Losses of 1, 2, 3, ...: with learned frequencies the walk would end.
+    losses = count(1.0)
+    monkeypatch.setattr(stochastic, "held_back_loss", lambda *position: next(losses))
+    options = {"learn_frequencies": False, "max_iter": 30, "tol": -1.0}
+    early = fit(some_pixels(n=300), early_stopping=True, **options)
+    losses = count(1.0)
+    whole = fit(some_pixels(n=300), early_stopping=False, **options)
+    assert whole.n_iter == 30
+    assert_same_fit(early, whole)
+
+
+def test_an_interrupted_fit_still_makes_one_pass_over_all_pixels():
+    def report(state):
+        if state.n_iter == 2:
+            raise KeyboardInterrupt
+
+    stopped = fit(some_pixels(n=300), max_iter=10, report=report)
+    assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
+    assert len(stopped.bounds) == 1
+    assert np.all(np.isfinite(stopped.posterior.mean))
+
+
+def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one():
+    def report_pass(done, bound):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    pixels = some_pixels(n=300)
+    stopped, whole = fit(pixels, report_pass=report_pass), fit(pixels)
+    assert (stopped.outcome, stopped.n_iter) == ("interrupted", whole.n_iter)
+    assert stopped.bounds == whole.bounds[:2]
+    assert_array_equal(stopped.frequencies, whole.frequencies)
+    assert np.all(np.isfinite(stopped.posterior.mean))
+
+
+# The sample that frequencies are learned on
+
+
+def test_a_few_pixels_in_memory_are_all_used():
+    pixels = some_pixels(n=50)
+    assert draw_sample(pixels, np.random.default_rng(0)) is pixels
+
+
+def test_many_pixels_are_sampled_in_order_and_without_repeats(monkeypatch):
+    monkeypatch.setattr(stochastic, "SAMPLE_ROWS", 200)
+    pixels = some_pixels(n=1000)
+    sample = draw_sample(pixels, np.random.default_rng(0))
+    rows = {tuple(row): i for i, row in enumerate(pixels.rows)}
+    found = [rows[tuple(row)] for row in sample.rows]
+    # Draws of the same row count once: a tenth or so of 200 from 1,000.
+    assert 150 < len(found) <= 200
+    assert found == sorted(set(found))
+    # As likely early as late: the mean of 180 uniform draws, standard error 289/13 = 22.
+    assert abs(np.mean(found) - 499.5) < 5 * 22
+    assert_array_equal(sample.positive, pixels.positive[found])
+
+
+def test_the_bytes_of_a_sample_are_limited_too(monkeypatch):
+    monkeypatch.setattr(stochastic, "SAMPLE_BYTES", 100 * 2 * 4)
+    sample = draw_sample(some_pixels(n=1000, d=2), np.random.default_rng(0))
+    assert sample.n_rows <= 100

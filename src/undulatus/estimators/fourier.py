@@ -35,7 +35,7 @@ from undulatus.gp.blocks import (
 )
 from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
 from undulatus.gp.kernels import KERNELS, find_kernel, mean_distance
-from undulatus.gp.passes import Fit, Start, choose_start
+from undulatus.gp.passes import FourierFit, Start, choose_start
 from undulatus.gp.posterior import (
     Posterior,
     StagedRoot,
@@ -126,7 +126,7 @@ def _unit_frequencies(model: Any, rng: np.random.Generator) -> Array:
 
 def _require_reach(model: Any, training: Prepared, start: Start) -> None:
     # The box of the data tells whether any row could be too far out; then each is looked at.
-    summary, frequencies = training.summary, start.at[0]
+    summary, frequencies = training.summary, start.frequencies
     box = training.standardisation(np.stack([summary.low, summary.high]), np.float64)
     reach = np.sqrt(np.sum(np.abs(box).max(axis=0) ** 2))
     if reach * np.linalg.norm(frequencies, axis=1).max() > PHASE_LIMIT:
@@ -349,13 +349,13 @@ class FourierGPC(FourierPredictor):
         rng: np.random.Generator,
         line: ProgressLine,
         stochastic: bool,
-    ) -> Fit:
+    ) -> FourierFit:
         checkpoint = self._open_checkpoint(training, Walk if stochastic else BatchState)
 
         def report(state: Walk | BatchState) -> None:
             if checkpoint is not None:
                 checkpoint.save(state)
-            line(state.n_iter, state.told)
+            line(state.n_iter, state.progress_text)
 
         common: dict[str, Any] = {
             "learn_frequencies": self._learns_frequencies,
@@ -377,7 +377,7 @@ class FourierGPC(FourierPredictor):
             **common,
         )
 
-    def _keep(self, fit: Fit, pixels: PixelSource, start: Start, stochastic: bool) -> None:
+    def _keep(self, fit: FourierFit, pixels: PixelSource, start: Start, stochastic: bool) -> None:
         self.frequencies_ = fit.frequencies
         self.lengthscale_ = fit.lengthscale
         self.signal_variance_ = fit.signal_variance

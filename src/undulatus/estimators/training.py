@@ -25,7 +25,12 @@ from sklearn.utils.validation import (
 
 from undulatus.errors import InputError, as_input_errors
 from undulatus.gp.blocks import Pixels, PixelSource, Standardisation, read_rows, require_finite
-from undulatus.gp.moments import Summary, require_phases_of_rows, summarise, weigh_classes
+from undulatus.gp.moments import (
+    FeatureSummary,
+    apply_class_weights,
+    require_phases_of_rows,
+    summarise,
+)
 from undulatus.gp.passes import number_groups
 
 
@@ -262,7 +267,7 @@ class Prepared:
     ``prior_shift`` is the change of the latent mean that undoes a changed class prior.
     """
 
-    summary: Summary
+    summary: FeatureSummary
     standardisation: Standardisation
     classes: Array
     prior_shift: float
@@ -363,7 +368,7 @@ def prepare(
         weight = read_weights(sample_weight, rows.shape[0])
         observed = class_shares(positive, weight)
         factors = class_factors(model.class_weight, classes, class_totals(positive, weight))
-        weight = weigh_classes(factors, positive, weight)
+        weight = apply_class_weights(factors, positive, weight)
     group = read_groups(groups, rows.shape[0])
     columns = column_namer(model)
     absent = None
@@ -416,7 +421,7 @@ def merge_equal_rows(
     return distinct[:, :-1], distinct[:, -1] > 0.5, total.astype(np.float64)
 
 
-def standardise(summary: Summary, wanted: bool) -> Standardisation:
+def standardise(summary: FeatureSummary, wanted: bool) -> Standardisation:
     """Return how to centre and scale features, or that they stay as they are."""
     if not wanted:
         return Standardisation(np.zeros_like(summary.mean), np.ones_like(summary.mean))
@@ -431,7 +436,7 @@ def spread_out(n_rows: int, most: int) -> Array:
     return np.arange(0, n_rows, -(-n_rows // most))
 
 
-def quantiles(some: Array, weight: Array | None, summary: Summary) -> Array:
+def quantiles(some: Array, weight: Array | None, summary: FeatureSummary) -> Array:
     """Return the quantiles of features, (7, d), from some rows and their weights."""
     found = np.quantile(
         some.astype(np.float64), QUANTILES, axis=0, weights=weight, method="inverted_cdf"

@@ -31,8 +31,8 @@ from undulatus.estimators.training import (
     validate_rows,
 )
 from undulatus.gp.blocks import Pixels
-from undulatus.gp.dask_blocks import ChunkedPixels, Chunks, Reading, whole_rows
-from undulatus.gp.moments import Summary, Survey
+from undulatus.gp.dask_blocks import ChunkedPixels, LabelledArrays, PixelReader, whole_rows
+from undulatus.gp.moments import ClassMoments, FeatureSummary
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +41,7 @@ Array = npt.NDArray[Any]
 class ChunkedTraining(Prepared):
     """Rows in chunks, the label of the second class among theirs, and what each class weighs."""
 
-    chunks: Chunks
+    chunks: LabelledArrays
     second: Any
     factors: Array | None
     used: tuple[int, ...]
@@ -54,8 +54,10 @@ class ChunkedTraining(Prepared):
 
     def pixels(self, dtype: np.dtype[Any], rows_per_block: int, threads: int) -> ChunkedPixels:
         """Return the pixels to fit on."""
-        reading = Reading(self.second, self.factors, self.standardisation, dtype, rows_per_block)
-        return ChunkedPixels(self.chunks, reading, self.used, threads)
+        reader = PixelReader(
+            self.second, self.factors, self.standardisation, dtype, rows_per_block
+        )
+        return ChunkedPixels(self.chunks, reader, self.used, threads)
 
     def require_phases(self, frequencies: Array, columns: Callable[[int], str]) -> None:
         """Raise, naming row and column, if a phase of any row has lost its digits."""
@@ -99,22 +101,22 @@ def prepare_chunks(
             bare(sample_weight) if is_chunked(sample_weight) else read_weights(sample_weight, n)
         )
         group = bare(groups) if is_chunked(groups) else read_groups(groups, n)
-        chunks = Chunks.of(rows, labels, weight, group)
+        chunks = LabelledArrays.align(rows, labels, weight, group)
     columns = column_namer(model)
-    survey = chunks.survey(columns)
-    if survey.error is not None:
-        raise survey.error
+    by_class = chunks.class_moments(columns)
+    if by_class.error is not None:
+        raise by_class.error
     with as_input_errors():
-        classes = survey.labels if known is None else known
+        classes = by_class.labels if known is None else known
         require_two(name, classes)
-        totals = _require_weight(name, survey)
+        totals = _require_weight(name, by_class)
         factors = class_factors(model.class_weight, classes, totals)
     weighed = totals if factors is None else totals * factors
     require_both(name, weighed)
-    summary = _summary(survey, factors, columns)
+    summary = _summary(by_class, factors, columns)
     standardisation = standardise(summary, model.standardize)
-    reading = Reading(survey.labels[1], factors, standardisation, np.dtype(np.float64), 1)
-    pixels = ChunkedPixels(chunks, reading, survey.used)
+    reader = PixelReader(by_class.labels[1], factors, standardisation, np.dtype(np.float64), 1)
+    pixels = ChunkedPixels(chunks, reader, by_class.used)
     some = pixels.take(spread_out(pixels.n_rows, QUANTILE_ROWS))
     return ChunkedTraining(
         summary=summary,
@@ -125,32 +127,34 @@ def prepare_chunks(
         ),
         quantiles=quantiles(some.rows, some.weight, summary),
         chunks=chunks,
-        second=survey.labels[1],
+        second=by_class.labels[1],
         factors=factors,
-        used=survey.used,
+        used=by_class.used,
     )
 
 
 def _labels(name: str, y: Any, n_rows: int) -> tuple[Any, Array | None]:
-    """Return labels to survey, and the classes if they are known: then the labels are bool."""
+    """Return the labels, and the classes if they are known; then the labels are bool."""
     if is_chunked(y):
         return bare(y), None
     classes, positive = encode(name, y, n_rows)
     return positive, classes
 
 
-def _require_weight(name: str, survey: Survey) -> Array:
-    totals = np.array([spread.total_weight for spread in survey.spreads])
+def _require_weight(name: str, by_class: ClassMoments) -> Array:
+    totals = np.array([moments.total_weight for moments in by_class.moments])
     if not totals.any():
         raise InputError("Sample weights must not all be zero: no row is left to fit.")
     require_both(name, totals)
     return totals
 
 
-def _summary(survey: Survey, factors: Array | None, columns: Callable[[int], str]) -> Summary:
-    first, second = survey.spreads
+def _summary(
+    by_class: ClassMoments, factors: Array | None, columns: Callable[[int], str]
+) -> FeatureSummary:
+    first, second = by_class.moments
     if factors is not None:
-        first, second = first.times(float(factors[0])), second.times(float(factors[1]))
+        first, second = first.reweight(float(factors[0])), second.reweight(float(factors[1]))
     return (first + second).summary(columns)
 
 

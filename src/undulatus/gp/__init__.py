@@ -1,1 +1,1 @@
-"""The method of the paper: arrays in, arrays out."""
+"""The mathematics of the paper: arrays in, arrays out."""

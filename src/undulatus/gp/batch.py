@@ -1,47 +1,62 @@
-"""The paper's Algorithm 1: tighten ξ, take a few steps uphill, repeat until the bound stalls.
+"""The batch solver, the paper's Algorithm 1, for RFF-GPC and VFF-GPC.
 
-RFF-GPC and VFF-GPC: from pixels and frequencies to a posterior over waves.
+Each outer iteration tightens ξ and takes a few quasi-Newton steps on the hyperparameters θ,
+until the bound stalls. :func:`ascend` is that loop for any evidence bound, also that of the
+exact classifier; :class:`FourierEvidence` is the bound in feature space; :func:`fit_batch`
+fits with the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize
 
-from undulatus.gp.blocks import Block, Pixels
-from undulatus.gp.bound import Statistics, accumulate, gradient, log_variance_gradient, tighten
+from undulatus.gp.blocks import Array, Block, Pixels
+from undulatus.gp.bound import (
+    Statistics,
+    accumulate,
+    bound_gradient,
+    log_variance_gradient,
+    tighten,
+)
 from undulatus.gp.passes import (
     SEARCH_PASSES,
-    SETTLE_PASSES,
     VARIANCE_LIMITS,
-    Fit,
+    FourierFit,
     Start,
+    fit_posterior,
     has_stalled,
     held_back_loss,
     hold_back,
-    settle,
 )
-from undulatus.gp.posterior import Moments, Posterior
-
-Array = npt.NDArray[Any]
-
-INNER_STEPS = 10
-"""Quasi-Newton steps on the hyperparameters in an outer iteration."""
+from undulatus.gp.posterior import Posterior, WeightMoments
 
 TIGHTENINGS = 3
-"""Updates of ξ in an outer iteration: each costs one pass, a step on the hyperparameters two."""
+"""Updates of ξ in an outer iteration: each costs one pass, a step on θ two."""
+
+INNER_STEPS = 10
+"""Quasi-Newton steps on θ in an outer iteration."""
+
+LENGTHSCALE_FACTOR = 1e3
+"""How far the lengthscale of fixed frequencies may move from its start, either way."""
+
+FINAL_PASSES = 20
+"""Most exact passes at the final frequencies."""
+
+EARLY_STOPPING_ROWS = 30
+"""With fewer rows than this, none are held back."""
 
 PATIENCE = 5
-"""With a judge, the ascent ends after so many iterations without a new best."""
+"""With held-back rows, the ascent ends after this many iterations without a lower loss."""
 
 
 class Evidence(Protocol):
-    """A bound on the log evidence, in hyperparameters θ and local parameters ξ that it keeps."""
+    """A bound on the log evidence in hyperparameters θ and local parameters ξ, which it stores."""
 
     limits: list[tuple[float, float]]
     """Lowest and highest value of each hyperparameter."""
@@ -51,24 +66,24 @@ class Evidence(Protocol):
         ...
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Return the bound at θ and its gradient, ξ held."""
+        """Return the bound and its gradient at θ, with ξ fixed."""
         ...
 
 
 @dataclass(frozen=True)
-class Climb:
-    """Where an ascent is, or ended.
+class Ascent:
+    """The state of an ascent.
 
-    ``outcome`` is ``"converged"``, ``"max_iter"`` or ``"interrupted"``; ``bounds``
-    holds the bound after each outer iteration, ``losses`` the judge's word on the start and
-    after each, and ``best`` the hyperparameters it liked best.
+    ``outcome`` is ``"converged"``, ``"max_iter"`` or ``"interrupted"``; ``bounds`` holds the
+    bound after each outer iteration. With held-back rows, ``losses`` holds their loss at the
+    start and after each iteration, and ``best_theta`` the hyperparameters of the lowest.
     """
 
     theta: Array
-    bounds: tuple[float, ...]
+    bounds: tuple[float, ...] = ()
     outcome: str = "max_iter"
     losses: tuple[float, ...] = ()
-    best: Array | None = None
+    best_theta: Array | None = None
 
     @property
     def n_iter(self) -> int:
@@ -78,51 +93,51 @@ class Climb:
 
 def ascend(
     evidence: Evidence,
-    start: Climb,
+    ascent: Ascent,
     *,
     max_iter: int,
     tol: float,
-    judge: Callable[[Array], float] | None = None,
-    report: Callable[[Climb], None] = lambda climb: None,
-) -> Climb:
-    """Maximise the bound from ``start`` until it grows by less than ``tol`` of itself.
+    held_back_loss: Callable[[Array], float] | None = None,
+    report: Callable[[Ascent], None] = lambda ascent: None,
+) -> Ascent:
+    """Continue ``ascent`` until the bound grows by less than ``tol`` of its size.
 
-    A ``judge`` of hyperparameters, least for the best, ends the ascent when it finds nothing
-    better for some iterations. ``report`` is called after every outer iteration; what it is
-    given is enough, together with ξ, to go on from there. An interrupt ends the ascent at the
-    last finished iteration.
+    ``held_back_loss`` is a function of θ; the ascent also ends when it has not fallen for
+    ``PATIENCE`` iterations. ``report`` is called after every outer iteration, with a state
+    that is enough, together with ξ, to continue from. A KeyboardInterrupt ends the ascent at
+    the last finished iteration.
     """
-    climb = start
     try:
-        if judge is not None and not climb.losses:
-            climb = _judge(climb, judge)
-        while climb.outcome != "converged" and climb.n_iter < max_iter:
-            climb = _iterate(evidence, climb, tol)
-            if judge is not None:
-                climb = _judge(climb, judge)
-            report(climb)
+        if held_back_loss is not None and not ascent.losses:
+            ascent = _record_loss(ascent, held_back_loss(ascent.theta))
+        while ascent.outcome != "converged" and ascent.n_iter < max_iter:
+            ascent = _iterate(evidence, ascent, tol)
+            if held_back_loss is not None:
+                ascent = _record_loss(ascent, held_back_loss(ascent.theta))
+            report(ascent)
     except KeyboardInterrupt:
-        if not climb.bounds:
+        if not ascent.bounds:
             raise
-        climb = replace(climb, outcome="interrupted")
-    return climb
+        ascent = replace(ascent, outcome="interrupted")
+    return ascent
 
 
-def _judge(climb: Climb, judge: Callable[[Array], float]) -> Climb:
-    losses = (*climb.losses, judge(climb.theta))
-    best = climb.theta if losses[-1] <= min(losses) else climb.best
-    gives_up = len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE
+def _record_loss(ascent: Ascent, loss: float) -> Ascent:
+    losses = (*ascent.losses, loss)
+    iterations_since_best = len(losses) - 1 - int(np.argmin(losses))
     return replace(
-        climb, losses=losses, best=best, outcome="converged" if gives_up else climb.outcome
+        ascent,
+        losses=losses,
+        best_theta=ascent.theta if loss <= min(losses) else ascent.best_theta,
+        outcome="converged" if iterations_since_best >= PATIENCE else ascent.outcome,
     )
 
 
-def _iterate(evidence: Evidence, climb: Climb, tol: float) -> Climb:
+def _iterate(evidence: Evidence, ascent: Ascent, tol: float) -> Ascent:
     for _ in range(TIGHTENINGS):
-        before = evidence.tighten(climb.theta)
-    unit = 1.0 / max(abs(before), 1.0)
-
-    best = (before, climb.theta)
+        bound = evidence.tighten(ascent.theta)
+    unit = 1.0 / max(abs(bound), 1.0)
+    best = (bound, ascent.theta)
 
     def loss(theta: Array) -> tuple[float, Array]:
         nonlocal best
@@ -131,34 +146,30 @@ def _iterate(evidence: Evidence, climb: Climb, tol: float) -> Climb:
             best = (value, theta.copy())
         return -value * unit, -gradient * unit
 
-    # The best point seen is kept, not what is returned: a failed line search pairs the
-    # start of its line with the value of its end.
+    # Keep the best point evaluated, not the result: after a failed line search L-BFGS-B
+    # returns the start of the line with the value at its end.
     minimize(
         loss,
-        climb.theta,
+        ascent.theta,
         jac=True,
         method="L-BFGS-B",
         bounds=evidence.limits,
         options={"maxiter": INNER_STEPS, "maxls": 5, "ftol": 0.01 * tol, "gtol": 0.0},
     )
     bound, theta = best
-    bounds = (*climb.bounds, bound)
+    bounds = (*ascent.bounds, bound)
     stalled = len(bounds) > 1 and has_stalled(bounds, tol)
     return replace(
-        climb, theta=theta, bounds=bounds, outcome="converged" if stalled else "max_iter"
+        ascent, theta=theta, bounds=bounds, outcome="converged" if stalled else "max_iter"
     )
-
-
-LEAST_ROWS = 30
-"""Of fewer rows the batch solver holds none back."""
 
 
 class FourierEvidence:
     """The bound of a Bayesian linear model over Fourier features, in θ and ξ.
 
-    θ is (log γ, log σ) when the frequencies are fixed, RFF-GPC, and (log γ, w)
-    when they are learned, VFF-GPC, whose effective frequencies are w/σ with σ
-    as it started (the two only ever act through their ratio).
+    θ is (log γ, log σ) when the frequencies are fixed (RFF-GPC), and (log γ, w) when they are
+    learned (VFF-GPC); the effective frequencies are then w/σ with σ fixed at its start, since
+    only the ratio matters.
     """
 
     def __init__(self, pixels: Pixels, start: Start, learn_frequencies: bool, xi: Array) -> None:
@@ -170,13 +181,13 @@ class FourierEvidence:
         if learn_frequencies:
             self.limits = [variance, *[(-np.inf, np.inf)] * start.unit_frequencies.size]
         else:
-            sigma = float(np.log(start.lengthscale))
-            self.limits = [variance, (sigma - np.log(1e3), sigma + np.log(1e3))]
+            sigma, range_ = float(np.log(start.lengthscale)), np.log(LENGTHSCALE_FACTOR)
+            self.limits = [variance, (sigma - range_, sigma + range_)]
         self._solved: tuple[Array, Statistics, Posterior] | None = None
 
     @property
-    def theta(self) -> Array:
-        """The hyperparameters at the start."""
+    def start_theta(self) -> Array:
+        """The hyperparameters θ at the start."""
         log_variance = np.log(self.start.signal_variance)
         if self.learn_frequencies:
             return np.concatenate([[log_variance], self.start.unit_frequencies.ravel()])
@@ -198,40 +209,43 @@ class FourierEvidence:
         return float(np.exp(theta[0]))
 
     def solve(self, theta: Array) -> tuple[Statistics, Posterior]:
-        """Return the statistics and posterior at θ and the present ξ."""
+        """Return the statistics and posterior at θ and the current ξ."""
         if self._solved is None or not np.array_equal(self._solved[0], theta):
-            self._keep(theta, accumulate(self.pixels, *self._at(theta), self.xi))
+            statistics = accumulate(
+                self.pixels, self.frequencies(theta), self.signal_variance(theta), self.xi
+            )
+            self._store(theta, statistics)
         assert self._solved is not None
         return self._solved[1:]
 
     def tighten(self, theta: Array) -> float:
         """Set ξ to its optimum under the posterior at θ; return the bound."""
         _, posterior = self.solve(theta)
-        return self._keep(theta, tighten(self.pixels, *self._at(theta), posterior, self.xi))
+        statistics = tighten(
+            self.pixels, self.frequencies(theta), self.signal_variance(theta), posterior, self.xi
+        )
+        return self._store(theta, statistics)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Return the bound at θ and its gradient, ξ held."""
+        """Return the bound and its gradient at θ, with ξ fixed."""
         statistics, posterior = self.solve(theta)
-        frequencies, variance = self._at(theta)
-        toward = gradient(self.pixels, frequencies, variance, posterior, self.xi)
+        frequencies, variance = self.frequencies(theta), self.signal_variance(theta)
+        in_frequencies = bound_gradient(self.pixels, frequencies, variance, posterior, self.xi)
         if self.learn_frequencies:
-            rest = (toward / self.lengthscale(theta)).ravel()
+            rest = (in_frequencies / self.lengthscale(theta)).ravel()
         else:
             # W = w/σ: a step in log σ shrinks every frequency by that share.
-            rest = np.array([-np.sum(toward * frequencies)])
-        slope = np.concatenate([[log_variance_gradient(posterior)], rest])
-        return statistics.bound(posterior), slope
+            rest = np.array([-np.sum(in_frequencies * frequencies)])
+        gradient = np.concatenate([[log_variance_gradient(posterior)], rest])
+        return statistics.bound(posterior), gradient
 
-    def loss_of(self, block: Block, theta: Array) -> float:
-        """Return the mean negative log likelihood of other pixels under the posterior at θ."""
+    def held_back_loss(self, block: Block, theta: Array) -> float:
+        """Return the loss of held-back rows under the posterior at θ."""
         _, posterior = self.solve(theta)
-        moments = Moments(posterior.mean, posterior.covariance)
-        return held_back_loss(block, *self._at(theta), moments)
+        moments = WeightMoments(posterior.mean, posterior.covariance)
+        return held_back_loss(block, self.frequencies(theta), self.signal_variance(theta), moments)
 
-    def _at(self, theta: Array) -> tuple[Array, float]:
-        return self.frequencies(theta), self.signal_variance(theta)
-
-    def _keep(self, theta: Array, statistics: Statistics) -> float:
+    def _store(self, theta: Array, statistics: Statistics) -> float:
         posterior = statistics.posterior()
         self._solved = (theta.copy(), statistics, posterior)
         return statistics.bound(posterior)
@@ -239,52 +253,23 @@ class FourierEvidence:
 
 @dataclass(frozen=True)
 class BatchState:
-    """A batch ascent under way: all that is needed to go on from here."""
+    """A batch fit in progress: all that is needed to continue it."""
 
-    unit_frequencies: Array
-    lengthscale: float
-    signal_variance: float
-    theta: Array
-    bounds: Array
+    start: Start
+    ascent: Ascent
     xi: Array
-    outcome: str
-    losses: Array
-    best: Array
     seed: int
-    """Of the draw of pixels that are held back."""
+    """Seed of the draw of held-back rows."""
 
     @property
     def n_iter(self) -> int:
         """Outer iterations done."""
-        return len(self.bounds)
+        return self.ascent.n_iter
 
     @property
-    def told(self) -> str:
-        """How far it has come, in words."""
-        return f"bound {self.bounds[-1]:.6g}"
-
-    @property
-    def start(self) -> Start:
-        """Where the ascent began."""
-        return Start(self.unit_frequencies, self.lengthscale, self.signal_variance)
-
-    @property
-    def climb(self) -> Climb:
-        """Where the ascent stands."""
-        best = self.best if self.best.size else None
-        bounds, losses = tuple(self.bounds.tolist()), tuple(self.losses.tolist())
-        return Climb(self.theta, bounds, self.outcome, losses, best)
-
-    def after(self, climb: Climb) -> BatchState:
-        """Return the state when the ascent has come to ``climb``."""
-        return replace(
-            self,
-            theta=climb.theta,
-            bounds=np.array(climb.bounds),
-            outcome=climb.outcome,
-            losses=np.array(climb.losses),
-            best=np.empty(0) if climb.best is None else climb.best,
-        )
+    def progress_text(self) -> str:
+        """What a line of progress says."""
+        return f"bound {self.ascent.bounds[-1]:.6g}"
 
 
 def fit_batch(
@@ -298,68 +283,64 @@ def fit_batch(
     rng: np.random.Generator,
     resume: BatchState | None = None,
     report: Callable[[BatchState], None] = lambda state: None,
-) -> Fit:
-    """Fit by the paper's Algorithm 1, from ``start`` or from where ``resume`` stood.
+) -> FourierFit:
+    """Fit by the paper's Algorithm 1, from ``start`` or continuing from ``resume``.
 
-    With ``early_stopping``, frequencies are learned on four fifths of the pixels and taken from
-    where the others' likelihood was best; the posterior is that of all pixels.
+    With ``early_stopping``, frequencies are learned on four fifths of the pixels and those
+    with the lowest loss on the others are used; the posterior is that of all pixels.
     """
-    learning, held_back = pixels, None
     seed = int(rng.integers(2**63)) if resume is None else resume.seed
-    if early_stopping and learn_frequencies and pixels.n_rows >= LEAST_ROWS:
-        kept, spared = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
-        some = pixels.take(spared)
-        # No copy: what is not learned from weighs nothing.
-        learning, held_back = pixels.keep(kept), some.pick(np.arange(some.n_rows))
-    begun = resume or _begin_batch(learning, start, learn_frequencies, seed)
-    xi = begun.xi.copy()
-    begun = replace(begun, xi=xi)
-    evidence = FourierEvidence(learning, begun.start, learn_frequencies, xi)
-    climb = ascend(
+    learning, held_back = pixels, None
+    if early_stopping and learn_frequencies and pixels.n_rows >= EARLY_STOPPING_ROWS:
+        learning, held_back = _split(pixels, seed)
+    state = resume or _first_state(learning, start, learn_frequencies, seed)
+    state = replace(state, xi=state.xi.copy())
+    evidence = FourierEvidence(learning, state.start, learn_frequencies, state.xi)
+    ascent = ascend(
         evidence,
-        begun.climb,
+        state.ascent,
         max_iter=max_iter,
         tol=tol,
-        judge=None if held_back is None else lambda theta: evidence.loss_of(held_back, theta),
-        report=lambda climb: report(begun.after(climb)),
+        held_back_loss=None if held_back is None else partial(evidence.held_back_loss, held_back),
+        report=lambda ascent: report(replace(state, ascent=ascent)),
     )
-    theta = climb.theta if climb.best is None else climb.best
-    settled = settle(
+    theta = ascent.theta if ascent.best_theta is None else ascent.best_theta
+    final = fit_posterior(
         pixels,
         evidence.frequencies(theta),
         evidence.signal_variance(theta),
-        xi,
-        passes=SETTLE_PASSES if climb.outcome != "interrupted" else 1,
+        state.xi,
+        max_passes=FINAL_PASSES if ascent.outcome != "interrupted" else 1,
         tol=0.1 * tol,
-        start=None if held_back is None else evidence.solve(theta)[1],
+        initial_posterior=None if held_back is None else evidence.solve(theta)[1],
         interruptible=True,
     )
-    return Fit(
+    return FourierFit(
         evidence.frequencies(theta),
         evidence.lengthscale(theta),
-        settled.signal_variance,
-        settled.posterior,
-        (*climb.bounds, settled.bounds[-1]) if held_back is None else settled.bounds,
-        climb.n_iter,
-        "interrupted" if settled.interrupted else climb.outcome,
-        climb.losses,
+        final.signal_variance,
+        final.posterior,
+        (*ascent.bounds, final.bounds[-1]) if held_back is None else final.bounds,
+        ascent.n_iter,
+        "interrupted" if final.interrupted else ascent.outcome,
+        ascent.losses,
     )
 
 
-def _begin_batch(pixels: Pixels, start: Start, learn_frequencies: bool, seed: int) -> BatchState:
+def _split(pixels: Pixels, seed: int) -> tuple[Pixels, Block]:
+    """Return the pixels to learn from and the block held back."""
+    learned, held = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
+    held_pixels = pixels.take(held)
+    # Rows that are not learned from get weight zero: no copy of the others is needed.
+    return pixels.keep_weight_of(learned), held_pixels.pick(np.arange(held_pixels.n_rows))
+
+
+def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool, seed: int) -> BatchState:
     xi = np.ones(pixels.n_rows, dtype=pixels.dtype)
-    # Steps on the hyperparameters are wasted while ξ is far from tight.
-    settled = settle(pixels, *start.at, xi, passes=SEARCH_PASSES)
-    start = replace(start, signal_variance=settled.signal_variance)
-    return BatchState(
-        start.unit_frequencies,
-        start.lengthscale,
-        start.signal_variance,
-        FourierEvidence(pixels, start, learn_frequencies, xi).theta,
-        bounds=np.empty(0),
-        xi=xi,
-        outcome="max_iter",
-        losses=np.empty(0),
-        best=np.empty(0),
-        seed=seed,
+    # Steps on θ are wasted while ξ is far from tight.
+    fit = fit_posterior(
+        pixels, start.frequencies, start.signal_variance, xi, max_passes=SEARCH_PASSES
     )
+    start = replace(start, signal_variance=fit.signal_variance)
+    theta = FourierEvidence(pixels, start, learn_frequencies, xi).start_theta
+    return BatchState(start, Ascent(theta), xi, seed)

@@ -1,15 +1,14 @@
-"""Arrays used over and over: fresh pages take longer to get than BLAS takes to fill them.
+"""How data enter the mathematics: in blocks of rows, wherever the data are stored.
 
-Two kinds, both uninitialised. A :func:`scratch` belongs to its thread and name, until the next
-call for that name. A :func:`spare` belongs to its caller, until :func:`give_back`, from
-any thread.
+Nothing in :mod:`undulatus.gp` sees a whole data set. A :class:`Pixels` reads rows from
+anything that can be sliced (an array, a memory map), standardises one block at a time, and
+reduces functions of blocks in a fixed order, so that neither the number of threads nor the
+size of memory changes a result.
 
-How data enter the mathematics: in blocks of rows, whatever holds them.
-
-Nothing in :mod:`undulatus.gp` sees a whole data set. A :class:`Pixels` reads rows
-from anything that can be sliced (an array, a memory map), standardises one
-block at a time, and reduces functions of blocks in a fixed order, so that
-neither the number of threads nor the size of memory changes a result.
+The arrays that blocks are computed in are reused, since fresh pages take longer to get than
+BLAS takes to fill them. An array from :func:`scratch` belongs to its thread and name until the
+next call for that name; one from :func:`borrow` belongs to its caller until :func:`give_back`,
+which any thread may call. Both are uninitialised.
 """
 
 from __future__ import annotations
@@ -25,56 +24,12 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that the controller below sees it)
+import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that `single_threaded_blas` finds it)
 
 from undulatus._system import single_threaded_blas
 from undulatus.errors import NotFiniteError, PhaseTooLargeError
 
 Array = npt.NDArray[Any]
-
-_thread = threading.local()
-
-_holders: list[None] = []
-
-_spares: dict[tuple[int, ...], deque[Array]] = defaultdict(lambda: deque(maxlen=16))
-
-
-def scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return this thread's array called ``name``, with whatever it last held."""
-    buffers = _thread.__dict__
-    dtype = np.dtype(dtype)
-    size = prod(shape) * dtype.itemsize
-    held = buffers.get(name)
-    if held is None or len(held) < size:
-        held = buffers[name] = np.empty(size, dtype=np.uint8)
-    return held[:size].view(dtype).reshape(shape)
-
-
-def spare(shape: tuple[int, ...]) -> Array:
-    """Return a double-precision array, one that was given back if there is one."""
-    try:
-        return _spares[shape].pop()
-    except IndexError:
-        return np.empty(shape)
-
-
-def give_back(array: Array) -> None:
-    """Let another caller have an array that :func:`spare` returned."""
-    if _holders:
-        _spares[array.shape].append(array)
-
-
-@contextmanager
-def recycling() -> Iterator[None]:
-    """Keep what is given back for as long as this lasts; outside, it is freed at once."""
-    _holders.append(None)
-    try:
-        yield
-    finally:
-        _holders.pop()
-        if not _holders:
-            _spares.clear()
-
 
 Result = TypeVar("Result")
 
@@ -83,106 +38,14 @@ Parameters = ParamSpec("Parameters")
 BLOCK_BYTES = 4 * 2**20
 """Bytes of features in a block: small enough for the cache, large enough for BLAS."""
 
+PHASE_LIMIT = 1e6
+"""Largest length of x times w for which a double-precision phase is good to 1e-9 radians."""
 
-def block_rows(n_features: int, itemsize: int) -> int:
-    """Return the rows in a block of features; a function of the model alone."""
-    rows = BLOCK_BYTES // (n_features * itemsize)
-    return int(min(max(rows // 256, 1), 32)) * 256
-
-
-def map_blocks(
-    function: Callable[[slice], Result],
-    n_rows: int,
-    rows_per_block: int,
-    threads: int,
-    pool: ThreadPoolExecutor | None = None,
-) -> Iterator[Result]:
-    """Yield ``function(rows)`` for each block, in order, computed on ``threads`` threads.
-
-    At most two blocks a thread are under way, so memory stays bounded. The threads
-    are those of ``pool``, or started and ended here.
-    """
-    edges = range(0, n_rows, rows_per_block)
-    parts = (slice(start, min(start + rows_per_block, n_rows)) for start in edges)
-    with single_threaded_blas():
-        if threads == 1 or len(edges) < 2:
-            yield from map(function, parts)
-            return
-        with ThreadPoolExecutor(threads) if pool is None else nullcontext(pool) as pool:
-            pending: deque[Future[Result]] = deque()
-            try:
-                for part in parts:
-                    pending.append(pool.submit(function, part))
-                    if len(pending) > 2 * threads:
-                        yield pending.popleft().result()
-                while pending:
-                    yield pending.popleft().result()
-            finally:
-                for future in pending:
-                    future.cancel()
+MOST_SPARE_ARRAYS = 16
+"""Arrays of one shape that are kept for :func:`borrow`."""
 
 
-@dataclass(frozen=True)
-class Standardisation:
-    """The affine map (x - centre) / scale of each feature, in double precision, (d,) each."""
-
-    centre: Array
-    scale: Array
-
-    def __call__(self, rows: Array, dtype: npt.DTypeLike) -> Array:
-        """Return standardised rows, C-contiguous, in ``dtype``."""
-        # The difference is taken before rounding: kelvins minus kelvins keeps its digits.
-        wide = np.asarray(rows, dtype=np.promote_types(rows.dtype, np.float32))
-        # What overflows becomes infinite, and is refused by `require_lengths`.
-        with np.errstate(over="ignore"):
-            x = (wide - self.centre.astype(wide.dtype)) / self.scale.astype(wide.dtype)
-            return np.ascontiguousarray(x, dtype=dtype)
-
-
-def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
-    """Raise, naming row and column, if any value is NaN or infinite."""
-    # A sum is finite unless a value is not (or it overflows, which the second look settles).
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(rows.sum(dtype=np.float64)):
-            return
-    bad = ~np.isfinite(rows)
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        found = "NaN" if np.isnan(rows[row, column]) else "infinity or a value too large"
-        raise NotFiniteError(found, first_row + row, columns(column))
-
-
-def require_phases(
-    x: Array, frequencies: Array, columns: Callable[[int], str], first_row: int = 0
-) -> None:
-    """Raise, naming row and column, if a phase of standardised ``x`` has lost its digits."""
-    longest = float(np.linalg.norm(frequencies, axis=1).max())
-    require_lengths(x, PHASE_LIMIT / max(longest, 1e-12), columns, first_row)
-
-
-def require_lengths(
-    x: Array, limit: float, columns: Callable[[int], str], first_row: int = 0
-) -> None:
-    """Raise, naming row and column, if a standardised row is longer than ``limit``."""
-    with np.errstate(over="ignore"):
-        length = np.sqrt(np.einsum("ij,ij->i", x, x))
-    worst = int(np.argmax(length))
-    if not length[worst] <= limit:
-        column = int(np.argmax(np.abs(x[worst])))
-        raise PhaseTooLargeError(first_row + worst, columns(column), float(x[worst, column]))
-
-
-def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
-    """Return the sorted row numbers ``chosen`` of ``rows``, read in slices unless in memory."""
-    if isinstance(rows, np.ndarray):
-        return np.asarray(rows[chosen])
-    parts = [np.empty((0, rows.shape[1]), dtype=rows.dtype)]
-    for start in range(0, rows.shape[0], rows_per_block):
-        first, last = np.searchsorted(chosen, [start, start + rows_per_block])
-        if last > first:
-            block = np.asarray(rows[start : start + rows_per_block])
-            parts.append(block[chosen[first:last] - start])
-    return np.concatenate(parts)
+# Pixels and their blocks
 
 
 @dataclass(frozen=True)
@@ -196,7 +59,7 @@ class Block:
 
 
 class PixelSource(Protocol):
-    """Labelled pixels that passes are made over, wherever they are."""
+    """Labelled pixels that passes are made over, wherever they are stored."""
 
     @property
     def n_rows(self) -> int:
@@ -212,15 +75,15 @@ class PixelSource(Protocol):
 
     def total(
         self,
-        part: Callable[Concatenate[Block, Parameters], Result],
+        function: Callable[Concatenate[Block, Parameters], Result],
         add_up: Callable[[Iterator[Result]], Result],
         *parameters: Parameters.args,
         **named: Parameters.kwargs,
     ) -> Result:
-        """Return ``part(block, *parameters)`` of all blocks, added up in their order.
+        """Return ``function(block, *parameters)`` of all blocks, added up in order.
 
-        ``part`` and ``add_up`` may run elsewhere, and more than once; what ``add_up`` takes
-        is its own, and what it returns can be added by ``+``.
+        ``function`` and ``add_up`` may run in another process, and more than once. ``add_up``
+        may overwrite the results it is given; two of its own results are added by ``+``.
         """
 
     def take(self, chosen: Array) -> Pixels:
@@ -237,17 +100,17 @@ class Pixels:
     Attributes
     ----------
     rows : (n, d) anything with ``shape``, ``dtype`` and slicing
-        Features as the user has them.
+        Features as the user passed them.
     positive : (n,) bool array
         Whether a pixel belongs to the second class.
     weight : (n,) array or None
-        Weight of each pixel; None is 1 for all.
+        Weight of each pixel; None means 1 for all.
     standardisation : Standardisation
         Applied to each block as it is read.
     dtype : dtype
         The working precision of blocks.
     rows_per_block, threads : int
-        Block edges are a function of the model, never of the threads.
+        The edges of blocks depend on the model, never on the threads.
     groups : (n,) int array or None
         Pixels of one group are held back from learning together.
     """
@@ -271,9 +134,18 @@ class Pixels:
         """Number of features d."""
         return int(self.rows.shape[1])
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether single rows can be picked, rather than only slices read."""
+        return isinstance(self.rows, np.ndarray)
+
     def block(self, rows: slice) -> Block:
         """Return the standardised pixels of ``rows``."""
         return self._read(rows, rows)
+
+    def pick(self, chosen: Array) -> Block:
+        """Return the standardised pixels of the row numbers ``chosen``, in that order."""
+        return self._read(chosen, slice(0, len(chosen)))
 
     def _read(self, chosen: slice | Array, rows: slice) -> Block:
         x = self.standardisation(np.asarray(self.rows[chosen]), self.dtype)
@@ -285,39 +157,20 @@ class Pixels:
         return Block(rows, x, v, weight)
 
     def map(self, function: Callable[[Block], Result]) -> Iterator[Result]:
-        """Yield ``function(block)`` over all blocks, in order."""
+        """Yield ``function(block)`` of all blocks, in order."""
         return map_blocks(
             lambda rows: function(self.block(rows)), self.n_rows, self.rows_per_block, self.threads
         )
 
     def total(
         self,
-        part: Callable[Concatenate[Block, Parameters], Result],
+        function: Callable[Concatenate[Block, Parameters], Result],
         add_up: Callable[[Iterator[Result]], Result],
         *parameters: Parameters.args,
         **named: Parameters.kwargs,
     ) -> Result:
-        """Return ``part(block, *parameters)`` of all blocks, added up in their order."""
-        return add_up(self.map(lambda block: part(block, *parameters, **named)))
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether rows can be picked one by one, rather than read in slices."""
-        return isinstance(self.rows, np.ndarray)
-
-    def gather(self) -> Pixels:
-        """Return all pixels, in memory."""
-        return self if self.in_memory else self.take(np.arange(self.n_rows))
-
-    def pick(self, chosen: Array) -> Block:
-        """Return the standardised pixels of the row numbers ``chosen``, in their order."""
-        return self._read(chosen, slice(0, len(chosen)))
-
-    def keep(self, chosen: Array) -> Pixels:
-        """Return the same pixels, of which all but the row numbers ``chosen`` weigh nothing."""
-        kept = np.zeros(self.n_rows)
-        kept[chosen] = 1.0 if self.weight is None else self.weight[chosen]
-        return replace(self, weight=kept)
+        """Return ``function(block, *parameters)`` of all blocks, added up in order."""
+        return add_up(self.map(lambda block: function(block, *parameters, **named)))
 
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
@@ -329,6 +182,167 @@ class Pixels:
             groups=None if self.groups is None else self.groups[chosen],
         )
 
+    def gather(self) -> Pixels:
+        """Return all pixels, in memory."""
+        return self if self.in_memory else self.take(np.arange(self.n_rows))
 
-PHASE_LIMIT = 1e6
-"""Largest length of x times w for which a double-precision phase is good to 1e-9 radians."""
+    def keep_weight_of(self, chosen: Array) -> Pixels:
+        """Return the same pixels, with weight zero for all but the row numbers ``chosen``."""
+        weight = np.zeros(self.n_rows)
+        weight[chosen] = 1.0 if self.weight is None else self.weight[chosen]
+        return replace(self, weight=weight)
+
+
+@dataclass(frozen=True)
+class Standardisation:
+    """The affine map (x - centre) / scale of each feature, in double precision, (d,) each."""
+
+    centre: Array
+    scale: Array
+
+    def __call__(self, rows: Array, dtype: npt.DTypeLike) -> Array:
+        """Return standardised rows, C-contiguous, in ``dtype``."""
+        # Subtract before rounding: kelvins minus kelvins keeps its digits.
+        wide = np.asarray(rows, dtype=np.promote_types(rows.dtype, np.float32))
+        # Values that overflow become infinite, and `require_lengths` refuses them.
+        with np.errstate(over="ignore"):
+            x = (wide - self.centre.astype(wide.dtype)) / self.scale.astype(wide.dtype)
+            return np.ascontiguousarray(x, dtype=dtype)
+
+
+# Reading and mapping
+
+
+def block_rows(n_features: int, itemsize: int) -> int:
+    """Return the number of rows in a block of features; it depends on the model alone."""
+    rows = BLOCK_BYTES // (n_features * itemsize)
+    return int(min(max(rows // 256, 1), 32)) * 256
+
+
+def map_blocks(
+    function: Callable[[slice], Result],
+    n_rows: int,
+    rows_per_block: int,
+    threads: int,
+    pool: ThreadPoolExecutor | None = None,
+) -> Iterator[Result]:
+    """Yield ``function(rows)`` of each block, in order, computed on ``threads`` threads.
+
+    At most two blocks per thread are in progress, so memory stays bounded. The threads are
+    those of ``pool``; without one, a pool is made for this call.
+    """
+    edges = range(0, n_rows, rows_per_block)
+    blocks = (slice(start, min(start + rows_per_block, n_rows)) for start in edges)
+    with single_threaded_blas():
+        if threads == 1 or len(edges) < 2:
+            yield from map(function, blocks)
+            return
+        with ThreadPoolExecutor(threads) if pool is None else nullcontext(pool) as pool:
+            pending: deque[Future[Result]] = deque()
+            try:
+                for block in blocks:
+                    pending.append(pool.submit(function, block))
+                    if len(pending) > 2 * threads:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                for future in pending:
+                    future.cancel()
+
+
+def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
+    """Return the sorted row numbers ``chosen`` of ``rows``, read in slices unless in memory."""
+    if isinstance(rows, np.ndarray):
+        return np.asarray(rows[chosen])
+    parts = [np.empty((0, rows.shape[1]), dtype=rows.dtype)]
+    for start in range(0, rows.shape[0], rows_per_block):
+        first, last = np.searchsorted(chosen, [start, start + rows_per_block])
+        if last > first:
+            block = np.asarray(rows[start : start + rows_per_block])
+            parts.append(block[chosen[first:last] - start])
+    return np.concatenate(parts)
+
+
+# Checks
+
+
+def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
+    """Raise, naming row and column, if any value is NaN or infinite."""
+    # A finite sum means finite values. If the sum overflows, look at each value.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(rows.sum(dtype=np.float64)):
+            return
+    bad = ~np.isfinite(rows)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        value = "NaN" if np.isnan(rows[row, column]) else "infinity or a value too large"
+        raise NotFiniteError(value, first_row + row, columns(column))
+
+
+def require_phases(
+    x: Array, frequencies: Array, columns: Callable[[int], str], first_row: int = 0
+) -> None:
+    """Raise, naming row and column, if a phase of standardised ``x`` has lost its digits."""
+    longest = float(np.linalg.norm(frequencies, axis=1).max())
+    require_lengths(x, PHASE_LIMIT / max(longest, 1e-12), columns, first_row)
+
+
+def require_lengths(
+    x: Array, limit: float, columns: Callable[[int], str], first_row: int = 0
+) -> None:
+    """Raise, naming row and column, if a standardised row is longer than ``limit``."""
+    with np.errstate(over="ignore"):
+        length = np.sqrt(np.einsum("ij,ij->i", x, x))
+    worst = int(np.argmax(length))
+    if not length[worst] <= limit:
+        column = int(np.argmax(np.abs(x[worst])))
+        raise PhaseTooLargeError(first_row + worst, columns(column), float(x[worst, column]))
+
+
+# Reused arrays
+
+_thread = threading.local()
+
+_recyclers: list[None] = []
+
+_spare_arrays: dict[tuple[int, ...], deque[Array]] = defaultdict(
+    lambda: deque(maxlen=MOST_SPARE_ARRAYS)
+)
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return this thread's array called ``name``; it still holds its last values."""
+    buffers = _thread.__dict__
+    dtype = np.dtype(dtype)
+    size = prod(shape) * dtype.itemsize
+    buffer = buffers.get(name)
+    if buffer is None or len(buffer) < size:
+        buffer = buffers[name] = np.empty(size, dtype=np.uint8)
+    return buffer[:size].view(dtype).reshape(shape)
+
+
+def borrow(shape: tuple[int, ...]) -> Array:
+    """Return a double-precision array, one that was given back if there is one."""
+    try:
+        return _spare_arrays[shape].pop()
+    except IndexError:
+        return np.empty(shape)
+
+
+def give_back(array: Array) -> None:
+    """Let another caller borrow an array."""
+    if _recyclers:
+        _spare_arrays[array.shape].append(array)
+
+
+@contextmanager
+def recycling() -> Iterator[None]:
+    """Keep arrays that are given back inside this context; outside of it they are freed."""
+    _recyclers.append(None)
+    try:
+        yield
+    finally:
+        _recyclers.pop()
+        if not _recyclers:
+            _spare_arrays.clear()

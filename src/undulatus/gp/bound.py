@@ -1,4 +1,4 @@
-r"""The logistic likelihood and the parabola that bounds it from below.
+r"""The lower bound on the log evidence: the logistic bound, summed over blocks of pixels.
 
 For any :math:`f` and :math:`\xi` (Jaakkola and Jordan),
 
@@ -6,13 +6,10 @@ For any :math:`f` and :math:`\xi` (Jaakkola and Jordan),
     - \tfrac12\xi - \log(1 + e^{-\xi}),
     \qquad \lambda(\xi) = \frac{\tanh(\xi/2)}{4\xi},
 
-with equality at :math:`f = \pm\xi`. It is quadratic in :math:`f`, so a Gaussian
-prior on :math:`f` stays Gaussian.
-
-The evidence bound, streamed: statistics, posterior, ξ and gradients over blocks.
-
-With features :math:`Z` that carry the signal variance, :math:`v = y - 1/2`, weights
-:math:`s` and :math:`\lambda = \lambda(\xi)` (Eqs. varGlobal and posterior, whitened):
+with equality at :math:`f = \pm\xi`. It is quadratic in :math:`f`, so a Gaussian prior on
+:math:`f` gives a Gaussian posterior. With features :math:`Z` that carry the signal variance,
+:math:`v = y - 1/2`, weights :math:`s` and :math:`\lambda = \lambda(\xi)` (Eqs. varGlobal and
+posterior, whitened):
 
 .. math::
     A = Z^\top \mathrm{diag}(2 s\lambda) Z + I, \qquad m = A^{-1} Z^\top (s v), \\
@@ -26,18 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import eigh
 from scipy.optimize import minimize_scalar
 
-from undulatus.gp.blocks import Block, Pixels, PixelSource, give_back, scratch, spare
+from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, borrow, give_back, scratch
 from undulatus.gp.fourier import fourier_features, frequency_gradient
-from undulatus.gp.posterior import Moments, Posterior, solve_moments, solve_posterior
-
-Array = npt.NDArray[Any]
+from undulatus.gp.posterior import Posterior, WeightMoments, solve_moments, solve_posterior
 
 
 def half_slope(xi: Array) -> Array:
@@ -48,7 +41,7 @@ def half_slope(xi: Array) -> Array:
 
 
 def offset(xi: Array) -> Array:
-    """Return λ(ξ)ξ² - ξ/2 - log(1 + exp(-ξ)), the part of the bound that is free of f."""
+    """Return λ(ξ)ξ² - ξ/2 - log(1 + exp(-ξ)), the part of the bound that does not contain f."""
     return half_slope(xi) * xi**2 - 0.5 * xi - np.log1p(np.exp(-xi))
 
 
@@ -61,8 +54,8 @@ def log_sigmoid_bound(f: Array, xi: Array) -> Array:
 class Statistics:
     """Sums over pixels that determine the posterior and the bound.
 
-    ``gram`` is Zᵗ diag(2sλ) Z (k, k), ``projected`` is Zᵗ(sv) (k,), and ``offset``
-    the part of the bound that is free of the weights; all in double precision.
+    ``gram`` is Zᵗ diag(2sλ) Z (k, k), ``projected`` is Zᵗ(sv) (k,), and ``offset`` is the
+    sum of the terms in ξ alone; all in double precision.
     """
 
     gram: Array
@@ -82,8 +75,8 @@ class Statistics:
         """Return the posterior of the whitened weights."""
         return solve_posterior(self._precision(), self.projected)
 
-    def moments(self) -> Moments:
-        """Return the posterior's moments alone."""
+    def moments(self) -> WeightMoments:
+        """Return the posterior's mean and covariance alone, which is cheaper."""
         return solve_moments(self._precision(), self.projected)
 
     def _precision(self) -> Array:
@@ -96,63 +89,11 @@ class Statistics:
         return 0.5 * (posterior.quadratic - posterior.log_determinant) + self.offset
 
 
-def block_statistics(z: Array, block: Block, xi: Array) -> Statistics:
-    """Return one block's share of the sums, for features ``z`` and local parameters ``xi``."""
-    # sqrt(2sλ) on both sides makes the product symmetric, half the work for BLAS.
-    scaled = scratch("scaled", z.shape, z.dtype)
-    np.multiply(z, np.sqrt(2.0 * block.weight * half_slope(xi))[:, None], out=scaled)
-    product = scratch("product", (z.shape[1], z.shape[1]), z.dtype)
-    np.matmul(scaled.T, scaled, out=product)
-    gram = spare(product.shape)
-    gram[...] = product
-    return Statistics(
-        gram,
-        (z.T @ (block.weight * block.v)).astype(np.float64),
-        float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64)))),
-    )
-
-
-def add_up(parts: Iterator[Statistics]) -> Statistics:
-    """Return the sum of blocks' statistics, in their order; the blocks' grams are given back."""
-    total = next(parts)
-    gram, projected, constant = total.gram.copy(), total.projected.copy(), total.offset
-    give_back(total.gram)
-    for part in parts:
-        gram += part.gram
-        projected += part.projected
-        constant += part.offset
-        give_back(part.gram)
-    return Statistics(gram, projected, constant)
-
-
-def features_and_reach(
-    block: Block, frequencies: Array, signal_variance: float, second_moment: Array
-) -> tuple[Array, Array]:
-    """Return a block's features z and z (A⁻¹ + m mᵗ), (n, k) each, in this thread's scratch."""
-    z = block_features(block, frequencies, signal_variance)
-    reach = scratch("reach", z.shape, z.dtype)
-    return z, np.matmul(z, second_moment, out=reach)
-
-
-def block_features(block: Block, frequencies: Array, signal_variance: float) -> Array:
-    """Return a block's features, (n, k), in this thread's scratch."""
-    z = scratch("z", (len(block.x), 2 * len(frequencies)), block.x.dtype)
-    return fourier_features(block.x, frequencies, signal_variance, out=z)
-
-
-def tight_xi(z: Array, reach: Array) -> Array:
-    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. updateXi).
-
-    ``reach`` is z (A⁻¹ + m mᵗ), (n, k).
-    """
-    return np.sqrt(np.maximum(np.einsum("ij,ij->i", reach, z), 0.0))
-
-
 def accumulate(
     pixels: PixelSource, frequencies: Array, signal_variance: float, xi: Array
 ) -> Statistics:
     """Return the statistics of all pixels at fixed ξ (n,)."""
-    return pixels.total(_statistics_at, add_up, frequencies, signal_variance, xi)
+    return pixels.total(_statistics_at, sum_statistics, frequencies, signal_variance, xi)
 
 
 def _statistics_at(
@@ -169,12 +110,15 @@ def tighten(
     posterior: Posterior,
     xi: Array | None = None,
 ) -> Statistics:
-    """Return the statistics at the optimal ξ under ``posterior``; set ``xi`` (n,) to it, if any.
+    """Return the statistics at the optimal ξ under ``posterior``, and write it to ``xi`` (n,).
 
-    The next optimum needs a posterior alone: who is not to stay at this ξ need not keep it.
+    Pass ``xi=None`` when the next step does not need ξ: the posterior alone determines the
+    next optimum.
     """
     second_moment = posterior.second_moment.astype(pixels.dtype)
-    return pixels.total(_tight_statistics, add_up, frequencies, signal_variance, second_moment, xi)
+    return pixels.total(
+        _tight_statistics, sum_statistics, frequencies, signal_variance, second_moment, xi
+    )
 
 
 def _tight_statistics(
@@ -184,14 +128,16 @@ def _tight_statistics(
     second_moment: Array,
     xi: Array | None,
 ) -> Statistics:
-    z, reach = features_and_reach(block, frequencies, signal_variance, second_moment)
-    tight = tight_xi(z, reach)
+    z, moment_product = features_and_moment_product(
+        block, frequencies, signal_variance, second_moment
+    )
+    tight = tight_xi(z, moment_product)
     if xi is not None:
         xi[block.rows] = tight
     return block_statistics(z, block, tight)
 
 
-def gradient(
+def bound_gradient(
     pixels: Pixels, frequencies: Array, signal_variance: float, posterior: Posterior, xi: Array
 ) -> Array:
     r"""Return the gradient of log F in the frequencies, (D, d), by one product.
@@ -203,30 +149,21 @@ def gradient(
     """
     second_moment = posterior.second_moment.astype(pixels.dtype)
 
-    def part(block: Block) -> Array:
-        z, reach = features_and_reach(block, frequencies, signal_variance, second_moment)
-        toward = feature_gradient(reach, block, xi[block.rows], posterior.mean)
-        return frequency_gradient(toward, z, block.x).astype(np.float64)
+    def block_gradient(block: Block) -> Array:
+        z, moment_product = features_and_moment_product(
+            block, frequencies, signal_variance, second_moment
+        )
+        in_features = feature_gradient(moment_product, block, xi[block.rows], posterior.mean)
+        return frequency_gradient(in_features, z, block.x).astype(np.float64)
 
     total = np.zeros(frequencies.shape)
-    for share in pixels.map(part):
-        total += share
+    for gradient in pixels.map(block_gradient):
+        total += gradient
     return total
 
 
-def feature_gradient(reach: Array, block: Block, xi: Array, mean: Array) -> Array:
-    """Return one block's gradient of log F in its features, (n, k).
-
-    ``reach`` is z (A⁻¹ + m mᵗ), the one product it takes; it is overwritten.
-    """
-    reach *= (-2.0 * block.weight * half_slope(xi))[:, None]
-    pull = scratch("pull", reach.shape, reach.dtype)
-    reach += np.outer(block.weight * block.v, mean.astype(reach.dtype, copy=False), out=pull)
-    return reach
-
-
 def log_variance_gradient(posterior: Posterior) -> float:
-    """Return the gradient of log F in log γ: (tr A⁻¹ + mᵗm - k) / 2, free of the pixels."""
+    """Return the gradient of log F in log γ: (tr A⁻¹ + mᵗm - k) / 2."""
     trace = float(np.sum(posterior.root**2))
     return 0.5 * (trace + float(posterior.mean @ posterior.mean) - len(posterior.mean))
 
@@ -236,7 +173,7 @@ def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 
 
     In the eigenbasis of the gram matrix, with eigenvalues :math:`e_j` and projections
     :math:`c_j`, :math:`2 \log F(r) = \sum_j r c_j^2 / (1 + r e_j) - \log(1 + r e_j)`:
-    one eigendecomposition, no pass over the pixels.
+    one eigendecomposition, and no pass over the pixels.
     """
     eigenvalues, basis = eigh(statistics.gram)
     eigenvalues = np.maximum(eigenvalues, 0.0)
@@ -249,6 +186,74 @@ def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 
 
     if low >= high:
         return 1.0
-    reach = (float(np.log(low)), float(np.log(high)))
-    found = minimize_scalar(loss, bounds=reach, method="bounded")
-    return float(np.exp(found.x)) if found.fun < loss(0.0) else 1.0
+    limits = (float(np.log(low)), float(np.log(high)))
+    optimum = minimize_scalar(loss, bounds=limits, method="bounded")
+    return float(np.exp(optimum.x)) if optimum.fun < loss(0.0) else 1.0
+
+
+def block_features(block: Block, frequencies: Array, signal_variance: float) -> Array:
+    """Return a block's features, (n, k), in this thread's scratch."""
+    z = scratch("z", (len(block.x), 2 * len(frequencies)), block.x.dtype)
+    return fourier_features(block.x, frequencies, signal_variance, out=z)
+
+
+def features_and_moment_product(
+    block: Block, frequencies: Array, signal_variance: float, moment: Array
+) -> tuple[Array, Array]:
+    """Return a block's features z and their product z M, (n, k) each, in this thread's scratch.
+
+    ``moment`` M (k, k) is a moment of the weights: A⁻¹ + m mᵗ, or A⁻¹.
+    """
+    z = block_features(block, frequencies, signal_variance)
+    product = scratch("moment product", z.shape, z.dtype)
+    return z, np.matmul(z, moment, out=product)
+
+
+def tight_xi(z: Array, moment_product: Array) -> Array:
+    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. updateXi).
+
+    ``moment_product`` is z (A⁻¹ + m mᵗ), (n, k).
+    """
+    return np.sqrt(np.maximum(np.einsum("ij,ij->i", moment_product, z), 0.0))
+
+
+def block_statistics(z: Array, block: Block, xi: Array) -> Statistics:
+    """Return the sums over one block, for features ``z`` (n, k) and local parameters ξ (n,)."""
+    # sqrt(2sλ) on both sides makes the product symmetric, which halves the work for BLAS.
+    scaled = scratch("scaled", z.shape, z.dtype)
+    np.multiply(z, np.sqrt(2.0 * block.weight * half_slope(xi))[:, None], out=scaled)
+    product = scratch("product", (z.shape[1], z.shape[1]), z.dtype)
+    np.matmul(scaled.T, scaled, out=product)
+    gram = borrow(product.shape)
+    gram[...] = product
+    return Statistics(
+        gram,
+        (z.T @ (block.weight * block.v)).astype(np.float64),
+        float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64)))),
+    )
+
+
+def feature_gradient(moment_product: Array, block: Block, xi: Array, mean: Array) -> Array:
+    """Return one block's gradient of log F in its features, (n, k).
+
+    ``moment_product`` is z (A⁻¹ + m mᵗ), the only product needed; it is overwritten.
+    """
+    gradient = moment_product
+    gradient *= (-2.0 * block.weight * half_slope(xi))[:, None]
+    outer = scratch("outer", gradient.shape, gradient.dtype)
+    mean = mean.astype(gradient.dtype, copy=False)
+    gradient += np.outer(block.weight * block.v, mean, out=outer)
+    return gradient
+
+
+def sum_statistics(parts: Iterator[Statistics]) -> Statistics:
+    """Return the sum of blocks' statistics, in order; the blocks' gram matrices are reused."""
+    total = next(parts)
+    gram, projected, constant = total.gram.copy(), total.projected.copy(), total.offset
+    give_back(total.gram)
+    for part in parts:
+        gram += part.gram
+        projected += part.projected
+        constant += part.offset
+        give_back(part.gram)
+    return Statistics(gram, projected, constant)

@@ -1,4 +1,4 @@
-r"""The exact Gaussian-process classifier: the same logistic bound, an n x n kernel.
+r"""The exact Gaussian-process classifier: the same logistic bound with an n x n kernel matrix.
 
 With :math:`K = \gamma k`, :math:`S = \mathrm{diag}(\sqrt{2 s\lambda})` and
 :math:`B = I + S K S = L L^\top`,
@@ -16,54 +16,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotri
 
 from undulatus._system import available_memory, single_threaded_blas
 from undulatus.errors import TooManyRowsError
-from undulatus.gp.batch import Climb, ascend
+from undulatus.gp.batch import Ascent, ascend
+from undulatus.gp.blocks import Array
 from undulatus.gp.bound import half_slope, offset
 from undulatus.gp.kernels import Kernel
+from undulatus.gp.passes import VARIANCE_LIMITS
 from undulatus.gp.posterior import factorise
 
-Array = npt.NDArray[Any]
-
-MATRICES = 6
-"""Arrays of n x n doubles alive at the worst moment of a fit."""
-
-VARIANCE_LIMITS = (1e-4, 1e6)
+LENGTHSCALE_SHARES = (1.0, 0.5, 0.25, 0.125)
+"""Starting lengthscales to try, as shares of the mean distance between pixels."""
 
 LENGTHSCALE_LIMITS = (1e-3, 1e3)
 """Lowest and highest lengthscale, as shares of the mean distance between pixels."""
 
-SMALL = 1000
+MATRICES = 6
+"""Matrices of n x n doubles held at the peak of a fit."""
 
-START_SHARES = (1.0, 0.5, 0.25, 0.125)
-"""Starting lengthscales that are tried, as shares of the mean distance between pixels."""
-
-
-def require_memory(n_rows: int) -> None:
-    """Raise if an exact fit of ``n_rows`` pixels would not fit in memory."""
-    needed, available = 8.0 * MATRICES * n_rows**2, available_memory()
-    if needed > available:
-        raise TooManyRowsError(n_rows, needed, available)
-
-
-def squared_distances(x: Array, other: Array) -> Array:
-    """Return |x_i - x'_j|², (n, m), never negative."""
-    square = -2.0 * x @ other.T
-    square += np.einsum("ij,ij->i", x, x)[:, None]
-    square += np.einsum("ij,ij->i", other, other)[None, :]
-    return np.maximum(square, 0.0, out=square)
+SINGLE_THREAD_ROWS = 1000
+"""Up to this many rows, BLAS runs on one thread: more only slow small matrices down."""
 
 
 @dataclass(frozen=True)
 class ExactPosterior:
-    """α (n,), the roots S (n,), the lower factor L of B (n, n), and the jitter it took."""
+    """α (n,), the diagonal of S (n,), the lower factor L of B (n, n), and its jitter."""
 
     alpha: Array
     roots: Array
@@ -73,7 +55,7 @@ class ExactPosterior:
 
 @dataclass(frozen=True)
 class ExactFit:
-    """A fitted exact classifier, and how it came about."""
+    """A fitted exact classifier, and how the fit went."""
 
     lengthscale: float
     signal_variance: float
@@ -90,7 +72,7 @@ class ExactEvidence:
     ) -> None:
         self.squares = squared_distances(x, x)
         np.fill_diagonal(self.squares, 0.0)
-        self.pull = weight * v
+        self.weighted_targets = weight * v
         self.weight = weight
         self.kernel = kernel
         self.xi = np.ones(len(x))
@@ -102,17 +84,18 @@ class ExactEvidence:
         return np.exp(theta[0]) * self.kernel.correlation(self.squares / np.exp(2.0 * theta[1]))
 
     def solve(self, covariance: Array) -> tuple[float, ExactPosterior]:
-        """Return the bound and the posterior for a covariance, at the present ξ."""
+        """Return the bound and the posterior for a covariance, at the current ξ."""
         roots = np.sqrt(2.0 * self.weight * half_slope(self.xi))
         scaled = covariance * roots[:, None]
         scaled *= roots[None, :]
         scaled[np.diag_indices_from(scaled)] += 1.0
         factor, jitter = factorise(scaled)
-        reached = covariance @ self.pull
-        inner = solve_triangular(factor, roots * reached, lower=True)
-        alpha = self.pull - roots * solve_triangular(factor, inner, lower=True, trans="T")
+        targets = self.weighted_targets
+        smoothed = covariance @ targets
+        inner = solve_triangular(factor, roots * smoothed, lower=True)
+        alpha = targets - roots * solve_triangular(factor, inner, lower=True, trans="T")
         # Eq. varGlobal in function space: vᵗ(K⁻¹ + 2Λ)⁻¹v = vᵗKv - |L⁻¹SKv|².
-        fitted = float(self.pull @ reached - inner @ inner)
+        fitted = float(targets @ smoothed - inner @ inner)
         log_determinant = 2.0 * float(np.sum(np.log(np.diagonal(factor))))
         bound = 0.5 * (fitted - log_determinant) + float(self.weight @ offset(self.xi))
         return bound, ExactPosterior(alpha, roots, factor, jitter)
@@ -131,7 +114,7 @@ class ExactEvidence:
         return self.solve(covariance)[0]
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Return the bound at θ and its gradient, ξ held."""
+        """Return the bound and its gradient at θ, with ξ fixed."""
         covariance = self.covariance(theta)
         bound, posterior = self.solve(covariance)
         # d log F / dK = (α αᵗ - S B⁻¹ S) / 2, contracted with dK for each hyperparameter.
@@ -139,15 +122,16 @@ class ExactEvidence:
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
         inverse *= posterior.roots[:, None]
         inverse *= posterior.roots[None, :]
-        toward = np.outer(posterior.alpha, posterior.alpha)
-        toward -= inverse
+        twice_gradient = np.outer(posterior.alpha, posterior.alpha)
+        twice_gradient -= inverse
         del inverse
-        amplitude = 0.5 * float(np.vdot(toward, covariance))
+        in_variance = 0.5 * float(np.vdot(twice_gradient, covariance))
         del covariance
         scaled = self.squares / np.exp(2.0 * theta[1])
-        toward *= scaled
-        stretch = -np.exp(theta[0]) * float(np.vdot(toward, self.kernel.slope(scaled)))
-        return bound, np.array([amplitude, stretch])
+        twice_gradient *= scaled
+        slope = float(np.vdot(twice_gradient, self.kernel.slope(scaled)))
+        in_lengthscale = -np.exp(theta[0]) * slope
+        return bound, np.array([in_variance, in_lengthscale])
 
 
 def fit_exact(
@@ -160,43 +144,38 @@ def fit_exact(
     max_iter: int,
     tol: float,
     start: tuple[float, float] | None = None,
-    report: Callable[[Climb], None] = lambda climb: None,
+    report: Callable[[Ascent], None] = lambda ascent: None,
 ) -> ExactFit:
     """Fit an exact GP classifier to standardised pixels ``x`` (n, d), v = y - 1/2 (n,).
 
-    ``start`` is a signal variance and a lengthscale; without it, the best of a
-    few shares of the mean distance.
+    ``start`` is a signal variance and a lengthscale; without it, the fit starts from γ = 1 and
+    the share of the mean distance with the best bound.
     """
     require_memory(len(x))
-    # Threads only slow small matrices down.
-    with single_threaded_blas() if len(x) <= SMALL else nullcontext():
-        return _fit_exact(x, v, weight, kernel, mean_distance, max_iter, tol, start, report)
+    with single_threaded_blas() if len(x) <= SINGLE_THREAD_ROWS else nullcontext():
+        evidence = ExactEvidence(x, v, weight, kernel, mean_distance)
+        theta = _choose_theta(evidence, mean_distance) if start is None else np.log(start)
+        theta = np.clip(theta, *np.transpose(evidence.limits))
+        ascent = ascend(evidence, Ascent(theta), max_iter=max_iter, tol=tol, report=report)
+        for _ in range(2):
+            evidence.tighten(ascent.theta)
+        bound, posterior = evidence.solve(evidence.covariance(ascent.theta))
+    signal_variance, lengthscale = (float(value) for value in np.exp(ascent.theta))
+    bounds = (*ascent.bounds, bound)
+    return ExactFit(lengthscale, signal_variance, posterior, bounds, ascent.outcome)
 
 
-def _fit_exact(
-    x: Array,
-    v: Array,
-    weight: Array,
-    kernel: Kernel,
-    mean_distance: float,
-    max_iter: int,
-    tol: float,
-    start: tuple[float, float] | None,
-    report: Callable[[Climb], None],
-) -> ExactFit:
-    evidence = ExactEvidence(x, v, weight, kernel, mean_distance)
-    if start is None:
-        tries = [np.array([0.0, np.log(share * mean_distance)]) for share in START_SHARES]
-        theta = max(tries, key=lambda theta: evidence.solve(evidence.covariance(theta))[0])
-    else:
-        theta = np.log(np.array(start))
-    theta = np.clip(theta, *np.transpose(evidence.limits))
-    climb = ascend(evidence, Climb(theta, ()), max_iter=max_iter, tol=tol, report=report)
-    for _ in range(2):
-        bound = evidence.tighten(climb.theta)
-    bound, posterior = evidence.solve(evidence.covariance(climb.theta))
-    signal_variance, lengthscale = (float(value) for value in np.exp(climb.theta))
-    return ExactFit(lengthscale, signal_variance, posterior, (*climb.bounds, bound), climb.outcome)
+def _choose_theta(evidence: ExactEvidence, mean_distance: float) -> Array:
+    """Return log γ = 0 and the log lengthscale with the best bound."""
+    tries = [np.array([0.0, np.log(share * mean_distance)]) for share in LENGTHSCALE_SHARES]
+    return max(tries, key=lambda theta: evidence.solve(evidence.covariance(theta))[0])
+
+
+def require_memory(n_rows: int) -> None:
+    """Raise if an exact fit of ``n_rows`` pixels would not fit in memory."""
+    needed, available = 8.0 * MATRICES * n_rows**2, available_memory()
+    if needed > available:
+        raise TooManyRowsError(n_rows, needed, available)
 
 
 def exact_moments(
@@ -220,3 +199,11 @@ def exact_covariance(
     """Return the prior covariance of pixels ``x`` (m, d) with the training pixels, (m, n)."""
     scaled = squared_distances(x, training) / lengthscale**2
     return signal_variance * kernel.correlation(scaled)
+
+
+def squared_distances(x: Array, other: Array) -> Array:
+    """Return |x_i - x'_j|², (n, m), never negative."""
+    square = -2.0 * x @ other.T
+    square += np.einsum("ij,ij->i", x, x)[:, None]
+    square += np.einsum("ij,ij->i", other, other)[None, :]
+    return np.maximum(square, 0.0, out=square)

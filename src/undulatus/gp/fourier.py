@@ -1,26 +1,20 @@
-"""Pixels to waves: paired cosines and sines, and the way a gradient returns through them."""
+"""Fourier features of pixels, paired cosines and sines, and the gradient back through them."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from undulatus.gp.blocks import scratch
-
-Array = npt.NDArray[Any]
+from undulatus.gp.blocks import Array, scratch
 
 SINGLE_PHASE_LIMIT = 512.0
-"""Largest length of x times w for which a phase is left in single precision, good to 1e-4."""
+"""Largest length of x times w for which a single-precision phase is good to 1e-4."""
 
 
 def phases(x: Array, frequencies: Array, shift: Array | None = None) -> Array:
     """Return x Wᵗ (+ shift), (n, D), in the dtype of ``x``, with correct digits throughout.
 
-    The array is this thread's scratch: the next call overwrites it. Rows whose phases are
-    too large for single precision are computed in double and reduced to one turn
-    before they are rounded.
+    The array is this thread's scratch: the next call overwrites it. Rows whose phases are too
+    large for single precision are computed in double and reduced to one turn before rounding.
     """
     shape = (len(x), len(frequencies))
     phase = scratch("phase", shape, x.dtype)
@@ -28,7 +22,7 @@ def phases(x: Array, frequencies: Array, shift: Array | None = None) -> Array:
     if shift is not None:
         phase += shift.astype(x.dtype, copy=False)
     if x.dtype == np.float32 and phase.size:
-        # |x·w| <= |x||w|: products that cancel lose as many digits as one that is large.
+        # Bound by |x||w|, not |x·w|: products that cancel lose as many digits as a large sum.
         longest = np.linalg.norm(frequencies, axis=1).max()
         far = np.einsum("ij,ij->i", x, x) > (SINGLE_PHASE_LIMIT / longest) ** 2
         if far.any():
@@ -43,8 +37,8 @@ def cosines_and_sines(phase: Array, out: Array | None = None) -> Array:
     """Return [cos P, sin P], (n, 2D); in ``out`` if given.
 
     In double precision both come from one tangent of the half angle, t = tan(P/2): cos P =
-    (1 - t²)/(1 + t²) and sin P = 2t/(1 + t²). It is vectorised where numpy's double cosine and
-    sine are not, and the absolute error stays within a few units in the last place of 1.
+    (1 - t²)/(1 + t²) and sin P = 2t/(1 + t²). Numpy vectorises its double tangent but not its
+    double cosine and sine; the absolute error is a few units in the last place of 1.
     """
     n, d = phase.shape
     pair = np.empty((n, 2 * d), dtype=phase.dtype) if out is None else out
@@ -87,7 +81,7 @@ def fourier_features(
     signal_variance : float
         Prior variance :math:`\gamma` of the latent function.
     out : (n, 2 D) array, optional
-        Where to put the features.
+        Where to write the features.
 
     Returns
     -------
@@ -122,7 +116,7 @@ def amplitudes_and_delays(mean: Array, signal_variance: float) -> tuple[Array, A
 
 
 def sum_of_waves(x: Array, frequencies: Array, amplitudes: Array, delays: Array) -> Array:
-    """Return the latent mean at pixels ``x`` (n, d), as a sum of D delayed cosines, (n,)."""
+    """Return the latent mean (n,) at pixels ``x`` (n, d), a sum of D delayed cosines."""
     wave = phases(x, frequencies, -delays)
     if wave.dtype == np.float32:
         np.cos(wave, out=wave)
@@ -138,9 +132,9 @@ def sum_of_waves(x: Array, frequencies: Array, amplitudes: Array, delays: Array)
 
 
 def frequency_gradient(feature_gradient: Array, z: Array, x: Array) -> Array:
-    r"""Carry a gradient in the features back to the frequencies.
+    r"""Return the gradient in the frequencies, given that in the features.
 
-    A step in phase turns each pair: :math:`\partial f/\partial P =
+    A step in phase rotates each pair: :math:`\partial f/\partial P =
     \partial f/\partial Z_{\sin} \circ Z_{\cos} - \partial f/\partial Z_{\cos} \circ Z_{\sin}`,
     and :math:`\partial f/\partial W = (\partial f/\partial P)^\top X`.
 
@@ -156,8 +150,8 @@ def frequency_gradient(feature_gradient: Array, z: Array, x: Array) -> Array:
     (D, d) array
     """
     d = z.shape[1] // 2
-    toward_cosine, toward_sine = feature_gradient[:, :d], feature_gradient[:, d:]
-    toward_sine *= z[:, :d]
-    toward_cosine *= z[:, d:]
-    toward_sine -= toward_cosine
-    return np.asarray(toward_sine.T @ x)
+    in_cosines, in_sines = feature_gradient[:, :d], feature_gradient[:, d:]
+    in_sines *= z[:, :d]
+    in_cosines *= z[:, d:]
+    in_sines -= in_cosines
+    return np.asarray(in_sines.T @ x)

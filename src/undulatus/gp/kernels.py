@@ -1,23 +1,20 @@
 r"""Stationary kernels, each with the spectral density its frequencies are drawn from.
 
-By Bochner's theorem a stationary correlation :math:`k(x - x')` is the Fourier
-transform of a probability density over frequencies. A kernel here is three
-functions: a draw from that density, the correlation itself (for the exact GPC),
-and its slope (for the gradient in the lengthscale).
+By Bochner's theorem a stationary correlation :math:`k(x - x')` is the Fourier transform of a
+probability density over frequencies. A kernel here is three functions: a draw from that
+density, the correlation itself (for the exact GPC), and its slope (for the gradient in the
+lengthscale).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from undulatus.errors import InputError
-
-Array = npt.NDArray[Any]
+from undulatus.gp.blocks import Array
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ def _draw_normal(rng: np.random.Generator, n_frequencies: int, n_features: int) 
 def _draw_student(
     rng: np.random.Generator, n_frequencies: int, n_features: int, freedom: int
 ) -> Array:
-    # The radii have a generator of their own, so that more frequencies extend fewer.
+    # The radii have their own generator, so that a larger D only appends frequencies.
     normal = _draw_normal(rng, n_frequencies, n_features)
     (radial,) = rng.spawn(1)
     return normal / np.sqrt(radial.chisquare(freedom, size=(n_frequencies, 1)) / freedom)
@@ -80,17 +77,16 @@ KERNELS: dict[str, Kernel] = {
 
 
 def find_kernel(name: str) -> Kernel:
-    """Return the kernel called ``name``, or say which there are."""
+    """Return the kernel called ``name``, or raise with the list of kernels."""
     if name not in KERNELS:
-        raise InputError(f"No kernel is called {name!r}; there are {', '.join(KERNELS)}.")
+        raise InputError(f"No kernel is called {name!r}; choose one of {', '.join(KERNELS)}.")
     return KERNELS[name]
 
 
 def mean_distance(variances: Array) -> float:
     r"""Return the root-mean-square distance between rows, :math:`\sqrt{2\sum_j \sigma_j^2}`.
 
-    ``variances`` are those of the columns. Rows that are all equal have no
-    distance; the unit of the features, 1, stands in for it.
+    ``variances`` are those of the columns. If all rows are equal, the result is 1.
     """
     distance = float(np.sqrt(2.0 * np.sum(variances)))
     return distance if distance > 0.0 else 1.0

@@ -1,9 +1,9 @@
-"""Mean, variance and range of each feature, from one look at the rows.
+"""One pass over the rows before a fit: moments of the features, classes, and mistakes.
 
-A first look at labelled rows: classes, weights, the spread of each class, what is wrong.
-
-Surveys of parts add up to that of the whole, so that one reduction over chunks tells all that
-is to be known before a fit, whatever the classes will turn out to weigh.
+:func:`summarise` reads rows in memory or on disk. For rows in chunks, :func:`class_moments`
+gives the moments of each class in one chunk, and those of chunks add up to those of the whole:
+one reduction finds the classes, how to standardise under any class weights, and the first
+mistake in the data.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from undulatus.errors import InputError
 from undulatus.gp.blocks import (
+    Array,
     Standardisation,
     block_rows,
     map_blocks,
@@ -24,11 +24,12 @@ from undulatus.gp.blocks import (
     require_phases,
 )
 
-Array = npt.NDArray[Any]
+MOST_LABELS = 100
+"""Most distinct labels that are collected; a fit can use two."""
 
 
 @dataclass(frozen=True)
-class Summary:
+class FeatureSummary:
     """Weighted mean and variance, smallest and largest value of each feature, (d,) each."""
 
     mean: Array
@@ -39,8 +40,8 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Sums that add up to a summary: ``squares`` are weighted squares about the mean, (d,)."""
+class FeatureMoments:
+    """Moments of features that can be added; ``squares`` are weighted, about the mean, (d,)."""
 
     total_weight: float
     mean: Array
@@ -49,11 +50,11 @@ class Spread:
     high: Array
 
     @classmethod
-    def of(cls, x: Array, weight: Array | None = None) -> Spread:
-        """Return the spread of rows (n, d) of double precision; of no rows, nothing's."""
+    def of_rows(cls, x: Array, weight: Array | None = None) -> FeatureMoments:
+        """Return the moments of double-precision rows (n, d); without rows, all are zero."""
         d = x.shape[1]
         if not len(x):
-            return cls.of_nothing(d)
+            return cls.empty(d)
         w = np.ones(len(x)) if weight is None else np.asarray(weight, dtype=np.float64)
         total = float(w.sum())
         with np.errstate(over="ignore", invalid="ignore"):
@@ -61,12 +62,12 @@ class Spread:
             return cls(total, mean, w @ (x - mean) ** 2, x.min(axis=0), x.max(axis=0))
 
     @classmethod
-    def of_nothing(cls, d: int) -> Spread:
-        """Return what adds nothing."""
+    def empty(cls, d: int) -> FeatureMoments:
+        """Return the moments of no rows."""
         return cls(0.0, np.zeros(d), np.zeros(d), np.full(d, np.inf), np.full(d, -np.inf))
 
-    def __add__(self, other: Spread) -> Spread:
-        # Chan's update: exact for blocks, and no cancellation for far-off means.
+    def __add__(self, other: FeatureMoments) -> FeatureMoments:
+        # Chan's update: exact for blocks, without cancellation for a mean far from zero.
         total, w = self.total_weight, other.total_weight
         both = max(total + w, np.finfo(float).tiny)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -74,16 +75,16 @@ class Spread:
             squares = self.squares + (other.squares + step**2 * (total * w / both))
             mean = self.mean + step * (w / both)
         low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        return Spread(total + w, mean, squares, low, high)
+        return FeatureMoments(total + w, mean, squares, low, high)
 
-    def times(self, factor: float) -> Spread:
-        """Return the spread of the same rows, each ``factor`` times as heavy."""
+    def reweight(self, factor: float) -> FeatureMoments:
+        """Return the moments of the same rows with ``factor`` times their weights."""
         return replace(
             self, total_weight=self.total_weight * factor, squares=self.squares * factor
         )
 
-    def summary(self, columns: Callable[[int], str]) -> Summary:
-        """Return the summary; raise, naming the column, if values were too large for it."""
+    def summary(self, columns: Callable[[int], str]) -> FeatureSummary:
+        """Return the summary; raise, naming the column, if its variance has overflowed."""
         variance = self.squares / max(self.total_weight, np.finfo(float).tiny)
         if not np.isfinite(variance).all():
             column = int(np.argmin(np.isfinite(variance)))
@@ -91,33 +92,29 @@ class Spread:
                 f"Values in column {columns(column)} are too large to be used: up to "
                 f"{max(self.high[column], -self.low[column]):.3g}. Rescale the column."
             )
-        return Summary(self.mean, variance, self.low, self.high, self.total_weight)
+        return FeatureSummary(self.mean, variance, self.low, self.high, self.total_weight)
 
 
 def summarise(
     rows: Any, weight: Array | None, threads: int, columns: Callable[[int], str]
-) -> Summary:
-    """Read the data once; raise, with row and column, at the first NaN or infinity."""
+) -> FeatureSummary:
+    """Read the data once; raise, naming row and column, at the first NaN or infinity."""
     n, d = rows.shape
 
-    def part(block: slice) -> Spread:
+    def block_moments(block: slice) -> FeatureMoments:
         x = np.asarray(rows[block], dtype=np.float64)
         require_finite(x, columns, first_row=block.start)
-        return Spread.of(x, None if weight is None else weight[block])
+        return FeatureMoments.of_rows(x, None if weight is None else weight[block])
 
-    total = Spread.of_nothing(d)
-    for spread in map_blocks(part, n, block_rows(d, 8), threads):
-        total = total + spread
+    total = FeatureMoments.empty(d)
+    for moments in map_blocks(block_moments, n, block_rows(d, 8), threads):
+        total = total + moments
     return total.summary(columns)
 
 
-MOST_LABELS = 100
-"""Distinct labels beyond this many are not told apart: two are all that can be used."""
-
-
 @dataclass(frozen=True)
-class Chunk:
-    """Rows as a user has them, in memory, from the row number ``first_row`` on."""
+class LabelledChunk:
+    """A chunk of the user's data, in memory; its first row is row ``first_row`` of the whole."""
 
     number: int
     first_row: int
@@ -128,57 +125,55 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What one look tells.
+class ClassMoments:
+    """What one pass over chunks of labelled rows finds; those of chunks can be added.
 
     Attributes
     ----------
     labels : array
-        Distinct labels, sorted; of too many, some.
-    spreads : tuple of Spread
-        Of the rows of positive weight with each label; empty when there are too many labels.
+        Distinct labels, sorted, at most ``MOST_LABELS``.
+    moments : tuple of FeatureMoments
+        For each label, of its rows of positive weight; empty if there are more than two labels.
     used : tuple of int
-        Rows of positive weight in each chunk.
+        Number of rows of positive weight in each chunk.
     error : InputError or None
         The first mistake in the data, if any.
     """
 
     labels: Array
-    spreads: tuple[Spread, ...]
+    moments: tuple[FeatureMoments, ...]
     used: tuple[int, ...]
     error: InputError | None
 
-    def __add__(self, other: Survey) -> Survey:
+    def __add__(self, other: ClassMoments) -> ClassMoments:
         labels = np.unique(np.concatenate([self.labels, other.labels]))[:MOST_LABELS]
-        spreads: dict[Any, Spread] = {}
-        for survey in (self, other):
-            for label, spread in zip(survey.labels.tolist(), survey.spreads, strict=False):
-                spreads[label] = spreads[label] + spread if label in spreads else spread
-        known = len(labels) <= 2
-        return Survey(
+        moments: dict[Any, FeatureMoments] = {}
+        for part in (self, other):
+            for label, own in zip(part.labels.tolist(), part.moments, strict=False):
+                moments[label] = moments[label] + own if label in moments else own
+        return ClassMoments(
             labels,
-            tuple(spreads[label] for label in labels.tolist()) if known else (),
+            tuple(moments[label] for label in labels.tolist()) if len(labels) <= 2 else (),
             self.used + other.used,
             self.error or other.error,
         )
 
 
-def survey(chunk: Chunk, columns: Callable[[int], str]) -> Survey:
-    """Return what a look at one chunk tells; rows of no weight must be finite like the others."""
-    found = Survey(np.unique(chunk.labels[:0]), (), (0,), None)
+def class_moments(chunk: LabelledChunk, columns: Callable[[int], str]) -> ClassMoments:
+    """Return the class moments of one chunk; rows of weight zero must be finite too."""
+    no_labels = np.unique(chunk.labels[:0])
     try:
         _require_usable(chunk)
-        found = replace(found, labels=np.unique(chunk.labels)[:MOST_LABELS])
-        if len(found.labels) <= 2:
-            found = replace(found, spreads=_spreads(chunk, found.labels, columns))
+        labels = np.unique(chunk.labels)[:MOST_LABELS]
+        moments = _moments_by_label(chunk, labels, columns) if len(labels) <= 2 else ()
     except InputError as error:
-        # Returned, not raised: of several chunks the first is to be blamed, not the fastest.
-        return replace(found, labels=found.labels[:0], error=error)
+        # Returned, not raised: the error to report is that of the first chunk, not the fastest.
+        return ClassMoments(no_labels, (), (0,), error)
     used = len(chunk.rows) if chunk.weight is None else int(np.count_nonzero(chunk.weight))
-    return replace(found, used=(used,))
+    return ClassMoments(labels, moments, (used,), None)
 
 
-def _require_usable(chunk: Chunk) -> None:
+def _require_usable(chunk: LabelledChunk) -> None:
     if chunk.labels.dtype.kind == "f" and not np.isfinite(chunk.labels).all():
         raise InputError("Input y contains NaN or infinity. Drop the rows without a label.")
     if chunk.weight is not None and not np.isfinite(chunk.weight).all():
@@ -187,9 +182,11 @@ def _require_usable(chunk: Chunk) -> None:
         raise InputError("Negative values in data passed to `sample_weight`.")
 
 
-def _spreads(chunk: Chunk, labels: Array, columns: Callable[[int], str]) -> tuple[Spread, ...]:
+def _moments_by_label(
+    chunk: LabelledChunk, labels: Array, columns: Callable[[int], str]
+) -> tuple[FeatureMoments, ...]:
     n, d = chunk.rows.shape
-    spreads = [Spread.of_nothing(d) for _ in labels]
+    moments = [FeatureMoments.empty(d) for _ in labels]
     size = block_rows(d, 8)
     for start in range(0, n, size):
         block = slice(start, start + size)
@@ -201,16 +198,18 @@ def _spreads(chunk: Chunk, labels: Array, columns: Callable[[int], str]) -> tupl
             if weight is not None:
                 of_label &= weight > 0
             own = None if weight is None else weight[of_label]
-            spreads[i] = spreads[i] + Spread.of(x[of_label], own)
-    return tuple(spreads)
+            moments[i] = moments[i] + FeatureMoments.of_rows(x[of_label], own)
+    return tuple(moments)
 
 
-def weigh_classes(factors: Array | None, positive: Array, weight: Array | None) -> Array | None:
-    """Return the weights (n,) times those of the classes."""
-    if factors is None:
+def apply_class_weights(
+    class_weights: Array | None, positive: Array, weight: Array | None
+) -> Array | None:
+    """Return the weights (n,) times the weight of each row's class; None means ones."""
+    if class_weights is None:
         return weight
-    factor = factors[positive.astype(int)]
-    return factor if weight is None else weight * factor
+    own = class_weights[positive.astype(int)]
+    return own if weight is None else weight * own
 
 
 def require_phases_of_rows(
@@ -221,7 +220,7 @@ def require_phases_of_rows(
     columns: Callable[[int], str],
     first_row: int = 0,
 ) -> None:
-    """Raise, naming row and column, if any row but those ``absent`` (n,) lies too far out."""
+    """Raise, naming row and column, if a row lies too far out; rows ``absent`` (n,) may."""
     size = block_rows(rows.shape[1], 8)
     for start in range(0, rows.shape[0], size):
         x = standardisation(np.asarray(rows[start : start + size]), np.float64)

@@ -1,112 +1,81 @@
-"""Rows held back from learning: they tell when frequencies begin to fit the noise.
+"""Exact passes over all pixels at fixed frequencies, the start of a fit, and held-back rows.
 
-Passes over all pixels at fixed frequencies, and the choice of where to start.
+Both solvers use these: :func:`choose_start` picks a lengthscale, :func:`fit_posterior` finds
+the optimum in ξ and γ for given frequencies, and :func:`held_back_loss` shows when learned
+frequencies begin to fit noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import entr, log_expit
 
-from undulatus.gp.blocks import Block, Pixels, PixelSource
+from undulatus.gp.blocks import Array, Block, Pixels, PixelSource
 from undulatus.gp.bound import (
     Statistics,
     accumulate,
     best_variance_ratio,
-    features_and_reach,
+    features_and_moment_product,
     tighten,
 )
-from undulatus.gp.posterior import Moments, Posterior
+from undulatus.gp.posterior import Posterior, WeightMoments
 
-Array = npt.NDArray[Any]
-
-HELD_BACK_ROWS = 2048
-
-HELD_BACK_SHARE = 0.2
-"""Rows held back: this share of few, that number of many; of groups, this share of the rows."""
-
-
-def hold_back(
-    n_rows: int, rng: np.random.Generator, groups: Array | None = None
-) -> tuple[Array, Array]:
-    """Return the rows to learn from and the rows to look at, sorted.
-
-    Rows of one group (a day, an image) stay together: neighbours of what is learned would tell
-    nothing of what is new. ``groups`` are numbers (n,) of at least two groups.
-    """
-    if groups is None:
-        order = rng.permutation(n_rows)
-        n_held = max(1, min(HELD_BACK_ROWS, int(HELD_BACK_SHARE * n_rows)))
-        return np.sort(order[n_held:]), np.sort(order[:n_held])
-    counts = np.bincount(groups)
-    present = np.flatnonzero(counts)
-    chosen, total = [], 0
-    for group in rng.permutation(present):
-        # A group that is most of the data would leave little to learn from.
-        if total + counts[group] <= HELD_BACK_SHARE * n_rows:
-            chosen.append(group)
-            total += counts[group]
-    spared = np.isin(groups, chosen or [present[np.argmin(counts[present])]])
-    held = np.flatnonzero(spared)
-    looked_at = rng.choice(held, min(len(held), HELD_BACK_ROWS), replace=False)
-    return np.flatnonzero(~spared), np.sort(looked_at)
-
-
-def number_groups(groups: Array) -> Array | None:
-    """Return the number of the group of each row, (n,), or None where there are not two."""
-    names, numbers = np.unique(groups, return_inverse=True)
-    return np.asarray(numbers) if len(names) > 1 else None
-
-
-def held_back_loss(
-    block: Block, frequencies: Array, signal_variance: float, moments: Moments
-) -> float:
-    """Return the mean negative log likelihood (nats) of rows under a posterior of the weights."""
-    covariance = moments.covariance.astype(block.x.dtype)
-    z, reach = features_and_reach(block, frequencies, signal_variance, covariance)
-    mean = z @ moments.mean.astype(z.dtype)
-    variance = np.maximum(np.einsum("ij,ij->i", reach, z), 0.0)
-    margin = 2.0 * block.v * mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
-    return float(-np.average(log_expit(margin.astype(np.float64)), weights=block.weight))
-
+VARIANCE_LIMITS = (1e-4, 1e6)
+"""Lowest and highest signal variance."""
 
 LENGTHSCALE_SHARES = (2.0, 1.0, 0.5, 0.25, 0.125)
-"""Starting lengthscales that are tried, as shares of the mean distance between pixels."""
+"""Starting lengthscales to try, as shares of the mean distance between pixels."""
 
 SEARCH_ROWS = 8192
+"""Most pixels on which starting lengthscales are compared."""
 
 SEARCH_PASSES = 5
-
-SETTLE_PASSES = 20
+"""Passes at each starting lengthscale."""
 
 COARSENINGS = 2
 """How often a starting lengthscale may be doubled: back to that of random frequencies."""
 
-VARIANCE_LIMITS = (1e-4, 1e6)
+HELD_BACK_SHARE = 0.2
+"""Share of the rows that is held back from learning ..."""
+
+HELD_BACK_ROWS = 2048
+"""... and the most rows on which the held-back loss is computed."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where fitting begins: unit frequencies w (D, d), a lengthscale σ, a signal variance γ."""
+    """Where a fit starts: unit frequencies w (D, d), lengthscale σ, signal variance γ."""
 
     unit_frequencies: Array
     lengthscale: float
     signal_variance: float = 1.0
 
     @property
-    def at(self) -> tuple[Array, float]:
-        """Effective frequencies and signal variance."""
-        return self.unit_frequencies / self.lengthscale, self.signal_variance
+    def frequencies(self) -> Array:
+        """Effective frequencies w/σ, (D, d)."""
+        return self.unit_frequencies / self.lengthscale
 
 
 @dataclass(frozen=True)
-class Settled:
-    """The optimum in ξ and γ for given frequencies."""
+class FourierFit:
+    """A fitted classifier in feature space, and how the fit went."""
+
+    frequencies: Array
+    lengthscale: float
+    signal_variance: float
+    posterior: Posterior
+    bounds: tuple[float, ...]
+    n_iter: int
+    outcome: str
+    held_back_losses: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class PosteriorFit:
+    """The optimum in ξ and γ for given frequencies, with the bound after each pass."""
 
     signal_variance: float
     statistics: Statistics
@@ -115,55 +84,55 @@ class Settled:
     interrupted: bool = False
 
 
-def settle(
+def fit_posterior(
     pixels: PixelSource,
     frequencies: Array,
     signal_variance: float,
     xi: Array | None,
     *,
-    passes: int,
+    max_passes: int,
     tol: float = 0.0,
     variance_limit: float = VARIANCE_LIMITS[1],
-    start: Posterior | None = None,
+    initial_posterior: Posterior | None = None,
     interruptible: bool = False,
     report: Callable[[int, float], None] = lambda done, bound: None,
-) -> Settled:
-    """Tighten ξ (in place) and γ in turn, frequencies held, until the bound stalls.
+) -> PosteriorFit:
+    """Update ξ (in place) and γ in turn at fixed frequencies, until the bound stalls.
 
-    Each pass reads the pixels once and never lowers the bound. The first takes ξ as it
-    is, or, given a posterior to ``start`` from, at its optimum under that one: then ``xi``
-    may be None, and none is kept. If ``interruptible``, an interrupt after the first pass
-    ends at the last finished one.
+    Each pass reads the pixels once and never lowers the bound. The first pass uses ``xi`` as
+    given or, with an ``initial_posterior``, sets ξ to its optimum under that posterior; then
+    ``xi`` may be None and ξ is not stored. If ``interruptible``, a KeyboardInterrupt after
+    the first pass ends the fit at the last finished pass.
     """
-    if start is None:
+    if initial_posterior is None:
         assert xi is not None
         statistics = accumulate(pixels, frequencies, signal_variance, xi)
     else:
-        statistics = tighten(pixels, frequencies, signal_variance, start, xi)
+        statistics = tighten(pixels, frequencies, signal_variance, initial_posterior, xi)
     posterior = statistics.posterior()
-    settled = Settled(signal_variance, statistics, posterior, (statistics.bound(posterior),))
+    fit = PosteriorFit(signal_variance, statistics, posterior, (statistics.bound(posterior),))
     try:
-        for done in range(1, passes):
-            report(done, settled.bounds[-1])
-            settled = _settle_once(pixels, frequencies, settled, xi, variance_limit)
-            if has_stalled(settled.bounds, tol):
+        for done in range(1, max_passes):
+            report(done, fit.bounds[-1])
+            fit = _next_pass(pixels, frequencies, fit, xi, variance_limit)
+            if has_stalled(fit.bounds, tol):
                 break
     except KeyboardInterrupt:
         if not interruptible:
             raise
-        settled = replace(settled, interrupted=True)
-    return settled
+        fit = replace(fit, interrupted=True)
+    return fit
 
 
-def _settle_once(
+def _next_pass(
     pixels: PixelSource,
     frequencies: Array,
-    settled: Settled,
+    fit: PosteriorFit,
     xi: Array | None,
     variance_limit: float,
-) -> Settled:
-    variance = settled.signal_variance
-    statistics = tighten(pixels, frequencies, variance, settled.posterior, xi)
+) -> PosteriorFit:
+    variance = fit.signal_variance
+    statistics = tighten(pixels, frequencies, variance, fit.posterior, xi)
     ratio = best_variance_ratio(
         statistics,
         low=max(0.1, min(VARIANCE_LIMITS[0] / variance, 1.0)),
@@ -171,43 +140,16 @@ def _settle_once(
     )
     statistics = statistics.rescale(ratio)
     posterior = statistics.posterior()
-    bounds = (*settled.bounds, statistics.bound(posterior))
-    return Settled(variance * ratio, statistics, posterior, bounds)
+    bounds = (*fit.bounds, statistics.bound(posterior))
+    return PosteriorFit(variance * ratio, statistics, posterior, bounds)
 
 
-def settle_start(
-    pixels: Pixels, start: Start, held_back: Block | None, variance_limit: float
-) -> tuple[Start, Settled]:
-    """Return where learning begins, and the optimum there on a few pixels.
+def has_stalled(bounds: Sequence[float], tol: float) -> bool:
+    """Whether the last step raised the bound by less than ``tol`` of its size.
 
-    Frequencies so high that nothing carries over to the held-back pixels would only learn the
-    noise, as they do among many features. While those pixels are likelier under the mere shares
-    of their classes, the lengthscale is doubled, twice at most.
+    A hundred nats are added to the size: on a few rows, hundredths of a nat mean nothing.
     """
-    hopeless = np.inf if held_back is None else _share_loss(held_back)
-    for left in reversed(range(COARSENINGS + 1)):
-        frequencies, variance = start.at
-        settled = settle(
-            pixels,
-            frequencies,
-            min(variance, variance_limit),
-            np.ones(pixels.n_rows, dtype=pixels.dtype),
-            passes=SEARCH_PASSES,
-            variance_limit=variance_limit,
-        )
-        if held_back is None or not left:
-            break
-        moments = settled.statistics.moments()
-        if held_back_loss(held_back, frequencies, settled.signal_variance, moments) < hopeless:
-            break
-        start = replace(start, lengthscale=2.0 * start.lengthscale)
-    return start, settled
-
-
-def _share_loss(block: Block) -> float:
-    """Return the mean negative log likelihood of rows under the shares of their classes."""
-    share = float(np.average(block.v > 0, weights=block.weight))
-    return float(entr(share) + entr(1.0 - share))
+    return bounds[-1] - bounds[-2] < tol * (abs(bounds[-1]) + 100.0)
 
 
 def choose_start(
@@ -224,39 +166,94 @@ def choose_start(
         subset = pixels.take(np.sort(rng.choice(pixels.n_rows, SEARCH_ROWS, replace=False)))
     best_bound, best = -np.inf, Start(unit_frequencies, mean_distance)
     for share in LENGTHSCALE_SHARES:
-        lengthscale = share * mean_distance
-        xi = np.ones(subset.n_rows, dtype=subset.dtype)
-        tried = settle(
-            subset,
-            unit_frequencies / lengthscale,
-            1.0,
-            xi,
-            passes=SEARCH_PASSES,
-            variance_limit=variance_limit,
-        )
-        if tried.bounds[-1] > best_bound:
-            best_bound = tried.bounds[-1]
-            best = Start(unit_frequencies, lengthscale, tried.signal_variance)
+        start = Start(unit_frequencies, share * mean_distance)
+        fit = _search_fit(subset, start, variance_limit)
+        if fit.bounds[-1] > best_bound:
+            best_bound = fit.bounds[-1]
+            best = replace(start, signal_variance=fit.signal_variance)
     return best
 
 
-def has_stalled(bounds: Sequence[float], tol: float) -> bool:
-    """Whether the last step raised the bound by less than ``tol`` of its size.
+def coarsen_start(
+    pixels: Pixels, start: Start, held_back: Block | None, variance_limit: float
+) -> tuple[Start, PosteriorFit]:
+    """Double the lengthscale, twice at most, until the fit says something on held-back pixels.
 
-    A hundred nats are added to the size: on a few rows, hundredths of a nat mean nothing.
+    Frequencies so high that nothing carries over to the held-back pixels would only learn
+    noise, as happens with many features. The test: the held-back pixels must be likelier
+    under the fit to ``pixels`` than under the mere shares of their classes. Without held-back
+    pixels the start stays as it is. The fit at the returned start is returned too.
     """
-    return bounds[-1] - bounds[-2] < tol * (abs(bounds[-1]) + 100.0)
+    for coarsenings_left in reversed(range(COARSENINGS + 1)):
+        fit = _search_fit(pixels, start, variance_limit)
+        if held_back is None or not coarsenings_left:
+            break
+        moments = fit.statistics.moments()
+        loss = held_back_loss(held_back, start.frequencies, fit.signal_variance, moments)
+        if loss < _class_share_loss(held_back):
+            break
+        start = replace(start, lengthscale=2.0 * start.lengthscale)
+    return start, fit
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A fitted classifier in feature space, and how it came about."""
+def _search_fit(pixels: Pixels, start: Start, variance_limit: float) -> PosteriorFit:
+    return fit_posterior(
+        pixels,
+        start.frequencies,
+        min(start.signal_variance, variance_limit),
+        np.ones(pixels.n_rows, dtype=pixels.dtype),
+        max_passes=SEARCH_PASSES,
+        variance_limit=variance_limit,
+    )
 
-    frequencies: Array
-    lengthscale: float
-    signal_variance: float
-    posterior: Posterior
-    bounds: tuple[float, ...]
-    n_iter: int
-    outcome: str
-    held_back_losses: tuple[float, ...] = ()
+
+def hold_back(
+    n_rows: int, rng: np.random.Generator, groups: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the row numbers to learn from and those held back, each sorted.
+
+    Rows of one group (a day, an image) stay together: neighbours of learned rows would say
+    nothing about new ones. ``groups`` are the group numbers (n,), of at least two groups.
+    """
+    if groups is None:
+        order = rng.permutation(n_rows)
+        n_held = max(1, min(HELD_BACK_ROWS, int(HELD_BACK_SHARE * n_rows)))
+        return np.sort(order[n_held:]), np.sort(order[:n_held])
+    counts = np.bincount(groups)
+    present = np.flatnonzero(counts)
+    chosen, total = [], 0
+    for group in rng.permutation(present):
+        # Skip a group that is most of the data: it would leave little to learn from.
+        if total + counts[group] <= HELD_BACK_SHARE * n_rows:
+            chosen.append(group)
+            total += counts[group]
+    is_held = np.isin(groups, chosen or [present[np.argmin(counts[present])]])
+    held = np.flatnonzero(is_held)
+    sample = rng.choice(held, min(len(held), HELD_BACK_ROWS), replace=False)
+    return np.flatnonzero(~is_held), np.sort(sample)
+
+
+def number_groups(groups: Array) -> Array | None:
+    """Return each row's group as a number, (n,), or None if there are fewer than two groups."""
+    names, numbers = np.unique(groups, return_inverse=True)
+    return np.asarray(numbers) if len(names) > 1 else None
+
+
+def held_back_loss(
+    block: Block, frequencies: Array, signal_variance: float, moments: WeightMoments
+) -> float:
+    """Return the mean negative log likelihood (nats) of held-back rows under a posterior."""
+    covariance = moments.covariance.astype(block.x.dtype)
+    z, moment_product = features_and_moment_product(
+        block, frequencies, signal_variance, covariance
+    )
+    mean = z @ moments.mean.astype(z.dtype)
+    variance = np.maximum(np.einsum("ij,ij->i", moment_product, z), 0.0)
+    margin = 2.0 * block.v * mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
+    return float(-np.average(log_expit(margin.astype(np.float64)), weights=block.weight))
+
+
+def _class_share_loss(block: Block) -> float:
+    """Return the mean negative log likelihood of rows under the shares of their classes."""
+    share = float(np.average(block.v > 0, weights=block.weight))
+    return float(entr(share) + entr(1.0 - share))

@@ -1,9 +1,8 @@
-"""The Gaussian posterior of the weights: factorised once, asked often."""
+"""The Gaussian posterior of the weights, and the predictions it gives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,19 +11,31 @@ from scipy.linalg.lapack import dpotrf, dpotri, dtrtri
 from scipy.special import expit
 
 from undulatus.errors import NumericalError
-from undulatus.gp.blocks import scratch
-
-Array = npt.NDArray[Any]
+from undulatus.gp.blocks import Array, scratch
 
 JITTER_LADDER = (0.0, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
 """Shares of the mean diagonal added in turn until a matrix can be factorised."""
 
+SLAB_COLUMNS = 64
+"""Columns of a root that are multiplied at a time."""
+
+PROBABILITY_PER_VARIANCE = 0.044
+"""The steepest slope of the predictive probability in the latent variance."""
+
+FIRST_VARIANCE = 0.2
+"""The first stage of a tolerant prediction uses the directions that may add more than this to
+a variance ..."""
+
+FIRST_SHARE = 1.0 / 3.0
+"""... if they are at most this share of all directions: beyond it, two stages are slower than
+one."""
+
 
 def factorise(matrix: Array) -> tuple[Array, float]:
-    """Return the lower Cholesky factor of a symmetric matrix, and the jitter it took.
+    """Return the lower Cholesky factor of a symmetric matrix, and the jitter added to it.
 
-    The matrix is used in double precision whatever it came in. The jitter is an
-    absolute number, zero whenever the matrix is numerically positive definite.
+    The matrix is converted to double precision. The jitter is an absolute number, zero
+    whenever the matrix is numerically positive definite.
     """
     matrix = np.asarray(matrix, dtype=np.float64)
     mean_diagonal = float(np.mean(np.diagonal(matrix)))
@@ -53,7 +64,7 @@ class Posterior:
     log_determinant, quadratic : float
         :math:`\log|A|` and :math:`m^\top A m`.
     jitter : float
-        What was added to the diagonal of :math:`A` to factorise it.
+        Added to the diagonal of :math:`A` to factorise it.
     """
 
     mean: Array
@@ -88,8 +99,8 @@ def solve_posterior(precision: Array, projected: Array) -> Posterior:
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Mean (k,) and covariance (k, k) of the weights: all that learning needs, and cheaper."""
+class WeightMoments:
+    """Mean (k,) and covariance (k, k) of the weights: enough for learning, and cheaper."""
 
     mean: Array
     covariance: Array
@@ -99,48 +110,37 @@ class Moments:
         """(tr A⁻¹ + mᵗm) / k, the factor by which an EM step moves γ."""
         return float(np.trace(self.covariance) + self.mean @ self.mean) / len(self.mean)
 
-    def second_moment(self, dtype: npt.DTypeLike) -> Array:
-        """Return the uncentred second moment A⁻¹ + m mᵗ, (k, k)."""
-        return (self.covariance + np.outer(self.mean, self.mean)).astype(dtype)
+    @property
+    def second_moment(self) -> Array:
+        """The uncentred second moment A⁻¹ + m mᵗ, (k, k)."""
+        return self.covariance + np.outer(self.mean, self.mean)
 
 
-def solve_moments(precision: Array, projected: Array) -> Moments:
+def solve_moments(precision: Array, projected: Array) -> WeightMoments:
     """Return the moments with precision ``A`` (k, k) and ``A m`` = ``projected`` (k,)."""
     factor, _ = factorise(precision)
     mean = cho_solve((factor, True), projected)
     inverse, _ = dpotri(factor, lower=1, overwrite_c=1)
-    return Moments(mean, inverse + np.tril(inverse, -1).T)
-
-
-SLAB_COLUMNS = 64
-
-FIRST_VARIANCE = 0.2
-"""Directions that may add more than this to a variance are looked at first ..."""
-
-FIRST_SHARE = 1.0 / 3.0
-"""... if they are no more than this share of all: beyond it, two stages cost more than one."""
-
-PROBABILITY_PER_VARIANCE = 0.044
-"""The steepest slope of the predictive probability in the latent variance."""
+    return WeightMoments(mean, inverse + np.tril(inverse, -1).T)
 
 
 def variance_root(posterior: Posterior, signal_variance: float, tolerance: float = 0.0) -> Array:
     r"""Return a (k, r) matrix R such that the latent variance is :math:`|R^\top z|^2`.
 
-    With ``tolerance`` zero it is exact. Otherwise the directions of least posterior
-    variance are dropped: with :math:`A^{-1} = U S U^\top`, and as :math:`|z|^2 = \gamma`,
-    leaving out eigenvalues up to :math:`s` costs at most :math:`s\gamma` in variance, so at
-    most 0.044 times that in probability. ``tolerance`` bounds the latter.
+    With ``tolerance`` zero it is exact. Otherwise the directions of least posterior variance
+    are dropped: with :math:`A^{-1} = U S U^\top` and :math:`|z|^2 = \gamma`, leaving out
+    eigenvalues up to :math:`s` costs at most :math:`s\gamma` in variance, so at most 0.044
+    times that in probability. ``tolerance`` bounds the error in probability.
 
-    R is upper triangular, bottom right: entries below its diagonal, the one that ends in
-    the last row and column, are zero.
+    R is upper triangular: entries below the diagonal that ends in its last row and column
+    are zero.
     """
     if tolerance == 0.0:
         return posterior.root.T
     eigenvalues, basis = eigh(posterior.covariance)
     kept = eigenvalues * signal_variance * PROBABILITY_PER_VARIANCE > tolerance
     truncated = basis[:, kept] * np.sqrt(eigenvalues[kept])
-    # A rotation from the right changes no length |Rᵗz|.
+    # A rotation from the right does not change |Rᵗz|.
     return np.asarray(rq(truncated, mode="economic")[0]) if kept.any() else truncated
 
 
@@ -157,7 +157,7 @@ def slabs(root: Array, dtype: npt.DTypeLike) -> list[Array]:
 def latent_moments(z: Array, mean: Array, root: list[Array]) -> tuple[Array, Array]:
     """Return the mean and variance of the latent function at features ``z`` (n, k).
 
-    ``root`` are the :func:`slabs` of a root: the zeros of the triangle are not multiplied.
+    ``root`` holds the :func:`slabs` of a root, so that the triangle's zeros are skipped.
     """
     variance = np.zeros(len(z), dtype=z.dtype)
     for slab in root:
@@ -169,9 +169,9 @@ def latent_moments(z: Array, mean: Array, root: list[Array]) -> tuple[Array, Arr
 
 @dataclass(frozen=True)
 class StagedRoot:
-    """A truncated root in two stages: the few directions of most variance, and the rest.
+    """A truncated root in two stages: the directions of largest variance, and the rest.
 
-    ``first`` (k, r₁) and ``rest`` (k, r₂) hold eigenvectors times the root of their
+    ``first`` (k, r₁) and ``rest`` (k, r₂) hold eigenvectors times the square root of their
     eigenvalue; ``remainder`` bounds the variance that ``first`` leaves out.
     """
 
@@ -183,7 +183,7 @@ class StagedRoot:
 def stage_root(
     posterior: Posterior, signal_variance: float, tolerance: float, dtype: npt.DTypeLike
 ) -> StagedRoot | None:
-    """Return the root for :func:`tolerant_probability`, or None where it would not be faster."""
+    """Return the root for :func:`tolerant_probability`, or None if it would not be faster."""
     eigenvalues, basis = eigh(posterior.covariance)
     eigenvalues, basis = eigenvalues[::-1], basis[:, ::-1]
     kept = int(np.sum(eigenvalues * signal_variance * PROBABILITY_PER_VARIANCE > tolerance))
@@ -204,10 +204,10 @@ def tolerant_probability(
 ) -> Array:
     """Return the probability of the second class at features ``z`` (n, k), within ``tolerance``.
 
-    The probability falls or rises monotonically with the variance, which lies between what
-    the first directions show and that plus the remainder. Where both ends give the
-    same probability, to twice the tolerance, their middle is it; only the other rows, close
-    to the boundary, are worth the rest of the directions.
+    The probability is monotonic in the variance, which lies between that of the first
+    directions and that plus the remainder. Where the probabilities at both ends differ by at
+    most twice the tolerance, their middle is returned; only the other rows, close to the
+    boundary, need the rest of the directions.
     """
     latent = (z @ mean).astype(np.float64) + shift
     spread = z @ root.first

@@ -1,22 +1,22 @@
-r"""Where a stochastic ascent stands, and what the losses of held-back rows say of it.
+r"""The stochastic solver: frequencies learned on minibatches, then exact passes over all pixels.
 
-Natural-gradient minibatches: frequencies learned in a time that does not grow with the data.
-
-The running posterior of the weights is kept as statistics :math:`(A - I, h)`, estimated
-as if the whole data looked like recent minibatches of :math:`B` rows:
+The running posterior of the weights is stored as statistics :math:`(A - I, h)`, estimated as
+if all data looked like the recent minibatches of :math:`B` rows:
 
 .. math:: A - I \leftarrow (1 - \rho)(A - I) + \rho \tfrac{n}{B} Z^\top \mathrm{diag}(2\lambda) Z,
     \qquad h \leftarrow (1 - \rho) h + \rho \tfrac{n}{B} Z^\top v,
 
-which is a natural-gradient step in the evidence bound. The gradient in the frequencies
-comes from the same product :math:`Z (A^{-1} + m m^\top)` that gives :math:`\xi`, and feeds
-Adam; the signal variance follows its fixed point. When the likelihood of held-back rows
-stalls, or the steps run out, the step size is annealed to zero. When it gets worse, the
-frequencies had started so fine that they learned the noise: the walk begins again at twice the
-lengthscale, or ends if that did not help. The best place on the way is remembered.
+which is a natural-gradient step in the evidence bound. The gradient in the frequencies comes
+from the same product :math:`Z (A^{-1} + m m^\top)` that gives :math:`\xi`, and feeds Adam; the
+signal variance follows its fixed point. The time does not grow with the data.
 
-A minibatch is a function of the seed and the step alone, so a walk that is
-interrupted goes on as if it had not been.
+Every 25 minibatches the loss of held-back rows is computed. When it stalls, or when the steps
+run out, the step size is annealed to zero. When it gets worse, the starting frequencies were
+so high that they learned noise: the walk restarts at twice the lengthscale, or ends if the
+last restart did not help. The best position on the way is remembered.
+
+A minibatch depends on the seed and the step alone, so an interrupted walk continues as if it
+had not been interrupted.
 """
 
 from __future__ import annotations
@@ -24,183 +24,61 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from undulatus.gp.blocks import Block, Pixels, PixelSource, map_blocks
+from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, map_blocks
 from undulatus.gp.bound import (
     Statistics,
-    add_up,
     block_statistics,
     feature_gradient,
-    features_and_reach,
+    features_and_moment_product,
+    sum_statistics,
     tight_xi,
 )
 from undulatus.gp.fourier import frequency_gradient
 from undulatus.gp.passes import (
     COARSENINGS,
     SEARCH_ROWS,
-    Fit,
-    Settled,
+    FourierFit,
+    PosteriorFit,
     Start,
+    coarsen_start,
+    fit_posterior,
     held_back_loss,
     hold_back,
-    settle,
-    settle_start,
 )
-from undulatus.gp.posterior import Moments
-
-Array = npt.NDArray[Any]
-
-WINDOW, WINDOW_OF_ONE_SCALE = 16, 2
-"""Outer iterations averaged to see whether the held-back likelihood still grows, for learned
-frequencies and for a lengthscale alone."""
-
-SMOOTHING = 3
-"""Losses averaged to say which place was the best."""
-
-PATIENCE, WORSE = 8, 1.1
-"""It gets worse when the median of so many losses after the least is so many times that."""
-
-PLACE = ("frequencies", "lengthscale", "signal_variance", "gram", "projected")
-"""What a walk moves, and remembers of its best place as ``best_frequencies`` and so on."""
-
-
-@dataclass(frozen=True)
-class Walk:
-    """A stochastic ascent under way: all that is needed to go on from here.
-
-    ``lengthscale`` is that of fixed frequencies, or the one at the start of learned ones;
-    ``momentum`` and ``energy`` are Adam's, of the frequencies (D, d) and of the logarithms of
-    the features' scales (d,); ``losses`` the mean negative log likelihood of held-back
-    rows after each outer iteration; ``anneal_from`` the step from which the step
-    size falls, or -1. What begins with ``best`` is from where the smoothed loss was least.
-
-    A walk may begin again, from a coarser start: ``began`` is how many losses are from before.
-    """
-
-    step: int
-    frequencies: Array
-    lengthscale: float
-    signal_variance: float
-    gram: Array
-    projected: Array
-    momentum: Array
-    energy: Array
-    scale_momentum: Array
-    scale_energy: Array
-    losses: Array
-    best_frequencies: Array
-    best_signal_variance: float
-    best_gram: Array
-    best_projected: Array
-    best_lengthscale: float
-    seed: int
-    """Of the rows held back and of the order of minibatches."""
-    unit: float
-    """Root mean square of the starting frequencies."""
-    best_loss: float = np.inf
-    best_iter: int = 0
-    began: int = 0
-    anneal_from: int = -1
-    outcome: str = "max_iter"
-
-    @property
-    def statistics(self) -> Statistics:
-        """The running statistics of the weights."""
-        return Statistics(self.gram, self.projected, 0.0)
-
-    @property
-    def n_iter(self) -> int:
-        """Outer iterations done."""
-        return len(self.losses)
-
-    @property
-    def told(self) -> str:
-        """How far it has come, in words."""
-        return f"held-back NLL {self.losses[-1]:.4f}"
-
-    def at_its_best(self) -> Walk:
-        """Return the walk as it stood where the smoothed loss was least."""
-        return replace(self, **{name: getattr(self, f"best_{name}") for name in PLACE})
-
-    def begin_again(self, fresh: Walk) -> Walk:
-        """Return another start with what this walk has seen: its losses, and its best place."""
-        names = (f"best_{name}" for name in (*PLACE, "loss", "iter"))
-        best = {name: getattr(self, name) for name in names}
-        return replace(fresh, losses=self.losses, began=self.n_iter, **best)
-
-    @property
-    def smoothed(self) -> Array:
-        """Means of the last losses after each iteration since it began."""
-        losses = self.losses[self.began :]
-        ends = range(1, len(losses) + 1)
-        return np.array([losses[max(0, end - SMOOTHING) : end].mean() for end in ends])
-
-    def after(self, loss: float) -> Walk:
-        """Return the walk with one more loss, and this place remembered if it is the best."""
-        state = replace(self, losses=np.append(self.losses, loss))
-        last = float(state.smoothed[-1])
-        if last >= self.best_loss:
-            return state
-        return replace(
-            state,
-            best_loss=last,
-            best_iter=state.n_iter,
-            **{f"best_{name}": getattr(self, name) for name in PLACE},
-        )
-
-    @property
-    def worsens(self) -> bool:
-        """Whether held-back rows have become less likely, and stay so."""
-        smoothed = self.smoothed
-        least = int(np.argmin(smoothed))
-        since = self.losses[self.began + least + 1 :]
-        if len(since) < PATIENCE:
-            return False
-        # The median: full steps throw up a bad loss now and then.
-        return bool(np.median(since[-PATIENCE:]) > WORSE * smoothed[least])
-
-    def stalls(self, window: int, tol: float) -> bool:
-        """Say if the mean of so many losses is hardly below that of as many before."""
-        losses = self.losses[self.began :]
-        if len(losses) < 2 * window:
-            return False
-        before, now = losses[-2 * window : -window].mean(), losses[-window:].mean()
-        return bool(before - now < tol * window * now)
-
-    @property
-    def helped(self) -> bool:
-        """Whether its present start has led to the best place so far."""
-        return self.best_iter > self.began
-
-
-STEPS_PER_ITERATION = 25
-"""Minibatches in an outer iteration: after each, held-back rows are looked at."""
-
-PIECE_ROWS = 512
-"""A minibatch is cut into pieces of so many rows, one a thread, whatever the threads."""
+from undulatus.gp.posterior import WeightMoments
 
 SAMPLE_ROWS = 1_000_000
-"""Frequencies are learned on at most so many rows, drawn at random ..."""
+"""Frequencies are learned on at most this many rows, drawn at random ..."""
 
 SAMPLE_BYTES = 256 * 2**20
-"""... and on at most so many bytes of them, in single precision."""
+"""... and on at most this many bytes of them, in single precision."""
+
+STEPS_PER_ITERATION = 25
+"""Minibatches in an outer iteration; the held-back loss is computed after each iteration."""
+
+PIECE_ROWS = 512
+"""Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
 
 FREQUENCY_STEP = 0.05
-"""Largest step of a frequency, as a share of the starting frequencies' deviation."""
+"""Largest step of a frequency, as a share of the starting frequencies' root mean square."""
 
 SCALE_STEP = 0.01
 """Largest step of the logarithm of a feature's scale."""
 
-LEAST_RHO = 0.1
+ADAM_DECAY_MEAN, ADAM_DECAY_SQUARE = 0.9, 0.99
+"""Adam's decay rates for the mean of the gradient and of its square."""
 
-REFRESH = 2
+RHO_DECAY, MIN_RHO = 0.6, 0.1
+"""The weight of a minibatch in the running statistics is max(step^-0.6, 0.1)."""
+
+STEPS_PER_FACTORISATION = 2
 """Minibatches between two factorisations of the running posterior."""
 
 VARIANCE_DAMPING = 0.1
+"""Exponent of the factor by which the signal variance follows its fixed point."""
 
 LEARNING_VARIANCE_LIMIT = 100.0
 """Highest signal variance while frequencies move: a prior deviation of 10 in the logit. Beyond
@@ -209,58 +87,220 @@ it, waves cancel each other and a small step of the frequencies throws the poste
 ANNEAL_SHARE = 0.4
 """Share of all steps over which the step size falls to zero."""
 
-DECAY_MEAN, DECAY_SQUARE = 0.9, 0.99
+STALL_WINDOW, STALL_WINDOW_FIXED = 16, 2
+"""Outer iterations averaged to see whether the loss still falls: for learned frequencies, and
+for fixed ones, of which only the lengthscale is learned."""
+
+SMOOTHING = 3
+"""Losses averaged to find the best position."""
+
+WORSENING_WINDOW, WORSENING_FACTOR = 8, 1.1
+"""Learning has got worse when the median of the last 8 losses after the smallest smoothed loss
+exceeds 1.1 times that loss."""
+
+FINAL_PASSES = 10
+"""Most exact passes after the frequencies were learned."""
 
 
-@dataclass
-class Course:
-    """What stays the same during a walk (and the order of rows in the present epoch)."""
+@dataclass(frozen=True)
+class Position:
+    """Where a walk is: its hyperparameters, and the running statistics A - I and h there.
 
-    pixels: Pixels
-    learning: Array
-    held_back: Block
-    few: Pixels
-    """Some of those to learn from, to begin with."""
-    n_total: int
-    """Rows that the posterior is to stand for."""
-    start: Start
-    coarsest: float
-    """Longest lengthscale that may be started from."""
-    learn_frequencies: bool
-    batch_size: int
-    max_steps: int
-    tol: float
-    early_stopping: bool
-    seed: int
-    pool: ThreadPoolExecutor
-    _epoch: int = -1
-    _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    ``lengthscale`` is that of fixed frequencies, or the starting one of learned frequencies.
+    """
 
-    def minibatch(self, step: int) -> Array:
-        """Return the row numbers of minibatch ``step``, counted from 0."""
-        n, size = len(self.learning), min(self.batch_size, len(self.learning))
-        epoch, place = divmod(step, n // size)
-        if self._epoch != epoch:
-            self._epoch = epoch
-            self._order = np.random.default_rng([self.seed, epoch]).permutation(n)
-        return self.learning[self._order[place * size : (place + 1) * size]]
+    frequencies: Array
+    lengthscale: float
+    signal_variance: float
+    gram: Array
+    projected: Array
 
     @property
-    def scale(self) -> float:
-        """How many rows one of a minibatch stands for."""
-        return self.n_total / min(self.batch_size, len(self.learning))
+    def statistics(self) -> Statistics:
+        """The running statistics of the weights."""
+        return Statistics(self.gram, self.projected, 0.0)
 
-    def step_share(self, step: int, anneal_from: int) -> float:
-        """Return the share of the full step size at ``step``."""
-        if anneal_from < 0:
-            return 1.0
-        return 0.5 * (1.0 + np.cos(np.pi * (step - anneal_from) / self.anneal_steps(anneal_from)))
 
-    def anneal_steps(self, anneal_from: int) -> int:
-        """Return over how many steps the step size falls, a whole number of iterations."""
-        share = ANNEAL_SHARE / (1.0 - ANNEAL_SHARE)
-        iterations = max(round(share * anneal_from / STEPS_PER_ITERATION), 1)
-        return iterations * STEPS_PER_ITERATION
+@dataclass(frozen=True)
+class AdamState:
+    """Adam's running means of a gradient and of its square."""
+
+    mean: Array
+    square: Array
+
+    @classmethod
+    def zeros_like(cls, array: Array) -> AdamState:
+        """Return the state before the first step."""
+        return cls(np.zeros_like(array), np.zeros_like(array))
+
+    def update(self, gradient: Array, step: int) -> tuple[AdamState, Array]:
+        """Return the state after ``gradient``, and the direction to step in, of size about 1."""
+        mean = ADAM_DECAY_MEAN * self.mean + (1.0 - ADAM_DECAY_MEAN) * gradient
+        square = ADAM_DECAY_SQUARE * self.square + (1.0 - ADAM_DECAY_SQUARE) * gradient**2
+        size = np.sqrt(square / (1.0 - ADAM_DECAY_SQUARE**step)) + np.finfo(np.float64).tiny
+        return AdamState(mean, square), mean / (1.0 - ADAM_DECAY_MEAN**step) / size
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A stochastic ascent in progress: all that is needed to continue it.
+
+    ``best`` is the position with the lowest smoothed loss, ``best_loss``, reached after
+    ``best_iter`` iterations. ``losses`` holds the loss of held-back rows after each outer
+    iteration, those before the last restart included.
+    """
+
+    step: int
+    position: Position
+    best: Position
+    frequency_adam: AdamState
+    """Of the frequencies, (D, d)."""
+    scale_adam: AdamState
+    """Of the logarithms of the features' scales, (d,)."""
+    losses: Array
+    seed: int
+    """Of the draw of held-back rows and of the order of minibatches."""
+    frequency_unit: float
+    """Root mean square of the starting frequencies."""
+    best_loss: float = np.inf
+    best_iter: int = 0
+    restarted_at: int = 0
+    """Iterations done before the last restart."""
+    anneal_from: int | None = None
+    """Step from which the step size falls."""
+    outcome: str = "max_iter"
+
+    @property
+    def n_iter(self) -> int:
+        """Outer iterations done."""
+        return len(self.losses)
+
+    @property
+    def progress_text(self) -> str:
+        """What a line of progress says."""
+        return f"held-back NLL {self.losses[-1]:.4f}"
+
+    @property
+    def smoothed_losses(self) -> Array:
+        """Mean of the last three losses after each iteration since the last restart."""
+        losses = self.losses[self.restarted_at :]
+        ends = range(1, len(losses) + 1)
+        return np.array([losses[max(0, end - SMOOTHING) : end].mean() for end in ends])
+
+    @property
+    def has_worsened(self) -> bool:
+        """Whether the loss has risen since the last restart, and stays up."""
+        smoothed = self.smoothed_losses
+        lowest = int(np.argmin(smoothed))
+        since = self.losses[self.restarted_at + lowest + 1 :]
+        if len(since) < WORSENING_WINDOW:
+            return False
+        # The median: full steps give an outlying loss now and then.
+        median = np.median(since[-WORSENING_WINDOW:])
+        return bool(median > WORSENING_FACTOR * smoothed[lowest])
+
+    @property
+    def improved_since_restart(self) -> bool:
+        """Whether the best position was found since the last restart."""
+        return self.best_iter > self.restarted_at
+
+    def has_stalled(self, window: int, tol: float) -> bool:
+        """Whether the mean of the last ``window`` losses is hardly below that of those before."""
+        losses = self.losses[self.restarted_at :]
+        if len(losses) < 2 * window:
+            return False
+        before, now = losses[-2 * window : -window].mean(), losses[-window:].mean()
+        return bool(before - now < tol * window * now)
+
+    def record_loss(self, loss: float) -> Walk:
+        """Return the walk with one more loss, and with this position as the best if it is."""
+        walk = replace(self, losses=np.append(self.losses, loss))
+        smoothed = float(walk.smoothed_losses[-1])
+        if smoothed >= self.best_loss:
+            return walk
+        return replace(walk, best=self.position, best_loss=smoothed, best_iter=walk.n_iter)
+
+    def restart(self, fresh: Walk) -> Walk:
+        """Return ``fresh`` with the losses and the best position of this walk."""
+        return replace(
+            fresh,
+            losses=self.losses,
+            best=self.best,
+            best_loss=self.best_loss,
+            best_iter=self.best_iter,
+            restarted_at=self.n_iter,
+        )
+
+
+def fit_stochastic(
+    pixels: PixelSource,
+    start: Start,
+    *,
+    learn_frequencies: bool,
+    batch_size: int,
+    max_iter: int,
+    tol: float,
+    early_stopping: bool,
+    rng: np.random.Generator,
+    resume: Walk | None = None,
+    report: Callable[[Walk], None] = lambda walk: None,
+    report_pass: Callable[[int, float], None] = lambda done, bound: None,
+) -> FourierFit:
+    """Learn the frequencies on minibatches, then the posterior on all pixels by exact passes.
+
+    ``pixels`` may be too many for memory: the frequencies are learned on a sample. With
+    ``early_stopping``, the frequencies with the lowest loss on held-back pixels are used.
+    """
+    early_stopping = early_stopping and learn_frequencies
+    seed = int(rng.integers(2**63))
+    end = walk(
+        draw_sample(pixels, rng),
+        start,
+        learn_frequencies=learn_frequencies,
+        batch_size=batch_size,
+        max_iter=max_iter,
+        tol=tol,
+        early_stopping=early_stopping,
+        seed=seed,
+        n_total=pixels.n_rows,
+        resume=resume,
+        report=report,
+    )
+    position = end.best if early_stopping else end.position
+    final = fit_posterior(
+        pixels,
+        position.frequencies,
+        position.signal_variance,
+        None,
+        max_passes=FINAL_PASSES if end.outcome != "interrupted" else 1,
+        # A pass costs as much as hundreds of minibatches, and starts near the optimum.
+        tol=3.0 * tol,
+        initial_posterior=position.statistics.posterior(),
+        interruptible=True,
+        report=report_pass,
+    )
+    return FourierFit(
+        position.frequencies,
+        position.lengthscale,
+        final.signal_variance,
+        final.posterior,
+        final.bounds,
+        end.n_iter,
+        "interrupted" if final.interrupted else end.outcome,
+        tuple(end.losses.tolist()),
+    )
+
+
+def draw_sample(pixels: PixelSource, rng: np.random.Generator) -> Pixels:
+    """Return the pixels to learn frequencies on: all, or a random sample if there are many."""
+    limit = min(SAMPLE_ROWS, SAMPLE_BYTES // (pixels.n_features * 4))
+    if pixels.n_rows <= limit:
+        return pixels.gather()
+    # A sorted draw without replacement whose memory does not grow with the rows.
+    gaps = rng.exponential(size=limit + 1)
+    places = np.cumsum(gaps)[:-1] / gaps.sum()
+    chosen = np.unique((places * pixels.n_rows).astype(np.int64))
+    return pixels.take(chosen)
 
 
 def walk(
@@ -279,35 +319,34 @@ def walk(
 ) -> Walk:
     """Learn frequencies (or the lengthscale alone) and γ on minibatches of ``pixels``.
 
-    ``n_total`` is the number of rows the posterior is to stand for. An interrupt
-    ends the walk at the last finished iteration. With ``early_stopping`` the walk begins again
-    from a coarser start, or ends, when the likelihood of held-back rows gets worse.
+    The posterior is scaled to ``n_total`` rows. With ``early_stopping``, the walk restarts
+    from a longer lengthscale, or ends, when the loss of held-back rows gets worse. A
+    KeyboardInterrupt ends the walk at the last finished iteration.
     """
     seed = seed if resume is None else resume.seed
     learning, held_back = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
     with ThreadPoolExecutor(pixels.threads) as pool:
-        course = Course(
+        setup = WalkSetup(
             pixels=pixels,
             learning=learning,
             held_back=pixels.pick(held_back),
-            few=pixels.take(learning[:: -(-len(learning) // SEARCH_ROWS)]),
+            start_pixels=pixels.take(learning[:: -(-len(learning) // SEARCH_ROWS)]),
             n_total=n_total,
             start=start,
-            coarsest=2.0**COARSENINGS * start.lengthscale,
             learn_frequencies=learn_frequencies,
-            batch_size=batch_size,
+            batch_size=min(batch_size, len(learning)),
             max_steps=max_iter * STEPS_PER_ITERATION,
             tol=tol,
             early_stopping=early_stopping,
             seed=seed,
             pool=pool,
         )
-        state = _begin(course) if resume is None else resume
+        state = _first_state(setup) if resume is None else resume
         try:
             while state.outcome == "max_iter" and state.n_iter < max_iter:
-                state = _iterate(course, state)
-                if state.outcome == "converged" and _may_begin_again(course, state):
-                    state = _begin_again(course, state)
+                state = _iterate(setup, state)
+                if state.outcome == "converged" and _may_restart(setup, state):
+                    state = _restart(setup, state)
                 report(state)
         except KeyboardInterrupt:
             if not state.n_iter:
@@ -316,239 +355,198 @@ def walk(
     return state
 
 
-def _begin(course: Course) -> Walk:
-    """Return the start of a walk, where something carries over to held-back rows."""
-    looked_at = course.held_back if course.learn_frequencies else None
-    return _start(
-        course, *settle_start(course.few, course.start, looked_at, LEARNING_VARIANCE_LIMIT)
-    )
+@dataclass
+class WalkSetup:
+    """What stays the same during a walk (the order of rows is cached for the current epoch)."""
+
+    pixels: Pixels
+    learning: Array
+    """Numbers of the rows to learn from."""
+    held_back: Block
+    start_pixels: Pixels
+    """Some of the rows to learn from, on which the start is fitted."""
+    n_total: int
+    """Number of rows the posterior is scaled to."""
+    start: Start
+    learn_frequencies: bool
+    batch_size: int
+    max_steps: int
+    tol: float
+    early_stopping: bool
+    seed: int
+    pool: ThreadPoolExecutor
+    _epoch: int = -1
+    _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def minibatch(self, step: int) -> Array:
+        """Return the row numbers of minibatch ``step``, counted from 0."""
+        n, size = len(self.learning), self.batch_size
+        epoch, place = divmod(step, n // size)
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([self.seed, epoch]).permutation(n)
+        return self.learning[self._order[place * size : (place + 1) * size]]
+
+    def step_share(self, step: int, anneal_from: int | None) -> float:
+        """Return the share of the full step size at ``step``."""
+        if anneal_from is None:
+            return 1.0
+        return 0.5 * (1.0 + np.cos(np.pi * (step - anneal_from) / self.anneal_steps(anneal_from)))
+
+    def anneal_steps(self, anneal_from: int) -> int:
+        """Return over how many steps the step size falls, a whole number of iterations."""
+        share = ANNEAL_SHARE / (1.0 - ANNEAL_SHARE)
+        iterations = max(round(share * anneal_from / STEPS_PER_ITERATION), 1)
+        return iterations * STEPS_PER_ITERATION
 
 
-def _may_begin_again(course: Course, state: Walk) -> bool:
-    """Say if a coarser start is worth a try: the last one was, and half the time is left."""
+def _first_state(setup: WalkSetup) -> Walk:
+    held_back = setup.held_back if setup.learn_frequencies else None
+    start, fit = coarsen_start(setup.start_pixels, setup.start, held_back, LEARNING_VARIANCE_LIMIT)
+    return _state_at(setup, start, fit)
+
+
+def _may_restart(setup: WalkSetup, state: Walk) -> bool:
+    """Whether to try a longer lengthscale: the last start helped, and half the time is left."""
     return (
-        course.early_stopping
-        and state.worsens
-        and state.helped
-        and 2.0 * state.lengthscale <= course.coarsest
-        and 2 * state.n_iter * STEPS_PER_ITERATION <= course.max_steps
+        setup.early_stopping
+        and state.has_worsened
+        and state.improved_since_restart
+        and 2.0 * state.position.lengthscale <= 2.0**COARSENINGS * setup.start.lengthscale
+        and 2 * state.n_iter * STEPS_PER_ITERATION <= setup.max_steps
     )
 
 
-def _begin_again(course: Course, state: Walk) -> Walk:
-    """Return the start of a walk at twice the lengthscale, the best place so far remembered."""
-    coarser = replace(course.start, lengthscale=2.0 * state.lengthscale)
-    fresh = _start(course, *settle_start(course.few, coarser, None, LEARNING_VARIANCE_LIMIT))
-    return state.begin_again(fresh)
+def _restart(setup: WalkSetup, state: Walk) -> Walk:
+    longer = replace(setup.start, lengthscale=2.0 * state.position.lengthscale)
+    start, fit = coarsen_start(setup.start_pixels, longer, None, LEARNING_VARIANCE_LIMIT)
+    return state.restart(_state_at(setup, start, fit))
 
 
-def _start(course: Course, start: Start, settled: Settled) -> Walk:
-    """Return a walk that begins with the posterior of a few rows, as if they were all."""
-    frequencies, _ = start.at
-    scale = course.n_total / course.few.n_rows
-    gram, projected = settled.statistics.gram * scale, settled.statistics.projected * scale
+def _state_at(setup: WalkSetup, start: Start, fit: PosteriorFit) -> Walk:
+    """Return a walk that starts from the posterior of ``start_pixels``, scaled to all rows."""
+    frequencies = start.frequencies
+    scale = setup.n_total / setup.start_pixels.n_rows
+    position = Position(
+        frequencies,
+        start.lengthscale,
+        fit.signal_variance,
+        fit.statistics.gram * scale,
+        fit.statistics.projected * scale,
+    )
     return Walk(
         step=0,
-        frequencies=frequencies,
-        lengthscale=start.lengthscale,
-        signal_variance=settled.signal_variance,
-        gram=gram,
-        projected=projected,
-        momentum=np.zeros_like(frequencies),
-        energy=np.zeros_like(frequencies),
-        scale_momentum=np.zeros(frequencies.shape[1]),
-        scale_energy=np.zeros(frequencies.shape[1]),
+        position=position,
+        best=position,
+        frequency_adam=AdamState.zeros_like(frequencies),
+        scale_adam=AdamState.zeros_like(frequencies[0]),
         losses=np.empty(0),
-        best_frequencies=frequencies,
-        best_signal_variance=settled.signal_variance,
-        best_gram=gram,
-        best_projected=projected,
-        best_lengthscale=start.lengthscale,
-        seed=course.seed,
-        unit=float(np.sqrt(np.mean(frequencies**2))),
+        seed=setup.seed,
+        frequency_unit=float(np.sqrt(np.mean(frequencies**2))),
     )
 
 
-def _iterate(course: Course, state: Walk) -> Walk:
-    moments = state.statistics.moments()
-    second_moment = moments.second_moment(course.pixels.dtype)
+def _iterate(setup: WalkSetup, state: Walk) -> Walk:
+    moments = state.position.statistics.moments()
+    second_moment = moments.second_moment.astype(setup.pixels.dtype)
     for _ in range(STEPS_PER_ITERATION):
-        state = _step(course, state, moments.mean, second_moment)
-        if state.step % REFRESH == 0:
-            state = _follow_variance(state, moments)
-            moments = state.statistics.moments()
-            second_moment = moments.second_moment(course.pixels.dtype)
+        state = _step(setup, state, moments.mean, second_moment)
+        if state.step % STEPS_PER_FACTORISATION == 0:
+            state = replace(state, position=_follow_variance(state.position, moments))
+            moments = state.position.statistics.moments()
+            second_moment = moments.second_moment.astype(setup.pixels.dtype)
+    position = state.position
     loss = held_back_loss(
-        course.held_back, state.frequencies, state.signal_variance, state.statistics.moments()
+        setup.held_back,
+        position.frequencies,
+        position.signal_variance,
+        position.statistics.moments(),
     )
-    state = state.after(loss)
-    anneal_from, outcome = state.anneal_from, state.outcome
-    if course.early_stopping and state.worsens:
-        outcome = "converged"
-    elif anneal_from < 0:
-        steps = course.max_steps - state.began * STEPS_PER_ITERATION
-        window = WINDOW if course.learn_frequencies else WINDOW_OF_ONE_SCALE
-        if state.step >= (1.0 - ANNEAL_SHARE) * steps or state.stalls(window, course.tol):
-            anneal_from = state.step
-    elif state.step >= anneal_from + course.anneal_steps(anneal_from):
-        outcome = "converged"
-    return replace(state, anneal_from=anneal_from, outcome=outcome)
+    return _anneal_or_end(setup, state.record_loss(loss))
 
 
-def _step(course: Course, state: Walk, mean: Array, second_moment: Array) -> Walk:
-    chosen = course.minibatch(state.step)
+def _anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
+    """Start to anneal when the loss stalls or the steps run out; end after that, or if worse."""
+    if setup.early_stopping and state.has_worsened:
+        return replace(state, outcome="converged")
+    if state.anneal_from is not None:
+        annealed = state.step >= state.anneal_from + setup.anneal_steps(state.anneal_from)
+        return replace(state, outcome="converged") if annealed else state
+    steps = setup.max_steps - state.restarted_at * STEPS_PER_ITERATION
+    window = STALL_WINDOW if setup.learn_frequencies else STALL_WINDOW_FIXED
+    if state.step >= (1.0 - ANNEAL_SHARE) * steps or state.has_stalled(window, setup.tol):
+        return replace(state, anneal_from=state.step)
+    return state
 
-    slopes: list[Array] = []
+
+def _step(setup: WalkSetup, state: Walk, mean: Array, second_moment: Array) -> Walk:
+    """Return the walk after one minibatch: running statistics updated, frequencies moved."""
+    position, chosen = state.position, setup.minibatch(state.step)
+    gradients: list[Array] = []
 
     def piece(rows: slice) -> tuple[Statistics, Array]:
-        block = course.pixels.pick(chosen[rows])
-        z, reach = features_and_reach(
-            block, state.frequencies, state.signal_variance, second_moment
+        block = setup.pixels.pick(chosen[rows])
+        z, moment_product = features_and_moment_product(
+            block, position.frequencies, position.signal_variance, second_moment
         )
-        xi = tight_xi(z, reach)
+        xi = tight_xi(z, moment_product)
         statistics = block_statistics(z, block, xi)
-        return statistics, frequency_gradient(feature_gradient(reach, block, xi, mean), z, block.x)
+        in_features = feature_gradient(moment_product, block, xi, mean)
+        return statistics, frequency_gradient(in_features, z, block.x)
 
     def pieces() -> Iterator[Statistics]:
-        threads = course.pixels.threads
-        for part, slope in map_blocks(piece, len(chosen), PIECE_ROWS, threads, course.pool):
-            slopes.append(slope.astype(np.float64))
-            yield part
+        threads = setup.pixels.threads
+        for statistics, gradient in map_blocks(
+            piece, len(chosen), PIECE_ROWS, threads, setup.pool
+        ):
+            gradients.append(gradient.astype(np.float64))
+            yield statistics
 
-    statistics = add_up(pieces())
-    slope = np.sum(slopes, axis=0)
+    statistics = sum_statistics(pieces())
     step = state.step + 1
-    rho = max(step**-0.6, LEAST_RHO)
-    state = replace(
-        state,
-        step=step,
-        gram=(1.0 - rho) * state.gram + (rho * course.scale) * statistics.gram,
-        projected=(1.0 - rho) * state.projected + (rho * course.scale) * statistics.projected,
+    rho = max(step**-RHO_DECAY, MIN_RHO)
+    row_weight = setup.n_total / setup.batch_size
+    position = replace(
+        position,
+        gram=(1.0 - rho) * position.gram + (rho * row_weight) * statistics.gram,
+        projected=(1.0 - rho) * position.projected + (rho * row_weight) * statistics.projected,
     )
-    return _move(course, state, slope)
+    state = replace(state, step=step, position=position)
+    return _move_frequencies(setup, state, np.sum(gradients, axis=0))
 
 
-def _move(course: Course, state: Walk, slope: Array) -> Walk:
-    """Take Adam's step: in the features' scales, and in each frequency where they are learned."""
-    share = course.step_share(state.step, state.anneal_from)
-    stretch = np.sum(slope * state.frequencies, axis=0)
-    if not course.learn_frequencies:
-        # One lengthscale for all features: RFF-GPC's frequencies keep their directions.
-        stretch = np.full_like(stretch, stretch.sum())
-    scale_momentum, scale_energy, direction = _adam(
-        state.scale_momentum, state.scale_energy, stretch, state.step
-    )
+def _move_frequencies(setup: WalkSetup, state: Walk, gradient: Array) -> Walk:
+    """Take Adam's step in the features' scales, and in each frequency if they are learned."""
+    position, frequency_adam = state.position, state.frequency_adam
+    share = setup.step_share(state.step, state.anneal_from)
+    in_scales = np.sum(gradient * position.frequencies, axis=0)
+    if not setup.learn_frequencies:
+        # RFF-GPC: one lengthscale for all features, so that frequencies keep their directions.
+        in_scales = np.full_like(in_scales, in_scales.sum())
+    scale_adam, direction = state.scale_adam.update(in_scales, state.step)
     growth = np.exp(SCALE_STEP * share * direction)
-    frequencies, lengthscale = state.frequencies * growth, state.lengthscale
-    momentum, energy = state.momentum, state.energy
-    if course.learn_frequencies:
-        momentum, energy, direction = _adam(momentum, energy, slope, state.step)
-        frequencies = frequencies + FREQUENCY_STEP * state.unit * share * direction
+    frequencies, lengthscale = position.frequencies * growth, position.lengthscale
+    if setup.learn_frequencies:
+        frequency_adam, direction = frequency_adam.update(gradient, state.step)
+        frequencies = frequencies + FREQUENCY_STEP * state.frequency_unit * share * direction
     else:
         lengthscale /= float(growth[0])
     return replace(
         state,
-        frequencies=frequencies,
-        lengthscale=lengthscale,
-        momentum=momentum,
-        energy=energy,
-        scale_momentum=scale_momentum,
-        scale_energy=scale_energy,
+        position=replace(position, frequencies=frequencies, lengthscale=lengthscale),
+        frequency_adam=frequency_adam,
+        scale_adam=scale_adam,
     )
 
 
-def _adam(momentum: Array, energy: Array, slope: Array, step: int) -> tuple[Array, Array, Array]:
-    """Return Adam's moments after ``slope``, and its direction, of size about 1."""
-    momentum = DECAY_MEAN * momentum + (1.0 - DECAY_MEAN) * slope
-    energy = DECAY_SQUARE * energy + (1.0 - DECAY_SQUARE) * slope**2
-    size = np.sqrt(energy / (1.0 - DECAY_SQUARE**step)) + np.finfo(np.float64).tiny
-    return momentum, energy, momentum / (1.0 - DECAY_MEAN**step) / size
-
-
-def _follow_variance(state: Walk, moments: Moments) -> Walk:
-    """Move γ towards its fixed point, damped, and the statistics with it."""
+def _follow_variance(position: Position, moments: WeightMoments) -> Position:
+    """Move γ towards its fixed point, damped, and rescale the statistics with it."""
     ratio = moments.variance_ratio**VARIANCE_DAMPING
-    ratio = min(ratio, LEARNING_VARIANCE_LIMIT / state.signal_variance)
-    moved = state.statistics.rescale(ratio)
+    ratio = min(ratio, LEARNING_VARIANCE_LIMIT / position.signal_variance)
+    rescaled = position.statistics.rescale(ratio)
     return replace(
-        state,
-        signal_variance=state.signal_variance * ratio,
-        gram=moved.gram,
-        projected=moved.projected,
+        position,
+        signal_variance=position.signal_variance * ratio,
+        gram=rescaled.gram,
+        projected=rescaled.projected,
     )
-
-
-STOCHASTIC_PASSES = 10
-"""Most exact passes after the frequencies were learned on minibatches."""
-
-
-def fit_stochastic(
-    pixels: PixelSource,
-    start: Start,
-    *,
-    learn_frequencies: bool,
-    batch_size: int,
-    max_iter: int,
-    tol: float,
-    early_stopping: bool,
-    rng: np.random.Generator,
-    resume: Walk | None = None,
-    report: Callable[[Walk], None] = lambda walk: None,
-    report_pass: Callable[[int, float], None] = lambda done, bound: None,
-) -> Fit:
-    """Learn the frequencies on minibatches, then the posterior on all pixels by exact passes.
-
-    ``pixels`` may be too many for memory: the frequencies are learned on a sample. With
-    ``early_stopping`` they are those for which held-back pixels were likeliest.
-    """
-    seed = int(rng.integers(2**63))
-    sample = draw_sample(pixels, rng)
-    walked = walk(
-        sample,
-        start,
-        learn_frequencies=learn_frequencies,
-        batch_size=batch_size,
-        max_iter=max_iter,
-        tol=tol,
-        early_stopping=early_stopping and learn_frequencies,
-        seed=seed,
-        n_total=pixels.n_rows,
-        resume=resume,
-        report=report,
-    )
-    if early_stopping and learn_frequencies:
-        walked = walked.at_its_best()
-    settled = settle(
-        pixels,
-        walked.frequencies,
-        walked.signal_variance,
-        None,
-        passes=STOCHASTIC_PASSES if walked.outcome != "interrupted" else 1,
-        # A pass costs as much as hundreds of minibatches, and starts from a near posterior.
-        tol=3.0 * tol,
-        start=walked.statistics.posterior(),
-        interruptible=True,
-        report=report_pass,
-    )
-    return Fit(
-        walked.frequencies,
-        walked.lengthscale,
-        settled.signal_variance,
-        settled.posterior,
-        settled.bounds,
-        walked.n_iter,
-        "interrupted" if settled.interrupted else walked.outcome,
-        tuple(walked.losses.tolist()),
-    )
-
-
-def draw_sample(pixels: PixelSource, rng: np.random.Generator) -> Pixels:
-    """Return pixels to learn frequencies on: all if at hand and few, or a random sample."""
-    limit = min(SAMPLE_ROWS, SAMPLE_BYTES // (pixels.n_features * 4))
-    if pixels.n_rows <= limit:
-        return pixels.gather()
-    # A sorted draw without replacement whose memory does not grow with the rows.
-    gaps = rng.exponential(size=limit + 1)
-    places = np.cumsum(gaps)[:-1] / gaps.sum()
-    chosen = np.unique((places * pixels.n_rows).astype(np.int64))
-    return pixels.take(chosen)
