@@ -106,4 +106,4 @@ def test_a_size_that_is_none_is_said_so(runner, asked, tmp_path, size):
     options = ["--memory-budget", size, "-o", str(tmp_path)]
     result = runner.invoke(main, ["reproduce", "iavisa", *options])
     assert result.exit_code == 1
-    assert "is no size" in result.stderr
+    assert "is not a size" in result.stderr

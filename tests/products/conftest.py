@@ -1,4 +1,4 @@
-"""A few synthetic days and a small model of them, shared by the tests of products."""
+"""Synthetic days, a small model of them, made-up maps and explanations."""
 
 import warnings
 
@@ -20,7 +20,7 @@ def days():
 
 @pytest.fixture(scope="session")
 def model(days):
-    """A small model of them, one day held out."""
+    """A small model of the four days, with one held out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fit_scene(days, method="rff", n_frequencies=10, pixels=2000, seed=0)
@@ -34,7 +34,7 @@ def scene(days):
 
 @pytest.fixture(scope="module")
 def result(scene):
-    """A made-up map: the truth, not quite certain."""
+    """A made-up map: the truth with probabilities of 0.1 and 0.9."""
     probability = (0.1 + 0.8 * scene["cloud_truth"]).astype(np.float32)
     return xr.Dataset(
         {
@@ -82,13 +82,13 @@ def make_spectral(waves=3, seed=0, **changes):
 
 @pytest.fixture(scope="session")
 def explanation():
-    """Return a maker of made-up explanations of named features."""
+    """Return a function that makes up explanations of named features."""
     return make_explanation
 
 
 @pytest.fixture(scope="session")
 def spectral():
-    """Return a maker of made-up explanations of spectra."""
+    """Return a function that makes up explanations of spectra."""
     return make_spectral
 
 
@@ -101,7 +101,7 @@ def seen(days):
 
 @pytest.fixture(scope="session")
 def maps(seen):
-    """A made-up map of it: the truth, not quite certain, with a pixel missing."""
+    """A made-up map of the three days: the truth, less certain, with one pixel missing."""
     probability = (0.1 + 0.8 * seen["cloud_truth"]).astype(np.float32)
     probability[:, 3, 4] = np.nan
     mask = (probability > 0.5).where(probability.notnull(), 255).astype(np.uint8)

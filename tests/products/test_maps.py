@@ -1,7 +1,4 @@
-"""Maps: lazy, the same for any chunks, and never a class where something is missing.
-
-Maps are the same however they are cut, on whatever they run, and whoever is killed.
-"""
+"""Maps: lazy, the same for any chunks, with no class where a value is missing, safe from kills."""
 
 import contextlib
 import os
@@ -42,6 +39,22 @@ from undulatus.scenes.sampling import to_table
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 NAMES = ("cloud_mask", "cloud_probability", "cloud_latent_variance", "quality_flag")
+BANDS = ("IR_087", "IR_108")
+
+MAP_SLOWLY = """
+import sys, time
+import undulatus.products.maps as maps
+from undulatus.cli import main
+
+predict_block = maps.predict_block
+
+def predict_slowly(*given):
+    time.sleep(0.15)
+    return predict_block(*given)
+
+maps.predict_block = predict_slowly
+main({command!r})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +68,7 @@ def mapped(model, noon):
     return map_scene(model, noon)
 
 
-def test_a_map_has_the_promised_names_types_and_places(mapped, noon):
+def test_a_map_has_the_documented_names_types_and_coordinates(mapped, noon):
     assert tuple(mapped.data_vars) == NAMES
     assert [mapped[name].dtype for name in NAMES] == [np.uint8, np.float32, np.float32, np.uint8]
     for name in NAMES:
@@ -65,8 +78,8 @@ def test_a_map_has_the_promised_names_types_and_places(mapped, noon):
 
 
 def test_attributes_of_the_scene_are_kept_and_history_grows(model, noon):
-    told = noon.assign_attrs(history="2010-01-01 taken")
-    result = map_scene(model, told)
+    dated = noon.assign_attrs(history="2010-01-01 taken")
+    result = map_scene(model, dated)
     assert result.attrs["platform_name"] == "Meteosat-9"
     assert result.attrs["title"] == noon.attrs["title"]
     lines = result.attrs["history"].split("\n")
@@ -74,7 +87,7 @@ def test_attributes_of_the_scene_are_kept_and_history_grows(model, noon):
     assert "RegimeClassifier" in lines[1]
 
 
-def test_a_map_says_what_the_model_says_of_the_table(model, noon, mapped):
+def test_a_map_has_the_predictions_of_the_model_for_a_table(model, noon, mapped):
     table = to_table(landmark_features(noon), solar_zenith_angle=noon["solar_zenith_angle"])
     day = (table["solar_zenith_angle"] < 90.0).to_numpy()
     expected = model.predict_proba(table[day])[:, 1]
@@ -120,7 +133,7 @@ def test_nothing_is_computed_before_it_is_asked_for(model, days):
     def refuse(*_, **__):
         raise AssertionError("computed")
 
-    # The glimpse at units is the one thing that is read.
+    # Only a few small windows are read, to check the units.
     lazy = map_scene(model, days)
     assert all(dask.is_dask_collection(lazy[name].data) for name in NAMES)
     with dask.config.set(scheduler=refuse), pytest.raises(AssertionError, match="computed"):
@@ -135,7 +148,7 @@ def test_chunks_do_not_change_a_map(model, noon, mapped, times, rows, columns):
     assert_array_equal(cut["quality_flag"].values & MISSING, mapped["quality_flag"] & MISSING)
 
 
-def test_one_acquisition_without_a_time_dimension_is_mapped_alike(model, noon, mapped):
+def test_one_acquisition_without_a_time_dimension_has_the_same_map(model, noon, mapped):
     one = map_scene(model, noon.isel(time=3))
     assert one["cloud_mask"].dims == ("y", "x")
     assert_array_equal(one["cloud_mask"].values, mapped["cloud_mask"].isel(time=3).values)
@@ -159,14 +172,14 @@ def test_a_pixel_without_a_channel_has_no_class(model, noon, mapped, band):
     )
 
 
-def test_by_night_a_pixel_needs_no_sun(model, noon, mapped):
+def test_at_night_a_pixel_needs_no_reflectances(model, noon, mapped):
     dark = (noon["solar_zenith_angle"] >= 90.0).values
     assert dark.any()
     assert np.isnan(noon["VIS006"].values[dark]).all()
     assert np.isfinite(mapped["cloud_probability"].values[dark]).all()
 
 
-def test_a_chunk_of_nothing_is_a_map_of_nothing(model, noon):
+def test_a_chunk_of_missing_pixels_has_no_class(model, noon):
     empty = noon.chunk(time=1).copy()
     for band in ("VIS006", "VIS008", "IR_016", "IR_039", "IR_087", "IR_108", "IR_120"):
         empty[band] = empty[band].where(empty["time"] != empty["time"][2])
@@ -183,7 +196,7 @@ def test_a_pixel_off_the_disc_has_no_class(model, noon):
     assert (result["cloud_mask"].isel(x=1) != 255).all()
 
 
-def test_quality_tells_doubt_range_terminator_and_regime(model, noon, mapped):
+def test_quality_flags_low_confidence_range_terminator_and_regime(model, noon, mapped):
     quality, probability = mapped["quality_flag"].values, mapped["cloud_probability"].values
     doubt = np.minimum(probability, 1 - probability) > 0.2
     assert_array_equal((quality & LOW_CONFIDENCE) > 0, doubt)
@@ -213,7 +226,7 @@ def test_quality_flags_can_be_read_by_their_attributes(mapped):
 
 
 @pytest.mark.parametrize(("encoding", "cloud"), [("cf", 1), ("pps", 1), ("eumetsat-clm", 2)])
-def test_the_mask_is_written_in_the_codes_asked_for(model, noon, mapped, encoding, cloud):
+def test_the_mask_has_the_codes_of_the_chosen_encoding(model, noon, mapped, encoding, cloud):
     coded = map_scene(model, noon, encoding=encoding)["cloud_mask"]
     assert_array_equal(coded.values == cloud, mapped["cloud_mask"].values == 1)
     if encoding == "eumetsat-clm":
@@ -234,7 +247,7 @@ def test_a_missing_band_is_named(model, noon):
         map_scene(model, noon.drop_vars("IR_016"))
 
 
-def test_wrong_units_are_refused_before_anything_is_classified(model, noon):
+def test_wrong_units_are_refused(model, noon):
     celsius = noon.copy()
     celsius["IR_108"] = (noon["IR_108"] - 273.15).assign_attrs(units="K")
     with pytest.raises(SceneError, match="not kelvin"):
@@ -243,8 +256,7 @@ def test_wrong_units_are_refused_before_anything_is_classified(model, noon):
 
 @pytest.fixture(scope="module")
 def plain_table(noon):
-    bands = ("IR_087", "IR_108")
-    table = pd.DataFrame({name: noon[name].values.ravel() for name in bands})
+    table = pd.DataFrame({name: noon[name].values.ravel() for name in BANDS})
     return table, noon["cloud_truth"].values.ravel()
 
 
@@ -269,24 +281,21 @@ def test_a_classifier_without_names_is_refused_with_its_remedy(noon, plain_table
         map_scene(nameless, noon)
 
 
-def test_a_model_of_bands_that_a_scene_lacks_names_them(noon, plain_table):
+def test_bands_that_a_scene_lacks_are_named(noon, plain_table):
     renamed = plain_table[0].rename(columns={"IR_087": "WV_062"})
     with pytest.raises(SceneError, match="missing: WV_062"):
         map_scene(LogisticRegression(max_iter=5000).fit(renamed, plain_table[1]), noon)
 
 
-def test_three_classes_are_no_cloud_mask(noon, plain_table):
+def test_a_model_of_three_classes_is_refused(noon, plain_table):
     labels = np.arange(len(plain_table[1])) % 3
     with pytest.raises(InputError, match="3 classes"):
         map_scene(LogisticRegression(max_iter=5000).fit(plain_table[0], labels), noon)
 
 
-BANDS = ("IR_087", "IR_108")
-
-
 @pytest.fixture(scope="module")
 def bands():
-    """A model of two bands, fitted on rows that are hard to tell apart."""
+    """A model of two bands, fitted on noisy labels."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(400, 2)), columns=list(BANDS))
     return RFFGPC(8, random_state=0).fit(table, table["IR_108"] + rng.normal(size=400) > 0)
@@ -294,7 +303,7 @@ def bands():
 
 @st.composite
 def images(draw):
-    """Two bands of any dims, shape and attributes, with missing values, and a way to cut them."""
+    """Two bands of any dims, shape and attributes, with missing values, and sizes of chunks."""
     dims = draw(xrst.dimension_names(min_dims=1, max_dims=3))
     shape = [draw(st.integers(1, 9)) for _ in dims]
     attrs = draw(xrst.attrs())
@@ -328,7 +337,7 @@ def test_any_dims_chunks_and_attributes_give_the_same_map_and_are_kept(bands, gi
 
 @pytest.fixture
 def cluster():
-    """Two workers in processes of their own, which are started again when they die."""
+    """Two workers in processes of their own, restarted when they die."""
     with (
         LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
@@ -370,24 +379,8 @@ def test_a_worker_killed_in_the_middle_of_a_map_costs_a_retry(
             assert_array_equal(written[name].values, expected[name].values)
 
 
-MAP_SLOWLY = """
-import sys, time
-import undulatus.products.maps as maps
-from undulatus.cli import main
-
-predict_block = maps.predict_block
-
-def predict_slowly(*given):
-    time.sleep(0.15)
-    return predict_block(*given)
-
-maps.predict_block = predict_slowly
-main({command!r})
-"""
-
-
 @pytest.mark.slow
-def test_a_killed_map_leaves_nothing_that_looks_finished_and_goes_on(
+def test_a_killed_map_leaves_no_finished_output_and_can_be_resumed(
     model, days, expected, tmp_path
 ):
     days.chunk(time=12).to_zarr(tmp_path / "days.zarr", consolidated=False)
@@ -413,7 +406,7 @@ def test_a_killed_map_leaves_nothing_that_looks_finished_and_goes_on(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not verify(output)
-    # What was finished was not made again, but for what was under way when it was killed.
+    # Finished chunks are not made again, except those under way when it was killed.
     kept = sum(
         (output / path.relative_to(hidden)).stat().st_mtime_ns == when
         for path, when in finished.items()

@@ -1,4 +1,4 @@
-"""Promises on memory: sizes as users write them, and blocks that fit."""
+"""Memory limits: sizes as users write them, and blocks that fit."""
 
 import dask
 import dask.array as da
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from undulatus.errors import InputError, SceneError
 from undulatus.products.memory_budget import (
-    BASE,
+    PROCESS_BYTES,
     _block_bytes,
     parse_size,
     plan_blocks,
@@ -28,13 +28,13 @@ def image(chunk, size=4096, bands=4):
 @pytest.mark.parametrize(
     ("text", "size"), [("2GB", 2 * GB), ("512 MiB", 2**29), ("1.5GB", 3 * GB // 2), ("1e9", GB)]
 )
-def test_sizes_are_read_as_people_write_them(text, size):
+def test_sizes_are_parsed_as_people_write_them(text, size):
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["much", "-1GB", "0"])
-def test_what_is_no_size_is_refused_with_an_example(text):
-    with pytest.raises(InputError, match="no size"):
+def test_text_that_is_not_a_size_is_refused_with_an_example(text):
+    with pytest.raises(InputError, match=r"not a size.*2GB"):
         parse_size(text)
 
 
@@ -43,37 +43,37 @@ def test_what_is_no_size_is_refused_with_an_example(text):
     st.integers(700 * 10**6, 8 * GB),
     st.integers(1, 20),
 )
-def test_blocks_fit_and_are_whole_numbers_of_those_on_disk(chunk, ram, bands):
+def test_blocks_fit_into_memory_and_are_made_of_whole_chunks(chunk, ram, bands):
     dataset = image(chunk, bands=bands)
     try:
         plan = plan_blocks(dataset, ram)
     except SceneError:
-        assert BASE + _block_bytes(dataset, {"y": chunk, "x": chunk}) > ram
+        assert PROCESS_BYTES + _block_bytes(dataset, {"y": chunk, "x": chunk}) > ram
         return
     sizes = {dim: max(s) for dim, s in plan.dataset.chunksizes.items()}
-    assert BASE + plan.workers * _block_bytes(dataset, sizes) <= ram
+    assert PROCESS_BYTES + plan.workers * _block_bytes(dataset, sizes) <= ram
     for dim, size in sizes.items():
         assert size % chunk == 0 or size == dataset.sizes[dim]
 
 
-def test_a_block_that_is_too_large_is_told_with_what_it_takes():
+def test_a_chunk_that_is_too_large_is_refused_with_the_memory_it_needs():
     with pytest.raises(SceneError, match=r"too little.*smaller chunks"):
         plan_blocks(image(4096, bands=13), 600 * 10**6)
 
 
-def test_fewer_blocks_at_a_time_where_memory_is_short():
+def test_fewer_blocks_run_at_a_time_if_memory_is_short():
     dataset = image(2048, bands=4)
     least = _block_bytes(dataset, {"y": 2048, "x": 2048})
     with dask.config.set(num_workers=4):
-        assert plan_blocks(dataset, BASE + 4 * least).workers == 4
-        assert plan_blocks(dataset, BASE + 2 * least).workers == 2
-        assert plan_blocks(dataset, BASE + least).workers == 1
-        with within_memory(str(BASE + 2 * least), dataset):
+        assert plan_blocks(dataset, PROCESS_BYTES + 4 * least).workers == 4
+        assert plan_blocks(dataset, PROCESS_BYTES + 2 * least).workers == 2
+        assert plan_blocks(dataset, PROCESS_BYTES + least).workers == 1
+        with within_memory(str(PROCESS_BYTES + 2 * least), dataset):
             assert dask.config.get("num_workers") == 2
         assert dask.config.get("num_workers") == 4
 
 
-def test_without_a_promise_nothing_changes():
+def test_without_a_limit_the_dataset_stays_as_it_is():
     dataset = image(512)
     with within_memory(None, dataset) as same:
         assert same is dataset

@@ -1,7 +1,4 @@
-"""Colours mean what the bars say, and words what the data say.
-
-Coastlines, boxes and words of a panel.
-"""
+"""Panels: colours match their bars, text matches the data, coastlines match the land."""
 
 import dask.array as da
 import matplotlib
@@ -73,18 +70,18 @@ def with_missing(dataset, *names, number=DAY, rows=slice(3, 6)):
 
 
 @pytest.mark.parametrize("name", COLOUR_SCALES)
-def test_a_scale_gives_the_colours_of_its_bar(name):
+def test_a_colour_scale_gives_the_colours_of_its_bar(name):
     scale = COLOUR_SCALES[name]
     values = np.linspace(scale.low, scale.high, 50).reshape(5, 10)
-    due = matplotlib.colormaps[scale.colours](scale.norm(values.ravel()), bytes=True)
+    expected = matplotlib.colormaps[scale.colours](scale.norm(values.ravel()), bytes=True)
     found = scale(values).reshape(-1, 4)
-    # A colour map has 256 steps, and where a value lies between two either may be taken.
-    assert np.abs(found.astype(int) - due.astype(int)).max() <= 6
-    assert_array_equal(found[[0, -1]], due[[0, -1]])
+    # A colour map has 256 steps; a value between two steps may get either.
+    assert np.abs(found.astype(int) - expected.astype(int)).max() <= 6
+    assert_array_equal(found[[0, -1]], expected[[0, -1]])
 
 
 @pytest.mark.parametrize("name", COLOUR_SCALES)
-def test_values_beyond_a_scale_have_the_colours_of_its_ends(name):
+def test_values_outside_a_colour_scale_have_the_colours_of_its_ends(name):
     scale = COLOUR_SCALES[name]
     ends = scale(np.array([scale.low, scale.high]))
     assert_array_equal(scale(np.array([scale.low - 1.0, scale.high * 9.0])), ends)
@@ -94,17 +91,17 @@ def test_a_missing_value_is_transparent():
     assert_array_equal(COLOUR_SCALES["ir"](np.array([np.nan, 280.0]))[:, 3], [0, 255])
 
 
-def test_cold_is_white():
+def test_cold_pixels_are_white():
     assert_array_equal(COLOUR_SCALES["ir"](np.array([150.0]))[0], [255, 255, 255, 255])
 
 
-def test_the_numbers_of_a_logarithmic_bar_lie_within_it():
+def test_the_ticks_of_a_logarithmic_bar_lie_within_it():
     scale = ColourScale("magma", 0.02, 0.7, "", logarithmic=True)
     assert scale.ticks == pytest.approx([0.02, 0.05, 0.1, 0.2, 0.5])
     assert COLOUR_SCALES["ir"].ticks is None
 
 
-def test_the_scale_of_the_uncertainty_holds_nearly_all_of_it(scene, result):
+def test_the_colour_scale_of_the_uncertainty_spans_nearly_all_of_it(scene, result):
     view = view_scene(scene, result)
     scale = scales_for(view, np.arange(21))["uncertainty"]
     deviation = np.sqrt(result["cloud_latent_variance"].values)
@@ -127,13 +124,13 @@ def test_natural_colour_is_stretched_as_in_satpy(scene, result):
     image = shown(scene, result, DAY).images["rgb"]
     for channel, band in enumerate(("IR_016", "VIS008", "VIS006")):
         percent = scene[band].values[DAY].astype(np.float64)
-        due = 255.0 * np.clip(percent / 120.0, 0.0, 1.0) ** (1 / 1.8)
+        expected = 255.0 * np.clip(percent / 120.0, 0.0, 1.0) ** (1 / 1.8)
         # Rounded to a byte, from single precision.
-        assert np.abs(image[..., channel] - due).max() <= 0.51
+        assert np.abs(image[..., channel] - expected).max() <= 0.51
     assert (image[..., 3] == 255).all()
 
 
-def test_night_is_dark_and_says_so(scene, result):
+def test_night_is_dark_with_a_note(scene, result):
     found = shown(scene, result, NIGHT)
     assert found.notes == {"rgb": "night: no sunlight"}
     assert_array_equal(np.unique(found.images["rgb"].reshape(-1, 4), axis=0), as_bytes(DARK))
@@ -150,7 +147,7 @@ def test_where_day_meets_night_only_the_night_is_dark(scene, result):
     assert found.sun == "solar zenith angle 80 to 100°"
 
 
-def test_masks_are_of_two_colours(scene, result):
+def test_masks_have_two_colours(scene, result):
     found = shown(scene, result, DAY)
     sources = {
         "l2": scene["cloud_mask_l2"],
@@ -171,7 +168,7 @@ def test_missing_pixels_are_transparent_in_every_panel(scene, result):
         assert (np.delete(image[..., 3], [3, 4, 5], axis=0) == 255).all()
 
 
-def test_accuracies_are_shares_of_the_pixels_known(scene, result):
+def test_accuracies_are_shares_of_the_known_pixels(scene, result):
     result = with_missing(result, "cloud_mask")
     found = shown(scene, result, DAY).accuracies
     truth = scene["cloud_truth"].values[DAY]
@@ -183,7 +180,7 @@ def test_accuracies_are_shares_of_the_pixels_known(scene, result):
     }
 
 
-def test_the_regime_is_named_by_its_bits_and_missing_pixels_have_none(scene, result):
+def test_regimes_are_named_from_the_quality_bits_of_pixels_that_are_not_missing(scene, result):
     assert shown(scene, result, NIGHT).regime == "night"
     assert shown(scene, result, DAY).regime == "day"
     quality = result["quality_flag"].copy()
@@ -196,7 +193,7 @@ def test_the_regime_is_named_by_its_bits_and_missing_pixels_have_none(scene, res
     assert shown(scene, bare, DAY).regime == ""
 
 
-def test_time_and_sun_are_told(scene, result):
+def test_an_acquisition_names_its_time_and_sun(scene, result):
     found = shown(scene, result, DAY)
     angle = scene["solar_zenith_angle"].values[DAY].mean()
     assert found.time == "2010-01-01 10:30 UTC"
@@ -204,7 +201,7 @@ def test_time_and_sun_are_told(scene, result):
 
 
 @pytest.mark.parametrize("absent", [["cloud_mask_l2"], ["cloud_truth"], ["land_mask"]])
-def test_what_a_scene_lacks_has_no_panel(scene, result, absent):
+def test_a_layer_that_the_scene_lacks_has_no_panel(scene, result, absent):
     view = view_scene(scene.drop_vars(absent), result)
     found = next(read_acquisitions(view, np.array([DAY]), COLOUR_SCALES))
     panel = {"cloud_mask_l2": "l2", "cloud_truth": "truth", "land_mask": ""}[absent[0]]
@@ -214,7 +211,7 @@ def test_what_a_scene_lacks_has_no_panel(scene, result, absent):
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 21])
-def test_chunks_change_nothing(scene, result, chunk, monkeypatch):
+def test_chunks_do_not_change_what_is_shown(scene, result, chunk, monkeypatch):
     monkeypatch.setattr(views, "BLOCK_PIXELS", 5 * 520)
     chosen = np.arange(2, 20)
     whole = read_acquisitions(view_scene(scene, result), chosen, COLOUR_SCALES)
@@ -232,7 +229,7 @@ def test_chunks_change_nothing(scene, result, chunk, monkeypatch):
             assert_array_equal(image, other.images[name])
 
 
-def test_acquisitions_are_shown_before_later_ones_are_read(scene, result, monkeypatch):
+def test_acquisitions_are_yielded_before_later_blocks_are_read(scene, result, monkeypatch):
     monkeypatch.setattr(views, "BLOCK_PIXELS", 3 * 520)
     touched = set()
 
@@ -252,31 +249,31 @@ def test_acquisitions_are_shown_before_later_ones_are_read(scene, result, monkey
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**16))
-def test_the_coast_runs_between_every_pixel_of_land_and_its_neighbours_at_sea(rows, columns, seed):
+def test_the_coastline_separates_every_land_pixel_from_its_neighbours_at_sea(rows, columns, seed):
     land = np.random.default_rng(seed).random((rows, columns)) > 0.5
     x, y = (part.reshape(-1, 3) for part in coastline(land))
     assert np.isnan(x[:, 2]).all()
     assert np.isnan(y[:, 2]).all()
     found = {((a, c), (b, d)) for a, b, c, d in zip(*x[:, :2].T, *y[:, :2].T, strict=True)}
-    due = set()
+    expected = set()
     for i in range(rows):
         for j in range(columns):
             if j + 1 < columns and land[i, j] != land[i, j + 1]:
-                due.add(((j + 0.5, i - 0.5), (j + 0.5, i + 0.5)))
+                expected.add(((j + 0.5, i - 0.5), (j + 0.5, i + 0.5)))
             if i + 1 < rows and land[i, j] != land[i + 1, j]:
-                due.add(((j - 0.5, i + 0.5), (j + 0.5, i + 0.5)))
-    assert found == due
-    assert len(x) == len(due)
+                expected.add(((j - 0.5, i + 0.5), (j + 0.5, i + 0.5)))
+    assert found == expected
+    assert len(x) == len(expected)
 
 
 @pytest.mark.parametrize(
     ("shape", "ratio"), [((20, 26), 20 / 26), ((9, 900), 0.4), ((900, 9), 1.4)]
 )
-def test_a_box_has_the_shape_of_the_image_within_limits(shape, ratio):
+def test_a_panel_has_the_shape_of_the_image_within_limits(shape, ratio):
     assert box_ratio(shape) == pytest.approx(ratio, rel=1e-12)
 
 
-def test_words_are_of_what_is_known():
+def test_a_caption_lists_only_what_is_known():
     known = Acquisition("", "sun", "low", {"L2": 0.9, "model": 0.96}, {}, {})
     assert caption_lines(known) == [
         "sun",

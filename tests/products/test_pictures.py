@@ -1,7 +1,4 @@
-"""Pictures that can be opened, are of a sensible size, and show something.
-
-Acquisitions in rows: what is shown, what is said, and what is refused.
-"""
+"""Pictures can be opened, have a sensible size, and show panels and text."""
 
 import matplotlib.image
 import numpy as np
@@ -15,6 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from undulatus.errors import SceneError
 from undulatus.products.panels import GROUND, TITLES
 from undulatus.products.pictures import draw_acquisitions, draw_cloud_panels, stretch
+
+NIGHT, DAY = "2010-01-01T06:00", "2010-01-01T11:00"
 
 
 def panels(height, width, seed=0):
@@ -37,11 +36,11 @@ def test_a_picture_is_a_readable_png_of_a_sensible_size(tmp_path, height, width,
     picture = matplotlib.image.imread(path)
     assert 1000 <= picture.shape[1] <= 4000
     assert 300 <= picture.shape[0] <= 4000
-    # Not one colour: panels, a title and keys are on it.
+    # More than one colour: it has panels, a title and keys.
     assert picture[..., :3].std() > 0.05
 
 
-def test_the_split_is_drawn(tmp_path):
+def test_the_split_between_training_and_test_is_drawn(tmp_path):
     shown = panels(40, 60)
     pictures = []
     for split_row in (None, 20):
@@ -52,7 +51,7 @@ def test_the_split_is_drawn(tmp_path):
     assert not np.array_equal(*pictures)
 
 
-def test_missing_pixels_are_drawn_around(tmp_path):
+def test_an_image_with_missing_pixels_can_be_drawn(tmp_path):
     shown = panels(40, 60)
     for name in ("rgb", "probability", "uncertainty"):
         shown[name][:5, :5] = np.nan
@@ -81,13 +80,10 @@ def test_an_image_of_one_colour_is_stretched_to_black():
     assert_array_equal(stretch(np.full((4, 4, 3), 7.0)), np.zeros((4, 4, 3)))
 
 
-def test_a_stretch_leaves_the_image_alone():
+def test_a_stretch_does_not_change_its_input():
     rgb = np.random.default_rng(0).random((4, 4, 3))
     rgb.setflags(write=False)
     stretch(rgb)
-
-
-NIGHT, DAY = "2010-01-01T06:00", "2010-01-01T11:00"
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +103,7 @@ def result(scene):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that were saved, in order."""
+    """The saved figures, in order."""
     figures = []
     save = Figure.savefig
 
@@ -128,14 +124,14 @@ def titled(figure, title):
 
 
 def picture_of(path, axis):
-    """Return the part of a picture that axes take, (h, w, 3)."""
+    """Return the part of a picture that the axes cover, (h, w, 3)."""
     picture = matplotlib.image.imread(path)[..., :3]
     left, bottom, right, top = np.round(axis.get_window_extent().extents).astype(int)
     height = len(picture)
     return picture[height - top : height - bottom, left:right]
 
 
-def test_rows_are_a_readable_png_of_a_sensible_size(tmp_path, scene, result):
+def test_acquisitions_are_a_readable_png_of_a_sensible_size(tmp_path, scene, result):
     path = tmp_path / "rows.png"
     draw_acquisitions(path, scene, result, [NIGHT, DAY], title="Two")
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -145,27 +141,27 @@ def test_rows_are_a_readable_png_of_a_sensible_size(tmp_path, scene, result):
     assert picture[..., :3].std() > 0.05
 
 
-def test_rows_can_be_a_pdf(tmp_path, scene, result):
+def test_acquisitions_can_be_a_pdf(tmp_path, scene, result):
     path = tmp_path / "rows.pdf"
     draw_acquisitions(path, scene, result, DAY, title="One")
     assert path.read_bytes()[:5] == b"%PDF-"
 
 
-def test_each_row_tells_time_sun_and_accuracies_and_the_twin_is_named(
+def test_each_row_names_time_sun_and_accuracies_and_the_footnote_names_the_twin(
     tmp_path, scene, result, drawn
 ):
     draw_acquisitions(tmp_path / "rows.png", scene, result, [NIGHT, DAY], title="Two")
-    said = texts(drawn[0])
-    assert {"Two", "2010-01-01 06:00 UTC", "2010-01-01 11:00 UTC", *TITLES.values()} <= said
-    assert "Synthetic landmark (twin): no satellite took these images" in said
+    shown = texts(drawn[0])
+    assert {"Two", "2010-01-01 06:00 UTC", "2010-01-01 11:00 UTC", *TITLES.values()} <= shown
+    assert "Synthetic landmark (twin): no satellite took these images" in shown
     angle = scene["solar_zenith_angle"].sel(time=DAY).values.mean()
-    beside = next(words for words in said if f"solar zenith angle {angle:.0f}°" in words)
+    beside = next(words for words in shown if f"solar zenith angle {angle:.0f}°" in words)
     # One row of twenty is wrong.
     assert "model: 95.0 %" in beside
-    assert {"missing", "coastline", "clear", "cloud", "brightness temperature, K"} <= said
+    assert {"missing", "coastline", "clear", "cloud", "brightness temperature, K"} <= shown
 
 
-def test_a_night_says_that_there_is_no_sunlight(tmp_path, scene, result, drawn):
+def test_a_night_has_the_note_no_sunlight(tmp_path, scene, result, drawn):
     for number, time in enumerate((NIGHT, DAY)):
         draw_acquisitions(tmp_path / f"{number}.png", scene, result, time, title="One")
     notes = [[text.get_text() for text in titled(figure, TITLES["rgb"]).texts] for figure in drawn]
@@ -203,19 +199,19 @@ def test_a_scene_of_one_acquisition_needs_no_times(tmp_path, scene, result, draw
 
 
 @pytest.mark.parametrize("times", ["2010-02-01", [DAY, "2010-02-01"]])
-def test_a_wrong_time_is_told_and_nothing_is_written(tmp_path, scene, result, times):
+def test_a_time_outside_the_scene_is_refused_and_leaves_no_file(tmp_path, scene, result, times):
     with pytest.raises(SceneError, match="covers 2010-01-01 06:00 UTC to 2010-01-01 11:00 UTC"):
         draw_acquisitions(tmp_path / "rows.png", scene, result, times, title="One")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_too_many_or_no_acquisitions_are_told(tmp_path, scene, result):
+def test_too_many_or_no_acquisitions_are_refused(tmp_path, scene, result):
     for times in ([], [DAY] * 25):
         with pytest.raises(SceneError, match=f"but {len(times)} were chosen"):
             draw_acquisitions(tmp_path / "rows.png", scene, result, times, title="One")
 
 
-def test_a_picture_that_fails_leaves_nothing(tmp_path, scene, result, monkeypatch):
+def test_a_picture_that_fails_leaves_no_file(tmp_path, scene, result, monkeypatch):
     def fail(figure, path, **options):
         path.write_bytes(b"half")
         raise OSError("No space left on device")
@@ -226,6 +222,6 @@ def test_a_picture_that_fails_leaves_nothing(tmp_path, scene, result, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_picture_of_another_kind_is_told(tmp_path, scene, result):
+def test_a_picture_of_another_file_type_is_refused(tmp_path, scene, result):
     with pytest.raises(SceneError, match=r"\.png or \.pdf"):
         draw_acquisitions(tmp_path / "rows.jpg", scene, result, DAY, title="One")

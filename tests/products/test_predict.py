@@ -1,4 +1,4 @@
-"""How features are found in what users have: images of bands, named variables, GeoTIFF."""
+"""How the features of a model are found: in images of bands, named variables, GeoTIFF."""
 
 import dask.array as da
 import numpy as np
@@ -55,7 +55,7 @@ def assert_same_map(one, other):
         assert_allclose(one[name].values, other[name].values, atol=1e-6, rtol=1e-5)
 
 
-def test_an_image_of_bands_is_mapped_as_its_rows_are(image, named, table):
+def test_an_image_of_bands_has_the_probabilities_of_its_pixels_as_rows(image, named, table):
     result = map_scene(named, image)
     assert result["cloud_mask"].dims == ("y", "x")
     expected = named.predict_proba(table[0])[:, 1]
@@ -64,13 +64,13 @@ def test_an_image_of_bands_is_mapped_as_its_rows_are(image, named, table):
     assert "band" not in result.coords
 
 
-def test_bands_are_matched_by_name_whatever_their_order(image, named):
+def test_bands_are_matched_by_name_in_any_order(image, named):
     more = xr.concat([image, image[:1].assign_coords(band=["B12"])], "band")
     shuffled = more.isel(band=[3, 2, 0, 1])
     assert_same_map(map_scene(named, shuffled), map_scene(named, image))
 
 
-def test_bands_without_names_go_in_their_order_to_a_model_without_names(image, named, nameless):
+def test_a_model_without_names_takes_bands_in_their_order(image, named, nameless):
     bare = image.assign_coords(band=[1, 2, 3])
     assert_same_map(map_scene(nameless, bare), map_scene(named, image))
     with pytest.raises(SceneError, match="fitted on 3 features, but was given an image of 2"):
@@ -120,7 +120,7 @@ def test_a_geotiff_is_mapped_by_its_descriptions_and_its_nodata_has_no_class(
     assert_array_equal(result["cloud_mask"].values[4:], expected["cloud_mask"].values[4:])
 
 
-def test_masked_pixels_are_left_out(image, named):
+def test_masked_pixels_have_no_class(image, named):
     out = xr.DataArray(np.zeros((40, 50), bool), dims=("y", "x"))
     out[3, 4] = True
     result = map_scene(named, image, mask=out)
@@ -130,7 +130,7 @@ def test_masked_pixels_are_left_out(image, named):
     assert_same_map(lazy, result)
 
 
-def test_a_time_series_of_images_is_mapped_one_by_one(image, named):
+def test_a_time_series_of_images_has_the_maps_of_its_images(image, named):
     series = xr.concat([image, image.copy(data=image.values[:, ::-1])], "time")
     result = map_scene(named, series.chunk(time=1))
     assert result["cloud_mask"].dims == ("time", "y", "x")
@@ -148,7 +148,7 @@ def test_a_pipeline_and_a_forest_make_maps(image, table, named):
     expected = forest.predict_proba(table[0])[:, 1]
     assert_allclose(result["cloud_probability"].values.ravel(), expected, atol=1e-6)
     assert result["cloud_latent_variance"].isnull().all()
-    # What blocks need done to a model is not done to the user's.
+    # The user's model is not changed for the blocks.
     assert forest.n_jobs == 2
     assert list(forest.feature_names_in_) == list(BANDS)
 

@@ -1,4 +1,4 @@
-"""Scores against a hand and against scikit-learn."""
+"""Scores, compared with a calculation by hand and with scikit-learn."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def random_case(seed, n=200):
     return positive, probability
 
 
-def test_a_case_small_enough_for_a_hand():
+def test_scores_of_four_pixels_are_those_calculated_by_hand():
     positive = np.array([True, False, True, False])
     probability = np.array([0.9, 0.2, 0.4, 0.6])
     found = score(positive, probability)
@@ -29,12 +29,12 @@ def test_a_case_small_enough_for_a_hand():
     assert_allclose(found.brier, (0.01 + 0.04 + 0.36 + 0.36) / 4, rtol=1e-12)
     # Pairs of a positive and a negative: 0.9 beats both, 0.4 beats 0.2 only.
     assert found.auc == 0.75
-    # Each in a bin of its own: the gaps are 0.1, 0.2, 0.6, 0.6.
+    # Each pixel has a bin of its own: the gaps are 0.1, 0.2, 0.6, 0.6.
     assert_allclose(found.ece, 1.5 / 4, rtol=1e-12)
 
 
 @given(seeds)
-def test_scores_are_those_of_scikit_learn(seed):
+def test_scores_equal_those_of_scikit_learn(seed):
     positive, probability = random_case(seed)
     found = score(positive, probability)
     assert_allclose(found.accuracy, accuracy_score(positive, probability > 0.5), rtol=1e-12)
@@ -52,11 +52,11 @@ def test_the_calibration_error_is_the_mean_gap_over_bins(seed, bins):
         if inside.any():
             gap = abs(probability[inside].mean() - positive[inside].mean())
             total += gap * inside.mean()
-    # A probability that rounds onto an edge may fall in either bin: one row of 200.
+    # A probability on an edge may fall into either bin by rounding: one row of 200.
     assert abs(expected_calibration_error(positive, probability, bins) - total) <= 2 / 200
 
 
-def test_probabilities_that_are_meant_are_calibrated():
+def test_labels_drawn_from_the_probabilities_make_them_calibrated():
     rng = np.random.default_rng(0)
     n = 100_000
     probability = rng.beta(0.5, 0.5, n)
@@ -66,20 +66,20 @@ def test_probabilities_that_are_meant_are_calibrated():
     assert expected_calibration_error(positive, probability) < 0.5 * np.sqrt(15 / n)
 
 
-def test_overconfidence_is_seen():
+def test_overconfidence_is_a_calibration_error():
     rng = np.random.default_rng(0)
     positive = rng.random(20_000) < 0.7
     assert_allclose(expected_calibration_error(positive, np.full(20_000, 0.95)), 0.25, atol=0.02)
 
 
-def test_certainty_that_is_right_scores_best():
+def test_certain_and_right_is_the_best_score():
     positive = np.array([True, False, True])
     found = score(positive, positive.astype(float))
     assert (found.accuracy, found.auc) == (1.0, 1.0)
     assert_allclose([found.nll, found.brier, found.ece], 0.0, atol=1e-12)
 
 
-def test_certainty_that_is_wrong_is_finite():
+def test_certain_and_wrong_is_a_finite_score():
     found = score(np.array([True, False]), np.array([0.0, 1.0]))
     assert np.isfinite(found.nll)
     assert found.nll > 30
@@ -87,7 +87,7 @@ def test_certainty_that_is_wrong_is_finite():
 
 
 @pytest.mark.parametrize("label", [True, False])
-def test_one_class_alone_has_no_ranking(label):
+def test_one_class_alone_has_no_auc(label):
     found = score(np.full(5, label), np.linspace(0.1, 0.9, 5))
     assert np.isnan(found.auc)
     assert np.isfinite([found.accuracy, found.nll, found.brier, found.ece]).all()

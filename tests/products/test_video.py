@@ -1,4 +1,4 @@
-"""Videos that play, have every frame, and are there whole or not at all."""
+"""Videos play, have every frame, and are written whole or not at all."""
 
 import subprocess
 
@@ -25,9 +25,9 @@ def ffmpeg(*arguments):
 
 
 def about(path):
-    """Return what ffmpeg says of a video: codec, pixels, rate."""
-    said = ffmpeg("-i", path).stderr.decode()
-    return next(line.strip() for line in said.splitlines() if "Video:" in line)
+    """Return ffmpeg's description of a video: codec, pixels, rate."""
+    output = ffmpeg("-i", path).stderr.decode()
+    return next(line.strip() for line in output.splitlines() if "Video:" in line)
 
 
 def frames_of(path, size):
@@ -45,7 +45,7 @@ def screen_and_frame(scene, result, number):
 
 
 def part(screen, frame, name):
-    """Return the part of a frame that a panel takes."""
+    """Return the part of a frame that a panel covers."""
     left, bottom, right, top = np.round(
         screen.panels[name].axis.get_window_extent().extents
     ).astype(int)
@@ -54,35 +54,35 @@ def part(screen, frame, name):
 
 @pytest.fixture(scope="module")
 def video(scene, result, tmp_path_factory):
-    """A video of lazy data, and the progress that was told."""
+    """A video of lazy data, and its progress reports."""
     path = tmp_path_factory.mktemp("video") / "day.mp4"
-    told = []
+    reports = []
     write_video(
         path,
         scene.chunk(time=4),
         result.chunk(time=5),
         frames_per_second=10,
-        progress=lambda *done: told.append(done),
+        progress=lambda *done: reports.append(done),
     )
-    return path, told
+    return path, reports
 
 
 def test_a_video_plays_in_browsers(video):
     path, _ = video
-    said = about(path)
-    assert "h264" in said
-    assert "yuv420p" in said
-    assert "bt709" in said
-    assert "10 fps" in said
+    description = about(path)
+    assert "h264" in description
+    assert "yuv420p" in description
+    assert "bt709" in description
+    assert "10 fps" in description
     head = path.read_bytes()[:4096]
     assert head[4:8] == b"ftyp"
-    # The index is before the data: it plays while it loads.
+    # The index comes before the data: the video plays while it loads.
     assert b"moov" in head
 
 
 def test_a_video_has_a_frame_for_each_acquisition_with_small_losses(video, scene, result):
-    path, told = video
-    assert told == [(done, 21) for done in range(1, 22)]
+    path, reports = video
+    assert reports == [(done, 21) for done in range(1, 22)]
     view = view_scene(scene, result)
     scales = scales_for(view, np.arange(21))
     screen = Screen(view, scales)
@@ -93,8 +93,8 @@ def test_a_video_has_a_frame_for_each_acquisition_with_small_losses(video, scene
         frames, read_acquisitions(view, np.arange(21), scales), strict=True
     ):
         drawn = np.array(screen.frame(acquisition))[..., :3].astype(float)
-        # The codec costs 1.4 to 2.4 levels of 255 here; the frame of the acquisition before or
-        # after is off by more than 7.
+        # The codec costs 1.4 to 2.4 levels of 255 here; a neighbouring frame is off by more than
+        # 7.
         assert np.abs(frame - drawn).mean() < 4.0
 
 
@@ -102,10 +102,10 @@ def test_colours_are_those_of_the_bars(video, scene, result):
     path, _ = video
     screen, _, drawn = screen_and_frame(scene, result, DAY)
     found = part(screen, frames_of(path, screen.size)[DAY], "probability")
-    due = part(screen, drawn, "probability")[..., :3]
-    for colour in (due[0, 0], due[-1, -1]):
-        where = (due == colour).all(axis=-1)
-        # Rounded to BT.709 and back: 2 levels; written as BT.601 they are off by 5 to 7.
+    expected = part(screen, drawn, "probability")[..., :3]
+    for colour in (expected[0, 0], expected[-1, -1]):
+        where = (expected == colour).all(axis=-1)
+        # Rounding to BT.709 and back costs 2 levels; BT.601 would be off by 5 to 7.
         assert np.abs(np.median(found[where], axis=0) - colour).max() <= 3
 
 
@@ -120,13 +120,13 @@ def test_only_acquisitions_between_start_and_end_are_shown(tmp_path, scene, resu
     assert imageio_ffmpeg.count_frames_and_secs(path)[0] == 3
 
 
-def test_a_stretch_without_acquisitions_is_told(tmp_path, scene, result):
+def test_a_span_without_acquisitions_is_refused(tmp_path, scene, result):
     with pytest.raises(SceneError, match="covers 2010-01-01 06:00 UTC to 2010-01-01 11:00 UTC"):
         write_video(tmp_path / "none.mp4", scene, result, start="2012-01-01")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_video_leaves_nothing(tmp_path, scene, result):
+def test_an_interrupted_video_leaves_no_file(tmp_path, scene, result):
     def interrupt(done, total):
         if done == 5:
             raise KeyboardInterrupt
@@ -136,7 +136,9 @@ def test_an_interrupted_video_leaves_nothing(tmp_path, scene, result):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_video_that_lacks_frames_is_told_and_not_left(tmp_path, scene, result, monkeypatch):
+def test_a_video_that_lacks_frames_is_refused_and_leaves_no_file(
+    tmp_path, scene, result, monkeypatch
+):
     monkeypatch.setattr(imageio_ffmpeg, "count_frames_and_secs", lambda path: (2, 0.2))
     with pytest.raises(SceneError, match="2 of 3 frames"):
         write_video(tmp_path / "day.mp4", scene, result, end="2010-01-01T06:30")
@@ -145,19 +147,19 @@ def test_a_video_that_lacks_frames_is_told_and_not_left(tmp_path, scene, result,
 
 def test_an_existing_file_is_kept(tmp_path, scene, result):
     path = tmp_path / "day.mp4"
-    path.write_bytes(b"dear")
+    path.write_bytes(b"precious")
     with pytest.raises(SceneError, match="exists already"):
         write_video(path, scene, result)
-    assert path.read_bytes() == b"dear"
+    assert path.read_bytes() == b"precious"
 
 
-def test_another_kind_of_file_is_told(tmp_path, scene, result):
+def test_another_file_type_is_refused(tmp_path, scene, result):
     with pytest.raises(SceneError, match=r"\.mp4"):
         write_video(tmp_path / "day.gif", scene, result)
 
 
 @pytest.mark.parametrize("rate", [0, -1, np.nan, np.inf])
-def test_a_rate_that_is_none_is_told(tmp_path, scene, result, rate):
+def test_a_frame_rate_that_is_not_positive_and_finite_is_refused(tmp_path, scene, result, rate):
     with pytest.raises(InputError, match="frames_per_second"):
         write_video(tmp_path / "day.mp4", scene, result, frames_per_second=rate)
 
@@ -183,7 +185,7 @@ def test_one_acquisition_without_a_dimension_of_time_is_one_frame(tmp_path, scen
 
 
 @pytest.mark.parametrize("shape", [(3, 200), (200, 3), (200, 250)])
-def test_images_of_any_shape_have_a_screen(scene, result, shape):
+def test_images_of_any_shape_fit_on_a_screen(scene, result, shape):
     rows, columns = (np.arange(size) % count for size, count in zip(shape, (20, 26), strict=True))
     window = {"time": [DAY], "y": rows, "x": columns}
     screen, _, frame = screen_and_frame(
@@ -206,7 +208,7 @@ def test_every_panel_shows_its_image(scene, result):
         assert_array_equal(found, enlarge(acquisition.images[name], *found.shape[:2]))
 
 
-def test_a_night_says_so_and_the_next_day_does_not(scene, result):
+def test_a_night_has_a_note_and_the_next_day_has_none(scene, result):
     screen, _, frame = screen_and_frame(scene, result, NIGHT)
     assert screen.panels["rgb"].note.get_text() == "night: no sunlight"
     assert (part(screen, frame, "rgb")[..., :3].min(axis=-1) > 200).any()
@@ -216,7 +218,7 @@ def test_a_night_says_so_and_the_next_day_does_not(scene, result):
     assert screen.panels["rgb"].note.get_text() == ""
 
 
-def test_missing_pixels_show_the_ground(scene, result):
+def test_the_ground_shows_where_pixels_are_missing(scene, result):
     gone = xr.zeros_like(scene["IR_108"], dtype=bool)
     gone[:, 5:10] = True
     screen, _, frame = screen_and_frame(scene, result.where(~gone), DAY)
@@ -228,7 +230,7 @@ def test_missing_pixels_show_the_ground(scene, result):
     assert ground[2 * quarter + 2 :].mean() < 0.01
 
 
-def test_a_frame_does_not_depend_on_those_before(scene, result):
+def test_a_frame_does_not_depend_on_earlier_frames(scene, result):
     _, _, alone = screen_and_frame(scene, result, DAY)
     view = view_scene(scene, result)
     scales = scales_for(view, np.array([DAY]))
@@ -238,7 +240,7 @@ def test_a_frame_does_not_depend_on_those_before(scene, result):
     assert_array_equal(frame, alone)
 
 
-def test_words_are_the_same_however_often_they_are_drawn(scene, result, monkeypatch):
+def test_a_line_of_the_caption_is_drawn_once_and_then_copied(scene, result, monkeypatch):
     drawn = []
     draw = Caption._draw
     monkeypatch.setattr(Caption, "_draw", lambda *args: (drawn.append(args[1:]), draw(*args))[1])

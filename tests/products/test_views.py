@@ -1,7 +1,4 @@
-"""A scene and its map meet: at the same times, the right way up, in blocks.
-
-How far two masks differ, and when they do most.
-"""
+"""Views of a scene and its map: matched times, upright images, blocks, and comparison of masks."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -25,6 +22,9 @@ from undulatus.products.views import (
 )
 from undulatus.scenes.masks import encode
 
+TWO_HOURS_EAST = timezone(timedelta(hours=2))
+TIMES = np.datetime64("2010-01-01", "ns") + np.arange(4) * np.timedelta64(12, "h")
+
 
 @pytest.fixture(scope="module")
 def view(scene, result):
@@ -38,13 +38,13 @@ def test_a_view_has_the_times_that_scene_and_map_share(scene, result):
     assert_array_equal(view.layers["cloud_probability"], result["cloud_probability"][5:9])
 
 
-def test_a_map_of_other_times_is_told(scene, result):
+def test_a_map_of_other_times_is_refused(scene, result):
     with pytest.raises(SceneError, match="no acquisition in common"):
         view_scene(scene.isel(time=slice(0, 5)), result.isel(time=slice(5, 9)))
 
 
 @pytest.mark.parametrize("turned", [{"y": -1}, {"x": -1}, {"y": -1, "x": -1}])
-def test_images_are_upright_whichever_way_they_were_scanned(scene, result, view, turned):
+def test_images_are_upright_however_they_were_scanned(scene, result, view, turned):
     way = {dim: slice(None, None, step) for dim, step in turned.items()}
     found = view_scene(scene.isel(way), result.isel(way))
     xr.testing.assert_identical(found.layers, view.layers)
@@ -56,7 +56,7 @@ def test_a_scene_and_a_map_of_one_acquisition_need_no_dimension_of_time(scene, r
     xr.testing.assert_equal(found.layers, view.layers.isel(time=[3]))
 
 
-def test_one_acquisition_of_a_map_finds_its_place_in_a_scene_of_many(scene, result, view):
+def test_a_map_of_one_acquisition_is_matched_in_a_scene_of_many(scene, result, view):
     found = view_scene(scene, result.isel(time=3))
     xr.testing.assert_equal(found.layers, view.layers.isel(time=[3]))
 
@@ -74,22 +74,19 @@ def test_a_mask_in_any_encoding_is_shown_as_clear_and_cloud(scene, result, encod
     assert_array_equal(view.layers["cloud_mask"], mask)
 
 
-def test_a_dataset_that_is_no_map_is_told(scene):
+def test_a_dataset_that_is_not_a_map_is_refused(scene):
     with pytest.raises(SceneError, match=r"no cloud_mask, cloud_probability.*map_scene"):
         view_scene(scene, scene)
 
 
-def test_a_map_of_another_size_is_told(scene, result):
+def test_a_map_of_another_size_is_refused(scene, result):
     with pytest.raises(SceneError, match="20 x 26 pixels, but the map 20 x 25"):
         view_scene(scene, result.isel(x=slice(0, 25)))
 
 
-def test_a_scene_without_the_bands_that_are_shown_is_told(scene, result):
+def test_a_scene_without_the_bands_that_are_shown_is_refused(scene, result):
     with pytest.raises(SceneError, match="missing: IR_016"):
         view_scene(scene.drop_vars("IR_016"), result)
-
-
-MORNING = timezone(timedelta(hours=2))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +98,7 @@ MORNING = timezone(timedelta(hours=2))
         ("2010-01-01T11:15", 20),
         (np.datetime64("2010-01-01T07:00"), 4),
         (datetime(2010, 1, 1, 7, 0), 4),
-        (datetime(2010, 1, 1, 9, 0, tzinfo=MORNING), 4),
+        (datetime(2010, 1, 1, 9, 0, tzinfo=TWO_HOURS_EAST), 4),
         ("2010-01-01T09:00+02:00", 4),
     ],
 )
@@ -110,15 +107,15 @@ def test_a_time_finds_the_nearest_acquisition(view, time, number):
 
 
 @pytest.mark.parametrize("time", ["2010-01-01T05:44", "2010-01-01T11:16", "1999-01-01"])
-def test_a_time_outside_is_told_with_what_the_scene_covers(view, time):
+def test_a_time_outside_the_scene_is_refused_with_what_the_scene_covers(view, time):
     covered = "2010-01-01 06:00 UTC to 2010-01-01 11:00 UTC"
     with pytest.raises(SceneError, match=covered) as caught:
         nearest_acquisitions(view, [time])
     assert time in str(caught.value)
 
 
-def test_words_that_are_no_time_are_told(view):
-    with pytest.raises(SceneError, match="'noon' is no time"):
+def test_text_that_is_not_a_time_is_refused(view):
+    with pytest.raises(SceneError, match="'noon' is not a time"):
         nearest_acquisitions(view, ["noon"])
 
 
@@ -137,7 +134,7 @@ def test_both_ends_are_included_and_a_date_is_the_whole_day(view, start, end, fi
     assert acquisitions_between(view, start, end).tolist() == list(range(first, first + count))
 
 
-def test_a_stretch_without_acquisitions_is_told_with_what_the_scene_covers(view):
+def test_a_span_without_acquisitions_is_refused_with_what_the_scene_covers(view):
     with pytest.raises(SceneError, match="2010-01-01 06:00 UTC to 2010-01-01 11:00 UTC"):
         acquisitions_between(view, "2011-01-01", "2011-02-01")
 
@@ -160,16 +157,13 @@ def test_blocks_hold_whole_chunks_or_parts_of_one(chunk, most, first):
         assert all(block[0] % chunk == 0 for block in blocks[1:])
 
 
-def test_a_map_alone_is_as_upright_as_with_its_scene(scene, result):
+def test_a_map_without_its_scene_is_upright_too(scene, result):
     southward = result.assign_coords(scene.coords)
     flipped = southward.isel(y=slice(None, None, -1), x=slice(None, None, -1))
     view = view_map(flipped)
     assert set(view.layers) == {"cloud_mask", "cloud_probability", "cloud_latent_variance"}
     expected = view_scene(scene, result).layers["cloud_probability"].values
     assert np.array_equal(view.layers["cloud_probability"].values, expected)
-
-
-TIMES = np.datetime64("2010-01-01", "ns") + np.arange(4) * np.timedelta64(12, "h")
 
 
 def masks(l2, model):
@@ -179,7 +173,7 @@ def masks(l2, model):
 
 
 @pytest.mark.parametrize("chunks", [None, {"time": 1}])
-def test_pixels_that_either_mask_does_not_know_do_not_count(chunks):
+def test_pixels_that_one_mask_does_not_know_do_not_count(chunks):
     l2 = [[[0, 1, 1, 0]], [[0, 1, 255, 1]], [[255] * 4], [[1, 1, 1, 1]]]
     model = [[[0, 1, 1, 0]], [[1, 1, 0, 255]], [[0] * 4], [[0, 0, 0, 0]]]
     scene, result = masks(l2, model)
@@ -188,7 +182,7 @@ def test_pixels_that_either_mask_does_not_know_do_not_count(chunks):
     assert_allclose(disagreement(scene, result), [0.0, 0.5, np.nan, 1.0])
 
 
-def test_the_most_disputed_are_of_different_days_and_in_the_order_of_time():
+def test_the_most_disputed_acquisitions_are_of_different_days_in_order_of_time():
     shares = xr.DataArray([0.2, 0.9, 0.3, np.nan], {"time": TIMES}, ["time"])
     assert_array_equal(most_disputed(shares, 1), TIMES[[1]])
     assert_array_equal(most_disputed(shares, 5), TIMES[[1, 2]])

@@ -19,7 +19,7 @@ from undulatus._daylight import NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus.errors import SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.products.maps import cloud_probability
-from undulatus.products.memory_budget import BASE
+from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import Scores, score
@@ -165,7 +165,9 @@ def _affordable_pixels(scene: xr.Dataset, pixels: int, ram: int | None) -> int:
     """Return how many pixels of a regime fit into the memory, at most ``pixels``."""
     if ram is None:
         return pixels
-    fixed = BASE + SCENE_BYTES * int(np.prod([scene.sizes[d] for d in ("time", "y", "x")]))
+    fixed = PROCESS_BYTES + SCENE_BYTES * int(
+        np.prod([scene.sizes[d] for d in ("time", "y", "x")])
+    )
     affordable = (ram - fixed) // (PIXEL_BYTES * len(DAYLIGHT))
     if affordable < LEAST_PIXELS:
         least = fixed + LEAST_PIXELS * PIXEL_BYTES * len(DAYLIGHT)

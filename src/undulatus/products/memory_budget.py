@@ -1,4 +1,4 @@
-"""A promise on memory: how large blocks may be, and how many at a time, to stay below it."""
+"""Work within a memory limit: how large blocks may be, and how many at a time."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from dask.utils import format_bytes, parse_bytes
 from undulatus._system import count_cores
 from undulatus.errors import InputError, SceneError
 
-BASE = 400 * 2**20
+PROCESS_BYTES = 400 * 2**20
 """Bytes of the process itself: Python, the libraries, a model."""
 
 COPIES = 4
-"""How often the values of a block are in memory at once: as read, decoded, put together, and
-while features are made of them."""
+"""Copies of a block's values in memory at once: as read, decoded, stacked, and as features."""
 
 LARGEST_BLOCK = 256 * 2**20
-"""Memory beyond which a larger block makes nothing faster."""
+"""Bytes beyond which a larger block is no faster."""
 
-RESULT = 64
-"""Bytes of a pixel's results, on their way to the file."""
+RESULT_BYTES = 64
+"""Bytes of a pixel's results until they are written."""
 
 
 def parse_size(text: str) -> int:
@@ -33,46 +32,46 @@ def parse_size(text: str) -> int:
     try:
         size = int(parse_bytes(text))
     except ValueError as error:
-        raise InputError(f"{text!r} is no size. Write it as 2GB, 512MB or 1.5GiB.") from error
+        raise InputError(f"{text!r} is not a size. Write it as 2GB, 512MB or 1.5GiB.") from error
     if size <= 0:
-        raise InputError(f"{text!r} is no size to work in. Give a number above nought.")
+        raise InputError(f"{text!r} is not a size: it must be above zero, such as 2GB.")
     return size
 
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """A dataset in blocks that fit, and how many of them may be worked on at once."""
+    """A dataset in blocks that fit into memory, and how many of them may be processed at once."""
 
     dataset: xr.Dataset
     workers: int
 
 
 def plan_blocks(dataset: xr.Dataset, ram: int) -> BlockPlan:
-    """Return a dataset cut so that work on it block by block stays below ``ram`` bytes.
+    """Return a dataset in blocks so that processing it stays below ``ram`` bytes.
 
-    A block cannot be read in part: one that is too large as it lies on disk is an error that says
-    how much it takes.
+    A chunk on disk cannot be read in part: if one is too large, an error says how much memory it
+    needs.
     """
     cores = int(dask.config.get("num_workers", None) or count_cores())
     chunks = {dim: max(sizes) for dim, sizes in dataset.unify_chunks().chunksizes.items()}
-    room = ram - BASE
+    room = ram - PROCESS_BYTES
     least = _block_bytes(dataset, chunks)
     if room < least:
         raise SceneError(
-            f"{format_bytes(ram)} of memory are too little: the program takes about "
-            f"{format_bytes(BASE)}, and a block of these data, as it lies on disk, "
-            f"{format_bytes(least)}. Allow {format_bytes(BASE + least)} or more, or write the "
-            f"data in smaller chunks."
+            f"{format_bytes(ram)} of memory are too little: the program needs about "
+            f"{format_bytes(PROCESS_BYTES)}, and one chunk of these data on disk "
+            f"{format_bytes(least)}. Allow {format_bytes(PROCESS_BYTES + least)} or more, or "
+            f"write the data in smaller chunks."
         )
     workers = max(1, min(cores, room // max(least, 1)))
-    return BlockPlan(dataset.chunk(_grown(dataset, chunks, room // workers)), int(workers))
+    return BlockPlan(dataset.chunk(_enlarge(dataset, chunks, room // workers)), int(workers))
 
 
 @contextmanager
 def within_memory(ram: str | None, dataset: xr.Dataset) -> Iterator[xr.Dataset]:
-    """Give a dataset in blocks that fit into a size such as ``2GB``, and hold dask to as many.
+    """Yield a dataset in blocks that fit into a size such as ``2GB``, and limit dask's threads.
 
-    Without a size the dataset is given as it is.
+    Without a size the dataset stays as it is.
     """
     if ram is None:
         yield dataset
@@ -83,7 +82,7 @@ def within_memory(ram: str | None, dataset: xr.Dataset) -> Iterator[xr.Dataset]:
 
 
 def _block_bytes(dataset: xr.Dataset, chunks: dict[object, int]) -> int:
-    """Return the memory that work on one block of all variables takes."""
+    """Return the memory that one block of all variables needs while it is processed."""
     values = pixels = 0
     for array in dataset.variables.values():
         if array.chunks is None:
@@ -92,11 +91,11 @@ def _block_bytes(dataset: xr.Dataset, chunks: dict[object, int]) -> int:
         values += size * max(array.dtype.itemsize, 4)
         pixels = max(pixels, size)
     rows = "sample" if "sample" in chunks else None
-    return COPIES * values + RESULT * (chunks[rows] if rows else pixels)
+    return COPIES * values + RESULT_BYTES * (chunks[rows] if rows else pixels)
 
 
-def _grown(dataset: xr.Dataset, chunks: dict[object, int], room: int) -> dict[object, int]:
-    """Return larger blocks, whole numbers of those on disk, while they fit and are small."""
+def _enlarge(dataset: xr.Dataset, chunks: dict[object, int], room: int) -> dict[object, int]:
+    """Return blocks of several chunks each, as large as fits and makes work faster."""
     grown = dict(chunks)
     for dim in reversed(list(chunks)):
         whole = dataset.sizes[str(dim)]

@@ -1,10 +1,8 @@
-"""What is shown of an acquisition: its panels as coloured images, and the words beside them.
+"""The panels of an acquisition: its layers as coloured images, and how they are drawn.
 
-Pictures and video show the same panels. Every scale is fixed but that of the uncertainty, which
-is one for all that is shown together, so that acquisitions compare. A pixel without a value is
-transparent, and lets a hatched ground through.
-
-How a panel is drawn in its axes, for pictures and video alike.
+Pictures, video and pages show the same panels. All colour scales are fixed except that of the
+uncertainty, which is the same for all acquisitions that are shown together, so that they can be
+compared. A pixel without a value is transparent, and a hatched ground shows through.
 """
 
 from __future__ import annotations
@@ -41,19 +39,28 @@ from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, LEVEL2_MASK
 Array = npt.NDArray[Any]
 
 CLEAR, CLOUD, DARK = "#3b6e8f", "#f7f7f7", "#1b1b2f"
+"""Colours of masks, and of the night in natural colour."""
+
+GROUND, HATCH = "#d9d9d9", "#737373"
+"""Colours of the ground that shows through where pixels are missing."""
+
+HALO = [withStroke(linewidth=2.2, foreground="white", alpha=0.7)]
+"""Drawn around the coastline, which crosses light and dark pixels."""
 
 BRIGHTEST, GAMMA = 120.0, 1.8
 """The stretch of satpy's ``natural_color``: (reflectance / 120 %) to the power 1 / 1.8."""
 
 MASKS = {"l2": LEVEL2_MASK, "truth": CLOUD_TRUTH, "model": MASK}
+"""Panels that show masks, and their layers."""
 
-_NEEDS = {
+_LAYERS = {
     "rgb": {*NATURAL_COLOUR, ANGLE},
     "ir": {INFRARED},
     "probability": {PROBABILITY},
     "uncertainty": {VARIANCE},
     **{name: {layer} for name, layer in MASKS.items()},
 }
+"""Layers that each panel needs."""
 
 TITLES = {
     "rgb": "RGB: natural colour",
@@ -67,7 +74,7 @@ TITLES = {
 """Titles of the panels, in order."""
 
 _SAMPLED = 8
-"""Acquisitions from which the scale of the uncertainty is taken."""
+"""Acquisitions that the colour scale of the uncertainty is computed from."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class ColourScale:
 
     @property
     def ticks(self) -> list[float] | None:
-        """Where the bar has numbers: 1, 2 and 5 times powers of ten if it is logarithmic."""
+        """Ticks of a logarithmic colour bar: 1, 2 and 5 times powers of ten; None if linear."""
         if not self.logarithmic:
             return None
         powers = 10.0 ** np.arange(np.floor(np.log10(self.low)), np.log10(self.high) + 1.0)
@@ -92,7 +99,7 @@ class ColourScale:
 
     @property
     def norm(self) -> Any:
-        """The same as matplotlib has it, for a colour bar."""
+        """Matplotlib's norm between the two values."""
         return (LogNorm if self.logarithmic else Normalize)(self.low, self.high)
 
     def __call__(self, values: Array) -> Array:
@@ -117,50 +124,53 @@ COLOUR_SCALES = {
 
 @dataclass(frozen=True)
 class Acquisition:
-    """One acquisition as it is shown."""
+    """One acquisition as it is shown: images, and the text beside them."""
 
     time: str
     sun: str
-    """How high it stands, or nothing."""
+    """The solar zenith angle as text; empty if the scene has none."""
     regime: str
-    """Names of the regimes, or nothing."""
+    """Names of the regimes; empty if the model has none."""
     accuracies: dict[str, float]
-    """Of the L2 mask and of the model, against the truth; empty where it is not known."""
+    """Of the L2 mask and of the model, against the truth; empty if that is not known."""
     images: dict[str, Array]
     """RGBA bytes (y, x, 4), by panel."""
     notes: dict[str, str]
-    """What a panel says where it has nothing to show."""
+    """Text in a panel that has nothing to show."""
 
 
 def panel_names(view: MapView) -> tuple[str, ...]:
-    """Return the panels that there is something for, in order."""
-    return tuple(name for name in TITLES if _NEEDS[name] <= set(view.layers))
+    """Return the panels that the view has layers for, in order."""
+    return tuple(name for name in TITLES if _LAYERS[name] <= set(view.layers))
 
 
 def scales_for(view: MapView, chosen: Array) -> dict[str, ColourScale]:
-    """Return the scales; that of the uncertainty holds 98 % of a few acquisitions' values."""
+    """Return the colour scales of the panels.
+
+    That of the uncertainty spans 98 % of the values of a few acquisitions.
+    """
     spread = np.linspace(0, len(chosen) - 1, min(_SAMPLED, len(chosen))).astype(int)
     variance = view.layers[VARIANCE].isel(time=np.unique(chosen[spread])).values
     known = variance[np.isfinite(variance) & (variance > 0.0)]
     if not known.size:
         return COLOUR_SCALES
     low, high = np.sqrt(np.quantile(known, [0.01, 0.99]))
-    # Whole digits: the ends of the bar can be read.
+    # One digit, so that the ends of the bar are easy to read.
     low, high = _one_digit(low, np.floor), _one_digit(max(high, 1.1 * low), np.ceil)
     return COLOUR_SCALES | {
         "uncertainty": replace(COLOUR_SCALES["uncertainty"], low=low, high=high)
     }
 
 
-def _one_digit(value: float, rounded: Any) -> float:
+def _one_digit(value: float, round_to: Any) -> float:
     step = 10.0 ** np.floor(np.log10(value))
-    return float(rounded(value / step) * step)
+    return float(round_to(value / step) * step)
 
 
 def read_acquisitions(
     view: MapView, chosen: Array, scales: dict[str, ColourScale]
 ) -> Iterator[Acquisition]:
-    """Give acquisitions one by one, by their numbers; a block of them is in memory at a time."""
+    """Yield acquisitions by their indices; one block of them is in memory at a time."""
     for numbers in blocks_of_time(view, chosen):
         yield from render_acquisitions(view, view.layers.isel(time=numbers).compute(), scales)
 
@@ -168,15 +178,15 @@ def read_acquisitions(
 def render_acquisitions(
     view: MapView, block: xr.Dataset, scales: dict[str, ColourScale]
 ) -> Iterator[Acquisition]:
-    """Give the acquisitions of a block of the view's layers that is in memory, one by one."""
+    """Yield the acquisitions of a block of the view's layers that is in memory."""
     images = {name: _image(name, block, scales) for name in panel_names(view)}
     arrays = {str(name): array.values for name, array in block.items()}
     for index, time in enumerate(block["time"].values):
         layers = {name: array[index] for name, array in arrays.items()}
         yield Acquisition(
             time=time_text(time),
-            sun=_sun(layers[ANGLE]) if ANGLE in layers else "",
-            regime=_regime(view, layers),
+            sun=_sun_text(layers[ANGLE]) if ANGLE in layers else "",
+            regime=_regime_names(view, layers),
             accuracies=_accuracies(layers),
             images={name: image[index] for name, image in images.items()},
             notes=_notes(layers),
@@ -209,7 +219,7 @@ def _mask_colours(mask: Array) -> Array:
     return table[np.select([mask == 0, mask == 1], [0, 1], 2)]
 
 
-def _sun(angle: Array) -> str:
+def _sun_text(angle: Array) -> str:
     known = angle[np.isfinite(angle)]
     if not known.size:
         return "solar zenith angle unknown"
@@ -219,7 +229,7 @@ def _sun(angle: Array) -> str:
     return f"solar zenith angle {low:.0f} to {high:.0f}°"
 
 
-def _regime(view: MapView, layers: dict[str, Array]) -> str:
+def _regime_names(view: MapView, layers: dict[str, Array]) -> str:
     if not view.regimes:
         return ""
     quality = layers[QUALITY].astype(np.int64)
@@ -253,15 +263,11 @@ def _notes(layers: dict[str, Array]) -> dict[str, str]:
     return notes
 
 
-GROUND, HATCH = "#d9d9d9", "#737373"
-"""What shows through where pixels are missing."""
-
-HALO = [withStroke(linewidth=2.2, foreground="white", alpha=0.7)]
-"""Around the coastline, which crosses light and dark."""
+# Drawing
 
 
 def caption_lines(acquisition: Acquisition) -> list[str]:
-    """Return lines about an acquisition, besides its time: sun, regime and accuracies."""
+    """Return lines of text about an acquisition: sun, regime and accuracies."""
     lines = [acquisition.sun]
     if acquisition.regime:
         lines.append(f"regime: {acquisition.regime}")
@@ -272,12 +278,12 @@ def caption_lines(acquisition: Acquisition) -> list[str]:
 
 
 def box_ratio(shape: tuple[int, int]) -> float:
-    """Return the height of a panel's box for a width of one: the image's, within limits."""
+    """Return height / width of a panel: that of the image, within limits."""
     return float(np.clip(shape[0] / shape[1], 0.4, 1.4))
 
 
 def place_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Add axes at so many inches from the upper left corner."""
+    """Add axes to a figure; lengths are in inches, from the upper left corner."""
     across, down = figure.get_size_inches()
     return figure.add_axes(
         (left / across, 1 - (top + height) / down, width / across, height / down)
@@ -285,7 +291,7 @@ def place_axes(figure: Figure, left: float, top: float, width: float, height: fl
 
 
 class PanelImage:
-    """An image in its axes, on a hatched ground, under the coastline and a note."""
+    """A panel in its axes: an image on a hatched ground, with the coastline and a note on top."""
 
     def __init__(self, axis: Axes, view: MapView) -> None:
         self.axis = axis
@@ -309,19 +315,19 @@ class PanelImage:
         )
 
     def show(self, acquisition: Acquisition, name: str) -> None:
-        """Show a panel of an acquisition."""
+        """Show one panel of an acquisition."""
         self.image.set_data(acquisition.images[name])
         self.annotate(acquisition, name)
 
     def annotate(self, acquisition: Acquisition, name: str) -> None:
-        """Say what there is to say in a panel that has nothing to show."""
+        """Write the note of a panel that has nothing to show."""
         self.note.set_text(acquisition.notes.get(name, ""))
         if name == "rgb":
             self.note.set(color="white", backgroundcolor=DARK)
 
 
 def coastline(land: Array) -> tuple[Array, Array]:
-    """Return x and y of the pixels' edges between land and water, with NaN between edges."""
+    """Return x and y of the pixel edges between land and water, separated by NaN."""
     i, j = np.nonzero(land[:, 1:] != land[:, :-1])
     k, m = np.nonzero(land[1:] != land[:-1])
     ends, gap = np.array([-0.5, 0.5]), np.full((len(i) + len(k), 1), np.nan)
@@ -331,7 +337,7 @@ def coastline(land: Array) -> tuple[Array, Array]:
 
 
 def draw_key(figure: Figure, axis: Axes, name: str, scales: dict[str, ColourScale]) -> None:
-    """Draw what the colours of a panel mean."""
+    """Draw the key of a panel's colours: a bar, a legend, or text."""
     if name in scales:
         scale = scales[name]
         colours = ScalarMappable(scale.norm, scale.colours)
@@ -362,7 +368,7 @@ def draw_key(figure: Figure, axis: Axes, name: str, scales: dict[str, ColourScal
 
 
 def draw_legend(axis: Axes, view: MapView, where: Any) -> None:
-    """Draw what is the same in all panels: missing pixels, night, the coast."""
+    """Draw the legend that all panels share: missing pixels, night, the coast."""
     axis.set_axis_off()
     handles: list[Any] = [
         Patch(facecolor=GROUND, edgecolor=HATCH, hatch="//////", linewidth=0),

@@ -1,6 +1,6 @@
-"""Pictures: drawn off screen, written whole, readable without colour vision.
+"""Pictures of clouds: acquisitions in rows of panels, and one image beside its map.
 
-Acquisitions in rows: images, masks, probability and uncertainty side by side.
+They are drawn off screen, and can be read without colour vision.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -37,76 +38,10 @@ from undulatus.products.views import MapView, nearest_acquisitions, view_scene
 
 Array = npt.NDArray[Any]
 
-MASK_COLOURS = ListedColormap([CLEAR, CLOUD])
-
-
-def stretch(rgb: Array, low: float = 1.0, high: float = 99.0) -> Array:
-    """Return an image (h, w, 3) scaled to [0, 1] between two percentiles of its values."""
-    bottom, top = np.nanpercentile(rgb, [low, high])
-    return np.clip((rgb - bottom) / max(top - bottom, 1e-12), 0.0, 1.0)
-
-
-def draw_cloud_panels(
-    path: Path,
-    rgb: Array,
-    label: Array,
-    probability: Array,
-    uncertainty: Array,
-    *,
-    title: str,
-    split_row: int | None = None,
-) -> None:
-    """Write a PNG with RGB, label, probability and uncertainty side by side.
-
-    Parameters
-    ----------
-    rgb : (h, w, 3) array
-        Reflectances of red, green, blue; stretched here.
-    label : (h, w) array
-        1 is cloud.
-    probability, uncertainty : (h, w) arrays
-        Of cloud; the uncertainty is the standard deviation of the latent function.
-    split_row : int, optional
-        Row where the training half ends, drawn as a line.
-    """
-    height, width = label.shape
-    figure = Figure(figsize=(16, 4 * height / width + 1.4), dpi=110, layout="constrained")
-    figure.suptitle(title, fontsize=15)
-    axes, keys = figure.subplots(2, 4, height_ratios=[4 * height / width, 0.12])
-    axes[0].imshow(stretch(rgb))
-    axes[0].set_title("RGB")
-    axes[1].imshow(label, cmap=MASK_COLOURS, vmin=0, vmax=1, interpolation="nearest")
-    axes[1].set_title("cloud mask used as label")
-    shown = axes[2].imshow(probability, cmap="cividis", vmin=0, vmax=1)
-    axes[2].set_title("probability of cloud")
-    figure.colorbar(shown, cax=keys[2], orientation="horizontal")
-    top = float(np.nanpercentile(uncertainty, 99.5))
-    shown = axes[3].imshow(uncertainty, cmap="magma", vmin=0, vmax=top)
-    axes[3].set_title("uncertainty: std. dev. of the latent function")
-    figure.colorbar(shown, cax=keys[3], orientation="horizontal")
-    patches = [Patch(facecolor=colour, edgecolor="black") for colour in (CLEAR, CLOUD)]
-    keys[1].legend(patches, ["clear", "cloud"], loc="center", ncols=2, frameon=False)
-    for key in keys[:2]:
-        key.set_axis_off()
-    for axis in axes:
-        axis.set_xticks([])
-        axis.set_yticks([])
-        if split_row is not None:
-            axis.axhline(split_row - 0.5, color="#d7191c", linewidth=1.2, linestyle="--")
-            for text, row in (("train", split_row - 8), ("test", split_row + 8)):
-                axis.text(
-                    6,
-                    row,
-                    text,
-                    color="white",
-                    fontsize=10,
-                    verticalalignment="bottom" if text == "train" else "top",
-                    bbox={"facecolor": "black", "alpha": 0.6, "linewidth": 0, "pad": 2},
-                )
-    figure.savefig(path)
-
-
 MOST_ROWS = 24
+"""The most acquisitions in a picture."""
+
+MASK_COLOURS = ListedColormap([CLEAR, CLOUD])
 
 
 def draw_acquisitions(
@@ -119,8 +54,8 @@ def draw_acquisitions(
 ) -> None:
     """Write a PNG or PDF with a row of panels for each acquisition.
 
-    Natural colour, infrared, the Level-2 and the true mask where there are such, the model's
-    mask, its probability of cloud and the standard deviation of its latent function.
+    The panels are natural colour, infrared, the Level-2 and the true mask if the scene has them,
+    the model's mask, its probability of cloud and the standard deviation of its latent function.
 
     Parameters
     ----------
@@ -131,12 +66,12 @@ def draw_acquisitions(
     result : Dataset
         What :func:`undulatus.products.maps.map_scene` made of it.
     times : times, optional
-        UTC, as text, datetime or datetime64; each is matched to the nearest acquisition. All
-        acquisitions when absent.
+        UTC, as text, datetime or datetime64; for each the nearest acquisition is drawn. Without
+        times, all acquisitions are drawn.
     """
     path = Path(path)
     if path.suffix not in (".png", ".pdf"):
-        raise SceneError(f"{path} is to be a .png or .pdf file: name it so.")
+        raise SceneError(f"A picture is written to a .png or .pdf file, not to {path}: rename it.")
     view = view_scene(scene, result)
     chosen = _chosen(view, times)
     scales = scales_for(view, chosen)
@@ -152,7 +87,7 @@ def _chosen(view: MapView, times: Any) -> Array:
         chosen = nearest_acquisitions(view, times if np.ndim(times) else [times])
     if not 0 < len(chosen) <= MOST_ROWS:
         raise SceneError(
-            f"A picture has 1 to {MOST_ROWS} acquisitions, but {len(chosen)} were chosen. "
+            f"A picture shows 1 to {MOST_ROWS} acquisitions, but {len(chosen)} were chosen. "
             f"Choose times, or write a video."
         )
     return chosen
@@ -196,3 +131,75 @@ def _draw_rows(
     )
     figure.text(0.15 / size[0], 0.1 / size[1], view.footnote, fontsize=9, style="italic")
     return figure
+
+
+def draw_cloud_panels(
+    path: Path,
+    rgb: Array,
+    label: Array,
+    probability: Array,
+    uncertainty: Array,
+    *,
+    title: str,
+    split_row: int | None = None,
+) -> None:
+    """Write a PNG of one image: RGB, label, probability and uncertainty side by side.
+
+    Parameters
+    ----------
+    rgb : (h, w, 3) array
+        Reflectances of red, green and blue; their contrast is stretched here.
+    label : (h, w) array
+        1 is cloud.
+    probability : (h, w) array
+        Of cloud.
+    uncertainty : (h, w) array
+        Standard deviation of the latent function.
+    split_row : int, optional
+        First row of the test half; a line is drawn above it.
+    """
+    height, width = label.shape
+    figure = Figure(figsize=(16, 4 * height / width + 1.4), dpi=110, layout="constrained")
+    figure.suptitle(title, fontsize=15)
+    axes, keys = figure.subplots(2, 4, height_ratios=[4 * height / width, 0.12])
+    axes[0].imshow(stretch(rgb))
+    axes[0].set_title("RGB")
+    axes[1].imshow(label, cmap=MASK_COLOURS, vmin=0, vmax=1, interpolation="nearest")
+    axes[1].set_title("cloud mask used as label")
+    shown = axes[2].imshow(probability, cmap="cividis", vmin=0, vmax=1)
+    axes[2].set_title("probability of cloud")
+    figure.colorbar(shown, cax=keys[2], orientation="horizontal")
+    top = float(np.nanpercentile(uncertainty, 99.5))
+    shown = axes[3].imshow(uncertainty, cmap="magma", vmin=0, vmax=top)
+    axes[3].set_title("uncertainty: std. dev. of the latent function")
+    figure.colorbar(shown, cax=keys[3], orientation="horizontal")
+    patches = [Patch(facecolor=colour, edgecolor="black") for colour in (CLEAR, CLOUD)]
+    keys[1].legend(patches, ["clear", "cloud"], loc="center", ncols=2, frameon=False)
+    for key in keys[:2]:
+        key.set_axis_off()
+    for axis in axes:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        if split_row is not None:
+            _mark_split(axis, split_row)
+    figure.savefig(path)
+
+
+def _mark_split(axis: Axes, row: int) -> None:
+    axis.axhline(row - 0.5, color="#d7191c", linewidth=1.2, linestyle="--")
+    for text, beside, alignment in (("train", row - 8, "bottom"), ("test", row + 8, "top")):
+        axis.text(
+            6,
+            beside,
+            text,
+            color="white",
+            fontsize=10,
+            verticalalignment=alignment,
+            bbox={"facecolor": "black", "alpha": 0.6, "linewidth": 0, "pad": 2},
+        )
+
+
+def stretch(rgb: Array, low: float = 1.0, high: float = 99.0) -> Array:
+    """Return an image (h, w, 3) in [0, 1]: two percentiles of its values become 0 and 1."""
+    bottom, top = np.nanpercentile(rgb, [low, high])
+    return np.clip((rgb - bottom) / max(top - bottom, 1e-12), 0.0, 1.0)

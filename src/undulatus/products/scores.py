@@ -32,9 +32,9 @@ class Scores:
 
 
 def expected_calibration_error(positive: Array, probability: Array, bins: int = 15) -> float:
-    """Return the mean gap between probability and frequency over equal-width bins.
+    """Return the mean gap between probability and frequency over bins of equal width.
 
-    Each bin's gap counts by its share of the rows.
+    Each bin is weighted by its share of the rows.
     """
     index = np.minimum((probability * bins).astype(int), bins - 1)
     gap = np.bincount(index, weights=probability - positive, minlength=bins)
@@ -42,7 +42,10 @@ def expected_calibration_error(positive: Array, probability: Array, bins: int = 
 
 
 def score(positive: Array, probability: Array) -> Scores:
-    """Score the probability of the positive class, (n,), against what was true, (n,) bool."""
+    """Score the probability of the positive class, (n,), against the truth, (n,) bool.
+
+    ``auc`` is NaN if only one class is present.
+    """
     positive = np.asarray(positive, dtype=bool)
     both = np.column_stack([1.0 - probability, probability])
     return Scores(

@@ -17,7 +17,7 @@ from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.products.maps import cloud_probability
-from undulatus.products.memory_budget import BASE
+from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import Scores, score
 from undulatus.scenes.channels import WAVENUMBERS
@@ -183,7 +183,11 @@ def _require_both_classes(y: Array, label: str) -> None:
 
 def _require_memory(spectra: xr.Dataset, components: int, ram: int | None) -> None:
     samples, channels = spectra[measurement(spectra)].shape
-    needed = BASE + COVARIANCES * 8 * min(channels, 4 * samples) ** 2 + 16 * samples * components
+    needed = (
+        PROCESS_BYTES
+        + COVARIANCES * 8 * min(channels, 4 * samples) ** 2
+        + 16 * samples * components
+    )
     if ram is not None and ram < needed:
         raise SceneError(
             f"{ram / 1e9:.2g} GB of memory are too little for the covariance of {channels:,} "

@@ -42,32 +42,33 @@ Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
 
 WIDTH = 1280
-"""Pixels."""
+"""Width of a frame, pixels."""
 
 _DPI = 100
 
 _GAP, _HEAD, _KEY, _FOOT = 16, 30, 58, 28
-"""Between panels, above and below one, and at the foot of the frame, pixels."""
+"""Space between panels, above and below a panel, and at the foot of the frame, pixels."""
 
 _LINE, _DATE = 21, 143
 """Height of a line of text, and width of a date, pixels."""
 
 _LEAST_HEIGHT = 176
-"""Of a panel, so that all words fit in the place of one, pixels."""
+"""Height of a panel, pixels: the caption takes the place of one, and must fit."""
 
-_WORDS_KEPT = 1024
+_LINES_KEPT = 1024
+"""Lines of a caption that are kept as drawn."""
 
 _BLOCK = 16
-"""H.264 codes blocks of so many pixels: sizes are multiples of it."""
+"""H.264 encodes blocks of 16 x 16 pixels: the size of a frame is a multiple of it."""
 
 _ENCODING = [
     *("-preset", "veryfast"),
-    # A frame to start from every so often, or seeking would be slow.
+    # A key frame at least every 96 frames, or seeking would be slow.
     *("-g", "96"),
-    # Browsers take video for BT.709 if it does not say, ffmpeg would write BT.601.
+    # Browsers assume BT.709 for unmarked video; ffmpeg would write BT.601.
     *("-vf", "scale=out_color_matrix=bt709:out_range=tv"),
     *("-colorspace", "bt709", "-color_primaries", "bt709", "-color_trc", "bt709"),
-    # The index comes first, so that a browser can play before it has all.
+    # The index comes first, so that a browser can play while it loads.
     *("-movflags", "+faststart"),
 ]
 
@@ -90,20 +91,20 @@ def write_video(
     Parameters
     ----------
     path : path
-        Ending in ``.mp4``; nothing is there until the video is whole.
+        Ending in ``.mp4``; written whole or not at all.
     scene : Dataset
         (time, y, x) or (y, x).
     result : Dataset
         What :func:`undulatus.products.maps.map_scene` made of it; acquisitions that it lacks are
-        left out.
+        not shown.
     start, end : times, optional
-        UTC, both included; a date as text is the whole day.
+        UTC, both included; a date as text means the whole day.
     progress : callable, optional
-        Told how many frames of how many are done.
+        Called after each frame with the number of frames done and their total.
     """
     path = Path(path)
     if path.suffix != ".mp4":
-        raise SceneError(f"{path} is to be an .mp4 file: name it so.")
+        raise SceneError(f"A video is written to an .mp4 file, not to {path}: rename it.")
     if not 0 < frames_per_second < math.inf:
         raise InputError(
             f"frames_per_second must be positive and finite, got {frames_per_second!r}."
@@ -122,10 +123,10 @@ def write_video(
 
 
 class Screen:
-    """One figure whose images and words change; all else is drawn once."""
+    """One figure whose images and caption change; everything else is drawn once."""
 
     def __init__(self, view: MapView, scales: dict[str, ColourScale]) -> None:
-        # Masks stand side by side, below what is measured or graded; words come last.
+        # Masks are side by side in the lower row; the caption comes last.
         order = sorted(panel_names(view), key=lambda name: name in MASKS)
         columns = (len(order) + 2) // 2
         wide = _whole_pixels(WIDTH // columns - _GAP, view.shape[1])
@@ -143,14 +144,14 @@ class Screen:
         ]
         for name, (left, top) in zip(order, corners, strict=False):
             self._add_panel(name, view, scales, (left, top, wide, tall))
-        self.words = Caption(self.canvas, *corners[len(order)], wide)
+        self.caption = Caption(self.canvas, *corners[len(order)], wide)
         bottom = self.size[1] - _FOOT
         draw_legend(self._axes(WIDTH // 2, bottom, WIDTH // 2 - gap, 20), view, "center right")
         self.figure.text(gap / WIDTH, 10 / self.size[1], view.footnote, style="italic")
         self._draw_once()
 
     def _axes(self, left: int, top: int, width: int, height: int) -> Axes:
-        """Add axes so many pixels from the upper left corner."""
+        """Add axes; lengths are in pixels, from the upper left corner."""
         return place_axes(self.figure, left / _DPI, top / _DPI, width / _DPI, height / _DPI)
 
     def _add_panel(
@@ -162,7 +163,7 @@ class Screen:
     ) -> None:
         axis = self._axes(*box)
         axis.set_title(TITLES[name], fontsize=11)
-        # Images cover the inner half of the frame.
+        # The image covers the inner half of the line.
         axis.spines[:].set_linewidth(1.8)
         self.panels[name] = PanelImage(axis, view)
         left, top, wide, tall = box
@@ -170,37 +171,37 @@ class Screen:
         draw_key(self.figure, key, name, scales)
 
     def _draw_once(self) -> None:
-        """Draw what never changes, and keep it."""
+        """Draw everything that never changes, and keep it as the background."""
         for shown in self.panels.values():
             shown.image.set_visible(False)
             shown.coast.set_animated(True)
             shown.note.set_animated(True)
         self.canvas.draw()
-        self._ground = self.canvas.copy_from_bbox(self.figure.bbox)
+        self._background = self.canvas.copy_from_bbox(self.figure.bbox)
         self._boxes = {
             name: np.round(shown.axis.get_window_extent().extents).astype(int)
             for name, shown in self.panels.items()
         }
 
     def frame(self, acquisition: Acquisition) -> memoryview:
-        """Return the frame of an acquisition, RGBA bytes; valid until the next is drawn."""
-        self.canvas.restore_region(self._ground)
+        """Return the frame of an acquisition, RGBA bytes, valid until the next frame is drawn."""
+        self.canvas.restore_region(self._background)
         renderer = self.canvas.get_renderer()
         context = renderer.new_gc()
         for name, shown in self.panels.items():
             left, bottom, right, top = self._boxes[name]
-            # Enlarged here: matplotlib's resampling of an image takes five times as long.
+            # Enlarged here: matplotlib's resampling takes five times as long.
             image = enlarge(acquisition.images[name], top - bottom, right - left)
             renderer.draw_image(context, left, bottom, image[::-1])
             shown.annotate(acquisition, name)
             shown.coast.draw(renderer)
             shown.note.draw(renderer)
-        self.words.draw([*acquisition.time.split(" ", 1), *caption_lines(acquisition)])
+        self.caption.draw([*acquisition.time.split(" ", 1), *caption_lines(acquisition)])
         return self.canvas.buffer_rgba()
 
 
 class Caption:
-    """Lines of text on a plain ground, of which each is drawn once and then copied."""
+    """Lines of text on a plain background; each is drawn once and then copied."""
 
     def __init__(self, canvas: Any, left: int, top: int, width: int) -> None:
         self._canvas = canvas
@@ -209,18 +210,18 @@ class Caption:
         self._drawn: dict[tuple[int, str], Any] = {}
 
     def draw(self, lines: list[str]) -> None:
-        """Draw a date, the hour right of it, and all other lines below."""
+        """Draw the date, the hour to its right, and all other lines below."""
         for number, line in enumerate(lines):
             if not line:
                 continue
             if (number, line) not in self._drawn:
-                if len(self._drawn) >= _WORDS_KEPT:
+                if len(self._drawn) >= _LINES_KEPT:
                     self._drawn.clear()
                 self._drawn[number, line] = self._draw(number, line)
             self._canvas.restore_region(self._drawn[number, line])
 
     def _draw(self, number: int, line: str) -> Any:
-        """Draw a line, and return its part of the picture."""
+        """Draw a line, and return the part of the frame that it covers."""
         (left, top), height = self._corner, self._canvas.figure.bbox.height
         heading = number < 2
         if number == 1:
@@ -244,18 +245,18 @@ class Caption:
 
 
 def enlarge(image: Array, height: int, width: int) -> Array:
-    """Return an image (y, x, 4) of bytes at another size, each pixel that of the nearest one."""
+    """Return an image (y, x, 4) of bytes at another size, by nearest neighbour."""
     rows, columns = (
         (2 * np.arange(size) + 1) * count // (2 * size)
         for size, count in zip((height, width), image.shape, strict=False)
     )
-    # Four bytes as one number: one copy a pixel, not four.
+    # Four bytes as one number: one copy for each pixel, not four.
     packed = np.ascontiguousarray(image).view(np.uint32)
     return packed[:, columns][rows].view(np.uint8)
 
 
 def _whole_pixels(width: int, columns: int) -> int:
-    """Return the most screen pixels that an image fills evenly, or all if it is large."""
+    """Return the largest multiple of an image's columns that fits; the full width if large."""
     return width // columns * columns if width >= 4 * columns else width
 
 
@@ -263,7 +264,7 @@ def _whole_pixels(width: int, columns: int) -> int:
 def _encoder(
     path: Path, size: tuple[int, int], frames_per_second: float
 ) -> Iterator[Callable[[memoryview], None]]:
-    """Give a function that adds a frame to a video, and end the video after the last one."""
+    """Yield a function that adds a frame to a video; the video is finished at the end."""
     writer = imageio_ffmpeg.write_frames(
         path,
         size,
@@ -281,10 +282,10 @@ def _encoder(
 
 
 def _require_whole(path: Path, frames: int) -> None:
-    """Raise if a video does not have its frames: ffmpeg's end is not told when a disk is full."""
+    """Raise an error if a video lacks frames: ffmpeg fails silently when the disk is full."""
     try:
         found, _ = imageio_ffmpeg.count_frames_and_secs(path)
     except RuntimeError as error:
-        raise OSError(f"ffmpeg left no video behind. {error}") from error
+        raise OSError(f"ffmpeg wrote no video. {error}") from error
     if found != frames:
         raise OSError(f"it has {found} of {frames} frames. Is the disk full?")

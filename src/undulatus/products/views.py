@@ -1,6 +1,6 @@
-"""A scene and its map side by side: matched in time, upright, read in blocks.
+"""A scene and its map side by side: matched in time, upright, read in blocks, and compared.
 
-When a model's mask and the Level-2 mask tell different things.
+Pictures, video and pages are drawn from a :class:`MapView`.
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ NATURAL_COLOUR = ("IR_016", "VIS008", "VIS006")
 """Bands shown as red, green and blue: ice cloud is cyan, water cloud white, sand ochre."""
 
 INFRARED = "IR_108"
+"""The band shown in grey."""
 
 REPEAT_CYCLE = np.timedelta64(15, "m")
+"""Time between two acquisitions of SEVIRI."""
 
 
 @dataclass(frozen=True)
 class MapView:
-    """What a scene and its map hold for the eye, lazily: north up, east to the right."""
+    """The layers of a scene and its map that are shown, lazy: north up, east to the right."""
 
     layers: xr.Dataset
-    """(time, y, x)."""
+    """Bands, masks, probability and variance, (time, y, x)."""
     land: Array | None
-    """(y, x), true on land."""
+    """(y, x) bool, true on land."""
     regimes: tuple[tuple[int, int, str], ...]
-    """Bits of ``quality_flag`` that tell the regime, their value, and its name."""
+    """For each regime its bits in ``quality_flag``, their value, and its name."""
     footnote: str
-    """What the scene says of itself: a twin, that it is one."""
+    """The scene's title; a twin's says that it is one."""
 
     @property
     def times(self) -> Array:
@@ -61,37 +63,31 @@ class MapView:
 
     @property
     def span(self) -> str:
-        """From when to when the acquisitions are, in words."""
+        """The first and the last time, as text."""
         return f"{time_text(self.times.min())} to {time_text(self.times.max())}"
 
 
-def time_text(time: np.datetime64) -> str:
-    """Return a time in words: ``2010-07-14 12:00 UTC``."""
-    if np.isnat(time):
-        return "time unknown"
-    return f"{np.datetime_as_string(time, 'm').replace('T', ' ')} UTC"
-
-
 def view_scene(scene: xr.Dataset, result: xr.Dataset) -> MapView:
-    """Return a scene with its map, at the times that both have.
+    """Return the view of a scene and its map, at the times that both have.
 
     Parameters
     ----------
     scene : Dataset
         (time, y, x) or (y, x); ``cloud_mask_l2``, ``cloud_truth`` and ``land_mask`` are shown
-        where it has them.
+        if it has them.
     result : Dataset
         What :func:`undulatus.products.maps.map_scene` made of it.
     """
     scene = check_scene(scene, (*NATURAL_COLOUR, INFRARED))
     _require_map(result)
-    _require_alike(scene, result)
+    _require_same_size(scene, result)
     left = _with_time(_of_scene(scene), scene)
     right = _with_time(_of_map(result), result if left.sizes["time"] > 1 else left)
     left, right = xr.align(left, right, join="inner")
     if not left.sizes["time"]:
         raise SceneError(
-            "The scene and the map have no acquisition in common: the map was made of another."
+            "The scene and the map have no acquisition in common: the map was made of another "
+            "scene."
         )
     upright = _upright(scene)
     land = None
@@ -102,7 +98,7 @@ def view_scene(scene: xr.Dataset, result: xr.Dataset) -> MapView:
 
 
 def view_map(result: xr.Dataset) -> MapView:
-    """Return a map without its scene: mask, probability and variance, but nothing measured."""
+    """Return the view of a map without its scene: mask, probability and variance alone."""
     _require_map(result)
     layers = _with_time(_of_map(result), result).isel(_upright(result))
     return MapView(layers, None, _regimes(result), _footnote(result))
@@ -121,16 +117,17 @@ def _require_map(result: xr.Dataset) -> None:
         )
     if not {"y", "x"} <= set(result[MASK].dims):
         raise SceneError(
-            f"The map has dims {result[MASK].dims}, where (time, y, x) or (y, x) is due: "
-            f"only images can be shown."
+            f"The map has dims {result[MASK].dims}, but only images with dims (time, y, x) or "
+            f"(y, x) can be shown."
         )
 
 
-def _require_alike(scene: xr.Dataset, result: xr.Dataset) -> None:
+def _require_same_size(scene: xr.Dataset, result: xr.Dataset) -> None:
     sizes = [" x ".join(str(each.sizes.get(d)) for d in ("y", "x")) for each in (scene, result)]
     if sizes[0] != sizes[1]:
         raise SceneError(
-            f"The scene has {sizes[0]} pixels, but the map {sizes[1]}: it was made of another."
+            f"The scene has {sizes[0]} pixels, but the map {sizes[1]}: it was made of another "
+            f"scene."
         )
 
 
@@ -146,9 +143,9 @@ def _of_map(result: xr.Dataset) -> xr.Dataset:
 
 
 def _with_time(layers: xr.Dataset, source: xr.Dataset) -> xr.Dataset:
-    """Return layers (time, y, x) with no coordinate but the time, which a source may have to tell.
+    """Return layers (time, y, x) with no coordinate but the time.
 
-    A map of one acquisition takes the time of its scene: it may have lost its own.
+    A single acquisition without a time takes it from ``source``.
     """
     if "time" not in layers.dims:
         moment = acquisition_time(source)
@@ -156,7 +153,7 @@ def _with_time(layers: xr.Dataset, source: xr.Dataset) -> xr.Dataset:
         layers = layers.drop_vars("time", errors="ignore").expand_dims(time=[when])
     if layers["time"].dtype.kind != "M":
         raise SceneError(
-            "The times of the acquisitions are no dates. Give the scene UTC times "
+            "The times of the acquisitions are not dates. Give the scene UTC times "
             "(scene.assign_coords(time=...))."
         )
     bare = layers.drop_vars([name for name in layers.coords if name != "time"])
@@ -164,7 +161,7 @@ def _with_time(layers: xr.Dataset, source: xr.Dataset) -> xr.Dataset:
 
 
 def _upright(scene: xr.Dataset) -> dict[str, slice]:
-    """Return how to turn images whose coordinates run northwards or westwards, as SEVIRI scans."""
+    """Return the indices that turn images upright: SEVIRI scans northwards and westwards."""
     return {
         dim: slice(None, None, -1)
         for dim, rises in (("y", False), ("x", True))
@@ -184,12 +181,12 @@ def _regimes(result: xr.Dataset) -> tuple[tuple[int, int, str], ...]:
 
 
 def nearest_acquisitions(view: MapView, times: Iterable[Any]) -> Array:
-    """Return the number of the acquisition nearest to each time (UTC).
+    """Return the index of the acquisition nearest to each time (UTC).
 
     Raises
     ------
     SceneError
-        When a time lies outside the scene by more than a repeat cycle of 15 minutes.
+        If a time lies outside the scene by more than a repeat cycle of 15 minutes.
     """
     found = []
     for time in times:
@@ -206,9 +203,10 @@ def nearest_acquisitions(view: MapView, times: Iterable[Any]) -> Array:
 
 
 def acquisitions_between(view: MapView, start: Any = None, end: Any = None) -> Array:
-    """Return the numbers of the acquisitions from ``start`` to ``end`` (UTC), both included.
+    """Return the indices of the acquisitions from ``start`` to ``end`` (UTC), both included.
 
-    An ``end`` that is a date without an hour, as text, means the whole of that day (or month).
+    An ``end`` that is text without an hour, such as ``2010-07-14``, includes that whole day (or
+    month).
     """
     inside = np.ones(len(view.times), bool)
     if start is not None:
@@ -225,13 +223,20 @@ def acquisitions_between(view: MapView, start: Any = None, end: Any = None) -> A
     return np.flatnonzero(inside)
 
 
+def time_text(time: np.datetime64) -> str:
+    """Return a time as text: ``2010-07-14 12:00 UTC``."""
+    if np.isnat(time):
+        return "time unknown"
+    return f"{np.datetime_as_string(time, 'm').replace('T', ' ')} UTC"
+
+
 def parse_time(time: Any) -> np.datetime64:
     """Return a time given as text, a datetime or a datetime64, in UTC."""
     try:
         stamp = pd.Timestamp(time)
     except (TypeError, ValueError) as error:
         raise SceneError(
-            f"{time!r} is no time. Write it as 2010-07-14T12:00 (UTC), or pass a datetime."
+            f"{time!r} is not a time. Write it as 2010-07-14T12:00 (UTC), or pass a datetime."
         ) from error
     if stamp.tzinfo is not None:
         stamp = stamp.tz_convert("UTC").tz_localize(None)
@@ -239,18 +244,21 @@ def parse_time(time: Any) -> np.datetime64:
 
 
 def blocks_of_time(view: MapView, chosen: Array) -> list[Array]:
-    """Return numbers of acquisitions in blocks, of whole chunks of the data where these fit."""
+    """Return indices of acquisitions in blocks that fit into memory, of whole chunks if possible.
+
+    A block has at most :data:`~undulatus.products.maps.BLOCK_PIXELS` pixels.
+    """
     most = max(1, BLOCK_PIXELS // int(np.prod(view.shape)))
-    read = INFRARED if INFRARED in view.layers else PROBABILITY
-    chunk = max(view.layers[read].chunksizes.get("time", (most,)))
+    layer = INFRARED if INFRARED in view.layers else PROBABILITY
+    chunk = max(view.layers[layer].chunksizes.get("time", (most,)))
     step = most // chunk * chunk if chunk <= most else -(-chunk // -(-chunk // most))
     return np.split(chosen, np.flatnonzero(np.diff(chosen // step)) + 1)
 
 
 def disagreement(scene: xr.Dataset, result: xr.Dataset) -> xr.DataArray:
-    """Return the share of an acquisition's pixels in which the masks differ, (time,).
+    """Return the share of pixels in which the model's mask differs from the Level-2 mask, (time,).
 
-    Of the pixels that both know; NaN where there are none.
+    Only pixels that both masks know count; NaN if there are none.
     """
     known = (scene[LEVEL2_MASK] <= 1) & (result[MASK] <= 1)
     differ = known & (scene[LEVEL2_MASK] != result[MASK])
@@ -259,7 +267,10 @@ def disagreement(scene: xr.Dataset, result: xr.Dataset) -> xr.DataArray:
 
 
 def most_disputed(shares: xr.DataArray, count: int) -> Array:
-    """Return the times of the largest shares, one a day, sorted."""
+    """Return the times at which masks differ most, at most one a day, in order of time.
+
+    ``shares`` is what :func:`disagreement` returned.
+    """
     known = shares.dropna("time")
     order = known["time"].values[np.argsort(-known.values, kind="stable")]
     _, first = np.unique(order.astype("datetime64[D]"), return_index=True)
