@@ -19,9 +19,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.class_weight import compute_class_weight
 
-from undulatus import GPC, RFFGPC, VFFGPC, UndulatusError, estimators
+from undulatus import GPC, RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import base, training
+from undulatus.estimators import base, exact, fourier, training
 from undulatus.estimators.base import ProgressLine
 from undulatus.estimators.training import QUANTILES
 from undulatus.gp.posterior import expected_sigmoid
@@ -598,7 +598,7 @@ def test_an_interrupt_before_the_first_iteration_leaves_no_half_fitted_model(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        for solver in (estimators.exact, estimators.fourier):
+        for solver in (exact, fourier):
             for function in ("fit_exact", "fit_batch"):
                 patch.setattr(solver, function, interrupt, raising=False)
         with pytest.raises(KeyboardInterrupt):

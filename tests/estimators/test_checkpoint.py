@@ -12,7 +12,7 @@ from undulatus._files import write_tensors
 from undulatus.errors import ModelFileError
 from undulatus.estimators.base import ProgressLine
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
-from undulatus.estimators.training import Training
+from undulatus.estimators.training import Overview, RowData
 from undulatus.gp.batch import Ascent, BatchState
 from undulatus.gp.blocks import Standardisation
 from undulatus.gp.moments import summarise
@@ -326,40 +326,43 @@ SETTINGS = [
 ]
 
 
-def training_of(rows, weight=None):
-    return Training(
-        rows=rows,
-        positive=np.arange(len(rows)) % 2 == 0,
-        weight=weight,
+def row_data(rows, weight=None):
+    overview = Overview(
         summary=summarise(rows, None, 1, str),
         standardisation=Standardisation(np.zeros(1), np.ones(1)),
         classes=np.array([0, 1]),
         prior_shift=0.0,
         quantiles=np.zeros((7, 1)),
+    )
+    return RowData(
+        overview,
+        rows=rows,
+        positive=np.arange(len(rows)) % 2 == 0,
+        weight=weight,
         groups=None,
         source=rows,
-        absent=None,
+        dropped=None,
     )
 
 
 @pytest.mark.parametrize("weight", [None, np.arange(8.0)], ids=["without", "with weights"])
 def test_rows_that_a_summary_cannot_tell_apart_have_other_fingerprints(weight):
     rows = np.array([[-9.0], [9.0], [-5.0], [5.0], [1.0], [1.0], [3.0], [-3.0]])
-    one, other = training_of(rows, weight), training_of(rows[[0, 1, 2, 3, 4, 5, 7, 6]], weight)
+    one, other = row_data(rows, weight), row_data(rows[[0, 1, 2, 3, 4, 5, 7, 6]], weight)
     for name in ("mean", "variance", "low", "high"):
-        assert_array_equal(getattr(one.summary, name), getattr(other.summary, name))
+        assert_array_equal(*(getattr(data.overview.summary, name) for data in (one, other)))
     assert fingerprint(one, {}) != fingerprint(other, {})
-    assert fingerprint(one, {}) == fingerprint(training_of(rows.copy(), weight), {})
+    assert fingerprint(one, {}) == fingerprint(row_data(rows.copy(), weight), {})
 
 
 def test_a_fingerprint_is_of_some_rows_where_there_are_many():
-    training = training_of(np.arange(4000.0)[:, None])
-    mark = fingerprint(training, {})
+    data = row_data(np.arange(4000.0)[:, None])
+    mark = fingerprint(data, {})
     # One row in four, from the first on.
     for row in range(0, 4000, 100):
-        changed = training.rows.copy()
+        changed = data.rows.copy()
         changed[row] += 0.5
-        assert fingerprint(replace(training, rows=changed), {}) != mark
+        assert fingerprint(replace(data, rows=changed), {}) != mark
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)

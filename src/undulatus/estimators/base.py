@@ -1,33 +1,259 @@
-"""A line on standard error that says how far a fit has come.
-
-What every classifier here has in common: parameters, outcomes, and prediction by blocks.
-"""
+"""What the classifiers share: parameters, reading data, prediction by blocks, a progress line."""
 
 from __future__ import annotations
 
 import sys
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import as_input_errors
-from undulatus.estimators.training import Prepared, column_namer, is_chunked, validate_rows
-from undulatus.gp.blocks import map_blocks, require_finite
+from undulatus.estimators.training import (
+    DataOptions,
+    Overview,
+    column_namer,
+    is_chunked,
+    validate_rows,
+)
+from undulatus.gp.blocks import Standardisation, map_blocks, require_finite
+from undulatus.gp.kernels import KERNELS
 from undulatus.gp.posterior import expected_sigmoid
+
+Array = npt.NDArray[Any]
+
+RowFunction = Callable[[Array], tuple[Array, ...]]
+"""A function from standardised rows (n, d) to columns, (n,) each."""
+
+SHARED_CONSTRAINTS: dict[str, list[Any]] = {
+    "kernel": [StrOptions(set(KERNELS))],
+    "standardize": ["boolean"],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left")],
+    "class_weight": [dict, StrOptions({"balanced"}), None],
+    "prior_correction": [dict, "array-like", StrOptions({"training"}), None],
+    "random_state": ["random_state"],
+    "verbose": ["verbose"],
+}
+"""Values that the parameters of every classifier may have, as scikit-learn spells them."""
+
+
+@dataclass(frozen=True)
+class BlockFunctions:
+    """How a fitted classifier evaluates its latent function on blocks of standardised rows.
+
+    The functions of a block are made once per call, and only when needed: the variance takes an
+    eigendecomposition first.
+    """
+
+    dtype: np.dtype[Any]
+    """Precision of the standardised rows."""
+    rows_per_block: int
+    threads: int
+    require_in_range: Callable[[Array, int], None]
+    """Raises if a row lies too far out; takes the rows and the number of the first one."""
+    make_mean: Callable[[], Callable[[Array], Array]]
+    """Returns the function from rows (n, d) to latent means (n,)."""
+    make_moments: Callable[[], Callable[[Array], tuple[Array, Array]]]
+    """Returns the function from rows (n, d) to latent means and variances, (n,) each."""
+    make_probability: Callable[[], Callable[[Array], Array] | None] = lambda: None
+    """Returns a faster function to the probability of the second class, (n,), if there is one."""
+
+
+class GaussianProcessMixin(ABC):
+    """The parts of a two-class Gaussian-process classifier that do not depend on how it is fitted.
+
+    A class that uses it provides the parameters in ``SHARED_CONSTRAINTS``, ``fit``, and
+    ``_block_functions``.
+    """
+
+    class_weight: Any
+    prior_correction: Any
+    standardize: bool
+    max_iter: int
+    tol: float
+    classes_: Array
+    standardisation_: Standardisation
+    feature_quantiles_: Array
+    n_iter_: int
+    _prior_shift: float
+
+    @abstractmethod
+    def _block_functions(self) -> BlockFunctions:
+        """Return how the fitted latent function is evaluated."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    # Prediction
+
+    def decision_function(self, X: Any) -> Array:
+        """Return the latent mean, (n,): positive where the second class is likelier."""
+
+        def make(blocks: BlockFunctions) -> RowFunction:
+            mean = blocks.make_mean()
+            return lambda x: (mean(x) + self._prior_shift,)
+
+        return self._evaluate(X, make, 1)[:, 0]
+
+    def predict(self, X: Any) -> Array:
+        """Return the likelier class of each row, (n,)."""
+        positive = self.decision_function(X) > 0
+        return np.asarray(self.classes_[positive.astype(int)])
+
+    def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
+        """Return the mean and variance of the latent function at each row, (n,) each."""
+
+        def make(blocks: BlockFunctions) -> RowFunction:
+            moments = blocks.make_moments()
+
+            def shifted(x: Array) -> tuple[Array, Array]:
+                mean, variance = moments(x)
+                return mean + self._prior_shift, variance
+
+            return shifted
+
+        columns = self._evaluate(X, make, 2)
+        return columns[:, 0], columns[:, 1]
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probability of each class, (n, 2), in the order of ``classes_``."""
+
+        def make(blocks: BlockFunctions) -> RowFunction:
+            faster = blocks.make_probability()
+            if faster is None:
+                exact = self._make_probabilities_and_variance(blocks)
+                return lambda x: exact(x)[:2]
+
+            def probabilities(x: Array) -> tuple[Array, Array]:
+                second = faster(x)
+                return 1.0 - second, second
+
+            return probabilities
+
+        return self._evaluate(X, make, 2)
+
+    def predict_proba_and_variance(self, X: Any) -> tuple[Array, Array]:
+        """Return ``predict_proba(X)``, (n, 2), and the latent variance, (n,).
+
+        Half the cost of two calls.
+        """
+        columns = self._evaluate(X, self._make_probabilities_and_variance, 3)
+        return columns[:, :2], columns[:, 2]
+
+    def _make_probabilities_and_variance(self, blocks: BlockFunctions) -> RowFunction:
+        moments = blocks.make_moments()
+
+        def evaluate(x: Array) -> tuple[Array, Array, Array]:
+            mean, variance = (moment.astype(np.float64) for moment in moments(x))
+            mean += self._prior_shift
+            # Each from its own sigmoid: 1 - p would round a tiny probability away.
+            first, second = expected_sigmoid(-mean, variance), expected_sigmoid(mean, variance)
+            return first, second, variance
+
+        return evaluate
+
+    def _evaluate(
+        self, X: Any, make: Callable[[BlockFunctions], RowFunction], width: int
+    ) -> Array:
+        """Return the columns of a function of standardised rows, (n, width), block by block."""
+        check_is_fitted(self, "posterior_")
+        with as_input_errors():
+            rows = validate_rows(self, X, reset=False)
+        columns, blocks = column_namer(self), self._block_functions()
+        function = make(blocks)
+
+        def evaluate(rows: Any, first_row: int, threads: int = 1) -> Array:
+            output = np.empty((rows.shape[0], width), order="F")
+
+            def evaluate_block(block: slice) -> None:
+                raw = np.asarray(rows[block])
+                require_finite(raw, columns, first_row + block.start)
+                x = self.standardisation_(raw, blocks.dtype)
+                blocks.require_in_range(x, first_row + block.start)
+                for column, values in enumerate(function(x)):
+                    output[block, column] = values
+
+            for _ in map_blocks(evaluate_block, rows.shape[0], blocks.rows_per_block, threads):
+                pass
+            return output
+
+        if not is_chunked(rows):
+            return evaluate(rows, 0, blocks.threads)
+        from undulatus.gp.dask_blocks import map_rows
+
+        return map_rows(evaluate, rows, width)
+
+    # Fitting
+
+    def _forget_last_fit(self) -> None:
+        """Delete fitted attributes, so that a failed fit leaves no half-fitted model."""
+        for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
+            delattr(self, name)
+
+    def _check_input(self, X: Any, *, merge: bool, threads: int) -> tuple[Any, DataOptions]:
+        """Check the parameters and ``X``; return rows to slice, and how to prepare them."""
+        with as_input_errors():
+            self._validate_params()  # type: ignore[attr-defined]
+            rows = validate_rows(self, X, reset=True)
+        options = DataOptions(
+            classifier=type(self).__name__,
+            columns=column_namer(self),
+            class_weight=self.class_weight,
+            prior_correction=self.prior_correction,
+            standardize=self.standardize,
+            merge=merge,
+            threads=threads,
+        )
+        return rows, options
+
+    def _keep_overview(self, overview: Overview) -> None:
+        self.classes_ = overview.classes
+        self.standardisation_ = overview.standardisation
+        self.feature_quantiles_ = overview.quantiles
+        self._prior_shift = overview.prior_shift
+
+    def _warn_unless_converged(self, outcome: str) -> None:
+        if outcome == "max_iter":
+            warnings.warn(
+                f"{type(self).__name__} stopped at max_iter={self.max_iter} before its bound "
+                f"stalled. Increase max_iter, or tol (now {self.tol:g}) if this is good enough.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        elif outcome == "interrupted":
+            remedy = " Fit again with warm_start=True to continue."
+            warnings.warn(
+                f"Interrupted after {self.n_iter_} iterations: the model is the best found so "
+                f"far.{remedy if hasattr(self, 'warm_start') else ''}",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+
+def make_generator(random_state: Any) -> np.random.Generator:
+    """Return a generator seeded by scikit-learn's ``random_state``."""
+    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max, size=4)
+    return np.random.default_rng(seed)
 
 
 class ProgressLine:
-    """Prints one line an iteration, or rewrites a single one on a terminal."""
+    """Progress of a fit on standard error: a line per iteration, or one rewritten on a terminal.
+
+    ``verbose`` 0 writes nothing; 2 never rewrites.
+    """
 
     def __init__(self, name: str, verbose: int, total: int) -> None:
         self._name = name
@@ -37,7 +263,7 @@ class ProgressLine:
         self._rewrites = verbose == 1 and sys.stderr.isatty()
 
     def __call__(self, step: int, state: str) -> None:
-        """Say that ``step`` is done, and the state it reached."""
+        """Report that ``step`` is done, and the state it reached."""
         elapsed = time.monotonic() - self._began
         left = elapsed / step * (self._total - step)
         self._write(
@@ -46,7 +272,7 @@ class ProgressLine:
         )
 
     def note(self, state: str) -> None:
-        """Say what is being done after the last step."""
+        """Report what is being done after the last step."""
         self._write(f"{state}, {time.monotonic() - self._began:.0f} s elapsed")
 
     def close(self) -> None:
@@ -60,193 +286,3 @@ class ProgressLine:
         line = f"{self._name}: {text}"
         sys.stderr.write(f"\r{line}\x1b[K" if self._rewrites else f"{line}\n")
         sys.stderr.flush()
-
-
-Array = npt.NDArray[Any]
-
-Ready = TypeVar("Ready", bound=Prepared)
-
-
-class BinaryGaussianProcess(ClassifierMixin, BaseEstimator):
-    """Two-class Gaussian-process classifier with a logistic likelihood.
-
-    Subclasses fit, and say how latent moments follow from standardised rows.
-    """
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "standardize": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-        "prior_correction": [dict, "array-like", StrOptions({"training"}), None],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-    # What a subclass provides
-
-    def _latent_mean(self) -> Callable[[Array], Array]:
-        """Return the function from standardised rows to latent means."""
-        raise NotImplementedError
-
-    def _latent_moments(self) -> Callable[[Array], tuple[Array, Array]]:
-        """Return the function from standardised rows to latent means and variances."""
-        raise NotImplementedError
-
-    def _block_plan(self) -> tuple[np.dtype[Any], int, int]:
-        """Return the working dtype, the rows in a block, and the number of threads."""
-        raise NotImplementedError
-
-    def _check_reach(self, x: Array, first_row: int) -> None:
-        """Raise if standardised rows lie too far out to be classified."""
-        raise NotImplementedError
-
-    # Fitting
-
-    def _prepare(
-        self, read: Callable[..., Ready], X: Any, y: Any, sample_weight: Any, **options: Any
-    ) -> Ready:
-        """Return the data ready to fit, as ``read`` reads them; keep what prediction needs."""
-        with as_input_errors():
-            self._validate_params()
-        training = read(self, X, y, sample_weight, **options)
-        self.classes_ = training.classes
-        self.standardisation_ = training.standardisation
-        self.feature_quantiles_ = training.quantiles
-        self._prior_shift = training.prior_shift
-        return training
-
-    def _generator(self) -> np.random.Generator:
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=4)
-        return np.random.default_rng(seed)
-
-    def _warn_about(self, outcome: str) -> None:
-        if outcome == "max_iter":
-            warnings.warn(
-                f"{type(self).__name__} stopped at max_iter={self.max_iter} before its bound "
-                f"stalled. Increase max_iter, or tol (now {self.tol:g}) if this is good enough.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        elif outcome == "interrupted":
-            go_on = (
-                " Fit again with warm_start=True to go on." if hasattr(self, "warm_start") else ""
-            )
-            warnings.warn(
-                f"Interrupted after {self.n_iter_} iterations: the model is the best found so "
-                f"far.{go_on}",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-
-    # Prediction
-
-    def decision_function(self, X: Any) -> Array:
-        """Return the latent mean, (n,): positive where the second class is likelier."""
-
-        def build() -> Callable[[Array], tuple[Array, ...]]:
-            mean = self._latent_mean()
-            return lambda x: (mean(x) + self._prior_shift,)
-
-        return self._by_blocks(X, build, 1)[:, 0]
-
-    def predict(self, X: Any) -> Array:
-        """Return the likelier class of each row, (n,)."""
-        positive = self.decision_function(X) > 0
-        return np.asarray(self.classes_[positive.astype(int)])
-
-    def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
-        """Return the mean and variance of the latent function at each row, (n,) each."""
-
-        def build() -> Callable[[Array], tuple[Array, ...]]:
-            moments = self._latent_moments()
-
-            def shifted(x: Array) -> tuple[Array, Array]:
-                mean, variance = moments(x)
-                return mean + self._prior_shift, variance
-
-            return shifted
-
-        both = self._by_blocks(X, build, 2)
-        return both[:, 0], both[:, 1]
-
-    def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each class, (n, 2), in the order of ``classes_``."""
-        return self._by_blocks(X, self._probabilities, 2)
-
-    def predict_proba_and_variance(self, X: Any) -> tuple[Array, Array]:
-        """Return what ``predict_proba`` gives, (n, 2), and the latent variance, (n,), in one go.
-
-        Half the cost of asking for one after the other: what maps are made of.
-        """
-
-        def build() -> Callable[[Array], tuple[Array, ...]]:
-            moments = self._latent_moments()
-
-            def both(x: Array) -> tuple[Array, Array, Array]:
-                mean, variance = (moment.astype(np.float64) for moment in moments(x))
-                mean += self._prior_shift
-                return *_both_classes(mean, variance), variance
-
-            return both
-
-        found = self._by_blocks(X, build, 3)
-        return found[:, :2], found[:, 2]
-
-    def _probabilities(self) -> Callable[[Array], tuple[Array, Array]]:
-        """Return the function from standardised rows to the probabilities of both classes."""
-        moments = self._latent_moments()
-
-        def probabilities(x: Array) -> tuple[Array, Array]:
-            mean, variance = (moment.astype(np.float64) for moment in moments(x))
-            mean += self._prior_shift
-            return _both_classes(mean, variance)
-
-        return probabilities
-
-    def _by_blocks(
-        self, X: Any, build: Callable[[], Callable[[Array], tuple[Array, ...]]], width: int
-    ) -> Array:
-        """Return a function of standardised rows, evaluated block by block, (n, width)."""
-        check_is_fitted(self, "posterior_")
-        with as_input_errors():
-            rows = validate_rows(self, X, reset=False)
-        columns, evaluate = column_namer(self), build()
-        dtype, rows_per_block, threads = self._block_plan()
-
-        def found(rows: Any, first_row: int, threads: int = 1) -> Array:
-            output = np.empty((rows.shape[0], width), order="F")
-
-            def part(block: slice) -> None:
-                raw = np.asarray(rows[block])
-                require_finite(raw, columns, first_row + block.start)
-                x = self.standardisation_(raw, dtype)
-                self._check_reach(x, first_row + block.start)
-                for column, values in enumerate(evaluate(x)):
-                    output[block, column] = values
-
-            for _ in map_blocks(part, rows.shape[0], rows_per_block, threads):
-                pass
-            return output
-
-        if not is_chunked(rows):
-            return found(rows, 0, threads)
-        from undulatus.gp.dask_blocks import map_rows
-
-        return map_rows(found, rows, width)
-
-    def _start_again(self) -> Self:
-        """Forget what the last fit left, so that a failed fit leaves no half-fitted model."""
-        for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
-            delattr(self, name)
-        return self
-
-
-def _both_classes(mean: Array, variance: Array) -> tuple[Array, Array]:
-    # Each from its own sigmoid: 1 - p would round a tiny probability away.
-    return expected_sigmoid(-mean, variance), expected_sigmoid(mean, variance)

@@ -14,21 +14,21 @@ import numpy as np
 
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import ModelFileError
-from undulatus.estimators.training import Prepared
+from undulatus.estimators.training import TrainingData
 from undulatus.gp.batch import BatchState
 from undulatus.gp.stochastic import Walk
 
 State = TypeVar("State", BatchState, Walk)
 
 
-def fingerprint(training: Prepared, settings: dict[str, Any]) -> str:
+def fingerprint(data: TrainingData, settings: dict[str, Any]) -> str:
     """Return a digest of the settings and of the data: its summary, some rows, all labels."""
-    summary = training.summary
+    summary = data.overview.summary
     digest = hashlib.sha256(repr(sorted(settings.items())).encode())
     for array in (summary.mean, summary.variance, summary.low, summary.high):
         digest.update(np.ascontiguousarray(array).tobytes())
-    for mark in training.marks():
-        digest.update(mark)
+    for part in data.fingerprint_parts():
+        digest.update(part)
     return digest.hexdigest()
 
 

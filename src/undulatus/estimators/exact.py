@@ -7,54 +7,87 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils._param_validation import StrOptions
+from sklearn.base import BaseEstimator, ClassifierMixin
 
-from undulatus.estimators.base import BinaryGaussianProcess, ProgressLine
-from undulatus.estimators.training import column_namer, prepare
+from undulatus.estimators.base import (
+    SHARED_CONSTRAINTS,
+    BlockFunctions,
+    GaussianProcessMixin,
+    ProgressLine,
+)
+from undulatus.estimators.training import column_namer, prepare_rows
 from undulatus.gp.blocks import block_rows, require_lengths
 from undulatus.gp.exact import exact_covariance, exact_moments, fit_exact, require_memory
-from undulatus.gp.kernels import KERNELS, find_kernel, mean_distance
+from undulatus.gp.kernels import find_kernel, mean_distance
 
 Array = npt.NDArray[Any]
 
+LENGTH_LIMIT = 1e100
+"""Squared distances from longer rows than this overflow."""
 
-class GPC(BinaryGaussianProcess):
-    """Exact Gaussian-process classifier: the baseline that RFFGPC and VFFGPC are measured against.
 
-    The same logistic bound as theirs, with the whole n x n kernel matrix: cost O(n³),
+class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
+    """Exact Gaussian-process classifier: the baseline for RFFGPC and VFFGPC.
+
+    Uses the same logistic bound as they do, with the whole n x n kernel matrix: cost O(n³),
     memory O(n²). Signal variance and lengthscale are learned.
 
     Parameters
     ----------
-    kernel : {"rbf", "matern32", "matern52"}
+    kernel : {"rbf", "matern32", "matern52"}, default="rbf"
         The covariance function; ``"rbf"`` is the squared exponential.
-    standardize : bool
+    standardize : bool, default=True
         Centre and scale each feature by its weighted training mean and deviation.
-    max_iter, tol : int, float
-        Most outer iterations; the fit stops when one raises the bound by less than
-        ``tol`` of its size.
-    class_weight : dict or "balanced", optional
+    max_iter : int, default=100
+        Most outer iterations.
+    tol : float, default=1e-4
+        The fit stops when an iteration raises the bound by less than ``tol`` of its size.
+    class_weight : dict or "balanced", default=None
         Weights of the classes.
-    prior_correction : mapping, (2,) array or "training", optional
-        Real class frequencies, to undo balanced sampling or class weights.
-    random_state : ignored
-        The fit draws nothing; kept so that the classifiers can be exchanged.
-    verbose : int
-        1 shows a line of progress, 2 a line an iteration.
+    prior_correction : mapping, (2,) array or "training", default=None
+        Real class frequencies, to undo balanced sampling or class weights by a shift of
+        the latent mean; ``"training"`` takes those of ``y`` before ``class_weight``.
+    random_state : int, RandomState or None, default=None
+        Ignored: the fit is not random. All classifiers here have this parameter.
+    verbose : int, default=0
+        1 shows a line of progress, 2 one line per iteration.
 
     Attributes
     ----------
     classes_ : (2,) array
     training_ : (n, d) array
         Distinct training rows, standardised.
-    lengthscale_, signal_variance_, bound_, bound_history_, n_iter_, fit_report_
-    feature_quantiles_, n_features_in_, feature_names_in_
+    lengthscale_, signal_variance_ : float
+        Hyperparameters of the kernel, σ and γ in the paper.
+    posterior_ : ExactPosterior
+        Of the latent function at the training rows.
+    bound_ : float
+        Bound on the log evidence.
+    bound_history_ : array
+        The bound at the start and after each outer iteration.
+    n_iter_ : int
+        Outer iterations done.
+    fit_report_ : dict
+        Solver, precision, steps, jitter, rows, and why the fit stopped.
+    feature_quantiles_ : (7, d) array
+        Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
+    n_features_in_ : int
+    feature_names_in_ : array of str
+        Only if ``X`` has named columns.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from undulatus import GPC
+    >>> X, y = make_moons(60, noise=0.2, random_state=0)
+    >>> model = GPC(tol=1e-3).fit(X, y)
+    >>> model.predict_proba(X).shape
+    (60, 2)
+    >>> bool(model.score(X, y) > 0.9)
+    True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BinaryGaussianProcess._parameter_constraints,
-        "kernel": [StrOptions(set(KERNELS))],
-    }
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = SHARED_CONSTRAINTS
 
     def __init__(
         self,
@@ -78,19 +111,21 @@ class GPC(BinaryGaussianProcess):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from labelled rows, two classes of any type; a weight of 2 equals a row twice."""
-        self._start_again()
-        training = self._prepare(prepare, X, y, sample_weight, merge=True, threads=1)
-        n = training.rows.shape[0]
+        """Learn from labelled rows of two classes; a weight of 2 equals a row given twice."""
+        self._forget_last_fit()
+        rows, options = self._check_input(X, merge=True, threads=1)
+        data = prepare_rows(rows, y, sample_weight, options)
+        self._keep_overview(data.overview)
+        n = data.n_rows
         require_memory(n)
-        x = training.standardisation(np.asarray(training.rows), np.float64)
+        x = self.standardisation_(np.asarray(data.rows), np.float64)
         line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
         fit = fit_exact(
             x,
-            np.where(training.positive, 0.5, -0.5),
-            np.ones(n) if training.weight is None else training.weight,
+            np.where(data.positive, 0.5, -0.5),
+            np.ones(n) if data.weight is None else data.weight,
             find_kernel(self.kernel),
-            mean_distance(training.variances),
+            mean_distance(data.overview.variances),
             max_iter=self.max_iter,
             tol=self.tol,
             report=lambda climb: line(climb.n_iter, f"bound {climb.bounds[-1]:.6g}"),
@@ -111,17 +146,21 @@ class GPC(BinaryGaussianProcess):
             "stopped": fit.outcome,
             "rows": n,
         }
-        self._warn_about(fit.outcome)
+        self._warn_unless_converged(fit.outcome)
         return self
 
-    def _block_plan(self) -> tuple[np.dtype[Any], int, int]:
-        return np.dtype(np.float64), block_rows(len(self.training_), 8), 1
+    def _block_functions(self) -> BlockFunctions:
+        columns = column_namer(self)
+        return BlockFunctions(
+            dtype=np.dtype(np.float64),
+            rows_per_block=block_rows(len(self.training_), 8),
+            threads=1,
+            require_in_range=lambda x, first: require_lengths(x, LENGTH_LIMIT, columns, first),
+            make_mean=self._make_mean,
+            make_moments=self._make_moments,
+        )
 
-    def _check_reach(self, x: Array, first_row: int) -> None:
-        # Beyond this squared distances overflow.
-        require_lengths(x, 1e100, column_namer(self), first_row)
-
-    def _latent_mean(self) -> Callable[[Array], Array]:
+    def _make_mean(self) -> Callable[[Array], Array]:
         kernel = find_kernel(self.kernel)
 
         def mean(x: Array) -> Array:
@@ -132,7 +171,7 @@ class GPC(BinaryGaussianProcess):
 
         return mean
 
-    def _latent_moments(self) -> Callable[[Array], tuple[Array, Array]]:
+    def _make_moments(self) -> Callable[[Array], tuple[Array, Array]]:
         kernel = find_kernel(self.kernel)
         return lambda x: exact_moments(
             x, self.training_, kernel, self.signal_variance_, self.lengthscale_, self.posterior_

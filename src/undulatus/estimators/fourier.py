@@ -1,28 +1,37 @@
-"""Where a Fourier classifier starts: from its last fit, or from frequencies and a lengthscale.
-
-What a fitted Fourier classifier says of rows: features, waves and the posterior at work.
-
-RFF-GPC and VFF-GPC as scikit-learn classifiers.
-"""
+"""RFF-GPC and VFF-GPC, the paper's classifiers over Fourier features, for scikit-learn."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, as_input_errors
-from undulatus.estimators.base import BinaryGaussianProcess, ProgressLine
+from undulatus.estimators.base import (
+    SHARED_CONSTRAINTS,
+    BlockFunctions,
+    GaussianProcessMixin,
+    ProgressLine,
+    make_generator,
+)
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
-from undulatus.estimators.training import Prepared, column_namer, into_memory, is_chunked, prepare
+from undulatus.estimators.training import (
+    TrainingData,
+    column_namer,
+    into_memory,
+    is_chunked,
+    prepare_rows,
+)
 from undulatus.gp.batch import BatchState, fit_batch
 from undulatus.gp.blocks import (
     PHASE_LIMIT,
@@ -34,7 +43,7 @@ from undulatus.gp.blocks import (
     scratch,
 )
 from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
-from undulatus.gp.kernels import KERNELS, find_kernel, mean_distance
+from undulatus.gp.kernels import find_kernel, mean_distance
 from undulatus.gp.passes import FourierFit, Start, choose_start
 from undulatus.gp.posterior import (
     Posterior,
@@ -54,157 +63,10 @@ from undulatus.gp.stochastic import (
 
 Array = npt.NDArray[Any]
 
+Class = TypeVar("Class", bound=type)
+
 LEARNING_SHARE = 0.25
-"""Share of a random kernel's best lengthscale from which frequencies are learned."""
-
-
-def earlier_start(model: Any) -> Start | None:
-    """Return where the last fit of ``model`` ended, if it is to go on from there."""
-    if not (model.warm_start and hasattr(model, "frequencies_")):
-        return None
-    unit = model.frequencies_ * model.lengthscale_
-    if unit.shape[0] != model.n_frequencies:
-        raise InputError(
-            f"warm_start=True goes on from {unit.shape[0]} frequencies, but n_frequencies "
-            f"is {model.n_frequencies}. Set warm_start=False to fit anew."
-        )
-    return Start(unit, model.lengthscale_, model.signal_variance_)
-
-
-def begin(
-    model: Any,
-    pixels: PixelSource,
-    training: Prepared,
-    earlier: Start | None,
-    rng: np.random.Generator,
-    stochastic: bool,
-) -> Start:
-    """Return the start of a fit, after a look whether any row lies too far out for it."""
-    start = earlier or _search(model, pixels, training, rng, stochastic)
-    if start.unit_frequencies.shape[1] != pixels.n_features:
-        raise InputError(
-            f"warm_start=True goes on from {start.unit_frequencies.shape[1]} features, but X has "
-            f"{pixels.n_features}. Set warm_start=False to fit anew."
-        )
-    _require_reach(model, training, start)
-    return start
-
-
-def _search(
-    model: Any,
-    pixels: PixelSource,
-    training: Prepared,
-    rng: np.random.Generator,
-    stochastic: bool,
-) -> Start:
-    unit = _unit_frequencies(model, rng)
-    distance = mean_distance(training.variances)
-    if not stochastic:
-        return choose_start(pixels, unit, distance, rng)
-    start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
-    if model._learns_frequencies:
-        # Frequencies that move reach finer structure than random ones afford to start with.
-        return replace(start, lengthscale=LEARNING_SHARE * start.lengthscale)
-    return start
-
-
-def _unit_frequencies(model: Any, rng: np.random.Generator) -> Array:
-    shape = (model.n_frequencies, model.n_features_in_)
-    if model.frequencies is None:
-        return find_kernel(model.kernel).draw(rng, *shape)
-    with as_input_errors("frequencies"):
-        unit = np.array(model.frequencies, dtype=np.float64)
-    if unit.shape != shape:
-        raise InputError(
-            f"frequencies must have shape {shape} (n_frequencies, features of X), "
-            f"got {unit.shape}."
-        )
-    if not np.isfinite(unit).all():
-        raise InputError("frequencies must be finite, but hold NaN or infinity.")
-    return unit
-
-
-def _require_reach(model: Any, training: Prepared, start: Start) -> None:
-    # The box of the data tells whether any row could be too far out; then each is looked at.
-    summary, frequencies = training.summary, start.frequencies
-    box = training.standardisation(np.stack([summary.low, summary.high]), np.float64)
-    reach = np.sqrt(np.sum(np.abs(box).max(axis=0) ** 2))
-    if reach * np.linalg.norm(frequencies, axis=1).max() > PHASE_LIMIT:
-        training.require_phases(frequencies, column_namer(model))
-
-
-_ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDictionary()
-
-
-class FourierPredictor(BinaryGaussianProcess):
-    """Prediction from Fourier features and the posterior of their weights.
-
-    How they are found is left to :class:`undulatus.estimators.fourier.FourierGPC`.
-    """
-
-    frequencies_: Array
-    signal_variance_: float
-    posterior_: Posterior
-    fit_report_: dict[str, Any]
-    variance_tolerance: float
-    n_jobs: int | None
-
-    def _dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32 if self.fit_report_["precision"] == "single" else np.float64)
-
-    def _block_plan(self) -> tuple[np.dtype[Any], int, int]:
-        dtype = self._dtype()
-        rows = block_rows(2 * len(self.frequencies_), dtype.itemsize)
-        return dtype, rows, count_threads(self.n_jobs)
-
-    def _check_reach(self, x: Array, first_row: int) -> None:
-        require_phases(x, self.frequencies_, column_namer(self), first_row)
-
-    def _kept(self, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what takes an eigendecomposition, made once for a posterior and a tolerance."""
-        of_posterior = _ROOTS.setdefault(self.posterior_, {})
-        key = (name, self.variance_tolerance)
-        if key not in of_posterior:
-            with single_threaded_blas():
-                of_posterior[key] = make(
-                    self.posterior_, self.signal_variance_, self.variance_tolerance, *arguments
-                )
-        return of_posterior[key]
-
-    def _probabilities(self) -> Callable[[Array], tuple[Array, Array]]:
-        root: StagedRoot | None = None
-        if self.variance_tolerance > 0.0:
-            root = self._kept("staged", stage_root, self._dtype())
-        if root is None:
-            return super()._probabilities()
-        staged, mean = root, self.posterior_.mean.astype(self._dtype())
-
-        def probabilities(x: Array) -> tuple[Array, Array]:
-            second = tolerant_probability(
-                self._features(x), mean, self._prior_shift, staged, self.variance_tolerance
-            )
-            return 1.0 - second, second
-
-        return probabilities
-
-    def _features(self, x: Array) -> Array:
-        z = scratch("z", (len(x), 2 * len(self.frequencies_)), x.dtype)
-        return fourier_features(x, self.frequencies_, self.signal_variance_, out=z)
-
-    def _latent_mean(self) -> Callable[[Array], Array]:
-        amplitudes, delays = amplitudes_and_delays(self.posterior_.mean, self.signal_variance_)
-        return lambda x: sum_of_waves(x, self.frequencies_, amplitudes, delays)
-
-    def _latent_moments(self) -> Callable[[Array], tuple[Array, Array]]:
-        dtype = self._dtype()
-        mean = self.posterior_.mean.astype(dtype)
-        parts = slabs(self._kept("root", variance_root), dtype)
-
-        def moments(x: Array) -> tuple[Array, Array]:
-            return latent_moments(self._features(x), mean, parts)
-
-        return moments
-
+"""Frequencies are learned from this share of the best lengthscale for random ones."""
 
 DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
@@ -212,15 +74,96 @@ DOUBLE_ROWS = 30_000
 BATCH_ROWS = 2_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
 
+_ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDictionary()
+"""Roots of variances by posterior, name and tolerance: each takes an eigendecomposition."""
 
-class FourierGPC(FourierPredictor):
+_PARAMETERS = """\
+Parameters
+----------
+n_frequencies : int, default=100
+    Number D of Fourier frequencies; the cost per row grows as D².
+kernel : {"rbf", "matern32", "matern52"}, default="rbf"
+    Frequencies are drawn from the spectral density of this kernel.
+solver : {"auto", "batch", "stochastic"}, default="auto"
+    ``"batch"`` is the paper's Algorithm 1, where a weight of 2 equals a repeated row;
+    ``"stochastic"`` learns on minibatches, then fits the posterior by exact passes over all
+    rows; ``"auto"`` is batch up to 2,000 distinct rows.
+frequencies : (D, d) array, default=None
+    Starting frequencies in units of 1/lengthscale; drawn at random if None.
+standardize : bool, default=True
+    Centre and scale each feature by its weighted training mean and deviation.
+max_iter : int, default=100
+    Most outer iterations, of 25 minibatches each for the stochastic solver.
+tol : float, default=1e-4
+    The fit stops when an iteration raises the bound (the likelihood of held-back rows) by
+    less than ``tol`` of its size.
+batch_size : int, default=2048
+    Rows in a minibatch of the stochastic solver.
+early_stopping : bool or "auto", default="auto"
+    Hold back a fifth of the rows (at most 2,048) while frequencies are learned, and keep the
+    frequencies under which these rows were likeliest: a guard against fitting noise. The
+    posterior is that of all rows. ``"auto"`` does so unless ``solver="batch"``, the paper's
+    own. Has no effect where frequencies stay as drawn.
+precision : {"auto", "single", "double"}, default="auto"
+    Precision of the features; ``"auto"`` is double up to 30,000 training rows. Matrices are
+    always factorised in double.
+class_weight : dict or "balanced", default=None
+    Weights of the classes.
+prior_correction : mapping, (2,) array or "training", default=None
+    Real class frequencies, to undo balanced sampling or class weights by a shift of the
+    latent mean; ``"training"`` takes those of ``y`` before ``class_weight``.
+variance_tolerance : float, default=0.0
+    Largest error in probability allowed for a faster variance; 0 is exact.
+checkpoint : path, default=None
+    File written at every outer iteration; a fit of the same data continues from it.
+n_jobs : int, default=None
+    Threads; None is all cores. The model does not depend on it.
+random_state : int, RandomState or None, default=None
+    Seed of the frequencies and of minibatches.
+warm_start : bool, default=False
+    Start from the frequencies and hyperparameters of the last fit.
+verbose : int, default=0
+    1 shows a line of progress, 2 one line per iteration."""
+
+_ATTRIBUTES = """\
+Attributes
+----------
+classes_ : (2,) array
+frequencies_ : (D, d) array
+    Effective frequencies, radians per unit of the standardised feature.
+lengthscale_, signal_variance_ : float
+    The paper's sigma and gamma.
+posterior_ : Posterior
+    Of the 2 D whitened weights.
+bound_ : float
+    Bound on the log evidence.
+bound_history_ : array
+    The bound after each outer iteration (batch) or exact pass (stochastic).
+n_iter_ : int
+    Outer iterations done.
+fit_report_ : dict
+    Solver, precision, steps, jitter, rows, why the fit stopped, and the mean negative log
+    likelihood of held-back rows along the way, if any were held back.
+feature_quantiles_ : (7, d) array
+    Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
+n_features_in_ : int
+feature_names_in_ : array of str
+    Only if ``X`` has named columns."""
+
+
+def _fill_in_docstring(cls: Class) -> Class:
+    text = inspect.cleandoc(cls.__doc__ or "")
+    cls.__doc__ = text.replace("{parameters}", _PARAMETERS).replace("{attributes}", _ATTRIBUTES)
+    return cls
+
+
+class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
 
     _learns_frequencies: ClassVar[bool]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **FourierPredictor._parameter_constraints,
+        **SHARED_CONSTRAINTS,
         "n_frequencies": [Interval(Integral, 1, None, closed="left")],
-        "kernel": [StrOptions(set(KERNELS))],
         "solver": [StrOptions({"auto", "batch", "stochastic"})],
         "frequencies": ["array-like", None],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
@@ -285,72 +228,139 @@ class FourierGPC(FourierPredictor):
         X : (n, d) array, table with named columns, memory map, or anything 2-D to slice
             Features; never copied whole. A dask array, or an xarray DataArray of one, is read
             by chunks where dask computes, on threads or on the workers of an active
-            ``distributed.Client``: frequencies are learned here on a sample, and only
-            sums come back of the passes over all rows. The model does not depend on
-            the scheduler or its workers, and on the chunks by rounding alone.
+            ``distributed.Client``: frequencies are learned here on a sample, and the passes
+            over all rows send back sums only. The model does not depend on the scheduler or
+            its workers, and depends on the chunks by rounding only.
         y : (n,) array
-            Two classes, of any type; of any kind of array if ``X`` is a dask array.
+            Two classes, of any type; a dask array only if ``X`` is one.
         sample_weight : (n,) array, optional
             Weights >= 0; a weight of 2 equals a row given twice.
         groups : (n,) array, optional
-            What rows belong together, such as the day or the image they are from. With
+            Which rows belong together, such as the day or the image they are from. With
             ``early_stopping`` whole groups are held back, so that learning stops where it no
-            longer carries over to new days or images. One group alone is as good as none.
+            longer carries over to new days or images. A single group counts as none.
         """
-        earlier = earlier_start(self)
-        self._start_again()
+        earlier = self._end_of_last_fit()
+        self._forget_last_fit()
         threads = count_threads(self.n_jobs)
         if is_chunked(X) and self.solver == "auto" and X.shape[0] <= BATCH_ROWS:
             X, y, sample_weight, groups = map(into_memory, (X, y, sample_weight, groups))
-        training = self._prepare(
-            self._reader(X),
-            X,
-            y,
-            sample_weight,
-            merge=self.solver != "stochastic",
-            threads=threads,
-            groups=groups,
-        )
-        rng = self._generator()
-        dtype = self._choose_dtype(training.n_rows)
-        rows_per_block = block_rows(2 * self.n_frequencies, dtype.itemsize)
-        pixels = training.pixels(dtype, rows_per_block, threads)
-        stochastic = is_chunked(X) or self._wants_minibatches(pixels.n_rows)
+        data = self._prepare(X, y, sample_weight, groups, threads)
+        rng = make_generator(self.random_state)
+        dtype = self._choose_dtype(data.n_rows)
+        pixels = data.pixels(dtype, block_rows(2 * self.n_frequencies, dtype.itemsize), threads)
+        stochastic = is_chunked(X) or self._is_stochastic(pixels.n_rows)
         with single_threaded_blas(), recycling():
-            start = begin(self, pixels, training, earlier, rng, stochastic)
+            start = earlier or self._choose_start(pixels, data, rng, stochastic)
+            self._require_usable(start, data, pixels.n_features)
             line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
-            fit = self._climb(pixels, training, start, rng, line, stochastic)
+            fit = self._learn(pixels, data, start, rng, line, stochastic)
             line.close()
         self._keep(fit, pixels, start, stochastic)
+        self._warn_unless_converged(fit.outcome)
         return self
 
-    def _reader(self, X: Any) -> Callable[..., Prepared]:
-        if not is_chunked(X):
-            return prepare
-        from undulatus.estimators.training_dask import prepare_chunks
+    # The steps of a fit, in order
 
-        return prepare_chunks
+    def _end_of_last_fit(self) -> Start | None:
+        """Return where the last fit ended, if ``warm_start`` continues from there."""
+        if not (self.warm_start and hasattr(self, "frequencies_")):
+            return None
+        unit = self.frequencies_ * self.lengthscale_
+        if unit.shape[0] != self.n_frequencies:
+            raise InputError(
+                f"warm_start=True continues with {unit.shape[0]} frequencies, but n_frequencies "
+                f"is {self.n_frequencies}. Set warm_start=False to fit anew."
+            )
+        return Start(unit, self.lengthscale_, self.signal_variance_)
 
-    def _wants_minibatches(self, n_rows: int) -> bool:
+    def _prepare(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, threads: int
+    ) -> TrainingData:
+        rows, options = self._check_input(X, merge=self.solver != "stochastic", threads=threads)
+        data: TrainingData
+        if is_chunked(rows):
+            from undulatus.estimators.training_dask import prepare_chunks
+
+            if self.solver == "batch":
+                raise InputError(
+                    'solver="batch" needs the data in memory, but X is a dask array. Pass '
+                    'X.compute(), or set solver="stochastic".'
+                )
+            data = prepare_chunks(rows, y, sample_weight, options, groups)
+        else:
+            data = prepare_rows(rows, y, sample_weight, options, groups)
+        self._keep_overview(data.overview)
+        return data
+
+    def _choose_dtype(self, n_rows: int) -> np.dtype[Any]:
+        if self.precision == "auto":
+            return np.dtype(np.float64 if n_rows <= DOUBLE_ROWS else np.float32)
+        return np.dtype(np.float64 if self.precision == "double" else np.float32)
+
+    def _is_stochastic(self, n_rows: int) -> bool:
         if self.solver == "auto":
             return n_rows > BATCH_ROWS
         return self.solver == "stochastic"
 
-    def _stops_early(self) -> bool:
-        if self.early_stopping == "auto":
-            return self.solver != "batch"
-        return bool(self.early_stopping)
-
-    def _climb(
+    def _choose_start(
         self,
         pixels: PixelSource,
-        training: Prepared,
+        data: TrainingData,
+        rng: np.random.Generator,
+        stochastic: bool,
+    ) -> Start:
+        unit = self._unit_frequencies(rng)
+        distance = mean_distance(data.overview.variances)
+        if not stochastic:
+            return choose_start(pixels, unit, distance, rng)
+        start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
+        if self._learns_frequencies:
+            # Learned frequencies can start finer than random ones, and find finer structure.
+            return replace(start, lengthscale=LEARNING_SHARE * start.lengthscale)
+        return start
+
+    def _unit_frequencies(self, rng: np.random.Generator) -> Array:
+        """Return the starting frequencies times the lengthscale, drawn or given, (D, d)."""
+        shape = (self.n_frequencies, self.n_features_in_)
+        if self.frequencies is None:
+            return find_kernel(self.kernel).draw(rng, *shape)
+        with as_input_errors("frequencies"):
+            unit = np.array(self.frequencies, dtype=np.float64)
+        if unit.shape != shape:
+            raise InputError(
+                f"frequencies must have shape {shape} (n_frequencies, features of X), "
+                f"got {unit.shape}."
+            )
+        if not np.isfinite(unit).all():
+            raise InputError("frequencies must be finite, but hold NaN or infinity.")
+        return unit
+
+    def _require_usable(self, start: Start, data: TrainingData, n_features: int) -> None:
+        """Raise unless ``start`` suits the features, and phases of all rows keep their digits."""
+        if start.unit_frequencies.shape[1] != n_features:
+            raise InputError(
+                f"warm_start=True continues with {start.unit_frequencies.shape[1]} features, but "
+                f"X has {n_features}. Set warm_start=False to fit anew."
+            )
+        # Rows are read only if a corner of the box around them would be too far out.
+        summary, frequencies = data.overview.summary, start.frequencies
+        corners = np.stack([summary.low, summary.high])
+        box = data.overview.standardisation(corners, np.float64)
+        longest_row = np.sqrt(np.sum(np.abs(box).max(axis=0) ** 2))
+        if longest_row * np.linalg.norm(frequencies, axis=1).max() > PHASE_LIMIT:
+            data.require_phases(frequencies, column_namer(self))
+
+    def _learn(
+        self,
+        pixels: PixelSource,
+        data: TrainingData,
         start: Start,
         rng: np.random.Generator,
         line: ProgressLine,
         stochastic: bool,
     ) -> FourierFit:
-        checkpoint = self._open_checkpoint(training, Walk if stochastic else BatchState)
+        checkpoint = self._open_checkpoint(data, Walk if stochastic else BatchState)
 
         def report(state: Walk | BatchState) -> None:
             if checkpoint is not None:
@@ -377,6 +387,25 @@ class FourierGPC(FourierPredictor):
             **common,
         )
 
+    def _open_checkpoint(
+        self, data: TrainingData, state: type[Walk | BatchState]
+    ) -> Checkpoint[Any] | None:
+        if self.checkpoint is None:
+            return None
+        ignored = ("checkpoint", "n_jobs", "verbose", "max_iter", "variance_tolerance")
+        settings = {
+            name: np.asarray(value).tolist() if name == "frequencies" else value
+            for name, value in self.get_params().items()
+            if name not in ignored
+        }
+        settings["class"] = type(self).__name__
+        return Checkpoint(self.checkpoint, fingerprint(data, settings), state)
+
+    def _stops_early(self) -> bool:
+        if self.early_stopping == "auto":
+            return self.solver != "batch"
+        return bool(self.early_stopping)
+
     def _keep(self, fit: FourierFit, pixels: PixelSource, start: Start, stochastic: bool) -> None:
         self.frequencies_ = fit.frequencies
         self.lengthscale_ = fit.lengthscale
@@ -397,109 +426,107 @@ class FourierGPC(FourierPredictor):
             else fit.lengthscale,
             "held_back_nll": list(fit.held_back_losses),
         }
-        self._warn_about(fit.outcome)
 
-    def _choose_dtype(self, n_rows: int) -> np.dtype[Any]:
-        if self.precision == "auto":
-            return np.dtype(np.float64 if n_rows <= DOUBLE_ROWS else np.float32)
-        return np.dtype(np.float64 if self.precision == "double" else np.float32)
+    # Prediction
 
-    def _open_checkpoint(
-        self, training: Prepared, state: type[Walk | BatchState]
-    ) -> Checkpoint[Any] | None:
-        if self.checkpoint is None:
+    def _block_functions(self) -> BlockFunctions:
+        dtype, columns = self._dtype(), column_namer(self)
+        return BlockFunctions(
+            dtype=dtype,
+            rows_per_block=block_rows(2 * len(self.frequencies_), dtype.itemsize),
+            threads=count_threads(self.n_jobs),
+            require_in_range=lambda x, first: require_phases(x, self.frequencies_, columns, first),
+            make_mean=self._make_mean,
+            make_moments=self._make_moments,
+            make_probability=self._make_probability,
+        )
+
+    def _make_mean(self) -> Callable[[Array], Array]:
+        amplitudes, delays = amplitudes_and_delays(self.posterior_.mean, self.signal_variance_)
+        return lambda x: sum_of_waves(x, self.frequencies_, amplitudes, delays)
+
+    def _make_moments(self) -> Callable[[Array], tuple[Array, Array]]:
+        dtype = self._dtype()
+        mean = self.posterior_.mean.astype(dtype)
+        root = slabs(self._root("root", variance_root), dtype)
+        return lambda x: latent_moments(self._features(x), mean, root)
+
+    def _make_probability(self) -> Callable[[Array], Array] | None:
+        if self.variance_tolerance == 0.0:
             return None
-        ignored = ("checkpoint", "n_jobs", "verbose", "max_iter", "variance_tolerance")
-        settings = {
-            name: np.asarray(value).tolist() if name == "frequencies" else value
-            for name, value in self.get_params().items()
-            if name not in ignored
-        }
-        settings["class"] = type(self).__name__
-        return Checkpoint(self.checkpoint, fingerprint(training, settings), state)
+        root: StagedRoot | None = self._root("staged", stage_root, self._dtype())
+        if root is None:
+            return None
+        staged, mean = root, self.posterior_.mean.astype(self._dtype())
+        return lambda x: tolerant_probability(
+            self._features(x), mean, self._prior_shift, staged, self.variance_tolerance
+        )
+
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32 if self.fit_report_["precision"] == "single" else np.float64)
+
+    def _features(self, x: Array) -> Array:
+        z = scratch("z", (len(x), 2 * len(self.frequencies_)), x.dtype)
+        return fourier_features(x, self.frequencies_, self.signal_variance_, out=z)
+
+    def _root(self, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Return a root of the variance, made once for a posterior and a tolerance."""
+        roots = _ROOTS.setdefault(self.posterior_, {})
+        key = (name, self.variance_tolerance)
+        if key not in roots:
+            with single_threaded_blas():
+                roots[key] = make(
+                    self.posterior_, self.signal_variance_, self.variance_tolerance, *arguments
+                )
+        return roots[key]
 
 
+@_fill_in_docstring
 class VFFGPC(FourierGPC):
     """Gaussian-process classifier that learns its Fourier frequencies.
 
-    Starts from the random features of :class:`RFFGPC` and moves the frequencies to
-    raise the evidence bound: a kernel fitted to the data.
+    Starts from the random features of :class:`RFFGPC` and moves the frequencies to raise the
+    evidence bound: a kernel fitted to the data.
 
-    Parameters
-    ----------
-    n_frequencies : int
-        Number D of Fourier frequencies; cost grows as D² a row.
-    kernel : {"rbf", "matern32", "matern52"}
-        Whose spectral density the frequencies are drawn from.
-    solver : {"auto", "batch", "stochastic"}
-        ``"batch"`` is the paper's Algorithm 1, where a weight of 2 equals a repeated row;
-        ``"stochastic"`` learns frequencies on minibatches, then the posterior by exact
-        passes over all rows; ``"auto"`` is batch up to 2,000 distinct rows.
-    frequencies : (D, d) array, optional
-        Starting frequencies in units of 1/lengthscale; drawn at random when absent.
-    standardize : bool
-        Centre and scale each feature by its weighted training mean and deviation.
-    max_iter, tol : int, float
-        Most outer iterations (of 25 minibatches each for the stochastic solver); the fit
-        stops when one raises the bound (the likelihood of held-back rows) by less
-        than ``tol`` of its size.
-    batch_size : int
-        Rows in a minibatch of the stochastic solver.
-    early_stopping : bool or "auto"
-        Hold back a fifth of the rows (at most 2,048) while frequencies are learned, and take
-        the frequencies under which those rows were likeliest: a guard against fitting
-        noise. The posterior is that of all rows. ``"auto"`` does so unless the solver was
-        set to ``"batch"``, the paper's own. RFF-GPC has no frequencies to guard.
-    precision : {"auto", "single", "double"}
-        Of the features; ``"auto"`` is double up to 30,000 training rows. Matrices
-        are factorised in double always.
-    class_weight : dict or "balanced", optional
-        Weights of the classes.
-    prior_correction : mapping, (2,) array or "training", optional
-        Real class frequencies, to undo balanced sampling or class weights by a shift of
-        the latent mean; ``"training"`` are those of ``y`` before ``class_weight``.
-    variance_tolerance : float
-        Largest error in probability allowed for a faster variance; 0 is exact.
-    checkpoint : path, optional
-        File written at every outer iteration, and continued from when it fits the data.
-    n_jobs : int, optional
-        Threads; all cores when absent. The model does not depend on it.
-    random_state : int, RandomState or None
-        Seed of the frequencies.
-    warm_start : bool
-        Start from the frequencies and hyperparameters of the last fit.
-    verbose : int
-        1 shows a line of progress, 2 a line an iteration.
+    {parameters}
 
-    Attributes
-    ----------
-    classes_ : (2,) array
-    frequencies_ : (D, d) array
-        Effective frequencies, radians per unit of the standardised feature.
-    lengthscale_, signal_variance_ : float
-        The paper's σ and γ.
-    posterior_ : Posterior
-        Of the 2 D whitened weights.
-    bound_, bound_history_ : float, array
-        Bound on the log evidence, at the end and after each outer iteration (batch) or
-        exact pass (stochastic).
-    n_iter_ : int
-    fit_report_ : dict
-        Solver, precision, steps, jitter, why it stopped, and the mean negative log
-        likelihood of held-back rows along the way, where some were.
-    feature_quantiles_ : (7, d) array
-        Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
-    n_features_in_, feature_names_in_
+    {attributes}
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from undulatus import VFFGPC
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> model = VFFGPC(n_frequencies=10, random_state=0).fit(X, y)
+    >>> model.predict_proba(X).shape
+    (200, 2)
+    >>> bool(model.score(X, y) > 0.95)
+    True
     """
 
     _learns_frequencies = True
 
 
+@_fill_in_docstring
 class RFFGPC(FourierGPC):
     """Gaussian-process classifier over random Fourier features, which stay as drawn.
 
-    Approximates :class:`GPC` as ``n_frequencies`` grows, at a cost linear in rows.
-    Parameters and attributes are those of :class:`VFFGPC`.
+    Approximates :class:`GPC` as ``n_frequencies`` grows, at a cost linear in the rows.
+
+    {parameters}
+
+    {attributes}
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from undulatus import RFFGPC
+    >>> X, y = make_moons(200, noise=0.2, random_state=0)
+    >>> model = RFFGPC(n_frequencies=20, random_state=0).fit(X, y)
+    >>> model.predict_proba(X).shape
+    (200, 2)
+    >>> bool(model.score(X, y) > 0.95)
+    True
     """
 
     _learns_frequencies = False

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import as_input_errors
+from undulatus.estimators.base import make_generator
 from undulatus.estimators.training import column_namer, validate_rows
 from undulatus.gp.blocks import require_finite, require_phases
 from undulatus.gp.fourier import fourier_features
@@ -97,8 +97,7 @@ class FourierFeatures(
             self.lengthscale_ = 0.5 * mean_distance(summary.variance)
         else:
             self.lengthscale_ = float(self.lengthscale)
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=4)
-        rng = np.random.default_rng(seed)
+        rng = make_generator(self.random_state)
         unit = find_kernel(self.kernel).draw(rng, self.n_frequencies, self.n_features_in_)
         self.frequencies_ = unit / self.lengthscale_
         return self

@@ -1,4 +1,4 @@
-"""From dask arrays to data ready to fit: nothing as long as the data comes to this process."""
+"""From dask arrays to data ready to fit; nothing as long as the data comes to this process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy.typing as npt
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.training import (
     QUANTILE_ROWS,
-    Prepared,
-    bare,
+    DataOptions,
+    Overview,
     class_factors,
-    column_namer,
-    encode,
+    dask_array,
+    encode_labels,
+    fingerprint_parts,
     is_chunked,
-    marks_of,
     prior_shift,
     quantiles,
     read_groups,
@@ -28,7 +28,6 @@ from undulatus.estimators.training import (
     require_two,
     spread_out,
     standardise,
-    validate_rows,
 )
 from undulatus.gp.blocks import Pixels
 from undulatus.gp.dask_blocks import ChunkedPixels, LabelledArrays, PixelReader, whole_rows
@@ -38,12 +37,15 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class ChunkedTraining(Prepared):
-    """Rows in chunks, the label of the second class among theirs, and what each class weighs."""
+class ChunkedData:
+    """Labelled rows in dask chunks, and how to read them."""
 
+    overview: Overview
     chunks: LabelledArrays
     second: Any
+    """The label of the second class."""
     factors: Array | None
+    """Factor on the weight of each class's rows, (2,), if any."""
     used: tuple[int, ...]
     """Rows of positive weight in each chunk."""
 
@@ -54,98 +56,80 @@ class ChunkedTraining(Prepared):
 
     def pixels(self, dtype: np.dtype[Any], rows_per_block: int, threads: int) -> ChunkedPixels:
         """Return the pixels to fit on."""
-        reader = PixelReader(
-            self.second, self.factors, self.standardisation, dtype, rows_per_block
-        )
+        standardisation = self.overview.standardisation
+        reader = PixelReader(self.second, self.factors, standardisation, dtype, rows_per_block)
         return ChunkedPixels(self.chunks, reader, self.used, threads)
 
     def require_phases(self, frequencies: Array, columns: Callable[[int], str]) -> None:
         """Raise, naming row and column, if a phase of any row has lost its digits."""
-        self._raw().require_phases(frequencies, columns)
+        self._double_pixels().require_phases(frequencies, columns)
 
-    def marks(self) -> Iterator[bytes]:
+    def fingerprint_parts(self) -> Iterator[bytes]:
         """Yield a digest of each chunk: of some rows, all labels, weights and groups."""
-        for digest in self._raw().digests(_digest):
+        for digest in self._double_pixels().digests(_digest):
             yield digest.encode()
 
-    def _raw(self) -> ChunkedPixels:
+    def _double_pixels(self) -> ChunkedPixels:
         return self.pixels(np.dtype(np.float64), QUANTILE_ROWS, 1)
 
 
 def prepare_chunks(
-    model: Any,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
-    *,
-    merge: bool,
-    threads: int,
-    groups: Any = None,
-) -> ChunkedTraining:
-    """Return the data of ``fit``, checked against the parameters of ``model``.
+    rows: Any, y: Any, sample_weight: Any, options: DataOptions, groups: Any = None
+) -> ChunkedData:
+    """Return a dask array that passed ``validate_rows``, with labels and weights, ready to fit.
 
-    One look at everything tells what is wrong, the classes, and how to standardise. Rows
-    are not merged, whatever ``merge``: that needs them in memory.
+    One pass over all chunks finds mistakes, the classes, and how to standardise. Equal rows
+    are not merged, which would need them in memory.
     """
-    name = type(model).__name__
-    if model.solver == "batch":
-        raise InputError(
-            'solver="batch" needs the data in memory, but X is a dask array. Pass X.compute(), '
-            'or set solver="stochastic".'
-        )
+    name = options.classifier
     with as_input_errors():
-        rows = whole_rows(validate_rows(model, X, reset=True))
+        rows = whole_rows(rows)
         n = rows.shape[0]
         labels, known = _labels(name, y, n)
-        weight = (
-            bare(sample_weight) if is_chunked(sample_weight) else read_weights(sample_weight, n)
-        )
-        group = bare(groups) if is_chunked(groups) else read_groups(groups, n)
+        given_weight, given_groups = is_chunked(sample_weight), is_chunked(groups)
+        weight = dask_array(sample_weight) if given_weight else read_weights(sample_weight, n)
+        group = dask_array(groups) if given_groups else read_groups(groups, n)
         chunks = LabelledArrays.align(rows, labels, weight, group)
-    columns = column_namer(model)
-    by_class = chunks.class_moments(columns)
+    by_class = chunks.class_moments(options.columns)
     if by_class.error is not None:
         raise by_class.error
     with as_input_errors():
         classes = by_class.labels if known is None else known
         require_two(name, classes)
         totals = _require_weight(name, by_class)
-        factors = class_factors(model.class_weight, classes, totals)
-    weighed = totals if factors is None else totals * factors
-    require_both(name, weighed)
-    summary = _summary(by_class, factors, columns)
-    standardisation = standardise(summary, model.standardize)
+        factors = class_factors(options.class_weight, classes, totals)
+    weighted = totals if factors is None else totals * factors
+    require_both(name, weighted)
+    summary = _summary(by_class, factors, options.columns)
+    standardisation = standardise(summary, options.standardize)
     reader = PixelReader(by_class.labels[1], factors, standardisation, np.dtype(np.float64), 1)
     pixels = ChunkedPixels(chunks, reader, by_class.used)
     some = pixels.take(spread_out(pixels.n_rows, QUANTILE_ROWS))
-    return ChunkedTraining(
+    overview = Overview(
         summary=summary,
         standardisation=standardisation,
         classes=classes,
         prior_shift=prior_shift(
-            model.prior_correction, classes, _shares(totals), _shares(weighed)
+            options.prior_correction, classes, _shares(totals), _shares(weighted)
         ),
         quantiles=quantiles(some.rows, some.weight, summary),
-        chunks=chunks,
-        second=by_class.labels[1],
-        factors=factors,
-        used=by_class.used,
     )
+    return ChunkedData(overview, chunks, by_class.labels[1], factors, by_class.used)
 
 
-def _labels(name: str, y: Any, n_rows: int) -> tuple[Any, Array | None]:
+def _labels(classifier: str, y: Any, n_rows: int) -> tuple[Any, Array | None]:
     """Return the labels, and the classes if they are known; then the labels are bool."""
     if is_chunked(y):
-        return bare(y), None
-    classes, positive = encode(name, y, n_rows)
+        return dask_array(y), None
+    classes, positive = encode_labels(classifier, y, n_rows)
     return positive, classes
 
 
-def _require_weight(name: str, by_class: ClassMoments) -> Array:
+def _require_weight(classifier: str, by_class: ClassMoments) -> Array:
     totals = np.array([moments.total_weight for moments in by_class.moments])
     if not totals.any():
         raise InputError("Sample weights must not all be zero: no row is left to fit.")
-    require_both(name, totals)
+    require_both(classifier, totals)
     return totals
 
 
@@ -168,6 +152,6 @@ def _digest(pixels: Pixels) -> str:
     if groups is not None and groups.dtype.kind == "O":
         # The bytes of objects are their addresses.
         groups = groups.astype(str)
-    for mark in marks_of(pixels.rows, pixels.positive, pixels.weight, groups):
-        digest.update(mark)
+    for part in fingerprint_parts(pixels.rows, pixels.positive, pixels.weight, groups):
+        digest.update(part)
     return digest.hexdigest()
