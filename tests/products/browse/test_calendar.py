@@ -3,11 +3,11 @@ import pytest
 import xarray as xr
 
 from undulatus.products.browse.calendar import (
-    APART,
-    LISTED,
-    count_shares,
-    differing_most,
+    MOST_LISTED,
+    SECONDS_APART,
+    largest_differences,
     make_calendar,
+    pixel_shares,
 )
 
 
@@ -39,17 +39,17 @@ def test_a_day_without_acquisitions_is_an_empty_row():
 
 
 @pytest.mark.parametrize("offset", [0, 7, 763, 899])
-def test_times_that_waver_stay_in_their_columns(offset):
+def test_times_that_are_off_by_seconds_stay_in_their_columns(offset):
     rng = np.random.default_rng(0)
-    # Midnight is no border to cross: days begin with the first acquisition after it.
-    waver = rng.integers(0 if offset == 0 else -5, 1 if offset == 899 else 6, 192)
-    seconds = np.datetime64("2010-01-01", "s") + 900 * np.arange(192) + offset + waver
+    # No time crosses midnight: it would belong to another day.
+    jitter = rng.integers(0 if offset == 0 else -5, 1 if offset == 899 else 6, 192)
+    seconds = np.datetime64("2010-01-01", "s") + 900 * np.arange(192) + offset + jitter
     calendar = make_calendar(seconds)
     assert calendar.step == 900
     assert len({*zip(calendar.day.tolist(), calendar.slot.tolist(), strict=True)}) == 192
 
 
-def test_one_acquisition_has_a_table_of_its_own():
+def test_a_single_acquisition_makes_a_table():
     calendar = make_calendar(np.array(["2010-07-14T12:07"], "datetime64[ns]"))
     assert calendar.shape == (1, 96)
     assert np.isfinite(calendar.table(np.ones(1))).sum() == 1
@@ -60,11 +60,11 @@ def block(**masks):
     return xr.Dataset({name: (("time", "y", "x"), mask) for name, mask in masks.items()})
 
 
-def test_shares_count_the_pixels_that_masks_know():
+def test_shares_are_of_the_pixels_that_the_masks_know():
     model = np.array([[[0, 1, 1, 255]]], np.uint8)
     l2 = np.array([[[0.0, 0.0, 1.0, 1.0]]])
     truth = np.array([[[0.0, 1.0, np.nan, 1.0]]])
-    shares = count_shares(block(cloud_mask=model, cloud_mask_l2=l2, cloud_truth=truth))
+    shares = pixel_shares(block(cloud_mask=model, cloud_mask_l2=l2, cloud_truth=truth))
     expected = {
         "cloud": 2 / 3,
         "l2_cloud": 1 / 2,
@@ -77,27 +77,27 @@ def test_shares_count_the_pixels_that_masks_know():
 
 
 def test_an_image_without_a_known_pixel_has_no_share():
-    shares = count_shares(block(cloud_mask=np.full((2, 3, 4), 255, np.uint8)))
+    shares = pixel_shares(block(cloud_mask=np.full((2, 3, 4), 255, np.uint8)))
     assert list(shares) == ["cloud"]
     assert np.isnan(shares["cloud"]).all()
 
 
-def test_the_worst_come_first_and_far_apart():
+def test_the_largest_differences_come_first_and_hours_apart():
     rng = np.random.default_rng(0)
     seconds = 900 * np.arange(2000)
     agreement = rng.uniform(size=2000)
-    listed = differing_most(seconds, agreement, np.ones(2000))
+    listed = largest_differences(seconds, agreement, np.ones(2000))
     assert listed[0] == np.argmin(agreement)
     assert (np.diff(agreement[listed]) >= 0.0).all()
-    assert np.diff(np.sort(seconds[listed])).min() >= APART
-    assert len(listed) == LISTED
-    # Nothing worse was passed over, but for what is close to one listed.
+    assert np.diff(np.sort(seconds[listed])).min() >= SECONDS_APART
+    assert len(listed) == MOST_LISTED
+    # A worse acquisition is left out only if it is close to a listed one.
     worse = np.flatnonzero(agreement < agreement[listed[-1]])
-    near = np.abs(seconds[worse, None] - seconds[listed]).min(axis=1) < APART
+    near = np.abs(seconds[worse, None] - seconds[listed]).min(axis=1) < SECONDS_APART
     assert near.all()
 
 
 def test_masks_that_agree_or_have_little_in_common_are_not_listed():
     agreement = np.array([0.9, 1.0, np.nan, 0.1])
     compared = np.array([1.0, 1.0, 0.0, 0.4])
-    assert differing_most(APART * np.arange(4), agreement, compared).tolist() == [0]
+    assert largest_differences(SECONDS_APART * np.arange(4), agreement, compared).tolist() == [0]

@@ -1,4 +1,4 @@
-"""The browser of a map in a real browser, from disk, as a person uses it."""
+"""The pages in Chromium, opened from disk, with clicks and keys as a person would use them."""
 
 import io
 import shutil
@@ -31,9 +31,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-PATIENCE = 60
-"""Seconds: a busy machine is not a broken page."""
-WHERE = """
+TIMEOUT = 60
+"""Seconds: a busy machine may be slow."""
+
+OFFSET_IN_PLOT = """
 const view = [...Bokeh.index.roots].find((root) => root.model.name === arguments[0]);
 const box = view.el.getBoundingClientRect();
 const host = document.getElementById(arguments[0]).getBoundingClientRect();
@@ -57,7 +58,7 @@ def start(*arguments):
     ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # The driver's path is told, or selenium would look for one to download.
+    # Without the driver's path selenium would try to download one.
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
 
 
@@ -86,20 +87,20 @@ def opened(browser, page):
 
 
 def wait(browser, condition):
-    return WebDriverWait(browser, PATIENCE, 0.05).until(lambda _: condition())
+    return WebDriverWait(browser, TIMEOUT, 0.05).until(lambda _: condition())
 
 
 def shown(browser):
-    """The time whose images are drawn."""
+    """Return the time whose images are drawn."""
     return browser.execute_script("return document.body.dataset.shown || ''")
 
 
-def words(browser, name):
-    return plain(browser.find_element("id", name).text)
+def text_of(browser, name):
+    return with_plain_spaces(browser.find_element("id", name).text)
 
 
-def plain(text):
-    """Text without spaces at which no line may break."""
+def with_plain_spaces(text):
+    """Replace no-break spaces."""
     return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -109,23 +110,23 @@ def press(browser, *keys):
 
 
 def expect(browser, moment):
-    """Wait until images, heading and address tell a time."""
+    """Wait until the images are those of a time; heading and address must name it."""
     wait(browser, lambda: shown(browser) == moment)
-    assert words(browser, "time") == f"{moment.replace('T', ' ')} UTC"
+    assert text_of(browser, "time") == f"{moment.replace('T', ' ')} UTC"
     assert browser.current_url.endswith(f"#{moment}")
 
 
 def click_cell(browser, hours, day):
     place = browser.find_element("id", "heatmap")
     noon = (np.datetime64(day, "ms") + np.timedelta64(12, "h")).astype(int).item()
-    across, down = browser.execute_script(WHERE, "heatmap", hours, noon)
+    across, down = browser.execute_script(OFFSET_IN_PLOT, "heatmap", hours, noon)
     ActionChains(browser).move_to_element_with_offset(
         place, round(across), round(down)
     ).click().perform()
 
 
 def colours(browser, panel, shape):
-    """What is on the screen amid each pixel of a panel."""
+    """Return the colours on the screen at the middle of each pixel of a panel."""
     frame = browser.find_element("css selector", f"#panel-{panel} canvas")
     with Image.open(io.BytesIO(frame.screenshot_as_png)) as file:
         image = np.asarray(file.convert("RGB"))
@@ -140,7 +141,7 @@ def test_the_page_opens_from_disk_without_an_error(opened):
     browser = opened()
     assert [line for line in browser.get_log("browser") if line["level"] != "INFO"] == []
     assert browser.execute_script("return Bokeh.documents.length") == 3
-    assert browser.find_element("id", "trouble").text == ""
+    assert browser.find_element("id", "error").text == ""
 
 
 def test_it_says_that_the_data_are_synthetic(opened):
@@ -150,12 +151,12 @@ def test_it_says_that_the_data_are_synthetic(opened):
     assert "no satellite took these images" in statement.text
 
 
-def test_the_address_tells_the_acquisition(opened):
+def test_the_address_names_the_acquisition(opened):
     browser = opened("#2010-01-02T13:30")
     expect(browser, "2010-01-02T13:30")
     browser.execute_script("location.hash = '2010-01-03T09:15'")
     expect(browser, "2010-01-03T09:15")
-    # Between two acquisitions, the nearest; beyond all, the last.
+    # A time between two acquisitions gives the nearest; one after all, the last.
     browser.execute_script("location.hash = '2010-01-02T10:05'")
     expect(browser, "2010-01-02T10:00")
     browser.execute_script("location.hash = '2031-01-01T00:00'")
@@ -166,7 +167,7 @@ def test_a_click_shows_the_acquisition_of_the_cell(opened):
     browser = opened("#2010-01-01T12:00")
     click_cell(browser, 10.0 + 0.125, "2010-01-02")
     expect(browser, "2010-01-02T10:00")
-    # In the gap from 05:00 to 07:15 of the first day, the nearest there is.
+    # In the gap of the first day, from 05:00 to 07:15, the nearest acquisition.
     click_cell(browser, 5.3, "2010-01-01")
     expect(browser, "2010-01-01T04:45")
 
@@ -186,15 +187,15 @@ def test_every_panel_has_the_colours_of_its_data(opened, seen, maps, moment):
         assert known.all() == (name in {"rgb", "ir", "l2", "truth"})
 
 
-def test_at_night_the_infrared_stands_in_for_the_sunlight_and_says_so(opened):
+def test_at_night_the_rgb_panel_shows_the_infrared_and_says_so(opened):
     browser = opened("#2010-01-02T02:00")
     expect(browser, "2010-01-02T02:00")
     assert "infrared" in browser.find_element("css selector", "#panel-rgb .note").text
-    stands_in, infrared = (colours(browser, name, (20, 26))[:15] for name in ("rgb", "ir"))
-    assert np.array_equal(stands_in, infrared)
+    rgb, infrared = (colours(browser, name, (20, 26))[:15] for name in ("rgb", "ir"))
+    assert np.array_equal(rgb, infrared)
 
 
-def test_keys_go_through_times_and_days(opened):
+def test_keys_step_through_times_and_days(opened):
     browser = opened("#2010-01-02T12:00")
     for key, moment in (
         (Keys.ARROW_RIGHT, "2010-01-02T12:15"),
@@ -212,9 +213,9 @@ def test_keys_go_through_times_and_days(opened):
         expect(browser, moment)
 
 
-def test_j_goes_from_the_largest_difference_to_the_next_as_the_list_does(opened, maps, seen):
+def test_j_steps_through_the_list_from_the_largest_difference(opened, maps, seen):
     browser = opened()
-    listed = browser.find_elements("css selector", "#differing button")
+    listed = browser.find_elements("css selector", "#differences button")
     both = (maps["cloud_mask"] != 255) & seen["cloud_mask_l2"].isin([0, 1])
     differ = (maps["cloud_mask"] != seen["cloud_mask_l2"]).where(both).mean(("y", "x")).values
     times = maps["time"].values
@@ -223,31 +224,31 @@ def test_j_goes_from_the_largest_difference_to_the_next_as_the_list_does(opened,
         moment = button.text[:16].replace(" ", "T")
         expect(browser, moment)
         share = differ[times == np.datetime64(moment)].item()
-        assert plain(button.text).endswith(f"{100 * share:.1f} %")
-        assert f"agree on {100 * (1 - share):.1f} %" in words(browser, "words")
+        assert with_plain_spaces(button.text).endswith(f"{100 * share:.1f} %")
+        assert f"agree on {100 * (1 - share):.1f} %" in text_of(browser, "description")
         assert button.get_attribute("aria-current") == "true"
     listed[0].click()
     expect(browser, str(times[np.argmax(differ)])[:16])
 
 
-def test_words_and_labels_follow_the_acquisition(opened, maps):
+def test_description_and_labels_are_those_of_the_acquisition(opened, maps):
     browser = opened("#2010-01-02T12:00")
     at_noon = maps["cloud_mask"].sel(time="2010-01-02T12:00")
     cloud = f"{100 * float(at_noon.where(at_noon != 255).mean()):.1f} %"
-    said = words(browser, "words")
-    assert "solar zenith angle" in said
-    assert f"model {cloud}" in said
+    text = text_of(browser, "description")
+    assert "solar zenith angle" in text
+    assert f"model {cloud}" in text
     panel = browser.find_element("css selector", "#panel-model canvas")
-    label = plain(panel.get_attribute("aria-label"))
+    label = with_plain_spaces(panel.get_attribute("aria-label"))
     assert label == f"model mask, 2010-01-02 12:00 UTC, {cloud} cloud"
-    assert browser.find_element("id", "words").get_attribute("aria-live") == "polite"
+    assert browser.find_element("id", "description").get_attribute("aria-live") == "polite"
 
 
-def test_play_goes_on_until_it_is_paused(opened):
+def test_play_runs_until_it_is_paused(opened):
     browser = opened("#2010-01-01T22:00")
     play = browser.find_element("id", "play")
     play.click()
-    # Across midnight, where other images are loaded.
+    # Across midnight, where the images of the next day are loaded.
     wait(browser, lambda: shown(browser) >= "2010-01-02T00:30")
     play.click()
     assert play.text == "Play"
@@ -271,13 +272,13 @@ def test_a_click_on_a_panel_shows_the_series_of_its_pixel(opened, maps):
         browser,
         lambda: browser.execute_script("return document.body.dataset.pixel") == f"{row} {column}",
     )
-    assert f"Row {row + 1}, column {column + 1}" in words(browser, "pixel-words")
+    assert f"Row {row + 1}, column {column + 1}" in text_of(browser, "pixel-description")
     series = """
     const found = Bokeh.documents.map((d) => d.get_model_by_name(arguments[0])).find((m) => m);
     return [[...found.data.x], [...found.data.y]];
     """
     pixel = maps["cloud_probability"].isel(y=row, x=column)
-    when, values = browser.execute_script(series, "series-year-values")
+    when, values = browser.execute_script(series, "series-all-values")
     assert np.array_equal(np.array(when, "datetime64[ms]"), pixel["time"].values)
     # Half a step of the 255 levels.
     assert np.abs(np.array(values) - pixel.values).max() <= 0.5 / 254 + 1e-6
@@ -287,7 +288,7 @@ def test_a_click_on_a_panel_shows_the_series_of_its_pixel(opened, maps):
     assert np.abs(np.array(values) - day.values).max() <= 0.5 / 254 + 1e-6
 
 
-def test_a_pixel_may_be_typed_and_a_missing_one_has_no_values(opened):
+def test_a_typed_pixel_is_shown_and_a_missing_one_has_no_value(opened):
     browser = opened()
     for name, number in (("row", 4), ("column", 5)):
         box = browser.find_element("id", name)
@@ -302,23 +303,23 @@ def test_a_pixel_may_be_typed_and_a_missing_one_has_no_values(opened):
 def test_nothing_runs_over_the_edge(opened, width):
     browser = opened(width=width)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    for name in ("heatmap", "series-day", "series-year", "panel-model", "play"):
+    for name in ("heatmap", "series-day", "series-all", "panel-model", "play"):
         box = browser.find_element("id", name).rect
         assert box["width"] > 30
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
 
 
-def test_a_map_without_its_scene_opens_too(opened, tmp_path, maps):
+def test_a_map_without_its_scene_opens_without_an_error(opened, tmp_path, maps):
     address = build_site(maps, None, tmp_path / "site", end="2010-01-01").as_uri()
     browser = opened("#2010-01-01T12:00", address=address)
     expect(browser, "2010-01-01T12:00")
     assert "Made without the scene" in browser.find_element("tag name", "header").text
-    assert not browser.find_element("id", "next-differing").is_displayed()
+    assert not browser.find_element("id", "next-difference").is_displayed()
     assert [line for line in browser.get_log("browser") if line["level"] != "INFO"] == []
 
 
-def test_whoever_wants_little_motion_gets_a_slow_speed(opened):
+def test_reduced_motion_means_the_slowest_speed(opened):
     browser = opened()
     features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

@@ -1,4 +1,4 @@
-"""A browser of maps: a folder of static pages that opens from disk, without a server."""
+"""A browser of maps: a folder of static pages that open from disk, without a server."""
 
 from undulatus.products.browse.site import build_site
 

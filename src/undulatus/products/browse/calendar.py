@@ -1,6 +1,7 @@
-"""When acquisitions were taken, as cells of a table of days by times of day.
+"""The acquisitions of a map in time: a table of days by times of day, and shares of pixels.
 
-What is counted in an acquisition: cloud, agreement with the Level-2 mask, accuracy.
+The page colours each cell of the table by the share of cloud in its acquisition, and lists the
+acquisitions in which the model's mask and the Level-2 mask differ most.
 """
 
 from __future__ import annotations
@@ -18,21 +19,29 @@ from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK
 Array = npt.NDArray[Any]
 
 DAY = 86_400
-"""Seconds."""
+"""Seconds in a day."""
 
-USUAL_STEP = 900
-"""Between acquisitions where there is but one, seconds."""
+DEFAULT_STEP = 900
+"""Seconds between acquisitions, for a map that has only one."""
 
-_NEARLY = 15 / 16
-"""Of a step."""
+_ALMOST_A_STEP = 15 / 16
+"""Times later than this share of a step count as the next multiple of it."""
+
+MOST_LISTED = 40
+"""Acquisitions in the list of the largest differences, at most."""
+
+SECONDS_APART = 3 * 3600
+"""Least time between two acquisitions in the list; otherwise one cloud would fill it."""
+
+LEAST_COMPARED = 0.5
+"""Share of the image that both masks must know for an acquisition to be listed."""
 
 
 @dataclass(frozen=True)
 class Calendar:
-    """A table with a row a day (UTC) and a column a step of time.
+    """A table with one row per day (UTC) and one column per time step.
 
-    Two acquisitions may fall into one cell, which then stands for the first, and cells may be
-    empty.
+    Cells may be empty. If two acquisitions fall into one cell, it shows the first.
     """
 
     seconds: Array
@@ -42,66 +51,57 @@ class Calendar:
 
     @property
     def day(self) -> Array:
-        """The row of each acquisition."""
+        """The row of each acquisition, (n,)."""
         return self.seconds // DAY - self.seconds[0] // DAY
 
     @property
     def slot(self) -> Array:
-        """The column of each acquisition; times may waver about a multiple of the step."""
+        """The column of each acquisition, (n,); times may be off by a fraction of the step."""
         of_day = self.seconds % DAY
-        turn = np.exp(2j * np.pi * of_day / self.step).mean()
-        phase = float(np.angle(turn)) / (2.0 * np.pi) % 1.0
-        # Just before a multiple of the step, they are meant to be on it.
-        phase -= phase > _NEARLY
+        mean_direction = np.exp(2j * np.pi * of_day / self.step).mean()
+        phase = float(np.angle(mean_direction)) / (2.0 * np.pi) % 1.0
+        # Times just before a multiple of the step are meant to be on it.
+        phase -= phase > _ALMOST_A_STEP
         columns = np.rint(of_day / self.step - phase).astype(np.int64)
-        most = self.shape[1] - 1
-        columns -= min(columns.min(), max(0, columns.max() - most))
-        return np.clip(columns, 0, most)
+        last = self.shape[1] - 1
+        columns -= min(columns.min(), max(0, columns.max() - last))
+        return np.clip(columns, 0, last)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Days from the first to the last, and steps in a day."""
         return int(self.day[-1]) + 1, -(-DAY // self.step)
 
+    @property
+    def dates(self) -> list[str]:
+        """The date of each acquisition, such as ``2010-07-14``."""
+        return np.datetime_as_string(self.seconds.astype("datetime64[s]"), "D").tolist()
+
     def table(self, values: Array) -> Array:
         """Return values (n,) in their cells, float32; empty cells are NaN."""
         cells = np.full(self.shape, np.nan, np.float32)
-        # Backwards, so that the first of a cell stays.
+        # Backwards, so that the first acquisition of a cell is written last.
         cells[self.day[::-1], self.slot[::-1]] = values[::-1]
         return cells
 
-    @property
-    def dates(self) -> list[str]:
-        """The date of each acquisition: ``2010-07-14``."""
-        return np.datetime_as_string(self.seconds.astype("datetime64[s]"), "D").tolist()
-
 
 def make_calendar(times: Array) -> Calendar:
-    """Return the table of times (n,) datetime64, which increase strictly."""
+    """Return the table for strictly increasing times, (n,) datetime64."""
     seconds = times.astype("datetime64[s]").astype(np.int64)
     minutes = np.rint(np.diff(seconds) / 60.0).astype(np.int64)
     if not minutes.size:
-        return Calendar(seconds, USUAL_STEP)
-    found, counts = np.unique(minutes, return_counts=True)
-    return Calendar(seconds, int(np.clip(60 * found[np.argmax(counts)], 60, DAY)))
+        return Calendar(seconds, DEFAULT_STEP)
+    steps, counts = np.unique(minutes, return_counts=True)
+    return Calendar(seconds, int(np.clip(60 * steps[np.argmax(counts)], 60, DAY)))
 
 
-LISTED = 40
-"""Acquisitions listed where the masks differ most."""
+def pixel_shares(block: xr.Dataset) -> dict[str, Array]:
+    """Return shares of pixels in each acquisition, (n,) float32, NaN where no pixel is known.
 
-APART = 3 * 3600
-"""Between any two of them, seconds, or one cloud would fill the list."""
-
-ENOUGH = 0.5
-"""Share of the image that two masks must have in common to be compared in the list."""
-
-
-def count_shares(block: xr.Dataset) -> dict[str, Array]:
-    """Return shares of pixels, (n,) float32 each, NaN where no pixel is known.
-
-    ``cloud`` and ``l2_cloud``: of the pixels that the mask knows, those with cloud. ``agreement``:
-    of the pixels that both know, those where they agree; ``compared``: those of all pixels.
-    ``model_right`` and ``l2_right``: agreement with the truth.
+    ``cloud`` and ``l2_cloud``: pixels with cloud, among those that the mask knows.
+    ``agreement``: pixels where both masks agree, among those that both know; ``compared``: pixels
+    that both know, among all. ``model_right`` and ``l2_right``: pixels where the mask agrees with
+    the truth.
     """
     masks = {
         name: _labels(block[name]) for name in (MASK, LEVEL2_MASK, CLOUD_TRUTH) if name in block
@@ -121,28 +121,28 @@ def count_shares(block: xr.Dataset) -> dict[str, Array]:
 
 
 def _labels(mask: xr.DataArray) -> Array:
-    """Return 0 clear, 1 cloud, -1 neither, (n, pixels)."""
+    """Return 0 for clear, 1 for cloud and -1 for unknown, (n, pixels)."""
     values = mask.values.reshape(mask.shape[0], -1)
     return np.select([values == 0, values == 1], [0, 1], -1).astype(np.int8)
 
 
 def _share(counted: Array, known: Array) -> Array:
-    whole = known.sum(axis=1)
-    found = (counted & known).sum(axis=1) / np.maximum(whole, 1)
-    return np.where(whole > 0, found, np.nan).astype(np.float32)
+    total = known.sum(axis=1)
+    share = (counted & known).sum(axis=1) / np.maximum(total, 1)
+    return np.where(total > 0, share, np.nan).astype(np.float32)
 
 
-def differing_most(seconds: Array, agreement: Array, compared: Array) -> Array:
-    """Return the numbers of acquisitions where two masks differ most, the worst first.
+def largest_differences(seconds: Array, agreement: Array, compared: Array) -> Array:
+    """Return the indices of the acquisitions where two masks differ most, the worst first.
 
-    Those whose masks have less than half of the image in common are passed over, and so are
-    those where all agree, or within three hours of a worse one.
+    An acquisition is left out if the masks agree everywhere, if they have less than half of the
+    image in common, or if a worse acquisition is less than three hours away.
     """
     ranked = np.argsort(agreement, kind="stable")
-    taken: list[int] = []
-    for number in ranked[(agreement[ranked] < 1.0) & (compared[ranked] >= ENOUGH)]:
-        if all(abs(seconds[number] - seconds[other]) >= APART for other in taken):
-            taken.append(int(number))
-        if len(taken) == LISTED:
+    listed: list[int] = []
+    for index in ranked[(agreement[ranked] < 1.0) & (compared[ranked] >= LEAST_COMPARED)]:
+        if all(abs(seconds[index] - seconds[other]) >= SECONDS_APART for other in listed):
+            listed.append(int(index))
+        if len(listed) == MOST_LISTED:
             break
-    return np.array(taken, np.int64)
+    return np.array(listed, np.int64)

@@ -1,4 +1,4 @@
-"""Bokeh's part of the page: the heat map of the year, and the series of a pixel."""
+"""The plots of the page, by Bokeh: the heat map of all acquisitions, and the series of a pixel."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ from undulatus.products.panels import COLOUR_SCALES, GROUND, HATCH
 Array = npt.NDArray[Any]
 
 MILLISECONDS = 1000.0
+"""In a second: Bokeh's times are in milliseconds."""
 
-_FEW_DAYS = 31
-"""So many days are named one by one."""
+FEW_DAYS = 31
+"""Up to so many days, the heat map is low and labels days; beyond, it labels months."""
+
+_MOST_DAY_LABELS = 10
 
 _TOOLS = "box_zoom,wheel_zoom,pan,reset"
 
-_INK, _ACCENT = "#1b1b2f", "#b3361b"
+_INK, _ACCENT, _DOTS = "#1b1b2f", "#b3361b", "#6f93b3"
 
 
 def plot_items(calendar: Calendar, cloud: Array) -> dict[str, Any]:
-    """Return the plots by the ids of their places in the page, as BokehJS embeds them.
+    """Return the plots as BokehJS embeds them, by the ids of their elements in the page.
 
     Parameters
     ----------
@@ -47,8 +50,8 @@ def plot_items(calendar: Calendar, cloud: Array) -> dict[str, Any]:
     """
     plots = {
         "heatmap": _heat_map(calendar, cloud),
-        "series-day": _day(),
-        "series-year": _year(calendar),
+        "series-day": _day_series(),
+        "series-all": _all_days_series(calendar),
     }
     return {name: json_item(plot, ID(name)) for name, plot in plots.items()}
 
@@ -58,7 +61,7 @@ def _figure(**options: Any) -> Any:
         sizing_mode="stretch_both",
         min_height=150,
         toolbar_location="above",
-        # Dragging and the wheel scroll the page, unless a tool is chosen.
+        # Dragging and the wheel scroll the page until a tool is chosen.
         active_drag=None,
         active_scroll=None,
         output_backend="canvas",
@@ -69,8 +72,8 @@ def _figure(**options: Any) -> Any:
     return plot
 
 
-def _on_tap(plot: Any, call: str) -> None:
-    plot.js_on_event("tap", CustomJS(code=f"undulatus.{call}(cb_obj.x, cb_obj.y)"))
+def _call_on_tap(plot: Any, function: str) -> None:
+    plot.js_on_event("tap", CustomJS(code=f"undulatus.{function}(cb_obj.x, cb_obj.y)"))
 
 
 def _heat_map(calendar: Calendar, cloud: Array) -> Any:
@@ -81,12 +84,44 @@ def _heat_map(calendar: Calendar, cloud: Array) -> Any:
         name="heatmap",
         tools=_TOOLS,
         x_range=(0.0, 24.0),
-        # Days run down, as the keys do.
+        # Days run down, as the arrow keys do.
         y_range=(last, first),
         y_axis_type="datetime",
         x_axis_label="time of day, UTC",
     )
-    # Shows through where there is no acquisition.
+    _draw_ground(plot, first, last)
+    palette = [to_hex(c) for c in colormaps[COLOUR_SCALES["probability"].colours](np.arange(256))]
+    colours = LinearColorMapper(palette=palette, low=0.0, high=1.0, nan_color="rgba(0,0,0,0)")
+    cells = plot.image(
+        image=[calendar.table(cloud)],
+        x=0.0,
+        y=first,
+        dw=slots * calendar.step / 3600.0,
+        dh=last - first,
+        color_mapper=colours,
+    )
+    _draw_chosen(plot)
+    _label_hours(plot, 6, minor=2)
+    _label_days(plot, first, days)
+    plot.grid.visible = False
+    describe = CustomJSHover(code="return undulatus.describeCell(special_vars.x, special_vars.y)")
+    plot.add_tools(
+        HoverTool(tooltips="$y{custom}", formatters={"$y": describe}, renderers=[cells])
+    )
+    bar = ColorBar(
+        color_mapper=colours,
+        title="share of cloud in the image (model)",
+        height=10,
+        padding=4,
+        title_text_font_style="normal",
+    )
+    plot.add_layout(bar, "below")
+    _call_on_tap(plot, "chooseCell")
+    return plot
+
+
+def _draw_ground(plot: Any, first: float, last: float) -> None:
+    """Draw the hatching that shows through where there is no acquisition."""
     plot.quad(
         left=0.0,
         right=24.0,
@@ -99,20 +134,12 @@ def _heat_map(calendar: Calendar, cloud: Array) -> Any:
         hatch_scale=8,
         line_color=None,
     )
-    palette = [to_hex(c) for c in colormaps[COLOUR_SCALES["probability"].colours](np.arange(256))]
-    colours = LinearColorMapper(palette=palette, low=0.0, high=1.0, nan_color="rgba(0,0,0,0)")
-    width = slots * calendar.step / 3600.0
-    plot.image(
-        image=[calendar.table(cloud)],
-        x=0.0,
-        y=first,
-        dw=width,
-        dh=last - first,
-        color_mapper=colours,
-        name="cells",
-    )
+
+
+def _draw_chosen(plot: Any) -> None:
+    """Draw a ring around the chosen acquisition, which the page moves."""
     chosen = ColumnDataSource({"x": [], "y": []}, name="chosen")
-    for colour, weight in (("white", 5), (_ACCENT, 2.5)):
+    for colour, width in (("white", 5), (_ACCENT, 2.5)):
         plot.scatter(
             "x",
             "y",
@@ -121,50 +148,67 @@ def _heat_map(calendar: Calendar, cloud: Array) -> Any:
             size=16,
             fill_alpha=0.0,
             line_color=colour,
-            line_width=weight,
+            line_width=width,
         )
-    _name_days(plot, first, days)
-    hours = [0, 6, 12, 18, 24]
-    plot.xaxis.ticker = FixedTicker(ticks=hours, minor_ticks=list(range(0, 25, 2)))
+
+
+def _label_hours(plot: Any, step: int, minor: int | None = None) -> None:
+    hours = list(range(0, 25, step))
+    between = [] if minor is None else list(range(0, 25, minor))
+    plot.xaxis.ticker = FixedTicker(ticks=hours, minor_ticks=between)
     plot.xaxis.major_label_overrides = {hour: f"{hour:02}:00" for hour in hours}
-    plot.grid.visible = False
-    tell = CustomJSHover(code="return undulatus.tellAt(special_vars.x, special_vars.y)")
-    plot.add_tools(
-        HoverTool(
-            tooltips="$y{custom}",
-            formatters={"$y": tell},
-            renderers=[plot.select_one({"name": "cells"})],
-        )
-    )
-    bar = ColorBar(
-        color_mapper=colours,
-        title="share of cloud in the image (model)",
-        height=10,
-        padding=4,
-        title_text_font_style="normal",
-    )
-    plot.add_layout(bar, "below")
-    _on_tap(plot, "chooseAt")
-    return plot
 
 
-def _dates(months: str = "%b %Y") -> DatetimeTickFormatter:
-    return DatetimeTickFormatter(days="%d %b", months=months, years="%Y", hours="%d %b %H:00")
-
-
-def _name_days(plot: Any, first: float, days: int) -> None:
-    """Label days: each of a few at its middle, months of many."""
-    plot.yaxis.formatter = _dates()
-    if days > _FEW_DAYS:
+def _label_days(plot: Any, first: float, days: int) -> None:
+    """Label some of a few days at their middle, but the months of many."""
+    plot.yaxis.formatter = _date_labels()
+    if days > FEW_DAYS:
         return
     middles = [first + (day + 0.5) * DAY * MILLISECONDS for day in range(days)]
     dates = [np.datetime64(int(middle), "ms").item().strftime("%d %b %Y") for middle in middles]
-    kept = slice(None, None, -(-days // 10))
+    kept = slice(None, None, -(-days // _MOST_DAY_LABELS))
     plot.yaxis.ticker = FixedTicker(ticks=middles[kept])
     plot.yaxis.major_label_overrides = dict(zip(middles[kept], dates[kept], strict=True))
 
 
-def _series(**options: Any) -> Any:
+def _date_labels(months: str = "%b %Y") -> DatetimeTickFormatter:
+    return DatetimeTickFormatter(days="%d %b", months=months, years="%Y", hours="%d %b %H:00")
+
+
+def _day_series() -> Any:
+    plot = _series_figure(name="series-day", x_range=(0.0, 24.0), x_axis_label="time of day, UTC")
+    source = ColumnDataSource({"x": [], "y": []}, name="series-day-values")
+    plot.line("x", "y", source=source, color=_INK, line_width=1.2)
+    plot.scatter("x", "y", source=source, color=_INK, size=5)
+    _label_hours(plot, 3)
+    plot.add_layout(_now_line("series-day"))
+    _call_on_tap(plot, "chooseHour")
+    return plot
+
+
+def _all_days_series(calendar: Calendar) -> Any:
+    first, last = (float(s) * MILLISECONDS for s in calendar.seconds[[0, -1]])
+    margin = max(0.01 * (last - first), 3600.0 * MILLISECONDS)
+    plot = _series_figure(
+        name="series-all", x_range=(first - margin, last + margin), x_axis_type="datetime"
+    )
+    years = np.unique(calendar.seconds[[0, -1]].astype("datetime64[s]").astype("datetime64[Y]"))
+    plot.xaxis.axis_label = " to ".join(str(each) for each in years)
+    plot.xaxis.formatter = _date_labels(months="%b")
+    values = ColumnDataSource({"x": [], "y": []}, name="series-all-values")
+    means = ColumnDataSource({"x": [], "y": []}, name="series-all-means")
+    few = calendar.shape[0] <= FEW_DAYS
+    dots: dict[str, Any] = {"size": 5, "alpha": 0.8} if few else {"size": 3, "alpha": 0.3}
+    plot.scatter("x", "y", source=values, color=_DOTS, line_color=None, **dots)
+    plot.line("x", "y", source=means, color=_INK, line_width=1.2)
+    if few:
+        plot.scatter("x", "y", source=means, color=_INK, size=7, marker="square")
+    plot.add_layout(_now_line("series-all"))
+    _call_on_tap(plot, "chooseDate")
+    return plot
+
+
+def _series_figure(**options: Any) -> Any:
     plot = _figure(tools=_TOOLS, y_range=(-0.03, 1.03), **options)
     plot.yaxis.axis_label = "probability of cloud"
     plot.add_layout(
@@ -179,41 +223,8 @@ def _series(**options: Any) -> Any:
     return plot
 
 
-def _now(name: str) -> Span:
+def _now_line(name: str) -> Span:
+    """Return the line at the acquisition shown, which the page moves."""
     return Span(
         location=None, dimension="height", line_color=_ACCENT, line_width=2, name=f"{name}-now"
     )
-
-
-def _day() -> Any:
-    plot = _series(name="series-day", x_range=(0.0, 24.0), x_axis_label="time of day, UTC")
-    source = ColumnDataSource({"x": [], "y": []}, name="series-day-values")
-    plot.line("x", "y", source=source, color=_INK, line_width=1.2)
-    plot.scatter("x", "y", source=source, color=_INK, size=5)
-    plot.xaxis.ticker = FixedTicker(ticks=list(range(0, 25, 3)))
-    plot.xaxis.major_label_overrides = {hour: f"{hour:02}:00" for hour in range(0, 25, 3)}
-    plot.add_layout(_now("series-day"))
-    _on_tap(plot, "chooseHour")
-    return plot
-
-
-def _year(calendar: Calendar) -> Any:
-    first, last = (float(s) * MILLISECONDS for s in calendar.seconds[[0, -1]])
-    margin = max(0.01 * (last - first), 3.6e6)
-    plot = _series(
-        name="series-year", x_range=(first - margin, last + margin), x_axis_type="datetime"
-    )
-    years = np.unique(calendar.seconds[[0, -1]].astype("datetime64[s]").astype("datetime64[Y]"))
-    plot.xaxis.axis_label = " to ".join(str(each) for each in years)
-    plot.xaxis.formatter = _dates(months="%b")
-    every = ColumnDataSource({"x": [], "y": []}, name="series-year-values")
-    means = ColumnDataSource({"x": [], "y": []}, name="series-year-means")
-    few = calendar.shape[0] <= _FEW_DAYS
-    dots: dict[str, Any] = {"size": 5, "alpha": 0.8} if few else {"size": 3, "alpha": 0.3}
-    plot.scatter("x", "y", source=every, color="#6f93b3", line_color=None, **dots)
-    plot.line("x", "y", source=means, color=_INK, line_width=1.2)
-    if few:
-        plot.scatter("x", "y", source=means, color=_INK, size=7, marker="square")
-    plot.add_layout(_now("series-year"))
-    _on_tap(plot, "chooseDate")
-    return plot

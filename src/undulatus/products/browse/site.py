@@ -13,9 +13,9 @@ import xarray as xr
 
 from undulatus._files import whole_or_not_at_all
 from undulatus.errors import SceneError
-from undulatus.products.browse.calendar import Calendar, count_shares, make_calendar
+from undulatus.products.browse.calendar import Calendar, make_calendar, pixel_shares
 from undulatus.products.browse.page import Contents, write_page
-from undulatus.products.browse.sprites import LONGEST, SeriesWriter, Sheet, SpriteWriter
+from undulatus.products.browse.sprites import LONGEST_SIDE, SeriesWriter, Sheet, SpriteWriter
 from undulatus.products.maps import PROBABILITY
 from undulatus.products.panels import Acquisition, panel_names, render_acquisitions, scales_for
 from undulatus.products.views import (
@@ -31,10 +31,10 @@ Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
 
 MOST_PIXELS = 500_000_000
-"""In all panels of all acquisitions: some 400 MB. A year of 20 x 26 has a quarter of them."""
+"""In all panels of all acquisitions: some 400 MB. A year of 20 x 26 pixels has a quarter of it."""
 
 MOST_CELLS = 4_000_000
-"""In the heat map: days by times of day."""
+"""In the table of days by times of day."""
 
 
 def build_site(
@@ -49,28 +49,28 @@ def build_site(
 ) -> Path:
     """Write a folder of pages to browse a map with, and return the page to open.
 
-    It shows the cloud of every acquisition in a table of days by times of day, the panels of
-    the one chosen, where model and Level-2 mask differ most, and the series of a pixel. It
-    opens from disk, and needs neither a server nor a network.
+    The page shows the share of cloud in every acquisition in a table of days by times of day, the
+    panels of the chosen acquisition, where model and Level-2 mask differ most, and the series of
+    a pixel. It opens from disk and needs neither a server nor a network.
 
     Parameters
     ----------
     maps : Dataset
-        What :func:`undulatus.products.maps.map_scene` made, (time, y, x).
+        The result of :func:`undulatus.products.maps.map_scene`, (time, y, x).
     scene : Dataset, optional
-        What it was made of. Without it there are no RGB, infrared and Level-2 panels.
+        The scene that was mapped. Without it there are no RGB, infrared and Level-2 panels.
     output : path
-        A new folder; it is not there until all is written.
+        A new folder; it appears only when everything is written.
     title : str
         What the page calls the map, such as the name of its file.
     start, end : times, optional
-        Acquisitions from and to, UTC, both included; a date as text is the whole day.
+        First and last acquisition, UTC, both included; a date as text means the whole day.
     progress : callable, optional
-        Told how many acquisitions of how many are done.
+        Called with the number of acquisitions done and their total.
     """
     output = Path(output)
     view = view_map(maps) if scene is None else view_scene(scene, maps)
-    chosen = _in_order(view, start, end)
+    chosen = _choose_acquisitions(view, start, end)
     calendar = make_calendar(view.times[chosen])
     sheet = Sheet(view.shape, int(np.bincount(calendar.day).max()))
     _require_room(view, calendar, sheet)
@@ -83,8 +83,8 @@ def build_site(
     return output / "index.html"
 
 
-def _in_order(view: MapView, start: Any, end: Any) -> Array:
-    """Return the numbers of the acquisitions from start to end, one a time, in order."""
+def _choose_acquisitions(view: MapView, start: Any, end: Any) -> Array:
+    """Return the indices of the acquisitions from start to end, in order, one for each time."""
     if np.isnat(view.times).any():
         raise SceneError(
             "The map has acquisitions without a time. Give it UTC times "
@@ -107,10 +107,10 @@ def _require_room(view: MapView, calendar: Calendar, sheet: Sheet) -> None:
             f"{count * each:,} pixels in all panels, {MOST_PIXELS:,} at most.\n"
             f"Take {remedy} (undulatus browse --span START/END, or maps.isel(y=..., x=...))."
         )
-    if max(sheet.size) > LONGEST:
+    if max(sheet.size) > LONGEST_SIDE:
         raise SceneError(
             f"A day has {sheet.count:,} acquisitions of {height} x {width} pixels, more than fit "
-            f"into one image. Take every other (maps.isel(time=slice(None, None, 2)))."
+            f"into one image. Take every other one (maps.isel(time=slice(None, None, 2)))."
         )
     if np.prod(calendar.shape) > MOST_CELLS:
         raise SceneError(
@@ -128,13 +128,13 @@ def _write_acquisitions(
         SpriteWriter(folder / "days", contents.sheet) as sprites,
         SeriesWriter(folder / "rows", view.shape[0]) as series,
     ):
-        for numbers in blocks_of_time(view, chosen):
-            block = view.layers.isel(time=numbers).compute()
+        for indices in blocks_of_time(view, chosen):
+            block = view.layers.isel(time=indices).compute()
             series.add(block[PROBABILITY].values)
             acquisitions: list[Acquisition] = []
             for acquisition in render_acquisitions(view, block, contents.scales):
                 sprites.add(dates[done], acquisition)
                 acquisitions.append(acquisition)
                 done += 1
-            contents.add(acquisitions, count_shares(block))
+            contents.add(acquisitions, pixel_shares(block))
             progress(done, len(chosen))

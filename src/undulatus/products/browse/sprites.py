@@ -1,12 +1,11 @@
-"""Panels of a day in one image each: a sheet of tiles, one tile an acquisition.
+"""The pixels of a map as files that a page opened from disk can load.
 
-Kinds of panel do not share a sheet: apart, they take half the space.
+A page from disk may not fetch data, but it may load images and scripts:
 
-Probabilities of each pixel through time, one file a row of the image.
-
-Pages that are opened from disk may not fetch data, but they may load scripts: a file calls
-``undulatusRow(row, pieces)``, where a piece is base64 of bytes (time, x). A byte is the
-probability times 254, or 255 where it is missing.
+- the panels of a day are images, one for each kind of panel, with a tile per acquisition. All
+  kinds in one image would take twice the space;
+- the probabilities of a row of pixels are a script that calls ``undulatusRow(row, pieces)``. A
+  piece is base64 of bytes (time, x). A byte is the probability times 254, or 255 if it is missing.
 """
 
 from __future__ import annotations
@@ -28,14 +27,17 @@ from undulatus.products.panels import Acquisition
 
 Array = npt.NDArray[Any]
 
-LONGEST = 16_383
-"""Most pixels along a side of a WebP image."""
+LONGEST_SIDE = 16_383
+"""Pixels along a side of a WebP image, at most."""
 
-_WAITING = 16
-"""Sheets that may wait to be written."""
+BYTE_OF_ONE, MISSING_BYTE = 254, 255
+"""How the probability 1 and a missing one are stored."""
+
+_MOST_WAITING = 16
+"""Sheets that may wait to be written, at most."""
 
 _ENCODING: dict[str, Any] = {"format": "WEBP", "lossless": True, "quality": 20, "method": 1}
-"""Slower settings take four times as long to save a twentieth of the space."""
+"""Slower settings take four times as long and save a twentieth of the space."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,13 @@ class Sheet:
     """Where the tiles of a day lie: row by row, in the order of time."""
 
     tile: tuple[int, int]
-    """Rows and columns of an image."""
+    """Rows and columns of a tile, pixels."""
     count: int
-    """Most tiles in a day."""
+    """Tiles in a day, at most."""
 
     @property
     def columns(self) -> int:
-        """Tiles side by side, so that sheets are about square."""
+        """Tiles side by side, such that a sheet is about square."""
         height, width = self.tile
         return min(self.count, math.ceil(math.sqrt(self.count * height / width)))
 
@@ -60,7 +62,7 @@ class Sheet:
         return -(-self.count // self.columns) * height, self.columns * width
 
     def place(self, index: int) -> tuple[slice, slice]:
-        """Return where the tile of a day's acquisition lies."""
+        """Return the rows and columns of a tile, by its index in the day."""
         height, width = self.tile
         down, across = divmod(index, self.columns)
         return (
@@ -70,13 +72,13 @@ class Sheet:
 
 
 class SpriteWriter:
-    """Writes ``DATE-PANEL.webp`` of each day, in threads, when the day is complete."""
+    """Writes ``DATE-PANEL.webp`` for each day, in threads, when the day is complete."""
 
     def __init__(self, folder: Path, sheet: Sheet, workers: int = 2) -> None:
         self._folder = folder
         self._sheet = sheet
         self._pool = ThreadPoolExecutor(workers)
-        self._written: deque[Future[None]] = deque()
+        self._waiting: deque[Future[None]] = deque()
         self._date = ""
         self._index = 0
         self._images: dict[str, Array] = {}
@@ -92,56 +94,40 @@ class SpriteWriter:
     ) -> None:
         try:
             if kind is None:
-                self._flush()
-                while self._written:
-                    self._written.popleft().result()
+                self._write_day()
+                while self._waiting:
+                    self._waiting.popleft().result()
         finally:
             self._pool.shutdown(cancel_futures=True)
 
     def add(self, date: str, acquisition: Acquisition) -> None:
-        """Add the next acquisition; dates come in order."""
+        """Add the next acquisition; dates must come in order."""
         if date != self._date:
-            self._flush()
+            self._write_day()
             self._date, self._index = date, 0
             self._images = {
                 name: np.zeros((*self._sheet.size, 4), np.uint8) for name in acquisition.images
             }
-        where = self._sheet.place(self._index)
+        tile = self._sheet.place(self._index)
         for name, image in acquisition.images.items():
-            self._images[name][where] = image
+            self._images[name][tile] = image
         self._index += 1
 
-    def _flush(self) -> None:
+    def _write_day(self) -> None:
         for name, image in self._images.items():
             path = self._folder / f"{self._date}-{name}.webp"
-            self._written.append(self._pool.submit(_write, path, image))
+            self._waiting.append(self._pool.submit(_write_image, path, image))
         self._images = {}
-        while len(self._written) > _WAITING:
-            self._written.popleft().result()
+        while len(self._waiting) > _MOST_WAITING:
+            self._waiting.popleft().result()
 
 
-def _write(path: Path, image: Array) -> None:
+def _write_image(path: Path, image: Array) -> None:
     Image.fromarray(image).save(path, **_ENCODING)
 
 
-FINEST, MISSING_BYTE = 254, 255
-
-
-def as_bytes(probability: Array) -> Array:
-    """Return probabilities as bytes: times 254, 255 where they are not finite."""
-    seen = np.isfinite(probability)
-    scaled = np.rint(np.clip(np.where(seen, probability, 0.0), 0.0, 1.0) * FINEST)
-    return np.where(seen, scaled, MISSING_BYTE).astype(np.uint8)
-
-
-def to_base64(values: Array) -> str:
-    """Return the bytes of an array, little-endian, in base64."""
-    plain = np.ascontiguousarray(values)
-    return base64.b64encode(plain.astype(plain.dtype.newbyteorder("<")).tobytes()).decode("ascii")
-
-
 class SeriesWriter:
-    """Writes ``ROW.js`` of each row of the image, growing with time."""
+    """Writes ``ROW.js`` for each row of the image, block of time by block."""
 
     def __init__(self, folder: Path, rows: int) -> None:
         self._paths = [folder / f"{row}.js" for row in range(rows)]
@@ -166,7 +152,20 @@ class SeriesWriter:
         self._append([f'"{to_base64(values[:, row])}",\n' for row in range(len(self._paths))])
 
     def _append(self, texts: list[str]) -> None:
-        # Not kept open: an image may have more rows than a process may have files.
+        # Opened anew each time: an image may have more rows than a process may open files.
         for path, text in zip(self._paths, texts, strict=True):
             with path.open("a", encoding="ascii") as file:
                 file.write(text)
+
+
+def as_bytes(probability: Array) -> Array:
+    """Return probabilities as bytes: times 254, or 255 where they are not finite."""
+    known = np.isfinite(probability)
+    scaled = np.rint(np.clip(np.where(known, probability, 0.0), 0.0, 1.0) * BYTE_OF_ONE)
+    return np.where(known, scaled, MISSING_BYTE).astype(np.uint8)
+
+
+def to_base64(values: Array) -> str:
+    """Return the bytes of an array, little-endian, in base64."""
+    plain = np.ascontiguousarray(values)
+    return base64.b64encode(plain.astype(plain.dtype.newbyteorder("<")).tobytes()).decode("ascii")
