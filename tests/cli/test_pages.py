@@ -1,25 +1,125 @@
-"""``undulatus reproduce``: what it says, where, and its exit statuses."""
+"""``undulatus demo``, ``browse`` and ``reproduce``."""
 
 import json
+import shutil
 import sys
+from functools import partial
+from pathlib import Path
 from types import ModuleType
 
 import pytest
-from click.testing import CliRunner
 
+from undulatus import VFFGPC
 from undulatus.cli import main
-from undulatus.errors import InputError
+from undulatus.errors import DatasetError, InputError
 from undulatus.paper import experiments
+from undulatus.products import demo
+from undulatus.products.demo import generate_clouds
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+# demo
 
 
 @pytest.fixture
-def runner():
-    return CliRunner()
+def quick_demo(monkeypatch):
+    def fail():
+        raise DatasetError("s2cloudless could not be fetched with pip: no index")
+
+    monkeypatch.setattr(demo, "load_sentinel2_clouds", fail)
+    monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 32, 24))
+    monkeypatch.setattr(demo, "VFFGPC", partial(VFFGPC, 8, max_iter=2))
+    monkeypatch.setattr(
+        demo,
+        "run_month_demo",
+        lambda folder, *_, **__: demo.MonthDemo(
+            30, [], {"picture": folder / "maps.png"}, folder / "site" / "index.html"
+        ),
+    )
+
+
+@pytest.mark.usefixtures("quick_demo")
+def test_the_demonstration_prints_a_table_and_the_files_it_wrote(runner, tmp_path):
+    folder = tmp_path / "out"
+    result = runner.invoke(main, ["demo", "-o", str(folder)])
+    assert result.exit_code == 0, result.output
+    for name in ("majority", "logistic regression", "VFF-GPC", "accuracy", "NLL", "ECE"):
+        assert name in result.stdout
+    for name, file in (("picture", "clouds.png"), ("model", "clouds.undulatus")):
+        assert f"{name}: {(folder / file).resolve()}" in result.stdout
+        assert (folder / file).is_file()
+    assert "GENERATED" in result.stdout
+    assert f"open in a browser: {(folder / 'index.html').resolve()}" in result.stdout
+    assert "GENERATED" in (folder / "index.html").read_text()
+
+
+@pytest.mark.usefixtures("quick_demo")
+def test_progress_and_the_reason_for_a_generated_image_go_to_stderr(runner, tmp_path):
+    result = runner.invoke(main, ["demo", "-o", str(tmp_path)])
+    assert "Fitting" in result.stderr
+    assert "VFFGPC: step 1" in result.stderr
+    assert "no index" in result.stderr
+    assert "Fitting" not in result.stdout
+
+
+@pytest.mark.usefixtures("quick_demo")
+def test_the_demonstration_writes_to_the_folder_demo_by_default(runner, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert runner.invoke(main, ["demo"]).exit_code == 0
+    assert Path("demo/clouds.png").is_file()
+
+
+@pytest.mark.usefixtures("quick_demo")
+def test_info_describes_the_model_of_the_demonstration(runner, tmp_path):
+    runner.invoke(main, ["demo", "-o", str(tmp_path)])
+    result = runner.invoke(main, ["info", str(tmp_path / "clouds.undulatus")])
+    assert result.exit_code == 0
+    assert "VFFGPC" in result.stdout
+
+
+# browse
+
+
+@pytest.mark.parametrize("name", ["maps.zarr", "maps.nc"])
+def test_pages_show_a_map_with_the_scene_it_names(runner, year, clouds_model, tmp_path, name):
+    path, site = tmp_path / name, tmp_path / "site"
+    runner.invoke(main, ["map", str(clouds_model), str(year), "-o", str(path)])
+    command = ["browse", str(path), "-o", str(site), "--span", "2010-01-01/2010-01-01"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert f"open in a browser: {(site / 'index.html').resolve()}" in result.stdout
+    text = (site / "index.html").read_text()
+    assert "Synthetic data." in text
+    assert "Made without the scene" not in text
+    again = runner.invoke(main, command)
+    assert again.exit_code == 1
+    assert "exists already. Remove it" in again.stderr
+
+
+def test_pages_of_a_map_whose_scene_is_gone_say_what_is_missing(
+    runner, year, clouds_model, tmp_path
+):
+    path, moved = tmp_path / "maps.zarr", tmp_path / "moved.zarr"
+    shutil.copytree(year, moved)
+    runner.invoke(main, ["map", str(clouds_model), str(moved), "-o", str(path)])
+    shutil.rmtree(moved)
+    command = ["browse", str(path), "--span", "2010-01-01", "-o"]
+    result = runner.invoke(main, [*command, str(tmp_path / "bare")])
+    assert result.exit_code == 0, result.output
+    assert "moved.zarr, which does not exist" in result.stderr
+    assert "--scene" in result.stderr
+    assert "Made without the scene" in (tmp_path / "bare" / "index.html").read_text()
+    result = runner.invoke(main, [*command, str(tmp_path / "whole"), "--scene", str(year)])
+    assert "Made without the scene" not in (tmp_path / "whole" / "index.html").read_text()
+
+
+# reproduce
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Stand-ins for the run and its report; what the run was asked for."""
+    """Replace the run and its report; return what the run was called with."""
     seen = {"counts": {"done": 3}}
 
     def reproduce(experiment, out, *, say, progress, **options):
@@ -41,13 +141,11 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize("experiment", ["landmarks", "iavisa"])
-def test_it_prints_what_it_wrote_on_stdout_and_progress_on_stderr(
-    runner, asked, tmp_path, experiment
-):
+def test_results_go_to_stdout_and_progress_to_stderr(runner, asked, tmp_path, experiment):
     result = runner.invoke(main, ["reproduce", experiment, "-o", str(tmp_path)])
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    # A claim of each experiment, and what became of all: nothing, of no trials.
+    # A claim of each experiment; without trials none is tested.
     claim = {"landmarks": "VFF-GPC is more accurate than RFF-GPC.",
              "iavisa": "VFF-GPC is at its best with about five waves."}  # fmt: skip
     assert claim[experiment] in lines
@@ -72,7 +170,7 @@ def test_every_option_reaches_the_run(runner, asked, tmp_path):
     assert asked.items() >= (expected | {"memory": 1.5e9, "data": tmp_path}).items()
 
 
-def test_ctrl_c_says_how_to_go_on_and_exits_as_shells_expect(runner, asked, tmp_path, monkeypatch):
+def test_ctrl_c_prints_how_to_continue_and_ends_with_130(runner, asked, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["undulatus", "reproduce", "iavisa", "-o", "an out"])
     result = runner.invoke(main, ["reproduce", "iavisa", "-o", str(tmp_path)])
     assert result.exit_code == 0
@@ -84,7 +182,7 @@ def test_ctrl_c_says_how_to_go_on_and_exits_as_shells_expect(runner, asked, tmp_
     assert result.stdout == ""
 
 
-def test_failed_trials_are_told_after_the_report_with_exit_status_1(runner, asked, tmp_path):
+def test_failed_trials_end_with_1_after_the_report(runner, asked, tmp_path):
     asked["counts"] = {"done": 2, "failed": 1}
     result = runner.invoke(main, ["reproduce", "iavisa", "-o", str(tmp_path)])
     assert result.exit_code == 1
@@ -93,7 +191,7 @@ def test_failed_trials_are_told_after_the_report_with_exit_status_1(runner, aske
     assert "1 trials failed" in result.stderr
 
 
-def test_an_error_that_can_be_mended_has_no_traceback(runner, asked, tmp_path):
+def test_an_error_of_the_run_has_no_traceback(runner, asked, tmp_path):
     asked["raises"] = InputError("holds another run")
     result = runner.invoke(main, ["reproduce", "iavisa", "-o", str(tmp_path)])
     assert result.exit_code == 1
@@ -102,7 +200,7 @@ def test_an_error_that_can_be_mended_has_no_traceback(runner, asked, tmp_path):
 
 
 @pytest.mark.parametrize("size", ["many", "0", "1.2.3G", "-1G", "8 parsecs"])
-def test_a_size_that_is_none_is_said_so(runner, asked, tmp_path, size):
+def test_a_memory_budget_that_is_no_size_is_an_error(runner, asked, tmp_path, size):
     options = ["--memory-budget", size, "-o", str(tmp_path)]
     result = runner.invoke(main, ["reproduce", "iavisa", *options])
     assert result.exit_code == 1

@@ -1,7 +1,4 @@
-"""The demonstration, where no image can be fetched and where one can.
-
-The chain in one call: a few days from images to a page.
-"""
+"""The demonstration: the image, fetched or generated, the month, and the page about both."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +12,13 @@ from numpy.testing import assert_array_equal
 from undulatus import VFFGPC, load_model
 from undulatus.errors import DatasetError
 from undulatus.products import demo
-from undulatus.products.demo import Demo, generate_clouds, run_demo, run_month, write_page
+from undulatus.products.demo import (
+    ImageDemo,
+    generate_clouds,
+    run_image_demo,
+    run_month_demo,
+    write_demo_page,
+)
 from undulatus.products.scores import Scores
 from undulatus.scenes.files.opening import open_map, open_scene
 
@@ -38,9 +41,9 @@ def no_index(monkeypatch):
 
 
 @pytest.mark.usefixtures("quick", "no_index")
-def test_without_an_index_a_generated_image_is_used_and_called_so(tmp_path):
+def test_an_image_that_cannot_be_fetched_is_generated_and_called_so(tmp_path):
     lines = []
-    result = run_demo(tmp_path / "new" / "folder", lines.append)
+    result = run_image_demo(tmp_path / "new" / "folder", lines.append)
     assert result.generated
     assert "GENERATED" in result.source
     assert any("no index" in line for line in lines)
@@ -48,8 +51,8 @@ def test_without_an_index_a_generated_image_is_used_and_called_so(tmp_path):
 
 
 @pytest.mark.usefixtures("quick", "no_index")
-def test_everything_that_is_said_to_be_written_is_there(tmp_path):
-    result = run_demo(tmp_path, lambda line: None)
+def test_every_file_of_the_result_is_written(tmp_path):
+    result = run_image_demo(tmp_path, lambda line: None)
     assert set(result.written) == {"picture", "model"}
     assert matplotlib.image.imread(result.written["picture"]).shape[1] > 1000
     model = load_model(result.written["model"])
@@ -59,8 +62,8 @@ def test_everything_that_is_said_to_be_written_is_there(tmp_path):
 
 
 @pytest.mark.usefixtures("quick", "no_index")
-def test_the_classifier_is_scored_next_to_its_baselines(tmp_path):
-    scores = run_demo(tmp_path, lambda line: None).scores
+def test_the_classifier_is_scored_beside_two_baselines(tmp_path):
+    scores = run_image_demo(tmp_path, lambda line: None).scores
     assert set(scores) == {"majority", "logistic regression", "VFF-GPC"}
     assert scores["VFF-GPC"].accuracy > scores["majority"].accuracy
     assert scores["VFF-GPC"].nll < scores["majority"].nll
@@ -68,10 +71,10 @@ def test_the_classifier_is_scored_next_to_its_baselines(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_image_that_can_be_fetched_is_not_called_generated(tmp_path, monkeypatch):
+def test_a_fetched_image_is_not_called_generated(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "load_sentinel2_clouds", lambda: generate_clouds(32, 24))
     lines = []
-    result = run_demo(tmp_path, lines.append)
+    result = run_image_demo(tmp_path, lines.append)
     assert not result.generated
     assert "real Sentinel-2" in result.source
     assert not any("GENERATED" in line for line in lines)
@@ -79,7 +82,7 @@ def test_an_image_that_can_be_fetched_is_not_called_generated(tmp_path, monkeypa
 
 @pytest.mark.usefixtures("quick", "no_index")
 def test_the_demonstration_prints_nothing_itself(tmp_path, capsys):
-    run_demo(tmp_path, lambda line: None)
+    run_image_demo(tmp_path, lambda line: None)
     assert capsys.readouterr() == ("", "")
 
 
@@ -100,79 +103,81 @@ def test_one_seed_generates_one_image():
     assert not np.array_equal(one.X, other.X)
 
 
-class Bars:
+class RecordedBars:
+    """A progress bar that keeps the last numbers of each task."""
+
     def __init__(self):
-        self.told = {}
+        self.last = {}
 
     @contextmanager
     def __call__(self, what):
-        yield lambda done, total: self.told.__setitem__(what, (done, total))
+        yield lambda done, total: self.last.__setitem__(what, (done, total))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def month(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "month"
-    bars, lines = Bars(), []
+    bars, lines = RecordedBars(), []
     patch = pytest.MonkeyPatch()
-    patch.setattr(demo, "FREQUENCIES", 5)
+    patch.setattr(demo, "MONTH_FREQUENCIES", 5)
     with patch.context():
-        found = run_month(folder, lines.append, bars, days=4, pixels=400)
-    return found, bars.told, lines
+        result = run_month_demo(folder, lines.append, bars, days=4, pixels=400)
+    return result, bars.last, lines
 
 
-def test_everything_is_there_and_can_be_opened(made):
-    found, _, _ = made
-    assert all(path.exists() for path in found.written.values())
-    assert found.page.name == "index.html"
-    model = load_model(found.written["model"])
+def test_every_file_of_the_month_can_be_opened(month):
+    result, _, _ = month
+    assert all(path.exists() for path in result.written.values())
+    assert result.page.name == "index.html"
+    model = load_model(result.written["model"])
     assert len(model.provenance_["held_out_days"]) == 1
-    with open_scene(found.written["images"]) as scene, open_map(found.written["maps"]) as maps:
+    with open_scene(result.written["images"]) as scene, open_map(result.written["maps"]) as maps:
         assert scene.sizes["time"] == maps.sizes["time"] == 4 * 96
-    assert {score.regime for score in found.scores} == {"high", "mid", "low", "night"}
+    assert {score.regime for score in result.scores} == {"high", "mid", "low", "night"}
 
 
-def test_what_takes_time_is_told(made):
-    _, told, lines = made
-    assert len(told) == 3
-    for done, total in told.values():
+def test_long_tasks_report_their_progress(month):
+    _, progress, lines = month
+    assert len(progress) == 3
+    for done, total in progress.values():
         assert done == total > 0
     assert any("training pixels" in line for line in lines)
 
 
-def test_a_second_month_replaces_the_first(made, monkeypatch, tmp_path):
+def test_a_second_month_replaces_the_first(month, monkeypatch, tmp_path):
     (tmp_path / "month").mkdir()
     (tmp_path / "month" / "old").touch()
     monkeypatch.setattr(demo, "build_site", lambda *_, **__: tmp_path / "month" / "page")
-    monkeypatch.setattr(demo, "fit_scene", lambda *_, **__: load_model(made[0].written["model"]))
-    run_month(tmp_path / "month", lambda line: None, Bars(), days=2)
+    monkeypatch.setattr(demo, "fit_scene", lambda *_, **__: load_model(month[0].written["model"]))
+    run_month_demo(tmp_path / "month", lambda line: None, RecordedBars(), days=2)
     assert not (tmp_path / "month" / "old").exists()
 
 
 class Links(HTMLParser):
     def __init__(self):
         super().__init__()
-        self.found = []
+        self.links = []
         self.pictures = []
 
     def handle_starttag(self, tag, attrs):
         given = dict(attrs)
         if tag == "a":
-            self.found.append(given["href"])
+            self.links.append(given["href"])
         if tag == "img":
             self.pictures.append(given)
 
 
-def test_the_page_leads_to_what_was_made_and_says_what_is_synthetic(made):
-    folder = made[0].page.parent.parent.parent
+def test_the_page_links_to_the_results_and_says_what_is_synthetic(month):
+    folder = month[0].page.parent.parent.parent
     scores = Scores(0.9, 0.1, 0.01, 0.02, 0.99)
-    demo = Demo("an <image>", False, {"VFF-GPC": scores}, {"picture": folder / "clouds.png"})
-    page = write_page(folder, demo, made[0], 4)
+    image = ImageDemo("an <image>", False, {"VFF-GPC": scores}, {"picture": folder / "clouds.png"})
+    page = write_demo_page(folder, image, month[0])
     text = page.read_text()
-    links = Links()
-    links.feed(text)
-    assert all((folder / link).exists() for link in links.found)
-    assert all(picture["alt"] for picture in links.pictures)
-    assert (folder / links.pictures[1]["src"]).exists()
+    parsed = Links()
+    parsed.feed(text)
+    assert all((folder / link).exists() for link in parsed.links)
+    assert all(picture["alt"] for picture in parsed.pictures)
+    assert (folder / parsed.pictures[1]["src"]).exists()
     assert "an &lt;image&gt;" in text
     assert "synthetic" in text
     assert "90.0%" in text

@@ -11,33 +11,35 @@ except ModuleNotFoundError as error:
         'undulatus: the command line needs more packages. Install "undulatus[eo]".'
     ) from error
 
+from undulatus.cli.console import INTERRUPTED
 from undulatus.cli.models import explain, fit, info, map_command, score, twin
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.errors import UndulatusError
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
-
 
 class Commands(click.Group):
-    """Commands whose user errors are told without a traceback, with exit status 1."""
+    """Commands that print a user's error without a traceback, and end with exit status 1."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order in which a user needs them."""
+        return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and say what went wrong if a user can mend it."""
+        """Run the command; print what went wrong if the user can mend it."""
         try:
             return super().invoke(ctx)
         except UndulatusError as error:
             if ctx.params.get("debug"):
                 raise
-            _tell(ctx, str(error), error)
+            _print_error(ctx, str(error), error)
             ctx.exit(1)
         except KeyboardInterrupt as interrupt:
-            _tell(ctx, "interrupted.", interrupt)
+            _print_error(ctx, "interrupted.", interrupt)
             ctx.exit(INTERRUPTED)
         except ModuleNotFoundError as error:
             if ctx.params.get("debug") or str(error.name).startswith("undulatus"):
                 raise
-            _tell(
+            _print_error(
                 ctx,
                 f"needs the package {error.name!r}. Install "
                 f'"undulatus[eo]", and "undulatus[seviri]" for SEVIRI files.',
@@ -46,18 +48,18 @@ class Commands(click.Group):
             ctx.exit(1)
 
 
-def _tell(ctx: click.Context, what: str, error: BaseException) -> None:
-    """Say what went wrong, and what was noted about it on its way."""
+def _print_error(ctx: click.Context, message: str, error: BaseException) -> None:
+    """Print a message, and the notes that were added to the error on its way."""
     notes = getattr(error, "__notes__", [])
-    click.echo("\n".join([f"undulatus {ctx.invoked_subcommand}: {what}", *notes]), err=True)
+    click.echo("\n".join([f"undulatus {ctx.invoked_subcommand}: {message}", *notes]), err=True)
 
 
 @click.group(cls=Commands)
 @click.version_option(package_name="undulatus")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
-    """Gaussian-process classification of satellite imagery."""
+    """Classify satellite imagery with Gaussian processes."""
 
 
-for command in (demo, twin, fit, map_command, score, explain, browse, reproduce, info):
+for command in (demo, twin, fit, score, map_command, browse, info, explain, reproduce):
     main.add_command(command)

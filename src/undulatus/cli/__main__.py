@@ -1,4 +1,4 @@
-"""``python -m undulatus.cli``."""
+"""``python -m undulatus.cli``: the same as the command ``undulatus``."""
 
 import sys
 

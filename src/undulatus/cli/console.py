@@ -1,4 +1,4 @@
-"""What commands share: kinds of paths, progress on standard error, tables on standard output."""
+"""What commands share: options, progress on standard error, tables on standard output."""
 
 from __future__ import annotations
 
@@ -11,26 +11,55 @@ from typing import Any
 
 import click
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-ANY = click.Path(exists=True, path_type=Path)
+EXISTING_PATH = click.Path(exists=True, path_type=Path)
 
-NEW = click.Path(path_type=Path)
+NEW_PATH = click.Path(path_type=Path)
 
-LINES_APART = 60.0
-"""Seconds between lines of progress where there is no terminal."""
+FOLDER = click.Path(file_okay=False, path_type=Path)
 
-_TITLES = {"nll": "NLL", "ece": "ECE", "auc": "AUC"}
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, by custom of shells."""
+
+SECONDS_BETWEEN_LINES = 60.0
+"""Time between lines of progress where there is no terminal."""
+
+_COLUMN_TITLES = {"nll": "NLL", "ece": "ECE", "auc": "AUC"}
+
+
+# Options
+
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the random numbers.",
+)
+
+ram_option = click.option(
+    "--ram", metavar="SIZE", show_default="no limit", help="Memory to stay below, such as 2GB."
+)
+
+
+def split_span(span: str | None) -> tuple[str | None, str | None]:
+    """Return START and END of ``START/END``; either is None if it is left out."""
+    start, _, end = (span or "").partition("/")
+    return start or None, end or None
+
+
+# Standard error
 
 
 def say(line: str) -> None:
-    """Print a line of progress on standard error."""
+    """Print a line on standard error."""
     click.echo(line, err=True)
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar with the time left on standard error while something is made."""
+def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar with the time left on standard error; give a function of (done, total)."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -41,7 +70,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     )
 
     bar = Progress(
-        TextColumn(what),
+        TextColumn(task),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(),
@@ -51,57 +80,61 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         console=Console(stderr=True),
     )
     with bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        shown = bar.add_task(task, total=None)
+        yield lambda done, total: bar.update(shown, completed=done, total=total)
 
 
 @contextmanager
 def trial_progress() -> Iterator[Callable[[Any], None]]:
     """Show how many trials are done, the last of them, and the time left, on standard error.
 
-    A bar in a terminal; elsewhere, as in the log of a batch job, a line now and then.
+    In a terminal this is a bar; elsewhere, as in the log of a batch job, a line every minute.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    console = Console(stderr=True)
     bar = Progress(
         TextColumn("trials"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("about {task.fields[left]} left, {task.fields[last]}"),
-        console=console,
+        console=Console(stderr=True),
     )
     with bar:
-        task = bar.add_task("trials", total=None, visible=False, left="", last="")
-
-        told = -math.inf
-
-        def show(standing: Any) -> None:
-            nonlocal told
-            record = standing.record or {"id": "starting"}
-            last = str(record["id"])
-            if "accuracy" in record:
-                last += f": accuracy {record['accuracy']:.4f}"
-            elif "reason" in record:
-                bar.console.print(f"{last}: {record['status']}: {record['reason']}", markup=False)
-            left = _duration(standing.seconds_left)
-            if not console.is_terminal and time.monotonic() - told >= LINES_APART:
-                told = time.monotonic()
-                say(f"trials: {standing.done} of {standing.total}, about {left} left")
-            bar.update(
-                task,
-                completed=standing.done,
-                total=standing.total,
-                visible=True,
-                left=left,
-                last=last,
-            )
-
-        yield show
+        yield _TrialDisplay(bar).show
 
 
-def _duration(seconds: float) -> str:
+class _TrialDisplay:
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._task = bar.add_task("trials", total=None, visible=False, left="", last="")
+        self._last_line = -math.inf
+
+    def show(self, progress: Any) -> None:
+        """Show the progress of a run, of which ``progress.record`` is the last trial."""
+        record = progress.record or {"id": "starting"}
+        last = str(record["id"])
+        if "accuracy" in record:
+            last += f": accuracy {record['accuracy']:.4f}"
+        elif "reason" in record:
+            line = f"{last}: {record['status']}: {record['reason']}"
+            self._bar.console.print(line, markup=False)
+        left = _duration_text(progress.seconds_left)
+        now = time.monotonic()
+        if not self._bar.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            say(f"trials: {progress.done} of {progress.total}, about {left} left")
+        self._bar.update(
+            self._task,
+            completed=progress.done,
+            total=progress.total,
+            visible=True,
+            left=left,
+            last=last,
+        )
+
+
+def _duration_text(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -109,20 +142,23 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
+# Standard output
+
+
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Print columns as wide as they need, words to the left and numbers to the right."""
-    shown = [{name: _cell(value) for name, value in row.items()} for row in rows]
-    names = {name: _TITLES.get(name, name.replace("_", " ")) for name in shown[0]}
-    widths = {name: max(len(row[name]) for row in [names, *shown]) for name in names}
-    for line in [names, *shown]:
-        cells = [
+    """Print rows in aligned columns: text to the left, numbers to the right."""
+    cells = [{name: _cell_text(value) for name, value in row.items()} for row in rows]
+    head = {name: _COLUMN_TITLES.get(name, name.replace("_", " ")) for name in rows[0]}
+    widths = {name: max(len(row[name]) for row in [head, *cells]) for name in head}
+    for line in [head, *cells]:
+        aligned = [
             line[name].ljust(width) if isinstance(rows[0][name], str) else line[name].rjust(width)
             for name, width in widths.items()
         ]
-        click.echo("  ".join(cells).rstrip())
+        click.echo("  ".join(aligned).rstrip())
 
 
-def _cell(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

@@ -1,11 +1,4 @@
-"""``undulatus twin``: synthetic data.
-
-``undulatus fit`` and ``score``: models from data, and what they are worth.
-
-``undulatus map``: every pixel of a scene or an image, or every spectrum.
-
-``undulatus info`` and ``explain``: what is in a model file, and what the model looks at.
-"""
+"""Commands for data and models: ``twin``, ``fit``, ``score``, ``map``, ``info``, ``explain``."""
 
 from __future__ import annotations
 
@@ -17,74 +10,122 @@ from typing import Any
 
 import click
 
-from undulatus.cli.console import ANY, FILE, NEW, print_table, progress, say
+from undulatus.cli.console import (
+    EXISTING_FILE,
+    EXISTING_PATH,
+    NEW_PATH,
+    print_table,
+    progress_bar,
+    ram_option,
+    say,
+    seed_option,
+    split_span,
+)
+
+_new_dataset_option = click.option(
+    "-o", "--output", type=NEW_PATH, required=True, help="New .zarr folder or .nc file to write."
+)
+
+
+# twin
 
 
 @click.group()
 def twin() -> None:
-    """Make synthetic data with the truth known: no satellite took them."""
+    """Make synthetic data, whose truth is known."""
 
 
 @twin.command()
-@click.option("--days", type=click.IntRange(1, 365), default=365, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("-o", "--output", type=NEW, required=True, help="A new .zarr folder or .nc file.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 365),
+    default=365,
+    show_default=True,
+    help="Days from 1 January 2010 on, with 96 images each.",
+)
+@seed_option
+@_new_dataset_option
 def landmarks(days: int, seed: int, output: Path) -> None:
-    """Make a year of SEVIRI images over a coast like Dakhla's, or its first days."""
+    """Make SEVIRI-like images of a coast, every 15 minutes of a year.
+
+    The images have 20 x 26 pixels and seven channels (reflectances in %, temperatures in K), the
+    mask cloud_mask_l2 with the faults of a real one, and the true mask cloud_truth.
+    """
     from undulatus.scenes import synthetic_landmark
     from undulatus.scenes.files.writing import write_dataset
 
     scene = synthetic_landmark(days, seed=seed)
-    with progress("making images") as track:
-        write_dataset(scene, output, progress=track)
+    with progress_bar("making images") as progress:
+        write_dataset(scene, output, progress=progress)
     click.echo(f"{scene.sizes['time']:,} acquisitions: {output.resolve()}")
 
 
 @twin.command()
-@click.option("--samples", type=click.IntRange(1), default=24_923, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("-o", "--output", type=NEW, required=True, help="A new .zarr folder or .nc file.")
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=24_923,
+    show_default=True,
+    help="Number of spectra.",
+)
+@seed_option
+@_new_dataset_option
 def sounder(samples: int, seed: int, output: Path) -> None:
-    """Make IASI-like spectra of 8,461 channels, clear and cloudy, over every kind of surface."""
+    """Make IASI-like spectra, clear and cloudy.
+
+    They cover all surfaces, climates and seasons. Each spectrum has 8,461 channels, from 645 to
+    2760 per cm.
+    """
     from undulatus.scenes import synthetic_sounder
     from undulatus.scenes.files.writing import write_dataset
 
-    with progress("making spectra") as track:
-        write_dataset(synthetic_sounder(samples, seed=seed), output, progress=track)
+    with progress_bar("making spectra") as progress:
+        write_dataset(synthetic_sounder(samples, seed=seed), output, progress=progress)
     click.echo(f"{samples:,} spectra: {output.resolve()}")
 
 
+# fit and score
+
+
 @click.command()
-@click.argument("data", type=ANY)
-@click.option("-o", "--output", type=NEW, required=True, help="The model file to write.")
+@click.argument("data", type=EXISTING_PATH)
+@click.option("-o", "--output", type=NEW_PATH, required=True, help="Model file to write.")
 @click.option(
-    "--method", type=click.Choice(["vff", "rff", "gpc"]), default="vff", show_default=True
+    "--method",
+    type=click.Choice(["vff", "rff", "gpc"]),
+    default="vff",
+    show_default=True,
+    help="Classifier: vff learns its waves, rff keeps them as drawn, gpc is exact and learns from "
+    "at most 5,000 pixels (in each regime) or spectra.",
 )
 @click.option(
     "-D",
     "frequencies",
     type=click.IntRange(1),
-    help="Number of waves.  [default: 200 for scenes, 5 for spectra]",
+    show_default="200 for scenes, 5 for spectra",
+    help="Number of waves, for vff and rff.",
 )
 @click.option(
     "--label",
-    help="What to learn from.  [default: cloud_mask_l2 in scenes, cloudy in spectra]",
+    show_default="cloud_mask_l2 in scenes, cloudy in spectra",
+    help="Variable of DATA to learn from: 0 clear, 1 cloud, anything else missing.",
 )
 @click.option(
     "--components",
     type=click.IntRange(1),
-    help="Principal components of spectra.  [default: 100]",
+    show_default="100",
+    help="Number of principal components, for spectra.",
 )
 @click.option(
     "--holdout",
     type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
     default=0.25,
     show_default=True,
-    help="Share of days (scenes) or strata (spectra) kept for scoring.",
+    help="Share of days (scenes) or strata (spectra) kept for undulatus score.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--ram", metavar="SIZE", help="Memory to stay below, such as 2GB.")
-@click.option("--resume", is_flag=True, help="Go on with a fit that was killed.")
+@seed_option
+@ram_option
+@click.option("--resume", is_flag=True, help="Continue a fit that was interrupted.")
 def fit(
     data: Path,
     output: Path,
@@ -97,10 +138,10 @@ def fit(
     ram: str | None,
     resume: bool,
 ) -> None:
-    """Fit a model to DATA: a scene of many days, or spectra.
+    """Fit a model to DATA, a scene of many days or spectra.
 
-    Of a scene, one classifier for each illumination is fitted on the training days; of spectra,
-    one on their principal components. A fit under way is kept beside OUTPUT until it is done.
+    For a scene, one classifier is fitted for each range of the sun's height; for spectra, one on
+    their principal components. The state of an unfinished fit is kept beside OUTPUT.
     """
     from undulatus.products.landmarks import fit_scene
     from undulatus.products.memory_budget import parse_size, within_memory
@@ -113,8 +154,8 @@ def fit(
     opened = open_data(data)
     spectral = is_spectra(opened)
     if components is not None and not spectral:
-        raise click.UsageError("--components is for spectra, but DATA holds a scene.")
-    given: dict[str, Any] = {
+        raise click.UsageError("--components is for spectra, but DATA is a scene.")
+    options: dict[str, Any] = {
         "n_frequencies": frequencies,
         "label": label,
         "components": components,
@@ -122,38 +163,42 @@ def fit(
     }
     checkpoint = output.with_name(f".{output.name}.checkpoint")
     if not resume:
-        _forget(checkpoint)
-    with within_memory(ram, opened) as fitting:
+        _remove_checkpoints(checkpoint)
+    with within_memory(ram, opened) as chunked:
         model = (fit_spectra if spectral else fit_scene)(
-            fitting,
+            chunked,
             method=method,
             holdout=holdout,
             seed=seed,
             checkpoint=checkpoint,
             verbose=1,
             progress=say,
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in options.items() if value is not None},
         )
     save_model(model, output)
-    _forget(checkpoint)
-    what = "cells of strata" if spectral else "days"
+    _remove_checkpoints(checkpoint)
+    unit = "cells of strata" if spectral else "days"
     provenance = Provenance.of(model)
-    kept = (provenance.held_out_cells if spectral else provenance.held_out_days) or []
-    click.echo(f"model: {output.resolve()} ({len(kept)} {what} held out for undulatus score)")
+    held_out = (provenance.held_out_cells if spectral else provenance.held_out_days) or []
+    click.echo(f"model: {output.resolve()} ({len(held_out)} {unit} held out for undulatus score)")
 
 
-def _forget(checkpoint: Path) -> None:
-    """Remove what a fit under way has left, of every regime."""
+def _remove_checkpoints(checkpoint: Path) -> None:
+    """Remove the states of an unfinished fit: a scene has one for each regime."""
     for path in checkpoint.parent.glob(f"{glob.escape(checkpoint.name)}*"):
         path.unlink()
 
 
 @click.command()
-@click.argument("model", type=FILE)
-@click.argument("data", type=ANY)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("model", type=EXISTING_FILE)
+@click.argument("data", type=EXISTING_PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all scores.")
 def score(model: Path, data: Path, as_json: bool) -> None:
-    """Score MODEL on what of DATA was held out when it was fitted."""
+    """Score MODEL on the part of DATA that its fit held out.
+
+    Prints accuracy, negative log likelihood (NLL, nats) and expected calibration error (ECE),
+    against the label and, for synthetic data, against the truth.
+    """
     from undulatus.products.landmarks import score_scene
     from undulatus.products.sounder import score_spectra
     from undulatus.scenes.files.opening import open_data
@@ -170,25 +215,45 @@ def score(model: Path, data: Path, as_json: bool) -> None:
 
 
 def _as_row(part: Any) -> dict[str, Any]:
-    """Return the scores of one part of the data with what the part is, one value a column."""
+    """Return a part of the data and its scores as one row, a value for each column."""
     return {k: v for k, v in vars(part).items() if k != "scores"} | part.scores.as_dict()
 
 
+# map
+
+
 @click.command(name="map")
-@click.argument("model", type=FILE)
-@click.argument("data", type=ANY)
-@click.option("-o", "--output", type=NEW, required=True, help="A new .zarr, .nc or .tif.")
+@click.argument("model", type=EXISTING_FILE)
+@click.argument("data", type=EXISTING_PATH)
+@click.option(
+    "-o",
+    "--output",
+    type=NEW_PATH,
+    required=True,
+    help="New .zarr folder, or .nc or .tif file, to write.",
+)
 @click.option(
     "--encoding",
     type=click.Choice(["cf", "eumetsat-clm", "pps"]),
     default="cf",
     show_default=True,
-    help="Codes of cloud_mask.",
+    help="Codes of cloud_mask: cf (0 clear, 1 cloud, 255 missing), or those of EUMETSAT's CLM or "
+    "of NWC SAF's PPS.",
 )
-@click.option("--picture", "pictures", multiple=True, metavar="TIME", help="Draw this time too.")
-@click.option("--video", metavar="START/END", help="Film this span too (MP4).")
-@click.option("--ram", metavar="SIZE", help="Memory to stay below, such as 2GB.")
-@click.option("--resume", is_flag=True, help="Go on with a .zarr that was interrupted.")
+@click.option(
+    "--picture",
+    "pictures",
+    multiple=True,
+    metavar="TIME",
+    help="Draw this time (UTC) in a .png beside OUTPUT; may be given several times.",
+)
+@click.option(
+    "--video",
+    metavar="START/END",
+    help="Film this span (UTC) in an .mp4 beside OUTPUT.",
+)
+@ram_option
+@click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
 def map_command(
     model: Path,
     data: Path,
@@ -199,9 +264,9 @@ def map_command(
     ram: str | None,
     resume: bool,
 ) -> None:
-    """Classify every pixel of DATA: a scene, an image, or spectra.
+    """Classify every pixel of DATA, a scene, an image or spectra.
 
-    Writes mask, probability, variance and quality.
+    Writes the mask, the probability, the latent variance and a quality flag of each pixel.
     """
     from undulatus.products.maps import map_scene
     from undulatus.products.memory_budget import within_memory
@@ -212,66 +277,71 @@ def map_command(
 
     opened = open_data(data)
     if (pictures or video) and is_spectra(opened):
-        raise click.UsageError("--picture and --video are for scenes, but DATA holds spectra.")
-    with within_memory(ram, opened) as fitting:
-        result = map_scene(load_model(model), fitting, encoding=encoding)
-        result.attrs["scene"] = str(data.absolute())
-        made_of = f"{_digest(model)} {data.resolve()} {encoding}"
-        with progress("mapping") as track:
-            write_dataset(result, output, track, resume=resume, fingerprint=made_of)
+        raise click.UsageError("--picture and --video are for scenes, but DATA are spectra.")
+    with within_memory(ram, opened) as chunked:
+        maps = map_scene(load_model(model), chunked, encoding=encoding)
+        maps.attrs["scene"] = str(data.absolute())
+        fingerprint = f"{_sha256(model)} {data.resolve()} {encoding}"
+        with progress_bar("mapping") as progress:
+            write_dataset(maps, output, progress, resume=resume, fingerprint=fingerprint)
     click.echo(f"map: {output.resolve()}")
     if pictures or video:
         _illustrate(opened, open_map(output), output, pictures, video)
 
 
-def _digest(model: Path) -> str:
-    with model.open("rb") as file:
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _illustrate(
-    scene: Any, result: Any, output: Path, pictures: tuple[str, ...], video: str | None
+    scene: Any, maps: Any, output: Path, pictures: tuple[str, ...], video: str | None
 ) -> None:
     from undulatus.products.pictures import draw_acquisitions
     from undulatus.products.video import write_video
 
     if pictures:
         path = output.with_suffix(".png")
-        draw_acquisitions(path, scene, result, pictures, title=output.stem)
+        draw_acquisitions(path, scene, maps, pictures, title=output.stem)
         click.echo(f"picture: {path.resolve()}")
     if video:
-        start, _, end = video.partition("/")
+        start, end = split_span(video)
         path = output.with_suffix(".mp4")
-        with progress("filming") as track:
-            write_video(path, scene, result, start=start, end=end or None, progress=track)
+        with progress_bar("filming") as progress:
+            write_video(path, scene, maps, start=start, end=end, progress=progress)
         click.echo(f"video: {path.resolve()}")
 
 
+# info and explain
+
+
 @click.command()
-@click.argument("model", type=FILE)
+@click.argument("model", type=EXISTING_FILE)
 def info(model: Path) -> None:
-    """Say what a model file holds."""
+    """Print what the file MODEL holds.
+
+    Its classes, the data it learned from, its classifiers, and how they were fitted.
+    """
     from undulatus.storage import load_model
 
     fitted = load_model(model)
     click.echo(f"{model}: {type(fitted).__name__}")
     click.echo(f"classes: {', '.join(map(str, fitted.classes_))}")
-    for name, value in getattr(fitted, "provenance_", {}).items():
-        click.echo(f"{name.replace('_', ' ')}: {_brief(value)}")
+    _print_facts(getattr(fitted, "provenance_", {}))
     members = getattr(fitted, "estimators_", None)
     if members is None:
-        _describe_steps(fitted)
+        _print_steps(fitted)
         return
     for regime in fitted.regimes_:
         low, high = regime.edges
         member = members[regime.name]
         click.echo(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
         click.echo(f"classifier: {type(member).__name__}")
-        _describe(member, regime.features)
+        _print_classifier(member, regime.features)
 
 
-def _describe_steps(model: Any) -> None:
-    """Say what a model is made of: itself, or the steps of a Pipeline."""
+def _print_steps(model: Any) -> None:
+    """Print the steps of a Pipeline, if it is one, and the classifier at its end."""
     for name, step in getattr(model, "steps", []):
         click.echo(f"\n{name}: {type(step).__name__}")
         for attribute in ("n_features_in_", "n_components_", "n_samples_seen_"):
@@ -279,50 +349,56 @@ def _describe_steps(model: Any) -> None:
                 click.echo(f"{attribute.strip('_').replace('_', ' ')}: {getattr(step, attribute)}")
         if hasattr(step, "explained_variance_ratio_"):
             click.echo(f"explained variance: {step.explained_variance_ratio_.sum():.6f}")
-    member = model[-1] if hasattr(model, "steps") else model
-    _describe(member, getattr(member, "feature_names_in_", None))
+    classifier = model[-1] if hasattr(model, "steps") else model
+    _print_classifier(classifier, getattr(classifier, "feature_names_in_", None))
 
 
-def _describe(member: Any, names: Any) -> None:
-    click.echo(
-        f"features: {member.n_features_in_}"
-        + (f" ({', '.join(map(str, names))})" if names is not None else "")
-    )
-    click.echo(f"signal variance: {member.signal_variance_:.6g}")
-    click.echo(f"lengthscale: {member.lengthscale_:.6g}")
-    click.echo(f"bound: {member.bound_:.6g}")
-    for name, value in member.fit_report_.items():
-        click.echo(f"{name.replace('_', ' ')}: {_brief(value)}")
+def _print_classifier(classifier: Any, features: Any) -> None:
+    names = "" if features is None else f" ({', '.join(map(str, features))})"
+    click.echo(f"features: {classifier.n_features_in_}{names}")
+    click.echo(f"signal variance: {classifier.signal_variance_:.6g}")
+    click.echo(f"lengthscale: {classifier.lengthscale_:.6g}")
+    click.echo(f"bound: {classifier.bound_:.6g}")
+    _print_facts(classifier.fit_report_)
 
 
-def _brief(value: Any) -> str:
+def _print_facts(facts: dict[str, Any]) -> None:
+    for name, value in facts.items():
+        click.echo(f"{name.replace('_', ' ')}: {_short_text(value)}")
+
+
+def _short_text(value: Any) -> str:
     if isinstance(value, list) and len(value) > 6:
         return f"{len(value)}: {value[0]} to {value[-1]}"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_brief(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_short_text(item)}" for key, item in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @click.command()
-@click.argument("model", type=FILE)
+@click.argument("model", type=EXISTING_FILE)
 @click.option(
     "-o",
     "--output",
-    type=NEW,
-    help="The picture to write, .png or .pdf, with a .csv beside it.  [default: MODEL's name]",
+    type=NEW_PATH,
+    show_default="MODEL with the ending .png",
+    help="New .png or .pdf file to draw; a .csv of the same name is written beside it.",
 )
 def explain(model: Path, output: Path | None) -> None:
-    """Say, draw and tabulate what MODEL looks at: its learned waves, by channel or feature."""
+    """Show which channels or features MODEL looks at.
+
+    Prints the waves with the largest weights, draws them, and writes all of them to a table.
+    """
     from undulatus.products.explain import draw_explanation, summary_lines, write_csv
     from undulatus.products.explain import explain as explain_model
     from undulatus.storage import load_model
 
     picture = output or model.with_suffix(".png")
     if picture.suffix not in (".png", ".pdf"):
-        raise click.UsageError(f"-o {picture} is to be a .png or a .pdf: name it so.")
+        raise click.UsageError(f"-o must name a .png or .pdf file, not {picture}.")
     table = picture.with_suffix(".csv")
-    found = explain_model(load_model(model))
-    draw_explanation(found, picture, title=model.name)
-    write_csv(found, table)
-    click.echo("\n".join(summary_lines(found)))
+    explanations = explain_model(load_model(model))
+    draw_explanation(explanations, picture, title=model.name)
+    write_csv(explanations, table)
+    click.echo("\n".join(summary_lines(explanations)))
     click.echo(f"\npicture: {picture.resolve()}\ntable: {table.resolve()}")

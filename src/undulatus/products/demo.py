@@ -1,14 +1,13 @@
-"""The first thing a newcomer runs: a real image, three classifiers, a table and a picture.
+"""The demonstration: a real image and a synthetic month, classified, scored and put on a page.
 
-A month of the landmark twin, from images to a page: the chain in one call.
-
-The page a demonstration ends with: what was classified, how well, and where to look on.
+The image is the smallest example: one classifier beside two baselines, a table and a picture. The
+month is the whole chain: images, a model, scores on held-out days, maps, and pages to browse them.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +36,85 @@ from undulatus.scenes.files.writing import write_dataset
 from undulatus.scenes.scene import CLOUD_TRUTH
 from undulatus.storage import save_model
 
+Say = Callable[[str], None]
+
+ProgressBar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+"""Takes what is being done; its context gives a function of how much is done, of how much."""
+
+MONTH_DAYS = 30
+
+MONTH_FREQUENCIES, MONTH_PIXELS = 100, 50_000
+"""Waves, and training pixels for each regime: a fit takes a minute."""
+
+PICTURED = 4
+"""Daytime acquisitions in the picture of the month, those where the two masks differ most."""
+
 
 @dataclass(frozen=True)
-class Demo:
-    """What the demonstration found and wrote."""
+class ImageDemo:
+    """What came of the image: its source, scores by classifier, and files by what they are."""
 
     source: str
     generated: bool
+    """Whether the image is a stand-in for the real one."""
     scores: dict[str, Scores]
     written: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class MonthDemo:
+    """What came of the month: scores on the held-out days, files, and the page to browse maps."""
+
+    days: int
+    scores: list[RegimeScores]
+    written: dict[str, Path]
+    page: Path
+
+
+def run_image_demo(folder: Path, say: Say, verbose: int = 0) -> ImageDemo:
+    """Fit on the top half of an image, map all of it, score the bottom half; write to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data, source, generated = _load_image(say)
+    say(f"Data: {source}.")
+    train, test = data.train, data.test
+    baselines = {
+        "majority": DummyClassifier(strategy="prior"),
+        "logistic regression": make_pipeline(StandardScaler(), LogisticRegression()),
+    }
+    scores = {}
+    for name, baseline in baselines.items():
+        baseline.fit(data.X[train], data.y[train])
+        scores[name] = score(data.y[test] == 1, baseline.predict_proba(data.X[test])[:, 1])
+    say(f"Fitting VFF-GPC to {len(train):,} pixels ...")
+    model = VFFGPC(random_state=0, verbose=verbose).fit(data.X[train], data.y[train])
+    say(f"Mapping {len(data.X):,} pixels ...")
+    probability = model.predict_proba(data.X)[:, 1]
+    _, variance = model.latent_mean_and_variance(data.X)
+    scores["VFF-GPC"] = score(data.y[test] == 1, probability[test])
+    written = {"picture": folder / "clouds.png", "model": folder / "clouds.undulatus"}
+    draw_cloud_panels(
+        written["picture"],
+        data.X[:, [3, 2, 1]].reshape(*data.shape, 3),
+        data.y.reshape(data.shape),
+        probability.reshape(data.shape),
+        np.sqrt(variance).reshape(data.shape),
+        title=f"Clouds by VFF-GPC on {source}",
+        split_row=data.shape[0] // 2,
+    )
+    save_model(model, written["model"])
+    return ImageDemo(source, generated, scores, written)
+
+
+def _load_image(say: Say) -> tuple[Bunch, str, bool]:
+    """Return an image, its source in words, and whether it is generated."""
+    try:
+        say("Fetching the Sentinel-2 image (22 MB, once) ...")
+        data = load_sentinel2_clouds()
+    except DatasetError as error:
+        say(str(error))
+        source = "a GENERATED image, since the real one could not be fetched"
+        return generate_clouds(), source, True
+    return data, "a real Sentinel-2 image, 856 x 512 pixels, 13 bands", False
 
 
 def generate_clouds(height: int = 240, width: int = 160, seed: int = 0) -> Bunch:
@@ -58,13 +127,13 @@ def generate_clouds(height: int = 240, width: int = 160, seed: int = 0) -> Bunch
     spectrum = np.hypot(*np.meshgrid(np.fft.fftfreq(height), np.fft.fftfreq(width), indexing="ij"))
     spectrum = (spectrum + 1.0 / max(height, width)) ** -1.6
 
-    def field() -> Any:
-        wave = np.fft.ifft2(np.fft.fft2(rng.standard_normal((height, width))) * spectrum).real
-        return (wave - wave.mean()) / wave.std()
+    def smooth_field() -> Any:
+        field = np.fft.ifft2(np.fft.fft2(rng.standard_normal((height, width))) * spectrum).real
+        return (field - field.mean()) / field.std()
 
-    thickness = field()
+    thickness = smooth_field()
     cover = 1.0 / (1.0 + np.exp(-6.0 * (thickness - 0.2)))
-    ground = 0.12 + 0.04 * field()
+    ground = 0.12 + 0.04 * smooth_field()
     bands = np.linspace(0.6, 1.4, 13)
     image = ground[..., None] * bands + cover[..., None] * (0.5 - 0.15 * bands)
     image += 0.02 * rng.standard_normal(image.shape)
@@ -80,81 +149,18 @@ def generate_clouds(height: int = 240, width: int = 160, seed: int = 0) -> Bunch
     )
 
 
-def run_demo(folder: Path, report: Callable[[str], None], verbose: int = 0) -> Demo:
-    """Fit on the top half of an image, map all of it, score the bottom half; write a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    generated = False
-    try:
-        report("Fetching the Sentinel-2 image (22 MB, once) ...")
-        data = load_sentinel2_clouds()
-        source = "a real Sentinel-2 image, 856 x 512 pixels, 13 bands"
-    except DatasetError as error:
-        data, generated = generate_clouds(), True
-        source = "a GENERATED image, since the real one could not be fetched"
-        report(str(error))
-    report(f"Data: {source}.")
-    train, test = data.train, data.test
-    baselines = {
-        "majority": DummyClassifier(strategy="prior"),
-        "logistic regression": make_pipeline(StandardScaler(), LogisticRegression()),
-    }
-    scores = {}
-    for name, baseline in baselines.items():
-        baseline.fit(data.X[train], data.y[train])
-        scores[name] = score(data.y[test] == 1, baseline.predict_proba(data.X[test])[:, 1])
-    report(f"Fitting VFF-GPC to {len(train):,} pixels ...")
-    model = VFFGPC(random_state=0, verbose=verbose).fit(data.X[train], data.y[train])
-    report(f"Mapping {len(data.X):,} pixels ...")
-    probability = model.predict_proba(data.X)[:, 1]
-    _, variance = model.latent_mean_and_variance(data.X)
-    scores["VFF-GPC"] = score(data.y[test] == 1, probability[test])
-    written = {"picture": folder / "clouds.png", "model": folder / "clouds.undulatus"}
-    draw_cloud_panels(
-        written["picture"],
-        data.X[:, [3, 2, 1]].reshape(*data.shape, 3),
-        data.y.reshape(data.shape),
-        probability.reshape(data.shape),
-        np.sqrt(variance).reshape(data.shape),
-        title=f"Clouds by VFF-GPC on {source}",
-        split_row=data.shape[0] // 2,
-    )
-    save_model(model, written["model"])
-    return Demo(source, generated, scores, written)
-
-
-Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-
-DAYS = 30
-
-FREQUENCIES, PIXELS = 100, 50_000
-"""Waves, and training pixels a regime: a minute's fit."""
-
-PICTURED = 4
-"""Acquisitions in the picture: those where model and Level-2 mask differ most by day."""
-
-
-@dataclass(frozen=True)
-class Month:
-    """What came of a month: scores on the days held out, the files, and the page to open."""
-
-    scores: list[RegimeScores]
-    written: dict[str, Path]
-    page: Path
-
-
-def run_month(
+def run_month_demo(
     folder: Path,
-    report: Callable[[str], None],
-    bar: Bar,
+    say: Say,
+    progress_bar: ProgressBar,
     *,
-    days: int = DAYS,
-    pixels: int = PIXELS,
+    days: int = MONTH_DAYS,
+    pixels: int = MONTH_PIXELS,
     verbose: int = 0,
-) -> Month:
-    """Make, fit, score, map and lay out a month of synthetic images in a folder.
+) -> MonthDemo:
+    """Make a month of synthetic images, fit, score and map them, and build pages to browse.
 
-    What an earlier call left in the folder is made anew. ``bar`` gives a context whose value is
-    told how much of how much is done.
+    A folder that an earlier call wrote is replaced.
     """
     if folder.exists():
         shutil.rmtree(folder)
@@ -165,64 +171,61 @@ def run_month(
         "maps": folder / "maps.zarr",
         "picture": folder / "maps.png",
     }
-    with bar(f"making {days} days of images") as track:
-        write_dataset(synthetic_landmark(days), written["images"], track)
+    with progress_bar(f"making {days} days of images") as progress:
+        write_dataset(synthetic_landmark(days), written["images"], progress)
     scene = open_scene(written["images"])
     model = fit_scene(
-        scene, n_frequencies=FREQUENCIES, pixels=pixels, verbose=verbose, progress=report
+        scene, n_frequencies=MONTH_FREQUENCIES, pixels=pixels, verbose=verbose, progress=say
     )
     save_model(model, written["model"])
-    scores = score_scene(model, scene, progress=report)
-    with bar("mapping") as track:
-        write_dataset(map_scene(model, scene), written["maps"], track)
+    scores = score_scene(model, scene, progress=say)
+    with progress_bar("mapping") as progress:
+        write_dataset(map_scene(model, scene), written["maps"], progress)
     maps = open_map(written["maps"])
-    lit = scene["VIS006"].notnull().all(["y", "x"])
-    times = most_disputed(disagreement(scene, maps).where(lit), PICTURED)
+    in_daylight = scene["VIS006"].notnull().all(["y", "x"])
+    times = most_disputed(disagreement(scene, maps).where(in_daylight), PICTURED)
     draw_acquisitions(written["picture"], scene, maps, times, title="Where the two masks differ")
-    with bar("making pages") as track:
-        page = build_site(
-            maps, scene, folder / "site", title="A month of the synthetic landmark", progress=track
-        )
-    return Month(scores, written, page)
+    title = "A month of the synthetic landmark"
+    with progress_bar("making pages") as progress:
+        page = build_site(maps, scene, folder / "site", title=title, progress=progress)
+    return MonthDemo(days, scores, written, page)
 
 
-def write_page(folder: Path, demo: Demo, month: Month, days: int) -> Path:
-    """Write ``index.html`` in the folder of a demonstration, and return its path."""
+def write_demo_page(folder: Path, image: ImageDemo, month: MonthDemo) -> Path:
+    """Write ``index.html`` into the folder of the demonstration, and return its path."""
 
-    def beside(path: Path) -> str:
+    def link(path: Path) -> str:
         return path.relative_to(folder).as_posix()
 
-    page = folder / "index.html"
-    page.write_text(
-        render_template(
-            "undulatus.products",
-            "demo.html.jinja",
-            source=demo.source,
-            image=beside(demo.written["picture"]),
-            image_scores=_image_rows(demo),
-            days=days,
-            site=beside(month.page),
-            month_scores=_month_rows(month.scores),
-            picture=beside(month.written["picture"]),
-        ),
-        encoding="utf-8",
+    text = render_template(
+        "undulatus.products",
+        "demo.html.jinja",
+        source=image.source,
+        image=link(image.written["picture"]),
+        image_scores=_image_rows(image),
+        days=month.days,
+        site=link(month.page),
+        month_scores=_month_rows(month),
+        picture=link(month.written["picture"]),
     )
+    page = folder / "index.html"
+    page.write_text(text, encoding="utf-8")
     return page
 
 
-def _image_rows(demo: Demo) -> list[dict[str, str]]:
+def _image_rows(image: ImageDemo) -> list[dict[str, str]]:
     return [
         {"": name, "accuracy": f"{s.accuracy:.1%}", "NLL": f"{s.nll:.3f}", "ECE": f"{s.ece:.3f}",
          "Brier": f"{s.brier:.3f}"}
-        for name, s in demo.scores.items()
+        for name, s in image.scores.items()
     ]  # fmt: skip
 
 
-def _month_rows(scores: Sequence[Any]) -> list[dict[str, str]]:
-    found = [s for s in scores if s.reference == CLOUD_TRUTH and s.label_accuracy is not None]
+def _month_rows(month: MonthDemo) -> list[dict[str, str]]:
     return [
         {"sun": s.regime, "where": s.part, "pixels": f"{s.pixels:,}",
-         "accuracy": f"{s.scores.accuracy:.1%}", "of the mask": f"{s.label_accuracy:.1%}",
+         "accuracy": f"{s.scores.accuracy:.1%}", "accuracy of the mask": f"{s.label_accuracy:.1%}",
          "ECE": f"{s.scores.ece:.3f}"}
-        for s in found
+        for s in month.scores
+        if s.reference == CLOUD_TRUTH and s.label_accuracy is not None
     ]  # fmt: skip

@@ -1,0 +1,56 @@
+"""Two synthetic days, a few synthetic spectra, and a model of each, made with the commands."""
+
+import warnings
+
+import pytest
+from click.testing import CliRunner
+
+from undulatus.cli import main
+
+
+@pytest.fixture
+def runner():
+    return CliRunner()
+
+
+@pytest.fixture(scope="module")
+def year(tmp_path_factory):
+    """Two synthetic days in a file."""
+    path = tmp_path_factory.mktemp("scenes") / "year.zarr"
+    result = CliRunner().invoke(main, ["twin", "landmarks", "--days", "2", "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert str(path.resolve()) in result.stdout
+    assert "192 acquisitions" in result.stdout
+    return path
+
+
+@pytest.fixture(scope="module")
+def clouds_model(year):
+    path = year.with_name("clouds.undulatus")
+    command = ["fit", str(year), "--method", "rff", "-D", "5", "--holdout", "0.5", "-o", str(path)]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert str(path.resolve()) in result.stdout
+    assert "training pixels" in result.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def spectra(tmp_path_factory):
+    path = tmp_path_factory.mktemp("spectra") / "iasi.zarr"
+    made = CliRunner().invoke(main, ["twin", "sounder", "--samples", "500", "-o", str(path)])
+    assert made.exit_code == 0, made.output
+    return path
+
+
+@pytest.fixture(scope="module")
+def sounder_model(spectra):
+    path = spectra.with_name("sounder.undulatus")
+    command = ["fit", str(spectra), "-o", str(path), "--components", "15", "--method", "rff"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert "cells of strata held out" in result.stdout
+    assert "learning from" in result.stderr
+    return path
