@@ -84,7 +84,7 @@ def test_weights_are_the_deviations_of_waves_over_uncorrelated_training_rows():
     model = RFFGPC(8, random_state=0, max_iter=3, tol=1.0).fit(X, X[:, 0] > X[:, 1])
     waves = waves_of(model)
     phases = (X - waves.centre) @ waves.frequencies.T
-    assert_allclose(phases.std(axis=0), waves.turns, rtol=1e-9)
+    assert_allclose(phases.std(axis=0), waves.phase_deviations, rtol=1e-9)
     found, error = deviation_and_error(waves.amplitudes * np.cos(phases - waves.delays))
     assert (np.abs(waves.weights - found) <= 5.0 * error).all()
 
@@ -95,7 +95,9 @@ def test_a_constant_feature_turns_no_phase(clouds):
     waves = waves_of(RFFGPC(5, random_state=0).fit(with_constant, y))
     assert waves.deviation[-1] == 0.0
     assert_allclose(
-        waves.turns, np.linalg.norm(waves.frequencies[:, :3] * X.std(axis=0), axis=1), rtol=1e-9
+        waves.phase_deviations,
+        np.linalg.norm(waves.frequencies[:, :3] * X.std(axis=0), axis=1),
+        rtol=1e-9,
     )
 
 

@@ -57,7 +57,7 @@ def make_explanation(regime="", names=("R1", "BT9", "BT10"), waves=4, seed=0, **
         "mean": None,
         "weights": np.sort(rng.uniform(0.1, 2.0, waves))[::-1],
         "amplitudes": rng.uniform(1.0, 3.0, waves),
-        "turns": np.linalg.norm(frequency, axis=1),
+        "phase_deviations": np.linalg.norm(frequency, axis=1),
         "frequency": frequency,
         "frequency_step": "standard deviations",
         "pattern": None,

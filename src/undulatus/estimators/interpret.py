@@ -76,24 +76,24 @@ class Waves:
     """Their standard deviations, (d,)."""
 
     @property
-    def turns(self) -> Array:
+    def phase_deviations(self) -> Array:
         """Standard deviation of each phase, radians, (D,), features taken as uncorrelated."""
         return np.asarray(np.linalg.norm(self.frequencies * self.deviation, axis=1))
 
     @property
     def weights(self) -> Array:
         """Standard deviation of each wave over the training rows, (D,)."""
-        return wave_deviation(self.amplitudes, self.delays, self.turns)
+        return wave_deviation(self.amplitudes, self.delays, self.phase_deviations)
 
 
-def wave_deviation(amplitudes: Array, delays: Array, turns: Array) -> Array:
+def wave_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) -> Array:
     """Return the standard deviation of a cos(φ - δ) for Gaussian φ of mean nought.
 
     The arguments (amplitude a, delay δ, deviation s of φ) broadcast.
     """
     # 1 - exp(-s²) without loss of digits; 1 - e c = (1 - e) + e (1 - c) likewise.
-    varying = -np.expm1(-(turns**2))
-    bend = varying + np.exp(-(turns**2)) * 2.0 * np.sin(delays) ** 2
+    varying = -np.expm1(-(phase_deviations**2))
+    bend = varying + np.exp(-(phase_deviations**2)) * 2.0 * np.sin(delays) ** 2
     return np.asarray(np.abs(amplitudes) * np.sqrt(0.5 * varying * bend))
 
 

@@ -43,7 +43,7 @@ def test_weights_and_units_stand_in_comments_above_the_table(tmp_path, spectral)
     assert_array_equal(weights[:, 0], [1, 2, 3])
     assert_allclose(weights[:, 1], given.weights, rtol=1e-5)
     assert_allclose(weights[:, 2].sum(), 1.0, rtol=1e-5)
-    assert_allclose(weights[:, 4], given.turns, rtol=1e-5)
+    assert_allclose(weights[:, 4], given.phase_deviations, rtol=1e-5)
 
 
 def test_regimes_with_their_own_features_and_waves_share_a_table(tmp_path, explanation):
@@ -99,7 +99,7 @@ def test_lines_have_a_wave_each_with_its_share_and_where_it_is_strongest(spectra
     lines = summary_lines((given,))
     assert len(lines) == 1 + 3 + 1
     assert lines[0].split() == ["wave", "weight", "phase", "strongest", "in"]
-    for line, share, turn in zip(lines[1:4], given.shares, given.turns, strict=True):
+    for line, share, turn in zip(lines[1:4], given.shares, given.phase_deviations, strict=True):
         assert f"{share:.1%}" in line
         assert f"{turn:.1f} rad" in line
         assert line.count(" K)") == 3

@@ -93,7 +93,7 @@ def test_radiances_are_explained_in_kelvins_like_temperatures(spectra):
 def test_patterns_are_covariances_of_channels_with_phases(spectra, ozone_model):
     (found,) = explain(ozone_model)
     expected, phases = pattern_of_rows(ozone_model, spectra[0])
-    assert_allclose(found.turns, phases.std(axis=0), rtol=1e-8)
+    assert_allclose(found.phase_deviations, phases.std(axis=0), rtol=1e-8)
     assert_allclose(found.pattern, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 

@@ -221,7 +221,7 @@ def _wave_title(explanation: Explanation, wave: int) -> str:
     title = f"{where}wave {wave + 1}: {100 * explanation.shares[wave]:.0f} % of the weight"
     if explanation.pattern is None:
         return title
-    return f"{title}, phase varies by {explanation.turns[wave]:.1f} rad"
+    return f"{title}, phase varies by {explanation.phase_deviations[wave]:.1f} rad"
 
 
 def _all_title(explanation: Explanation, shown: int) -> str:

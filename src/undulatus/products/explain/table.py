@@ -60,7 +60,7 @@ def _write_header(explanation: Explanation, file: TextIO) -> None:
         explanation.weights,
         explanation.shares,
         explanation.amplitudes,
-        explanation.turns,
+        explanation.phase_deviations,
         strict=True,
     )
     for rank, values in enumerate(waves, 1):
@@ -113,7 +113,9 @@ def summary_lines(explanations: Sequence[Explanation], most: int = MOST_LINES) -
         if explanation.regime:
             lines += [*([""] if lines else []), f"regime {explanation.regime}"]
         lines.append(_line(explanation, "wave", "weight", "phase", "strongest in"))
-        waves = zip(explanation.shares, explanation.turns, explanation.profile, strict=True)
+        waves = zip(
+            explanation.shares, explanation.phase_deviations, explanation.profile, strict=True
+        )
         for rank, (share, turn, profile) in enumerate(waves, 1):
             if rank > most:
                 lines.append(f"      and {len(explanation.weights) - most} more")

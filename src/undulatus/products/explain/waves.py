@@ -77,7 +77,7 @@ class Explanation:
     """Standard deviation of each wave over the training rows, in the latent function, (D,)."""
     amplitudes: Array
     """(D,)."""
-    turns: Array
+    phase_deviations: Array
     """Standard deviation of each wave's phase, radians, (D,)."""
     frequency: Array
     """Radians by which the phase turns with one ``frequency_step`` of a channel, (D, d)."""
@@ -98,7 +98,7 @@ class Explanation:
         """The pattern; where there is none the direction, whose squares sum to one, (D, d)."""
         if self.pattern is not None:
             return self.pattern
-        return np.asarray(self.frequency / _safe(self.turns)[:, None])
+        return np.asarray(self.frequency / _safe(self.phase_deviations)[:, None])
 
     @property
     def importance(self) -> Array:
@@ -164,7 +164,7 @@ def _explain_one(model: Any, names: Any, provenance: Provenance, regime: str = "
         mean=kelvins,
         weights=waves.weights,
         amplitudes=waves.amplitudes,
-        turns=waves.turns,
+        phase_deviations=waves.phase_deviations,
         frequency=frequencies * (spread if noise is None else noise),
         frequency_step=DEVIATIONS if noise is None else NOISE,
         pattern=None if pattern is None else pattern / per_unit,
@@ -202,7 +202,7 @@ def _pattern(waves: Waves, steps: list[Affine]) -> Array | None:
     """Return Cov(x, φ) / s in units of the channels, (D, d); None if there are no components."""
     if not any(step.uncorrelated for step in steps):
         return None
-    pattern = waves.frequencies * waves.deviation**2 / _safe(waves.turns)[:, None]
+    pattern = waves.frequencies * waves.deviation**2 / _safe(waves.phase_deviations)[:, None]
     for step in reversed(steps):
         pattern = step.restore(pattern)
     return pattern
