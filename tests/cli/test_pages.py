@@ -1,6 +1,5 @@
 """``undulatus demo``, ``browse`` and ``reproduce``."""
 
-import json
 import shutil
 import sys
 from functools import partial
@@ -13,6 +12,8 @@ from undulatus import VFFGPC
 from undulatus.cli import main
 from undulatus.errors import DatasetError, InputError
 from undulatus.paper import experiments
+from undulatus.paper.pool import RunProgress
+from undulatus.paper.runs import RunFacts
 from undulatus.products import demo
 from undulatus.products.demo import generate_clouds
 
@@ -128,13 +129,13 @@ def asked(monkeypatch):
         if "raises" in seen:
             raise seen["raises"]
         record = {"id": "high-gpc-exact-n9-run0", "status": "over time budget", "reason": "slow"}
-        progress(experiments.Standing(0, 3, 7200.0))
-        progress(experiments.Standing(3, 3, 0.0, record))
-        (out / "run.json").write_text(json.dumps({"experiment": experiment}))
+        progress(RunProgress(0, 3, 7200.0))
+        progress(RunProgress(3, 3, 0.0, record))
+        RunFacts(experiment, "quick", 0, {}, {}, {}, "2024-05-01T12:00:00+00:00").write(out)
         return seen["counts"]
 
     report = ModuleType("undulatus.paper.report")
-    report.write_report = lambda out: out / "report" / "index.html"
+    report.write_report = lambda out, run, findings: out / "report" / "index.html"
     monkeypatch.setitem(sys.modules, "undulatus.paper.report", report)
     monkeypatch.setattr(experiments, "reproduce", reproduce)
     return seen

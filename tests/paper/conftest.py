@@ -1,9 +1,10 @@
-"""A small part to fit: two classes in three features, two runs."""
+"""A small part to fit (two classes, three features, two runs), and made-up records of runs."""
 
 import numpy as np
 import pytest
 
 from undulatus.paper.problems import write_part
+from undulatus.paper.runs import RunFacts
 from undulatus.paper.trials import Trial
 
 ROWS, TEST = 4000, 500
@@ -27,16 +28,16 @@ def write_small_part(folder):
     write_part(folder, columns, runs, most_frequencies=20, seed=0, cloud_share=0.4)
 
 
-def make_trial(method="rff", n=300, frequencies=5, run=0, **more):
+def make_trial(method="rff", n=300, frequencies=5, run=0, **settings):
     if method == "gpc":
-        return Trial("landmarks", "gpc", "exact", n, 3, run, 0, None, "high", **more)
-    more = {"solver": "stochastic", "regime": "high", **more}
-    return Trial("landmarks", method, n=n, d=3, run=run, seed=0, frequencies=frequencies, **more)
+        return Trial("landmarks", "gpc", "exact", n, 3, run, 0, None, "high", **settings)
+    settings = {"solver": "stochastic", "regime": "high", "frequencies": frequencies, **settings}
+    return Trial("landmarks", method, n=n, d=3, run=run, seed=0, **settings)
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reproduction") / "data"
+    folder = tmp_path_factory.mktemp("paper") / "data"
     write_small_part(folder / "high")
     return folder
 
@@ -61,40 +62,40 @@ ENVIRONMENT = {
 }
 
 
-def run_facts(experiment, **changes):
-    """What run.json says of a made-up run."""
-    data = {"source": "a twin", "synthetic": True, "path": None, "test_rows": 1000, "d": 16}
-    return {
-        "experiment": experiment,
-        "scale": "quick",
-        "data": data,
-        "environment": ENVIRONMENT,
-        "seed": 7,
-        "grid": {"D": [10, 50, 200]},
-        "built_in": [],
-        "started": "2024-05-01T12:00:00+00:00",
-        "seconds": 754.2,
-    } | changes
+def run_facts(experiment, data=None):
+    """The facts of a made-up run."""
+    twin = {"source": "a twin", "synthetic": True, "path": None, "test_rows": 1000, "d": 16}
+    return RunFacts(
+        experiment,
+        "quick",
+        7,
+        data=data or twin,
+        environment=ENVIRONMENT,
+        grid={"D": [10, 50, 200]},
+        started="2024-05-01T12:00:00+00:00",
+        seconds=754.2,
+    )
 
 
-def _record(**told):
-    waves, regime = f"-D{told['D']}" if told["D"] else "", told.get("regime", "spectra")
-    name = f"{regime}-{told['method']}-{told['solver']}-n{told['n']}{waves}-run{told['run']}"
+def _record(**fields):
+    waves, regime = f"-D{fields['D']}" if fields["D"] else "", fields.get("regime", "spectra")
+    setting = f"{fields['method']}-{fields['solver']}-n{fields['n']}{waves}"
     scores = {"nll": 0.3, "ece": 0.02, "auc": 0.95}
-    return {"id": name, "seed": told["run"], "status": "done", **scores, **told}
+    name = f"{regime}-{setting}-run{fields['run']}"
+    return {"id": name, "seed": fields["run"], "status": "done", **scores, **fields}
 
 
 def landmark_records(solvers=("batch",), runs=3):
-    """Trials over landmarks of which all that the paper claims is true, by closed forms.
+    """Records over landmarks, by closed forms, for which every claim of the paper is true.
 
-    Errors add up: one that falls with n, one with D (twice and a half as large for rff as for
-    vff), one that grows from regime to regime. GPC has the first alone.
+    Errors add up: one falls with n, one with D (half as large again for rff as for vff), one
+    grows from regime to regime. GPC has no error from D.
     """
     records = []
     for place, regime in enumerate(("high", "mid", "low", "night")):
         for run in range(runs):
             best = 0.97 - 0.03 * place + 0.0002 * run
-            told = {
+            common = {
                 "experiment": "landmarks",
                 "regime": regime,
                 "d": 6 if regime == "night" else 16,
@@ -115,7 +116,7 @@ def landmark_records(solvers=("batch",), runs=3):
                         train_accuracy=accuracy + 0.01,
                         fit_cpu_seconds=1e-8 * n**3,
                         predict_cpu_seconds=1e-8 * n**2,
-                        **told,
+                        **common,
                     )
                 )
             for method, loss, cost in (("vff", 0.02, 1e-5), ("rff", 0.03 + 1e-4 * run, 1e-6)):
@@ -133,17 +134,17 @@ def landmark_records(solvers=("batch",), runs=3):
                                     train_accuracy=accuracy + 0.01,
                                     fit_cpu_seconds=cost * n * D,
                                     predict_cpu_seconds=1e-4 + 1e-7 * D**2,
-                                    **told,
+                                    **common,
                                 )
                             )
     return records
 
 
 def sounder_records(solvers=("batch",), runs=3):
-    """Trials on spectra of which all that the paper claims is true, by closed forms."""
+    """Records on spectra, by closed forms, for which every claim of the paper is true."""
     records = []
     for run in range(runs):
-        told = {"experiment": "iavisa", "d": 100, "run": run, "test_rows": 5000}
+        common = {"experiment": "iavisa", "d": 100, "run": run, "test_rows": 5000}
         whole = 19_938 + run % 2
         for n in (1_000, 5_000, 10_000, whole):
             records.append(
@@ -157,7 +158,7 @@ def sounder_records(solvers=("batch",), runs=3):
                     train_accuracy=0.9,
                     fit_cpu_seconds=1e-8 * n**3,
                     predict_cpu_seconds=5e-8 * n**2,
-                    **told,
+                    **common,
                 )
             )
         for solver in solvers:
@@ -178,7 +179,7 @@ def sounder_records(solvers=("batch",), runs=3):
                             train_accuracy=learned,
                             fit_cpu_seconds=cost * whole * D,
                             predict_cpu_seconds=5e-3 + 5e-4 * D,
-                            **told,
+                            **common,
                         )
                     )
     return records
@@ -191,12 +192,12 @@ MADE_UP = {"landmarks": landmark_records, "iavisa": sounder_records}
 def made_up():
     """Make a run's facts and records: ``made_up(experiment, change)``.
 
-    ``change`` takes a record and returns what it is to be instead, or None for no record.
+    ``change`` takes a record and returns another in its place, or None to leave it out.
     """
 
-    def make(experiment, change=lambda record: record, facts=None, **how):
-        changed = (change(dict(record)) for record in MADE_UP[experiment](**how))
+    def make(experiment, change=lambda record: record, data=None, **options):
+        changed = (change(dict(record)) for record in MADE_UP[experiment](**options))
         records = [record for record in changed if record is not None]
-        return run_facts(experiment, **(facts or {})), records
+        return run_facts(experiment, data), records
 
     return make

@@ -1,4 +1,4 @@
-"""Maps of held-out days by the best classifiers of a run."""
+"""The best classifiers of a run, and their maps of held-out days."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ SCALE = Scale(
 
 
 def record(trial, accuracy, status="done"):
-    return trial.asked() | {"status": status, "accuracy": accuracy}
+    return trial.as_record() | {"status": status, "accuracy": accuracy}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def prepared(tmp_path_factory):
     manifest = prepare_landmarks(open_landmark(None, SCALE, 0), SCALE, 0, data)
     (data / "manifest.json").write_text(json.dumps(manifest))
     trials = list_trials("landmarks", SCALE, manifest["parts"], 0)
-    # Best: rff with 200 rows and 5 waves at night, vff elsewhere; gpc is beyond all.
+    # Best: rff with 200 rows and 5 waves at night, vff elsewhere; gpc is better still.
     best = {regime: "rff" if regime == "night" else "vff" for regime in REGIMES}
     records = [
         record(t, 0.99 if t.method == "gpc" else 0.6 + 0.2 * (t.method == best[t.regime])
@@ -54,14 +54,14 @@ def drawn(prepared, tmp_path_factory):
     return out, lines
 
 
-def test_the_best_is_that_of_the_highest_mean_and_never_gpc(prepared):
+def test_the_best_setting_has_the_highest_mean_and_is_never_gpc(prepared):
     _, trials, records = prepared
     best = best_trials(trials, records)
     assert {regime: trial.id for regime, trial in best.items()} == {
         regime: f"{regime}-{'rff' if regime == 'night' else 'vff'}-stochastic-n200-D5-run0"
         for regime in REGIMES
     }
-    # One run that was lucky is no higher mean, and one that did not end is not fitted again.
+    # One lucky run does not raise the mean enough; a run that failed is not fitted again.
     lucky = [
         r | {"accuracy": 0.9}
         if r["id"] == "high-rff-stochastic-n100-D2-run1" else r for r in records
@@ -71,7 +71,7 @@ def test_the_best_is_that_of_the_highest_mean_and_never_gpc(prepared):
     assert best_trials(trials, lost)["low"] == replace(best["low"], run=1)
 
 
-def test_pictures_and_the_model_that_made_them_are_kept(drawn, prepared):
+def test_the_pictures_and_their_model_are_kept(drawn, prepared):
     out, lines = drawn
     assert (out / "figures/maps.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "figures/maps.pdf").read_bytes().startswith(b"%PDF")
@@ -82,7 +82,7 @@ def test_pictures_and_the_model_that_made_them_are_kept(drawn, prepared):
     scores = score_scene(model, scene)
     assert {s.regime for s in scores} == set(REGIMES)
     assert min(s.scores.accuracy for s in scores if s.part == "all") > 0.6
-    # Scored on the held-out days alone, as any model of the chain.
+    # As any landmark model, it is scored on the held-out days alone.
     pixels = sum(s.pixels for s in scores if s.part == "all" and s.reference == "cloud_truth")
     assert pixels <= open_held_out(None, SCALE, 0, prepared[0])["IR_108"].size
 
@@ -103,7 +103,7 @@ def test_two_acquisitions_of_each_regime_are_chosen(drawn, prepared):
         assert usual < most
 
 
-def test_what_is_drawn_is_not_drawn_again_until_another_is_best(drawn, prepared, monkeypatch):
+def test_maps_are_drawn_again_only_if_another_setting_is_best(drawn, prepared, monkeypatch):
     data, trials, records = prepared
     out, _ = drawn
     called = []
@@ -122,7 +122,7 @@ def test_what_is_drawn_is_not_drawn_again_until_another_is_best(drawn, prepared,
     assert sum("fitting" in line for line in again) == 4
 
 
-def test_a_regime_without_trials_that_ended_leaves_no_maps(prepared, tmp_path):
+def test_nothing_is_drawn_if_a_regime_has_no_completed_trial(prepared, tmp_path):
     data, trials, records = prepared
     lost = [r | {"status": "failed"} if r["regime"] == "mid" else r for r in records]
     lines = []

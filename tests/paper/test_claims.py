@@ -1,14 +1,14 @@
-"""Claims say what records say: verdicts over the whole registry, numbers by hand."""
+"""Every claim in the registry gets the right verdict; numbers are checked by hand."""
 
 import pytest
 
 from undulatus.paper.claims import CLAIMS, SYMBOLS, claims_lines, judge_claims
-from undulatus.paper.trials import make_run
+from undulatus.paper.runs import make_run
 from undulatus.paper.verdicts import FAILS, HOLDS, UNTESTED, WORDS
 
 
 def with_values(method, **values):
-    """Change what was measured of a method's trials; a value may be a function of the record."""
+    """Change measures of a method's trials; a value may be a function of the record."""
 
     def change(record):
         if record["method"] == method:
@@ -19,11 +19,11 @@ def with_values(method, **values):
     return change
 
 
-def without(**told):
+def without(**values):
     """Leave out records that have all these values."""
 
     def change(record):
-        return None if all(record.get(name) == value for name, value in told.items()) else record
+        return None if all(record.get(name) == value for name, value in values.items()) else record
 
     return change
 
@@ -50,8 +50,8 @@ def slower_by_rows(record):
     return record["predict_cpu_seconds"] * record["n"] / 10_000
 
 
-# For each claim a change of records that hold under which it fails, and one that leaves nothing
-# to judge it by.
+# For each claim a change to records for which it holds that makes it fail, and one that leaves it
+# untested.
 CASES = {
     "vff-more-accurate": (with_values("vff", accuracy=0.5), only("vff", "gpc")),
     "rff-trains-faster": (with_values("rff", fit_cpu_seconds=1e9), but_for("fit_cpu_seconds")),
@@ -79,62 +79,62 @@ CASES = {
 }
 
 
-def found(made_up, claim_id, change=lambda record: record, **how):
-    run = make_run(*made_up(CLAIMS[claim_id].experiment, change, **how))
+def finding_on(made_up, claim_id, change=lambda record: record, **options):
+    run = make_run(*made_up(CLAIMS[claim_id].experiment, change, **options))
     (finding,) = judge_claims(run, [CLAIMS[claim_id]])
     return finding
 
 
-def word_of(*args, **how):
-    return found(*args, **how).verdicts["batch"].word
+def word_on(*args, **options):
+    return finding_on(*args, **options).verdicts["batch"].word
 
 
 BREAK_GPC = [CASES["rff-nears-gpc"][0]]
 
 
-def test_every_claim_has_records_under_which_it_fails_and_is_untested():
+def test_every_claim_has_a_case_that_fails_and_one_that_is_untested():
     assert set(CASES) == set(CLAIMS)
     assert set(SYMBOLS) == set(WORDS)
 
 
 @pytest.mark.parametrize("claim_id", CLAIMS)
 class TestEveryClaim:
-    def test_holds_on_records_made_to_the_papers_findings(self, made_up, claim_id):
-        verdict = found(made_up, claim_id).verdicts["batch"]
+    def test_holds_on_records_that_follow_the_paper(self, made_up, claim_id):
+        verdict = finding_on(made_up, claim_id).verdicts["batch"]
         assert verdict.word == HOLDS
         assert verdict.numbers
         assert verdict.sizes
         assert not verdict.why
 
     def test_fails_on_records_that_contradict_it(self, made_up, claim_id):
-        verdict = found(made_up, claim_id, CASES[claim_id][0]).verdicts["batch"]
+        verdict = finding_on(made_up, claim_id, CASES[claim_id][0]).verdicts["batch"]
         assert verdict.word == FAILS
         assert any(line.endswith("(fails)") for line in verdict.numbers)
 
-    def test_is_untested_and_says_why_where_records_are_missing(self, made_up, claim_id):
-        verdict = found(made_up, claim_id, CASES[claim_id][1]).verdicts["batch"]
+    def test_is_untested_with_a_reason_where_records_are_missing(self, made_up, claim_id):
+        verdict = finding_on(made_up, claim_id, CASES[claim_id][1]).verdicts["batch"]
         assert verdict.word == UNTESTED
         assert verdict.why.endswith(".")
 
-    def test_is_untested_where_nothing_was_done(self, made_up, claim_id):
+    def test_is_untested_where_no_trial_was_done(self, made_up, claim_id):
         for change in (lambda record: record | {"status": "failed"}, lambda record: None):
-            assert word_of(made_up, claim_id, change) == UNTESTED
+            assert word_on(made_up, claim_id, change) == UNTESTED
 
-    def test_needs_but_one_run(self, made_up, claim_id):
-        assert word_of(made_up, claim_id, runs=1) == HOLDS
+    def test_needs_only_one_run(self, made_up, claim_id):
+        assert word_on(made_up, claim_id, runs=1) == HOLDS
 
-    def test_is_judged_for_each_solver_alone(self, made_up, claim_id):
+    def test_has_a_verdict_for_each_solver(self, made_up, claim_id):
         def change(record):
             return CASES[claim_id][0](record) if record["solver"] == "stochastic" else record
 
         both = ("batch", "stochastic")
-        verdicts = found(made_up, claim_id, change, solvers=both).verdicts
+        verdicts = finding_on(made_up, claim_id, change, solvers=both).verdicts
         assert tuple(verdicts) == both
         assert verdicts["batch"].word == HOLDS
         if CASES[claim_id][0] not in BREAK_GPC:
             assert verdicts["stochastic"].word == FAILS
 
-    def test_is_about_an_experiment_and_says_something(self, made_up, claim_id):
+    def test_is_a_sentence(self, made_up, claim_id):
         claim = CLAIMS[claim_id]
         assert claim.id == claim_id
         assert claim.statement.endswith(".")
@@ -150,47 +150,47 @@ def test_differences_are_paired_and_have_the_standard_error_of_their_mean(made_u
             record["accuracy"] = 0.8
         return record
 
-    verdict = found(made_up, "vff-more-accurate", change).verdicts["batch"]
+    verdict = finding_on(made_up, "vff-more-accurate", change).verdicts["batch"]
     # Mean 3 points; deviations -2, -1, 3: variance 14 / 2, over 3 runs: error sqrt(7 / 3) = 1.53.
     assert verdict.numbers[0] == "high +3.00 ± 1.53 points (fails)"
     assert verdict.sizes == "n = 10,000 to 300,000; D = 10 to 200; 3 runs"
     assert verdict.word == FAILS
 
 
-def test_a_claim_of_every_regime_fails_if_one_does_and_says_in_how_many_it_holds(made_up):
+def test_a_claim_about_every_regime_fails_if_it_does_in_one(made_up):
     def change(record):
         if record["regime"] == "night" and record["method"] == "vff":
             record["accuracy"] = 0.1
         return record
 
-    verdict = found(made_up, "vff-more-accurate", change).verdicts["batch"]
+    verdict = finding_on(made_up, "vff-more-accurate", change).verdicts["batch"]
     assert verdict.word == FAILS
     assert verdict.why == "Holds in 3 of 4."
     assert [line.endswith("(fails)") for line in verdict.numbers] == [False] * 3 + [True]
 
 
-def test_settings_that_only_one_method_was_tried_at_do_not_count(made_up):
+def test_settings_tried_with_only_one_method_do_not_count(made_up):
     def change(record):
         if record["method"] == "rff" and record["n"] != 10_000:
             return None
         return record
 
-    verdict = found(made_up, "vff-more-accurate", change).verdicts["batch"]
+    verdict = finding_on(made_up, "vff-more-accurate", change).verdicts["batch"]
     assert verdict.sizes == "n = 10,000; D = 10 to 200; 3 runs"
 
 
-def test_times_at_sizes_not_tried_are_extrapolated_and_say_so(made_up):
+def test_times_at_sizes_not_tried_are_marked_as_extrapolated(made_up):
     def change(record):
         return record if record["n"] <= (10_000 if record["method"] == "gpc" else 50_000) else None
 
-    verdict = found(made_up, "cheaper-than-gpc", change).verdicts["batch"]
+    verdict = finding_on(made_up, "cheaper-than-gpc", change).verdicts["batch"]
     # 1e-6 and 1e-5 times n D at 300,000 and 200; 1e-8 n^3 at 15,000.
     assert verdict.numbers[0] == (
         "high: RFF-GPC 60 s (n = 300,000, extrapolated as n^1.0 from 10,000 and 50,000; D = 200), "
         "VFF-GPC 600 s (n = 300,000, extrapolated as n^1.0 from 10,000 and 50,000; D = 200); "
         "GPC 34,000 s (n = 15,000, extrapolated as n^3.0 from 5,000 and 10,000)"
     )
-    verdict = found(made_up, "hundredfold-faster", change).verdicts["batch"]
+    verdict = finding_on(made_up, "hundredfold-faster", change).verdicts["batch"]
     # 1e-8 n^2 at 15,000 over 1e-4 + 1e-7 D^2 at 200: 2.25 / 0.0041 = 549.
     assert verdict.numbers[0] == (
         "high: 550 times for RFF-GPC (D = 200), 550 times for VFF-GPC (D = 200); "
@@ -198,9 +198,9 @@ def test_times_at_sizes_not_tried_are_extrapolated_and_say_so(made_up):
     )
 
 
-def test_nothing_is_extrapolated_from_one_size_or_a_hundredfold(made_up):
+def test_nothing_is_extrapolated_from_one_size_or_over_a_hundredfold(made_up):
     for sizes in ((10_000,), (10, 20)):
-        word = word_of(
+        word = word_on(
             made_up,
             "cheaper-than-gpc",
             lambda r, sizes=sizes: (
@@ -210,28 +210,28 @@ def test_nothing_is_extrapolated_from_one_size_or_a_hundredfold(made_up):
         assert word == UNTESTED
 
 
-def test_too_few_waves_leave_open_whether_rff_gets_to_gpc(made_up):
+def test_too_few_waves_leave_open_whether_rff_reaches_gpc(made_up):
     def change(record):
         if record["method"] == "rff":
             record["accuracy"] -= 0.02
         return record if record["D"] in (None, 10, 50) else None
 
-    verdict = found(made_up, "rff-nears-gpc", change).verdicts["batch"]
+    verdict = finding_on(made_up, "rff-nears-gpc", change).verdicts["batch"]
     assert verdict.word == UNTESTED
     assert "fewer waves than the paper's 200" in verdict.why
     assert len(verdict.numbers) == 4
 
 
-def test_a_lead_over_a_gpc_of_fewer_rows_proves_nothing_but_its_lack_does(made_up):
+def test_a_lead_over_gpc_on_fewer_rows_proves_nothing_but_a_missing_lead_does(made_up):
     def few(record):
         return None if record["method"] == "gpc" and record["n"] > 1_000 else record
 
-    assert word_of(made_up, "vff-over-gpc", few) == UNTESTED
+    assert word_on(made_up, "vff-over-gpc", few) == UNTESTED
     worse = with_values("vff", accuracy=0.8)
-    assert word_of(made_up, "vff-over-gpc", lambda r: few(worse(r))) == FAILS
+    assert word_on(made_up, "vff-over-gpc", lambda r: few(worse(r))) == FAILS
 
 
-def test_spectra_s_methods_are_held_against_gpc_on_as_many_rows_where_both_were_tried(made_up):
+def test_methods_are_compared_with_gpc_on_as_many_rows_if_both_were_tried(made_up):
     facts, records = made_up("iavisa", lambda r: r if r["D"] or r["n"] <= 5_000 else None)
     fewer = [
         r | {"id": f"{r['id']} of 5,000", "n": 5_000, "accuracy": r["accuracy"] - 0.001}
@@ -249,7 +249,7 @@ def test_spectra_s_methods_are_held_against_gpc_on_as_many_rows_where_both_were_
     assert "(D = 150, n = 5,000)" in rff.verdicts["batch"].numbers[0]
 
 
-def test_sizes_that_both_were_tried_at_but_are_too_few_do_not_count(made_up):
+def test_common_sizes_below_five_thousand_rows_do_not_count(made_up):
     facts, records = made_up("iavisa", lambda r: r if r["D"] or r["n"] <= 1_000 else None)
     fewer = [r | {"id": f"{r['id']} of 1,000", "n": 1_000} for r in records if r["D"]]
     run = make_run(facts, [*records, *fewer])
@@ -260,38 +260,38 @@ def test_sizes_that_both_were_tried_at_but_are_too_few_do_not_count(made_up):
 
 @pytest.mark.parametrize("claim", ["vff-over-gpc", "best-near-five"])
 @pytest.mark.parametrize("n", [4_000, 5_000])
-def test_few_spectra_say_nothing_of_what_was_found_on_many(made_up, claim, n):
+def test_fewer_than_five_thousand_spectra_give_no_verdict(made_up, claim, n):
     def change(record):
         kept = record if record["D"] or record["n"] > 10_000 else None
         return kept and kept | {"n": n}
 
-    assert word_of(made_up, claim, change) == (HOLDS if n == 5_000 else UNTESTED)
+    assert word_on(made_up, claim, change) == (HOLDS if n == 5_000 else UNTESTED)
 
 
 def test_few_waves_do_not_show_that_rff_stays_below_gpc(made_up):
     def few(record):
         return record if (record["D"] or 1) <= 50 else None
 
-    assert word_of(made_up, "rff-below-gpc", few) == UNTESTED
+    assert word_on(made_up, "rff-below-gpc", few) == UNTESTED
     ahead = with_values("rff", accuracy=0.9)
-    assert word_of(made_up, "rff-below-gpc", lambda r: few(ahead(r))) == FAILS
+    assert word_on(made_up, "rff-below-gpc", lambda r: few(ahead(r))) == FAILS
 
 
-def test_methods_are_shown_on_the_folds_that_both_were_tried_on(made_up):
+def test_accuracies_are_over_the_folds_that_both_methods_were_tried_on(made_up):
     def change(record):
         if record["method"] == "gpc":
             return record if record["run"] == 0 else None
         return record
 
-    verdict = found(made_up, "vff-over-gpc", change).verdicts["batch"]
-    # Of fold 0: 0.85, and 0.81 less 20 / 19,938.
+    verdict = finding_on(made_up, "vff-over-gpc", change).verdicts["batch"]
+    # On fold 0: 0.85, and 0.81 - 20 / 19,938.
     assert verdict.numbers == (
         "VFF-GPC 85.0 % (D = 5, n = 19,939), GPC 80.9 % (n = 19,939): +4.10 points",
     )
 
 
 def test_folds_of_sizes_that_differ_by_one_are_one_size(made_up):
-    verdict = found(made_up, "vff-over-gpc").verdicts["batch"]
+    verdict = finding_on(made_up, "vff-over-gpc").verdicts["batch"]
     # Means over runs 0, 1, 2: 0.85 + 0.0005 and 0.81 - 20 / n + 0.001.
     assert verdict.numbers == (
         "VFF-GPC 85.0 % (D = 5, n = 19,939), GPC 81.0 % (n = 19,939): +4.05 ± 0.03 points",
@@ -299,16 +299,14 @@ def test_folds_of_sizes_that_differ_by_one_are_one_size(made_up):
     assert verdict.sizes == "3 folds"
 
 
-def test_what_a_twin_was_made_to_show_is_marked_and_real_data_are_not(made_up):
-    assert found(made_up, "coast").built_in
-    assert not found(made_up, "vff-more-accurate").built_in
-    real = {"data": {"source": "SEVIRI", "synthetic": False}}
-    assert not found(made_up, "coast", facts=real).built_in
-    named = {"built_in": ["vff-more-accurate"]}
-    assert found(made_up, "vff-more-accurate", facts=named).built_in
+def test_claims_built_into_a_twin_are_marked_and_not_on_real_data(made_up):
+    assert finding_on(made_up, "coast").built_in
+    assert not finding_on(made_up, "vff-more-accurate").built_in
+    real = {"source": "SEVIRI", "synthetic": False}
+    assert not finding_on(made_up, "coast", data=real).built_in
 
 
-def test_lines_tell_every_claim_its_verdict_and_its_numbers(made_up):
+def test_lines_have_every_claim_with_its_verdicts_and_numbers(made_up):
     breaks = CASES["vff-more-accurate"][0]
     run = make_run(*made_up("landmarks", breaks, solvers=("batch", "stochastic")))
     findings = judge_claims(run)
@@ -320,23 +318,23 @@ def test_lines_tell_every_claim_its_verdict_and_its_numbers(made_up):
         assert finding.claim.statement in text
         for verdict in finding.verdicts.values():
             assert all(" ".join(number.split()) in text for number in verdict.numbers)
-    # vff is right in half of all rows: rff is ahead, and growing n and D brings nothing.
+    # vff is right in half of all rows: rff is ahead, and growing n and D gains nothing.
     assert lines[-2:] == [
         f"9 claims, {solver}: holds 7, does not hold 2, not tested at this scale 0."
         for solver in ("batch", "stochastic")
     ]
 
 
-def test_two_sizes_cannot_show_that_anything_stalls(made_up):
+def test_two_sizes_cannot_show_a_stall(made_up):
     def two(record):
         return record if record["D"] in (None, 10, 200) else None
 
-    verdict = found(made_up, "n-and-d-together", two).verdicts["batch"]
+    verdict = finding_on(made_up, "n-and-d-together", two).verdicts["batch"]
     assert verdict.word == UNTESTED
-    assert "nothing can be seen to stall" in verdict.why
+    assert "cannot show that accuracy stalls" in verdict.why
 
 
-def test_times_that_scatter_say_nothing_of_their_growth(made_up):
+def test_times_that_scatter_give_no_verdict(made_up):
     places = {10_000: 0, 50_000: 1, 300_000: 2, 10: 0, 50: 1, 200: 2}
 
     def noisy(record):
@@ -345,17 +343,17 @@ def test_times_that_scatter_say_nothing_of_their_growth(made_up):
             record["predict_cpu_seconds"] *= 4.0 ** (1 - 2 * odd)
         return record if record["regime"] == "high" else None
 
-    verdict = found(made_up, "test-time-flat", noisy, runs=1).verdicts["batch"]
+    verdict = finding_on(made_up, "test-time-flat", noisy, runs=1).verdicts["batch"]
     assert verdict.word == UNTESTED
     assert verdict.why == "Times scatter too much for so few sizes and trials."
     assert len(verdict.numbers) == 2
 
 
-def test_fixed_costs_in_small_trials_do_not_flatter_what_is_extrapolated(made_up):
+def test_fixed_costs_of_small_trials_do_not_flatter_extrapolated_times(made_up):
     def change(record):
         if record["method"] == "gpc":
             return record if record["n"] <= 10_000 else None
         return record | {"fit_cpu_seconds": 5.0} if record["n"] <= 50_000 else None
 
-    verdict = found(made_up, "cheaper-than-gpc", change).verdicts["batch"]
+    verdict = finding_on(made_up, "cheaper-than-gpc", change).verdicts["batch"]
     assert "RFF-GPC 30 s (n = 300,000, extrapolated as n^1.0" in verdict.numbers[0]

@@ -1,4 +1,4 @@
-"""The paper's figures from records: written twice, complete, and told in words."""
+"""The paper's figures from records: written twice, complete, and described in words."""
 
 import matplotlib.image
 import matplotlib.pyplot as plt
@@ -10,12 +10,12 @@ from undulatus.paper.figures import (
     MARKS,
     PANELS,
     TRADE,
-    Look,
+    FigureStyle,
     draw_figures,
     draw_legend,
     draw_panel,
 )
-from undulatus.paper.trials import make_run, means
+from undulatus.paper.runs import make_run, means
 
 
 def only_high(record):
@@ -37,7 +37,7 @@ def test_landmarks_have_a_figure_for_each_solver(made_up, tmp_path):
     assert plt.get_fignums() == []
 
 
-def test_spectra_have_the_four_panels_and_the_one_of_over_fitting(made_up, tmp_path):
+def test_spectra_have_a_figure_for_each_solver_and_one_of_over_fitting(made_up, tmp_path):
     run = make_run(*made_up("iavisa"))
     drawn = draw_figures(run, tmp_path)
     assert [figure.name for figure in drawn] == ["iavisa-batch", "overfitting"]
@@ -47,7 +47,7 @@ def test_spectra_have_the_four_panels_and_the_one_of_over_fitting(made_up, tmp_p
     assert "batch: at D = 150, 100.0 % of training and 80.1 % of test rows" in drawn[1].alt
 
 
-def test_maps_are_shown_where_there_are_some(made_up, tmp_path):
+def test_maps_are_included_if_they_were_drawn(made_up, tmp_path):
     run = make_run(*made_up("iavisa", lambda r: r | {"train_accuracy": None} if r["n"] else r))
     (tmp_path / "maps.png").write_bytes(b"a picture")
     drawn = draw_figures(run, tmp_path)
@@ -61,37 +61,35 @@ def test_a_run_without_trials_has_no_figures(made_up, tmp_path):
 
 
 def texts_of(monkeypatch, run, folder):
-    """Draw, and return every line of text put on the figures themselves."""
-    told = []
+    """Draw the figures; return all text that is put on them."""
+    texts = []
     put = Figure.text
     monkeypatch.setattr(
-        Figure, "text", lambda f, x, y, s, **how: told.append(s) or put(f, x, y, s, **how)
+        Figure, "text", lambda f, x, y, s, **how: texts.append(s) or put(f, x, y, s, **how)
     )
     draw_figures(run, folder)
-    return " ".join(told)
+    return " ".join(texts)
 
 
-def test_trials_not_done_and_synthetic_data_are_noted_on_the_figure(
-    made_up, tmp_path, monkeypatch
-):
+def test_figures_note_synthetic_data_and_trials_not_done(made_up, tmp_path, monkeypatch):
     def lost(record):
         if record["n"] == 15_000:
             return only_high(record | {"status": "over time budget", "reason": "9 h"})
         return only_high(record)
 
-    told = texts_of(monkeypatch, make_run(*made_up("landmarks", lost)), tmp_path)
-    assert "Not shown: 3 trials of GPC, n = 15,000 (high): over time budget." in told
-    assert "synthetic: no satellite took these" in told
+    text = texts_of(monkeypatch, make_run(*made_up("landmarks", lost)), tmp_path)
+    assert "Not shown: 3 trials of GPC, n = 15,000 (high): over time budget." in text
+    assert "synthetic: no satellite took these" in text
 
 
-def test_one_run_at_one_size_and_one_number_of_waves_can_be_drawn(made_up, tmp_path):
+def test_a_single_point_can_be_drawn(made_up, tmp_path):
     def one(record):
         return only_high(record) if (record["n"], record["D"]) == (10_000, 50) else None
 
     assert len(draw_figures(make_run(*made_up("landmarks", one, runs=1)), tmp_path)) == 1
 
 
-def test_regimes_that_a_solver_was_not_tried_in_are_not_in_its_figure(made_up, tmp_path):
+def test_a_figure_leaves_out_regimes_that_its_solver_was_not_tried_in(made_up, tmp_path):
     def few(record):
         if record["regime"] not in ("high", "mid") or (record["D"] or 10) > 10:
             return None
@@ -117,12 +115,12 @@ def table(made_up):
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
-def test_a_panel_has_labels_with_units_and_every_setting(table, panel):
+def test_a_panel_has_units_and_every_method_and_size(table, panel):
     axis = Figure().subplots()
-    draw_panel(axis, table, panel, Look(table))
+    draw_panel(axis, table, panel, FigureStyle(table))
     labels = axis.get_xlabel(), axis.get_ylabel()
     assert all(label.endswith((", s", ", %")) or label == "number of waves D" for label in labels)
-    # Three sizes each of three methods; bars of errors are no lines.
+    # Three sizes of each of three methods; error bars are not lines.
     lines = [line for line in axis.get_lines() if len(line.get_xdata())]
     assert len(lines) == 9
     if panel is TRADE:
@@ -130,15 +128,15 @@ def test_a_panel_has_labels_with_units_and_every_setting(table, panel):
 
 
 def test_methods_differ_by_more_than_colour_and_sizes_by_width(table):
-    look = Look(table)
+    style = FigureStyle(table)
     assert len(set(COLOURS.values())) == len(set(MARKS.values())) == len(COLOURS)
-    widths = [look.line("vff", n)["linewidth"] for n in look.sizes("vff")]
+    widths = [style.line("vff", n)["linewidth"] for n in style.sizes("vff")]
     assert widths == sorted(set(widths))
 
 
 def test_the_legend_names_every_method_and_size(table):
     figure = Figure()
-    draw_legend(figure, table, Look(table), 0.1)
-    told = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "GPC, n = 15,000" in told
-    assert len(told) == 9
+    draw_legend(figure, table, FigureStyle(table), 0.1)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "GPC, n = 15,000" in labels
+    assert len(labels) == 9

@@ -199,9 +199,9 @@ def iavisa(**options: Any) -> None:
 
 def _reproduce(experiment: str, output: Path, memory: str | None, **options: Any) -> None:
     from undulatus.paper.claims import claims_lines, judge_claims
-    from undulatus.paper.experiments import TRIALS, reproduce
+    from undulatus.paper.experiments import reproduce
     from undulatus.paper.report import write_report
-    from undulatus.paper.trials import read_run
+    from undulatus.paper.runs import TRIALS_FILE, read_run
     from undulatus.products.memory_budget import parse_size
 
     options["memory"] = None if memory is None else parse_size(memory)
@@ -213,11 +213,13 @@ def _reproduce(experiment: str, output: Path, memory: str | None, **options: Any
         say(f"\nInterrupted. Finished trials are kept in {output}. To continue:\n  {command}")
         raise SystemExit(INTERRUPTED) from None
     width = min(shutil.get_terminal_size((WIDEST_LINE, 0)).columns, WIDEST_LINE)
-    for line in claims_lines(judge_claims(read_run(output)), width):
+    run = read_run(output)
+    findings = judge_claims(run)
+    for line in claims_lines(findings, width):
         click.echo(line)
     totals = ", ".join(f"{count} {status}" for status, count in counts.items())
-    click.echo(f"trials: {(output / TRIALS).resolve()} ({totals})")
-    click.echo(f"report: {write_report(output).resolve()}")
+    click.echo(f"trials: {(output / TRIALS_FILE).resolve()} ({totals})")
+    click.echo(f"report: {write_report(output, run, findings).resolve()}")
     if counts.get("failed"):
         say(f"{counts['failed']} trials failed. The same command tries them again.")
         raise SystemExit(1)

@@ -1,4 +1,1 @@
-"""The paper's experiments, run again, and what became of each of its claims.
-
-The paper's two experiments, trial by trial: prepared once, run in parallel, resumed.
-"""
+"""The paper's two experiments, run again, and a verdict on each of its claims."""

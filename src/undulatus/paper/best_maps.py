@@ -1,4 +1,4 @@
-"""Classification maps of the days that were held out, by the best classifiers of a run."""
+"""Maps of the held-out days of a landmark, by the best classifiers of a run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pandas as pd
 import xarray as xr
 
 from undulatus.errors import ModelFileError
+from undulatus.paper.fitting import fit_trial
 from undulatus.paper.problems import HELD_OUT, open_held_out, open_problem, read_manifest
 from undulatus.paper.scales import Scale
 from undulatus.paper.trials import DONE, Record, Trial
-from undulatus.paper.worker import fit_trial
 from undulatus.products.landmarks import daylight_regimes
 from undulatus.products.maps import map_scene
 from undulatus.products.pictures import draw_acquisitions
@@ -28,10 +28,12 @@ from undulatus.scenes.features import FEATURES
 from undulatus.scenes.scene import ANGLE, LEVEL2_MASK
 from undulatus.storage import load_model, save_model
 
-MODEL, PICTURES = "best.undulatus", ("figures/maps.png", "figures/maps.pdf")
+MODEL_FILE = "best.undulatus"
+
+PICTURES = ("figures/maps.png", "figures/maps.pdf")
 
 SOME_CLOUD = (0.2, 0.8)
-"""Cloud in acquisitions that are worth a look: by the Level-2 mask, share of pixels."""
+"""Share of cloud, by the Level-2 mask, in an acquisition shown as a usual one."""
 
 
 def draw_maps(
@@ -43,27 +45,26 @@ def draw_maps(
     records: Iterable[Record],
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Draw ``OUT/figures/maps.png`` and ``.pdf``; keep ``OUT/best.undulatus``, their model.
+    """Draw ``OUT/figures/maps.png`` and ``.pdf``; keep their model as ``OUT/best.undulatus``.
 
     In each regime the setting of RFF-GPC or VFF-GPC with the highest mean accuracy is fitted again
-    on the rows of its first run. Two acquisitions of each regime are shown: one in which the
-    model's mask and the Level-2 mask differ as much as they mostly do, and the one in which they
-    differ most. Where a regime has no such trial that came to its end, nothing is drawn.
+    on the rows of its first completed run. Two acquisitions of each regime are shown: one in which
+    the model's mask and the Level-2 mask differ by about the median, and the one in which they
+    differ most. Nothing is drawn unless every regime has such a trial.
     """
     best = best_trials(trials, records)
     if set(best) != {trial.regime for trial in trials}:
-        say("no maps: not every regime has a trial that came to its end")
+        say("no maps: some regimes have no completed trial")
         return
     names = sorted(trial.id for trial in best.values())
-    kept = _kept(out / MODEL, names)
-    if kept is not None and all((out / name).exists() for name in PICTURES):
+    model = _load_model_of(names, out / MODEL_FILE)
+    if model is not None and all((out / name).exists() for name in PICTURES):
         return
     scene = open_held_out(scene_path, scale, trials[0].seed, data)
-    model = kept
     if model is None:
-        model = _fit(best, data, say)
+        model = _fit_again(best, data, say)
         model.provenance_["trials"] = names
-        save_model(model, out / MODEL)
+        save_model(model, out / MODEL_FILE)
     say(f"maps: classifying {scene.sizes['time']:,} acquisitions of held-out days")
     result = map_scene(model, scene).compute()
     times = choose_acquisitions(model, scene, result)
@@ -74,9 +75,9 @@ def draw_maps(
 
 
 def best_trials(trials: Iterable[Trial], records: Iterable[Record]) -> dict[str, Trial]:
-    """Return, for each regime, the first done run of the setting that was right most often.
+    """Return, for each regime, the first completed run of the most accurate setting.
 
-    Of RFF-GPC and VFF-GPC: GPC takes too long to map with.
+    GPC is left out: mapping with it takes too long.
     """
     by_id = {trial.id: trial for trial in trials if trial.method != "gpc"}
     done = [r for r in records if r["status"] == DONE and r["id"] in by_id]
@@ -91,8 +92,8 @@ def best_trials(trials: Iterable[Trial], records: Iterable[Record]) -> dict[str,
     return chosen
 
 
-def _kept(path: Path, names: list[str]) -> RegimeClassifier | None:
-    """Return the model of these trials, if it was kept."""
+def _load_model_of(names: list[str], path: Path) -> RegimeClassifier | None:
+    """Load the model of an earlier session, if it is that of these trials."""
     with suppress(OSError, ModelFileError):
         model = load_model(path)
         if model.provenance_.get("trials") == names:
@@ -100,7 +101,7 @@ def _kept(path: Path, names: list[str]) -> RegimeClassifier | None:
     return None
 
 
-def _fit(best: dict[str, Trial], data: Path, say: Callable[[str], None]) -> RegimeClassifier:
+def _fit_again(best: dict[str, Trial], data: Path, say: Callable[[str], None]) -> RegimeClassifier:
     manifest = read_manifest(data)
     members, shares = {}, {}
     for regime, trial in best.items():
@@ -131,7 +132,7 @@ def _fit(best: dict[str, Trial], data: Path, say: Callable[[str], None]) -> Regi
 def choose_acquisitions(
     model: RegimeClassifier, scene: xr.Dataset, result: xr.Dataset
 ) -> np.ndarray[Any, Any]:
-    """Return times, two a regime: where the masks differ as mostly, then where they do most."""
+    """Return two times for each regime: where masks differ by the median, and where most."""
     table = pd.DataFrame(
         {
             "differ": disagreement(scene, result).values,
@@ -145,5 +146,5 @@ def choose_acquisitions(
         some = inside[inside["cloud"].between(*SOME_CLOUD)]
         ordered = (some if len(some) else inside)["differ"].sort_values(kind="stable")
         times += [ordered.index[len(ordered) // 2], inside["differ"].idxmax()]
-    # The usual is the largest where there are few.
+    # With few acquisitions the two may be one.
     return np.array(list(dict.fromkeys(times)))

@@ -1,11 +1,11 @@
-"""What the paper claims, held against trials: a table of claims with verdicts.
+"""The paper's claims, each with a verdict from the trials of a run.
 
-Claims are judged for each solver on its own: ``batch`` is the paper's algorithm, ``stochastic``
-ours. They were not always tried at the same sizes, so their verdicts are not merged.
-What counts as a difference is said in :mod:`undulatus.paper.verdicts`, what counts as
-agreement in the docstring of each claim's function.
+Each solver has its own verdicts: ``batch`` is the paper's algorithm, ``stochastic`` ours. They
+were not always tried at the same sizes, so verdicts are not merged. When a difference counts is
+said in :mod:`undulatus.paper.verdicts`, when a claim holds in the docstring of its function.
 
-What the paper claims, each judged by what trials measured.
+To add a claim, add an entry to ``CLAIMS`` in :mod:`undulatus.paper.landmark_claims` or
+:mod:`undulatus.paper.sounder_claims`. Tests run over every entry.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from undulatus.paper import landmark_claims, sounder_claims
-from undulatus.paper.trials import SOLVERS, Run, make_run, read_run
+from undulatus.paper.runs import SOLVERS, Run
 from undulatus.paper.verdicts import FAILS, HOLDS, UNTESTED, WORDS, Claim, Verdict
 
 CLAIMS: dict[str, Claim] = {
-    claim.id: claim
-    for claim in (*landmark_claims.CLAIMS, *landmark_claims.COST_CLAIMS, *sounder_claims.CLAIMS)
+    claim.id: claim for claim in (*landmark_claims.CLAIMS, *sounder_claims.CLAIMS)
 }
 """Every claim, by its id."""
 
@@ -29,9 +28,9 @@ SYMBOLS = {HOLDS: "✓", FAILS: "✗", UNTESTED: "?"}
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim and its verdicts, by solver, the paper's first.
+    """A claim and its verdicts by solver, the paper's first.
 
-    ``built_in`` says why the data cannot but agree, where they are a twin's that was made so.
+    ``built_in`` says why the claim holds by construction on the run's data; empty if it does not.
     """
 
     claim: Claim
@@ -40,22 +39,20 @@ class Finding:
 
 
 def judge_claims(run: Run, claims: Iterable[Claim] = CLAIMS.values()) -> list[Finding]:
-    """Return what the trials of a run say of each claim about its experiment."""
-    solvers = run.solvers or SOLVERS[:1]
-    findings = []
-    for claim in claims:
-        if claim.experiment != run.experiment:
-            continue
-        built_in = claim.built_in if run.synthetic else ""
-        if not built_in and claim.id in run.facts.get("built_in", ()):
-            built_in = "the twin was made so"
-        verdicts = {solver: claim.judge(run.by(solver)) for solver in solvers}
-        findings.append(Finding(claim, verdicts, built_in))
-    return findings
+    """Return the finding on each claim about the run's experiment."""
+    return [
+        Finding(
+            claim,
+            {solver: claim.verdict_on(run.by(solver)) for solver in run.solvers or SOLVERS[:1]},
+            claim.built_in if run.facts.synthetic else "",
+        )
+        for claim in claims
+        if claim.experiment == run.experiment
+    ]
 
 
 def tally(findings: Sequence[Finding]) -> dict[str, dict[str, int]]:
-    """Return how many claims got each word, by solver."""
+    """Return how many claims got each verdict, by solver."""
     solvers = findings[0].verdicts if findings else ()
     return {
         solver: {word: sum(f.verdicts[solver].word == word for f in findings) for word in WORDS}
@@ -64,30 +61,27 @@ def tally(findings: Sequence[Finding]) -> dict[str, dict[str, int]]:
 
 
 def claims_lines(findings: Sequence[Finding], width: int = 99) -> list[str]:
-    """Return the table of claims as lines of text, and last how many got each verdict."""
+    """Return the findings as lines of text; the last lines count the verdicts."""
     lines = []
     for finding in findings:
         lines += textwrap.wrap(finding.claim.statement, width, subsequent_indent="  ")
         for solver, verdict in finding.verdicts.items():
             lines.append(f"  {SYMBOLS[verdict.word]} {verdict.word} ({solver})")
-            for said in (verdict.why, *verdict.numbers, verdict.sizes):
-                lines += _indented(said, 6, width)
+            for text in (verdict.why, *verdict.numbers, verdict.sizes):
+                lines += _indented(text, 6, width)
         if finding.built_in:
             lines += _indented(f"Built into the twin: {finding.built_in}.", 4, width)
     for solver, counts in tally(findings).items():
-        told = ", ".join(f"{word} {number}" for word, number in counts.items())
-        lines.append(f"{len(findings)} claims, {solver}: {told}.")
+        words = ", ".join(f"{word} {number}" for word, number in counts.items())
+        lines.append(f"{len(findings)} claims, {solver}: {words}.")
     return lines
 
 
-def _indented(said: str, by: int, width: int) -> list[str]:
+def _indented(text: str, by: int, width: int) -> list[str]:
     return textwrap.wrap(
-        said,
+        text,
         width,
         initial_indent=" " * by,
         subsequent_indent=" " * (by + 2),
         break_on_hyphens=False,
     )
-
-
-__all__ = ["CLAIMS", "Run", "claims_lines", "judge_claims", "make_run", "read_run", "tally"]

@@ -1,4 +1,4 @@
-"""A run of an experiment in its folder: prepared once, described in ``run.json``, resumed."""
+"""Run the paper's two experiments: prepare the data, run the trials, go on where a run stopped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,59 +16,61 @@ from undulatus._files import whole_or_not_at_all
 from undulatus._system import available_memory, blas_libraries, count_cores, processor_name
 from undulatus.errors import InputError
 from undulatus.paper.best_maps import draw_maps
-from undulatus.paper.pool import Standing, run_trials
+from undulatus.paper.claims import CLAIMS
+from undulatus.paper.pool import Budgets, RunProgress, run_trials
 from undulatus.paper.problems import (
     MANIFEST,
     open_landmark,
     open_sounder,
-    prepare_iavisa,
     prepare_landmarks,
+    prepare_sounder,
     read_manifest,
 )
-from undulatus.paper.scales import IAVISA, LANDMARKS, Scale
-from undulatus.paper.trials import Budgets, Trial, TrialStore, write_synced
+from undulatus.paper.runs import DATA_FOLDER, FACTS_FILE, TRIALS_FILE, RunFacts, read_facts
+from undulatus.paper.scales import (
+    LANDMARK_SCALES,
+    LANDMARKS,
+    SOUNDER,
+    SOUNDER_SCALES,
+    Scale,
+)
+from undulatus.paper.trials import Trial, TrialStore, write_synced
 
-TRIALS, FACTS, DATA = "trials.jsonl", "run.json", "data"
-
-TWINS = "undulatus synthetic"
-"""How the sources of twins begin."""
+TWIN_SOURCE = "undulatus synthetic"
+"""How the ``source`` of a twin begins."""
 
 MEMORY_SHARE = 0.8
-"""Share of the memory that is free when a run starts which its trials may take."""
+"""Share of the free memory that trials may take, unless a run is given its own limit."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """How the data of an experiment are had, and what of its findings a twin was made to show."""
+    """How an experiment gets its data, and how hard its twin is."""
 
     scales: dict[str, Scale]
     open: Callable[[Path | None, Scale, int], Any]
     prepare: Callable[..., dict[str, Any]]
-    built_in: tuple[str, ...]
-    """Claims that cannot but hold of the twin."""
     difficulty: str
-    """How hard the twin was made, in words."""
+    """How hard the twin was made, for the report."""
     draw: Callable[..., None] | None = None
-    """What is drawn when all trials are done, but for what the report draws from records."""
+    """Draws pictures that need more than the records, once all trials are done."""
 
 
 EXPERIMENTS = {
-    "landmarks": Experiment(
-        LANDMARKS,
+    LANDMARKS: Experiment(
+        LANDMARK_SCALES,
         open_landmark,
         prepare_landmarks,
-        ("coast",),
         "the twin's Level-2-like mask was made to err along the coast, and under each sun as "
         "real masks do; how hard its pixels are follows from its physics",
         draw_maps,
     ),
-    "iavisa": Experiment(
-        IAVISA,
+    SOUNDER: Experiment(
+        SOUNDER_SCALES,
         open_sounder,
-        prepare_iavisa,
-        (),
+        prepare_sounder,
         "the twin was made so hard that gradient boosting is right in 85 % of its spectra; no "
-        "other classifier was looked at",
+        "other classifier was tried on it before",
     ),
 }
 
@@ -84,48 +86,47 @@ def reproduce(
     seconds: float | None = None,
     memory: float | None = None,
     say: Callable[[str], None] = lambda line: None,
-    progress: Callable[[Standing], None] = lambda standing: None,
+    progress: Callable[[RunProgress], None] = lambda progress: None,
 ) -> dict[str, int]:
-    """Run an experiment, or go on with one, and return how many trials ended in which status.
+    """Run an experiment, or go on with one, and return how many trials have each status.
 
     Parameters
     ----------
     experiment : {"landmarks", "iavisa"}
     out : path
-        Folder of the run. A run that was interrupted goes on where it stopped, if it is asked
-        for the same.
+        Folder of the run. A run that was interrupted goes on where it stopped if it is started
+        again with the same experiment, scale, data and seed.
     scale : {"quick", "medium", "paper"}
     data : path, optional
-        A scene with ``cloud_mask_l2``, or spectra; a twin when absent.
+        A scene with ``cloud_mask_l2``, or spectra; by default a twin.
     workers : int, optional
-        Processes, one thread each; as many as there are cores when absent.
+        Processes, one thread each; by default one for each core.
     seconds : float, optional
-        CPU time of a trial at most; the scale has its own.
+        Most CPU time of a trial; by default the scale's.
     memory : float, optional
-        Bytes that trials may hold; four fifths of what is free when absent.
+        Bytes that trials may hold; by default four fifths of what is free.
     """
-    asked = EXPERIMENTS[experiment].scales[scale]
+    recipe = EXPERIMENTS[experiment]
+    size = recipe.scales[scale]
     out.mkdir(parents=True, exist_ok=True)
-    budgets = Budgets(seconds or asked.seconds, memory or MEMORY_SHARE * available_memory())
-    with TrialStore(out / TRIALS) as store:
+    budgets = Budgets(seconds or size.seconds, memory or MEMORY_SHARE * available_memory())
+    with TrialStore(out / TRIALS_FILE) as store:
         facts = _begin(out, experiment, scale, data, seed)
         began = time.monotonic()
         try:
-            manifest = _prepare(out, experiment, asked, data, seed, say)
-            facts["data"] |= manifest
-            _tell_of_twin(facts, EXPERIMENTS[experiment])
-            _write_facts(out, facts)
-            trials = list_trials(experiment, asked, manifest["parts"], seed)
+            manifest = _prepare(out, recipe, size, data, seed, say)
+            facts = _with_data(facts, manifest)
+            facts.write(out)
+            trials = list_trials(experiment, size, manifest["parts"], seed)
+            folder, processes = out / DATA_FOLDER, workers or count_cores()
             run_trials(
-                trials, out / DATA, store, workers=workers or count_cores(), budgets=budgets,
-                progress=progress,
-            )  # fmt: skip
-            made = EXPERIMENTS[experiment]
-            if made.draw is not None:
-                made.draw(out, out / DATA, data, asked, trials, store.records.values(), say)
+                trials, folder, store, workers=processes, budgets=budgets, progress=progress
+            )
+            if recipe.draw is not None:
+                recipe.draw(out, folder, data, size, trials, store.records.values(), say)
         finally:
-            facts["seconds"] = (facts["seconds"] or 0.0) + time.monotonic() - began
-            _write_facts(out, facts)
+            spent = (facts.seconds or 0.0) + time.monotonic() - began
+            replace(facts, seconds=spent).write(out)
         statuses = [store.records[trial.id]["status"] for trial in trials]
     return {status: statuses.count(status) for status in dict.fromkeys(statuses)}
 
@@ -133,8 +134,8 @@ def reproduce(
 def list_trials(
     experiment: str, scale: Scale, parts: dict[str, dict[str, Any]], seed: int
 ) -> list[Trial]:
-    """Return the trials a scale asks for, each once, as far as the data have rows for them."""
-    found = {}
+    """Return the trials of a scale, each once, as far as there are enough rows."""
+    trials = {}
     for grid in scale.grids:
         for part in grid.regimes or tuple(parts):
             rows = parts[part]["rows"]
@@ -147,82 +148,85 @@ def list_trials(
                                 frequencies, part if grid.regimes else None, n == rows,
                             )  # fmt: skip
                             if n <= rows:
-                                found[trial.id] = trial
-    return list(found.values())
+                                trials[trial.id] = trial
+    return list(trials.values())
 
 
-def _begin(out: Path, experiment: str, scale: str, data: Path | None, seed: int) -> dict[str, Any]:
-    """Return the facts of a run, those it began with if it goes on."""
+def _begin(out: Path, experiment: str, scale: str, data: Path | None, seed: int) -> RunFacts:
+    """Return the facts of a run; one that goes on keeps its start and the time it has taken."""
     path = None if data is None else str(data.resolve())
-    facts: dict[str, Any] = {
-        "experiment": experiment,
-        "scale": scale,
-        "seed": seed,
-        "data": {"synthetic": data is None, "path": path},
-        "environment": describe_environment(),
-        "grid": EXPERIMENTS[experiment].scales[scale].as_dict(),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": None,
-    }
-    if not (out / FACTS).exists():
-        _write_facts(out, facts)
+    facts = RunFacts(
+        experiment,
+        scale,
+        seed,
+        data={"synthetic": data is None, "path": path},
+        environment=describe_environment(),
+        grid=EXPERIMENTS[experiment].scales[scale].as_dict(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    if not (out / FACTS_FILE).exists():
+        facts.write(out)
         return facts
-    earlier = json.loads((out / FACTS).read_text(encoding="utf-8"))
-    _require_same(out, earlier, json.loads(json.dumps(facts)))
-    return facts | {name: earlier[name] for name in ("started", "seconds")}
+    earlier = read_facts(out)
+    _require_same(out, earlier, facts)
+    return replace(facts, started=earlier.started, seconds=earlier.seconds)
 
 
-def _tell_of_twin(facts: dict[str, Any], made: Experiment) -> None:
-    """Add what a twin was made to show, also if it was read from a file."""
-    data = facts["data"]
-    data["synthetic"] |= str(data["source"]).startswith(TWINS)
-    facts["built_in"] = list(made.built_in) if data["synthetic"] else []
-    if data["synthetic"]:
-        data["difficulty"] = made.difficulty
-
-
-def _require_same(out: Path, earlier: dict[str, Any], asked: dict[str, Any]) -> None:
-    pairs = [(name, earlier.get(name), asked[name]) for name in ("experiment", "scale", "seed")]
-    pairs.append(("data", earlier["data"]["path"] or "a twin", asked["data"]["path"] or "a twin"))
-    other = [f"{name} {was}, not {now}" for name, was, now in pairs if was != now]
-    if not other and earlier["grid"] != asked["grid"]:
+def _require_same(out: Path, earlier: RunFacts, now: RunFacts) -> None:
+    pairs = [
+        ("experiment", earlier.experiment, now.experiment),
+        ("scale", earlier.scale, now.scale),
+        ("seed", earlier.seed, now.seed),
+        ("data", earlier.data["path"] or "a twin", now.data["path"] or "a twin"),
+    ]
+    other = [f"{name} {was}, not {wanted}" for name, was, wanted in pairs if was != wanted]
+    if not other and earlier.grid != now.grid:
         other = ["the trials of another version of undulatus"]
     if other:
         raise InputError(
-            f"{out} holds another run: {'; '.join(other)}. Write to another folder, or ask for "
-            f"the same again to go on with it."
+            f"{out} holds another run: {'; '.join(other)}. Write to another folder, or repeat "
+            f"the earlier command to go on with that run."
         )
+
+
+def _with_data(facts: RunFacts, manifest: dict[str, Any]) -> RunFacts:
+    """Add what is known of the data; a twin is known as one also if it was read from a file."""
+    data = facts.data | manifest
+    data["synthetic"] |= str(data["source"]).startswith(TWIN_SOURCE)
+    if not data["synthetic"]:
+        return replace(facts, data=data)
+    data["difficulty"] = EXPERIMENTS[facts.experiment].difficulty
+    built_in = (
+        claim.id
+        for claim in CLAIMS.values()
+        if claim.experiment == facts.experiment and claim.built_in
+    )
+    return replace(facts, data=data, built_in=tuple(built_in))
 
 
 def _prepare(
     out: Path,
-    experiment: str,
+    recipe: Experiment,
     scale: Scale,
     data: Path | None,
     seed: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return the manifest of the prepared data, which are prepared if they are not there yet."""
-    if (out / DATA).exists():
-        return read_manifest(out / DATA)
-    made = EXPERIMENTS[experiment]
+    """Prepare the data unless that was done before; return their manifest."""
+    folder = out / DATA_FOLDER
+    if folder.exists():
+        return read_manifest(folder)
     say("making synthetic data: no satellite took them" if data is None else f"opening {data}")
-    opened = made.open(data, scale, seed)
-    with whole_or_not_at_all(out / DATA) as unfinished:
+    opened = recipe.open(data, scale, seed)
+    with whole_or_not_at_all(folder) as unfinished:
         unfinished.mkdir()
-        manifest = made.prepare(opened, scale, seed, unfinished, say)
+        manifest = recipe.prepare(opened, scale, seed, unfinished, say)
         write_synced(unfinished / MANIFEST, [json.dumps(manifest, indent=1)])
     return manifest
 
 
-def _write_facts(out: Path, facts: dict[str, Any]) -> None:
-    fresh = out / f".{FACTS}.new"
-    write_synced(fresh, [json.dumps(facts, indent=1) + "\n"])
-    fresh.replace(out / FACTS)
-
-
 def describe_environment() -> dict[str, Any]:
-    """Return what times depend on."""
+    """Return the machine and the versions of libraries, on which times depend."""
     return {
         "undulatus": version("undulatus"),
         "python": platform.python_version(),

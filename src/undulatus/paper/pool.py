@@ -1,119 +1,73 @@
-"""A process that runs trials, seen from the one that started it.
+"""Run many trials in a few processes, within budgets of time and memory.
 
-Many trials in a few processes: within budgets, kept as they end, and resumed.
+Each record is kept as its trial ends, so a run that was interrupted can go on. The order of trials
+and the time left follow from rough costs that are known before a trial runs.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import select
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from statistics import median
 
-from undulatus._system import ONE_THREAD_ENVIRONMENT, Usage, read_usage
 from undulatus.paper.trials import (
+    DONE,
     FAILED,
     OVER_MEMORY,
     OVER_TIME,
-    Budgets,
     Record,
     Trial,
     TrialStore,
-    expected_bytes,
-    in_order,
-    time_left,
 )
+from undulatus.paper.worker import Worker
 
+POLL_SECONDS = 0.1
+"""How often running trials are checked against their budgets."""
 
-class Worker:
-    """A process that is given one trial at a time; not ready until it says so."""
+MATRICES = 6
+"""Arrays of n x n doubles that an exact fit holds at its peak."""
 
-    def __init__(self, data: Path) -> None:
-        self.trial: Trial | None = None
-        self.ready = False
-        self.dead = False
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
-        self._unread = b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "undulatus.paper.worker", str(data)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            # All cores are at work on other trials.
-            env={**os.environ, **ONE_THREAD_ENVIRONMENT},
-            # Ctrl-C is for whoever started it, who will end it.
-            start_new_session=True,
-        )
+PROCESS_BYTES = 300e6
+"""Memory a process holds besides its trial."""
 
-    def fileno(self) -> int:
-        """Return where its answers come from, to wait for several at once."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+GPC_LEAST, GPC_SECONDS, GPC_ROWS = 0.5, 30.0, 1000
+"""Seconds of any exact fit, and of one on this many rows, as measured on a core of a server."""
 
-    def give(self, trial: Trial) -> None:
-        """Let it run a trial."""
-        assert self._process.stdin is not None
-        self.trial = trial
-        self._began = time.monotonic()
-        self._before = read_usage(self._process.pid)
-        # If it has died, the end of its answers will tell.
-        with suppress(BrokenPipeError):
-            self._process.stdin.write((json.dumps(trial.as_dict()) + "\n").encode())
-            self._process.stdin.flush()
+PASS_SECONDS = 1.2e-10
+"""Seconds for a row and a pair of features in a pass over the data, on the same core."""
 
-    def read(self) -> dict[str, Any] | None:
-        """Return its next answer once it is there; if it has died, what is to be said of that."""
-        received = os.read(self.fileno(), 1 << 16)
-        if not received:
-            self.dead = True
-            return {"status": FAILED, "reason": self._last_words()}
-        self._unread += received
-        line, end, rest = self._unread.partition(b"\n")
-        if not end:
-            return None
-        self._unread = rest
-        return dict(json.loads(line))
+STOCHASTIC_SECONDS, STEPS_ROWS, PASSES = 1.0, 2_000_000, 20
+"""Stochastic solver: least seconds, rows it draws, and full passes it makes afterwards."""
 
-    def spent(self) -> Usage:
-        """Return the CPU time its trial has taken, and the memory it holds."""
-        now = read_usage(self._process.pid)
-        if now is None or self._before is None:
-            return Usage(time.monotonic() - self._began, 0.0)
-        return Usage(now.seconds - self._before.seconds, now.bytes)
+BATCH_SECONDS, BATCH_PASSES = 2.0, 2_000
+"""Batch solver: least seconds, and full passes."""
 
-    def end(self) -> None:
-        """End it, whatever it is doing."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._errors):
-            with suppress(BrokenPipeError):
-                pipe.close()  # type: ignore[union-attr]
-
-    def _last_words(self) -> str:
-        status = self._process.wait()
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        how = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
-        return f"its process ended with {how}: {lines[-1] if lines else 'it left no message'}"
-
-
-LOOK_SECONDS = 0.1
-"""How often it is looked whether a trial is over its budget."""
+RECENT_TRIALS = 7
+"""Latest trials of a method that correct the time expected for its next ones."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far a run is: trials done of how many, seconds left, and the last record."""
+class Budgets:
+    """The most a trial may take: seconds of CPU time, and bytes of memory."""
+
+    seconds: float
+    bytes: float
+
+    @property
+    def mb(self) -> float:
+        """Megabytes of memory."""
+        return self.bytes / 2**20
+
+    def __str__(self) -> str:
+        return f"the budget is {self.seconds:,.4g} s and {self.mb:,.4g} MB a trial"
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """How far a run is: trials with a record, all trials, seconds left, and the last record."""
 
     done: int
     total: int
@@ -128,27 +82,27 @@ def run_trials(
     *,
     workers: int,
     budgets: Budgets,
-    progress: Callable[[Standing], None] = lambda standing: None,
+    progress: Callable[[RunProgress], None] = lambda progress: None,
 ) -> None:
-    """Run the trials that an open store has no record of, and add one for each as it ends.
+    """Run the trials that an open store has no record of; add a record as each ends.
 
-    Trials that failed are run again, and so are those over a budget that is larger now. Memory
-    that trials are expected to take together stays within the budget too: a trial that needs it
-    all runs alone.
+    Trials that failed are run again, and so are those that exceeded a budget which is larger now.
+    The memory that concurrent trials are expected to take stays within the budget: a trial that
+    needs all of it runs alone.
     """
-    store.forget(lambda record: _worth_another(record, budgets))
-    _Run(trials, data, store, workers, budgets, progress).go()
+    store.drop(lambda record: _worth_repeating(record, budgets))
+    _Pool(trials, data, store, workers, budgets, progress).run()
 
 
-def _worth_another(record: Record, budgets: Budgets) -> bool:
+def _worth_repeating(record: Record, budgets: Budgets) -> bool:
     if record["status"] == OVER_TIME:
         return budgets.seconds > record.get("budget_seconds", 0.0)
     if record["status"] == OVER_MEMORY:
-        return budgets.bytes / 2**20 > record.get("budget_mb", 0.0)
+        return budgets.mb > record.get("budget_mb", 0.0)
     return bool(record["status"] == FAILED)
 
 
-class _Run:
+class _Pool:
     def __init__(
         self,
         trials: Sequence[Trial],
@@ -156,23 +110,23 @@ class _Run:
         store: TrialStore,
         workers: int,
         budgets: Budgets,
-        progress: Callable[[Standing], None],
+        progress: Callable[[RunProgress], None],
     ) -> None:
         self.trials = {trial.id: trial for trial in trials}
-        self.waiting = in_order(t for t in self.trials.values() if t.id not in store.records)
+        self.waiting = cheapest_first(t for t in self.trials.values() if t.id not in store.records)
         self.data, self.store, self.budgets, self.progress = data, store, budgets, progress
-        self.most = min(workers, len(self.waiting))
+        self.most_workers = min(workers, len(self.waiting))
         self.workers: list[Worker] = []
 
-    def go(self) -> None:
-        self._give_up([r for r in self.store.records.values() if r["id"] in self.trials])
-        self._tell(None)
+    def run(self) -> None:
+        self._skip_larger([r for r in self.store.records.values() if r["id"] in self.trials])
+        self._report_progress(None)
         try:
             while self.waiting or self._running():
-                self._staff()
-                for worker in self._answered():
-                    self._hear(worker)
-                self._stop_those_over()
+                self._start_trials()
+                for worker in select.select(self.workers, [], [], POLL_SECONDS)[0]:
+                    self._receive(worker)
+                self._stop_over_budget()
         finally:
             for worker in self.workers:
                 worker.end()
@@ -180,18 +134,19 @@ class _Run:
     def _running(self) -> list[tuple[Worker, Trial]]:
         return [(worker, worker.trial) for worker in self.workers if worker.trial is not None]
 
-    def _staff(self) -> None:
-        """Start processes as they are needed, and give trials to those that wait."""
-        while len(self.workers) < min(self.most, len(self.waiting) + len(self._running())):
+    def _start_trials(self) -> None:
+        """Start processes as they are needed, and give a trial to each that is idle."""
+        needed = min(self.most_workers, len(self.waiting) + len(self._running()))
+        while len(self.workers) < needed:
             self.workers.append(Worker(self.data))
         for worker in self.workers:
             if worker.ready and worker.trial is None:
-                trial = self._next()
+                trial = self._next_trial()
                 if trial is not None:
-                    worker.give(trial)
+                    worker.start(trial)
 
-    def _next(self) -> Trial | None:
-        """Return the first trial whose memory can be had; any, if none is running."""
+    def _next_trial(self) -> Trial | None:
+        """Take the first waiting trial that fits in memory; if nothing runs, the first of all."""
         running = [trial for _, trial in self._running()]
         free = self.budgets.bytes - sum(map(expected_bytes, running))
         for index, trial in enumerate(self.waiting):
@@ -199,10 +154,7 @@ class _Run:
                 return self.waiting.pop(index)
         return None
 
-    def _answered(self) -> list[Worker]:
-        return select.select(self.workers, [], [], LOOK_SECONDS)[0]
-
-    def _hear(self, worker: Worker) -> None:
+    def _receive(self, worker: Worker) -> None:
         answer = worker.read()
         if answer is None:
             return
@@ -211,71 +163,122 @@ class _Run:
             return
         trial, worker.trial = worker.trial, None
         if worker.dead:
-            self._dismiss(worker)
+            self._end(worker)
         if trial is None:
-            raise RuntimeError(f"A process for trials did not start: {answer['reason']}")
-        self._keep(trial, answer)
+            raise RuntimeError(f"A worker process did not start: {answer['reason']}")
+        self._record(trial, answer)
 
-    def _stop_those_over(self) -> None:
+    def _stop_over_budget(self) -> None:
         for worker, trial in self._running():
-            spent = worker.spent()
-            mb, most_mb = spent.bytes / 2**20, self.budgets.bytes / 2**20
-            if spent.seconds > self.budgets.seconds:
-                reason = f"stopped after {spent.seconds:,.1f} s of CPU time: {self._allowed()}"
-                self._dismiss(worker)
-                self._keep(trial, {"status": OVER_TIME, "reason": reason})
-            elif mb > most_mb:
-                reason = f"stopped when it held {mb:,.0f} MB: {self._allowed()}"
-                self._dismiss(worker)
-                self._keep(trial, {"status": OVER_MEMORY, "reason": reason})
+            usage = worker.usage()
+            mb = usage.bytes / 2**20
+            if usage.seconds > self.budgets.seconds:
+                status = OVER_TIME
+                reason = f"stopped after {usage.seconds:,.1f} s of CPU time: {self.budgets}"
+            elif mb > self.budgets.mb:
+                status = OVER_MEMORY
+                reason = f"stopped when it held {mb:,.0f} MB: {self.budgets}"
+            else:
+                continue
+            self._end(worker)
+            self._record(trial, {"status": status, "reason": reason})
 
-    def _allowed(self) -> str:
-        return (
-            f"the budget is {self.budgets.seconds:,.4g} s and "
-            f"{self.budgets.bytes / 2**20:,.4g} MB a trial"
-        )
-
-    def _dismiss(self, worker: Worker) -> None:
+    def _end(self, worker: Worker) -> None:
         worker.end()
         self.workers.remove(worker)
 
-    def _keep(self, trial: Trial, answer: dict[str, Any]) -> None:
+    def _record(self, trial: Trial, answer: Record) -> None:
         record = {
-            **trial.asked(),
+            **trial.as_record(),
             **answer,
-            **self._budget(answer),
+            **self._exceeded_budget(answer["status"]),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         self.store.append(record)
-        self._give_up([record])
-        self._tell(record)
+        self._skip_larger([record])
+        self._report_progress(record)
 
-    def _budget(self, answer: dict[str, Any]) -> dict[str, float]:
-        """Return the budget a trial was over, so that a larger one can be told."""
-        if answer["status"] == OVER_TIME:
+    def _exceeded_budget(self, status: str) -> dict[str, float]:
+        """Return the budget that was exceeded, for a later run to compare its own with."""
+        if status == OVER_TIME:
             return {"budget_seconds": self.budgets.seconds}
-        return {"budget_mb": self.budgets.bytes / 2**20} if answer["status"] == OVER_MEMORY else {}
+        return {"budget_mb": self.budgets.mb} if status == OVER_MEMORY else {}
 
-    def _give_up(self, records: list[Record]) -> None:
-        """Record as over budget what is certain to be: exact fits of more rows than such a one."""
+    def _skip_larger(self, records: list[Record]) -> None:
+        """Record exact fits that are larger than one over budget as over budget too."""
         for over in records:
             if over["method"] != "gpc" or over["status"] not in (OVER_TIME, OVER_MEMORY):
                 continue
-            certain = [t for t in self.waiting if _certainly_larger(t, over)]
-            self.waiting = [t for t in self.waiting if t not in certain]
-            for trial in certain:
+            larger = [trial for trial in self.waiting if _costs_more(trial, over)]
+            self.waiting = [trial for trial in self.waiting if trial not in larger]
+            for trial in larger:
                 reason = f"not run: {over['id']}, of fewer rows, was {over['status']}"
-                status = {"status": over["status"], "reason": reason}
-                self._keep(trial, status)
+                self._record(trial, {"status": over["status"], "reason": reason})
 
-    def _tell(self, record: Record | None) -> None:
+    def _report_progress(self, record: Record | None) -> None:
         left = [*self.waiting, *(trial for _, trial in self._running())]
         known = [r for r in self.store.records.values() if r["id"] in self.trials]
-        seconds = time_left(left, known, self.trials) / max(self.most, 1)
-        self.progress(Standing(len(known), len(self.trials), seconds, record))
+        seconds = seconds_left(left, known, self.trials) / max(self.most_workers, 1)
+        self.progress(RunProgress(len(known), len(self.trials), seconds, record))
 
 
-def _certainly_larger(trial: Trial, over: Record) -> bool:
-    """Say if an exact fit costs more than one that was over budget: n³ time, n² memory."""
+def _costs_more(trial: Trial, over: Record) -> bool:
+    """Return whether an exact fit has more rows than one of its regime: n³ time, n² memory."""
     alike = trial.method == "gpc" and (trial.regime or "") == over.get("regime", "")
     return alike and trial.n > over["n"]
+
+
+def expected_seconds(trial: Trial) -> float:
+    """Return a rough guess of the CPU seconds a trial takes.
+
+    Only ratios within a method matter: :func:`seconds_left` corrects the guesses by the trials
+    that are done.
+    """
+    if trial.method == "gpc":
+        return float(GPC_LEAST + GPC_SECONDS * (trial.n / GPC_ROWS) ** 3)
+    features = 2.0 * int(trial.frequencies or 1)
+    pairs = features * (features + trial.d)
+    if trial.solver == "batch":
+        return BATCH_SECONDS + PASS_SECONDS * BATCH_PASSES * trial.n * pairs
+    return STOCHASTIC_SECONDS + PASS_SECONDS * (STEPS_ROWS + PASSES * trial.n) * pairs
+
+
+def expected_bytes(trial: Trial) -> float:
+    """Return a guess of the most memory that a trial's process holds."""
+    if trial.method == "gpc":
+        return PROCESS_BYTES + 8.0 * MATRICES * trial.n**2
+    return PROCESS_BYTES + 12.0 * trial.n * trial.d + 200.0 * float(trial.frequencies or 1) ** 2
+
+
+def cheapest_first(trials: Iterable[Trial]) -> list[Trial]:
+    """Return trials in the order to run them: cheap ones and first runs first.
+
+    Run r of a trial (from 0) counts as r + 1 times as expensive as it is: first runs of more
+    expensive settings come before it.
+    """
+
+    def turn(trial: Trial) -> tuple[float, int]:
+        return expected_seconds(trial) * (1 + trial.run), trial.run
+
+    return sorted(trials, key=turn)
+
+
+def seconds_left(
+    left: Iterable[Trial], records: Iterable[Record], known: Mapping[str, Trial]
+) -> float:
+    """Return the seconds one process needs for some trials, judging by similar ones done."""
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for record in records:
+        trial = known.get(record["id"])
+        if trial is not None and record["status"] == DONE:
+            took = record["fit_seconds"] + record["predict_seconds"]
+            ratio = took / expected_seconds(trial)
+            ratios.setdefault((trial.method, trial.solver), []).append(ratio)
+    overall = median([ratio for some in ratios.values() for ratio in some]) if ratios else 1.0
+
+    def correction(trial: Trial) -> float:
+        # The latest are most like those to come: small trials are mostly overhead.
+        alike = ratios.get((trial.method, trial.solver))
+        return median(alike[-RECENT_TRIALS:]) if alike else overall
+
+    return sum(expected_seconds(trial) * correction(trial) for trial in left)

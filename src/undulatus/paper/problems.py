@@ -1,14 +1,12 @@
-"""What trials are fitted on, as plain arrays on disk that processes share page by page.
+"""The data of trials, prepared once as plain arrays on disk that processes share page by page.
 
-A part (a regime, or all spectra) is a folder of ``.npy`` files: ``features`` (rows, d),
-``labels`` (rows,), where known ``truth``, ``coast`` and ``groups`` (rows,), and for each run the
-rows to learn from in order (``training-0``), so that a larger n contains a smaller, the rows to
-test on (``test-0``), and the starting frequencies (``frequencies-0``), so that a larger D contains
-a smaller.
+Data come in parts: the four regimes of a landmark, or one part of all spectra. A part is a folder
+of ``.npy`` files: ``features`` (rows, d), ``labels`` (rows,), and where known ``truth``, ``coast``
+and ``groups`` (rows,). Each run, 0 for the first, has the rows to learn from
+in order (``training-0``), so that a larger n contains a smaller; the rows to test on (``test-0``);
+and starting frequencies (``frequencies-0``), so that a larger D contains a smaller.
 
-The sounder experiment's data: components of spectra in folds.
-
-The landmark experiment's data: four regimes, a fixed test set and training sets of each.
+Landmarks have a fixed test set and a few training sets for each regime; spectra have folds.
 """
 
 from __future__ import annotations
@@ -52,14 +50,28 @@ from undulatus.scenes.twins.landmark import DAYS, TIMES_A_DAY
 
 Array = npt.NDArray[Any]
 
-FACTS = "facts.json"
+PART_FACTS, MANIFEST = "facts.json", "manifest.json"
+"""What is known of a part, in its folder; and of all data, in theirs."""
 
-MANIFEST = "manifest.json"
+HELD_OUT = "held_out_days.json"
+"""The days of a landmark that are tested on."""
+
+HOLDOUT = 0.25
+"""Share of whole days that are tested on."""
+
+SPARE = 1.05
+"""Factor by which more pixels are drawn than are needed, because some lack a feature."""
+
+BLOCK = 5 * TIMES_A_DAY
+"""Acquisitions whose features are computed together."""
+
+COMPONENTS = 100
+"""Principal components of spectra, as in the paper."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows, and which of them one run learns from and tests on."""
+    """The rows of a part, and which of them one run learns from and tests on."""
 
     features: Array
     labels: Array
@@ -70,9 +82,9 @@ class Problem:
     truth: Array | None = None
     coast: Array | None = None
     groups: Array | None = None
-    """What is held back together while frequencies are learned: the day of a pixel."""
+    """Rows of one group are held back together while frequencies are learned: a pixel's day."""
     cloud_share: float | None = None
-    """Real share of cloud, where training rows are balanced."""
+    """The natural share of cloud, where training rows are balanced."""
 
 
 def write_part(
@@ -84,7 +96,7 @@ def write_part(
     seed: int,
     cloud_share: float | None = None,
 ) -> None:
-    """Write a part: its columns, and the rows to learn from and to test on of each run."""
+    """Write a part; ``runs`` are the rows to learn from and those to test on."""
     folder.mkdir(parents=True)
     for name, values in columns.items():
         np.save(folder / f"{name}.npy", values)
@@ -95,11 +107,11 @@ def write_part(
         # The spectral density of an RBF kernel of lengthscale 1 is the standard normal.
         drawn = np.random.default_rng([seed, run]).standard_normal((most_frequencies, d))
         np.save(folder / f"frequencies-{run}.npy", drawn)
-    (folder / FACTS).write_text(json.dumps({"cloud_share": cloud_share}))
+    (folder / PART_FACTS).write_text(json.dumps({"cloud_share": cloud_share}))
 
 
 def open_problem(data: Path, part: str, run: int) -> Problem:
-    """Open what a run of a part learns from and tests on, memory-mapped."""
+    """Open the problem of one run of a part, memory-mapped."""
     folder = data / part
 
     def read(name: str) -> Array:
@@ -117,119 +129,38 @@ def open_problem(data: Path, part: str, run: int) -> Problem:
         read_if_known("truth"),
         read_if_known("coast"),
         read_if_known("groups"),
-        json.loads((folder / FACTS).read_text())["cloud_share"],
+        json.loads((folder / PART_FACTS).read_text())["cloud_share"],
     )
 
 
 def read_manifest(data: Path) -> dict[str, Any]:
-    """Return what was prepared: parts with their rows and features, and facts of the data."""
+    """Return the facts about prepared data: their source, and the rows and features of parts."""
     return dict(json.loads((data / MANIFEST).read_text(encoding="utf-8")))
 
 
-COMPONENTS = 100
-
-
-def open_sounder(path: Path | None, scale: Scale, seed: int) -> xr.Dataset:
-    """Return the spectra at a path, or as many of the twin's as a scale asks for."""
-    return open_spectra(path) if path is not None else synthetic_sounder(scale.amount, seed=seed)
-
-
-def prepare_iavisa(
-    spectra: xr.Dataset,
-    scale: Scale,
-    seed: int,
-    folder: Path,
-    progress: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """Write the components of spectra, in folds; return the facts of them.
-
-    The components are those of all spectra, as in the paper: labels play no part in them. Folds
-    are stratified by the label; their training rows are shuffled, so that the first n are n at
-    random.
-    """
-    spectra = check_spectra(spectra)
-    labels = read_labels(spectra, CLOUDY)
-    whole = np.ones(len(labels), bool)
-    if not spectra.attrs.get("sensor", "").endswith("(synthetic)"):
-        progress("looking for spectra with missing values")
-        whole = complete_spectra(spectra)
-    chosen = np.flatnonzero(whole & (labels <= 1))
-    y = labels[chosen].astype(np.uint8)
-    if min(np.bincount(y, minlength=2)) < scale.runs:
-        raise SceneError(
-            f"{np.count_nonzero(y == 0)} clear and {np.count_nonzero(y == 1)} cloudy spectra are "
-            f"too few for {scale.runs} folds. Use more."
-        )
-    rows = ChosenSpectra(spectra, chosen, progress)
-    components = min(COMPONENTS, *rows.shape)
-    reduced = SpectralPCA(components, noise=channel_noise(spectra)).fit_transform(rows)
-    split = StratifiedKFold(scale.runs, shuffle=True, random_state=seed).split(reduced, y)
-    rng = np.random.default_rng(seed)
-    folds = [(rng.permutation(training), test) for training, test in split]
-    # As many rows in every fold, or they would be trials of different n.
-    least = min(len(training) for training, _ in folds)
-    known = {"features": reduced, "labels": y}
-    if CLOUD_AMOUNT in spectra:
-        known["truth"] = (spectra[CLOUD_AMOUNT].values[chosen] > 0.0).astype(np.uint8)
-    write_part(
-        folder / "spectra",
-        known,
-        [(training[:least], test) for training, test in folds],
-        most_frequencies=scale.most_frequencies,
-        seed=seed,
-    )
-    return {
-        "parts": {
-            "spectra": {
-                "d": components,
-                "rows": least,
-                "test_rows": min(len(test) for _, test in folds),
-                "cloud_share": float(np.mean(y)),
-            }
-        },
-        "source": str(spectra.attrs.get("source", "")),
-        "spectra": len(y),
-        "left_out": int(len(labels) - len(y)),
-        "folds": scale.runs,
-    }
-
-
-HOLDOUT = 0.25
-"""Share of whole days that are tested on."""
-
-HELD_OUT = "held_out_days.json"
-"""Which days these are."""
-
-SPARE = 1.05
-"""Pixels are drawn so many times over: some lack a feature."""
-
-BLOCK = 5 * TIMES_A_DAY
-"""Acquisitions whose features are computed together."""
-
-
 def open_landmark(path: Path | None, scale: Scale, seed: int) -> xr.Dataset:
-    """Return the scene at a path, or as many days of the twin as a scale asks for."""
-    return open_scene(path) if path is not None else _made(_twin(scale, seed))
+    """Open the scene at a path, or make the scale's number of days of the twin."""
+    return open_scene(path) if path is not None else _computed(_twin(scale, seed))
 
 
 def open_held_out(path: Path | None, scale: Scale, seed: int, folder: Path) -> xr.Dataset:
-    """Return the days of the same scene that the data prepared in a folder are tested on."""
+    """Open the days of the same scene that the data in ``folder`` are tested on."""
     scene = check_scene(open_scene(path) if path is not None else _twin(scale, seed))
     days = json.loads((folder / HELD_OUT).read_text())
     held_out = scene.isel(time=np.flatnonzero(on_days(scene["time"].values, days)))
-    return held_out if path is not None else _made(held_out)
+    return held_out if path is not None else _computed(held_out)
 
 
 def _twin(scale: Scale, seed: int) -> xr.Dataset:
-    """Return days of the twin, spread over its year, so that few of them hold every season."""
+    """Return days spread over the twin's year, so that even a few cover every season."""
     year = synthetic_landmark(seed=seed, chunk_days=1)
     days = np.linspace(0, DAYS, scale.amount, endpoint=False).astype(int)
     times = (days[:, None] * TIMES_A_DAY + np.arange(TIMES_A_DAY)).ravel()
     return year.isel(time=times)
 
 
-def _made(twin: xr.Dataset) -> xr.Dataset:
-    # BLAS would add its threads to those that make a day each.
+def _computed(twin: xr.Dataset) -> xr.Dataset:
+    # Each thread makes a day; BLAS would start more threads within each.
     with single_threaded_blas():
         return twin.compute().chunk({"time": BLOCK})
 
@@ -241,12 +172,12 @@ def prepare_landmarks(
     folder: Path,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Write what trials of a scale learn from and test on; return the facts of it.
+    """Write the training and test sets of each regime; return the manifest.
 
-    The test set of a regime is drawn from held-out days at the natural share of cloud, coast and
-    all. Training sets are balanced, drawn from the other days without the clouds that the label
-    sees at the coast; each takes either class in turn, so that every even number of its first
-    rows is balanced, and prior correction brings the natural share back.
+    The test set of a regime is drawn from held-out days at the natural share of cloud, the coast
+    included. Training sets are balanced, drawn from the other days without the clouds that the
+    label sees at the coast. Their rows alternate between the classes, so that any even number of
+    first rows is balanced; prior correction restores the natural share.
     """
     scene = check_scene(require_times(scene))
     split = choose_pixels(scene, LEVEL2_MASK, HOLDOUT, seed, COAST_WIDTH)
@@ -268,13 +199,13 @@ def prepare_landmarks(
         "acquisitions": scene.sizes["time"],
         "held_out_days": len(split.days),
         "daytime_median_degrees": split.median,
-        "share_of_cloud": "test sets have the natural one; training sets are balanced, which "
-        "prior correction undoes",
+        "share_of_cloud": "natural in test sets; training sets are balanced, which prior "
+        "correction undoes",
     }
 
 
 @dataclass(frozen=True)
-class _Draw:
+class _DrawnPixels:
     """Flat indices of pixels: to test on, and for each run clear and cloudy ones to learn from."""
 
     test: Array
@@ -285,7 +216,7 @@ class _Draw:
         return np.unique(np.concatenate([self.test, *(x for run in self.runs for x in run)]))
 
 
-def _draw(split: LandmarkPixels, regime: str, scale: Scale, seed: int) -> _Draw:
+def _draw(split: LandmarkPixels, regime: str, scale: Scale, seed: int) -> _DrawnPixels:
     order = list(split.regimes).index(regime)
     known = split.labels <= 1
     held_out = np.flatnonzero(split.regimes[regime] & known & split.held_out[:, None, None])
@@ -306,14 +237,14 @@ def _draw(split: LandmarkPixels, regime: str, scale: Scale, seed: int) -> _Draw:
         rng = np.random.default_rng([seed, order, run])
         clear, cloudy = (rng.choice(which, each, replace=False) for which in classes)
         runs.append((clear, cloudy))
-    return _Draw(np.sort(test), runs)
+    return _DrawnPixels(np.sort(test), runs)
 
 
 def _columns(
     scene: xr.Dataset, split: LandmarkPixels, pixels: Array, progress: Callable[[str], None]
 ) -> dict[str, Array]:
-    """Return what is known of pixels, by name; features are one column each."""
-    features = landmark_features(scene, checked=True)
+    """Return the features and labels of pixels, and where known truth and coast, by name."""
+    features = landmark_features(scene)
     values = gather_pixels(
         features, pixels, lambda done, total: progress(f"features: {done} of {total} blocks")
     )
@@ -333,7 +264,7 @@ def _columns(
 def _write_regime(
     folder: Path,
     regime: Regime,
-    draw: _Draw,
+    drawn: _DrawnPixels,
     pixels: Array,
     columns: dict[str, Array],
     split: LandmarkPixels,
@@ -341,19 +272,24 @@ def _write_regime(
     seed: int,
 ) -> dict[str, Any]:
     """Write the part of one regime; return its facts."""
-    told = ("labels", "groups", "truth", "coast")
-    names = regime.features or tuple(name for name in columns if name not in told)
-    mine = np.searchsorted(pixels, draw.pixels)
-    table = np.column_stack([columns[name][mine] for name in names])
-    usable = np.isfinite(table).all(axis=1)
-    kept = draw.pixels[usable]
-    known = {name: columns[name][mine[usable]] for name in told if name in columns}
-    test = _places(draw.test, kept)
-    runs = [_in_turn(_places(clear, kept), _places(cloudy, kept)) for clear, cloudy in draw.runs]
+    others = ("labels", "groups", "truth", "coast")
+    names = regime.features or tuple(name for name in columns if name not in others)
+    rows = np.searchsorted(pixels, drawn.pixels)
+    features = np.column_stack([columns[name][rows] for name in names])
+    usable = np.isfinite(features).all(axis=1)
+    kept = drawn.pixels[usable]
+    test = _positions(drawn.test, kept)
+    runs = [
+        _alternate(_positions(clear, kept), _positions(cloudy, kept))
+        for clear, cloudy in drawn.runs
+    ]
     share = split.cloud_shares[regime.name]
     write_part(
         folder / regime.name,
-        {"features": table[usable], **known},
+        {
+            "features": features[usable],
+            **{name: columns[name][rows[usable]] for name in others if name in columns},
+        },
         [(run, test) for run in runs],
         most_frequencies=scale.most_frequencies,
         seed=seed,
@@ -367,14 +303,87 @@ def _write_regime(
     }
 
 
-def _places(wanted: Array, kept: Array) -> Array:
-    """Return where pixels are among those kept, which are sorted; others are left out."""
-    found = np.searchsorted(kept, wanted)
-    found = np.minimum(found, len(kept) - 1)
-    return found[kept[found] == wanted]
+def _positions(wanted: Array, kept: Array) -> Array:
+    """Return the positions of pixels in ``kept``, which is sorted; absent ones are left out."""
+    positions = np.minimum(np.searchsorted(kept, wanted), len(kept) - 1)
+    return positions[kept[positions] == wanted]
 
 
-def _in_turn(clear: Array, cloudy: Array) -> Array:
-    """Return as many of either class, one after the other."""
+def _alternate(clear: Array, cloudy: Array) -> Array:
+    """Return equally many of either class, a clear one and a cloudy one in turn."""
     each = min(len(clear), len(cloudy))
     return np.column_stack([clear[:each], cloudy[:each]]).ravel()
+
+
+def open_sounder(path: Path | None, scale: Scale, seed: int) -> xr.Dataset:
+    """Open the spectra at a path, or make the scale's number of the twin's."""
+    return open_spectra(path) if path is not None else synthetic_sounder(scale.amount, seed=seed)
+
+
+def prepare_sounder(
+    spectra: xr.Dataset,
+    scale: Scale,
+    seed: int,
+    folder: Path,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Write the components of spectra, in folds; return the manifest.
+
+    The components are those of all spectra, as in the paper; they do not depend on labels. Folds
+    are stratified by the label; their training rows are shuffled, so that the first n are a
+    random choice.
+    """
+    spectra = check_spectra(spectra)
+    labels = read_labels(spectra, CLOUDY)
+    chosen = _usable_spectra(spectra, labels, scale.runs, progress)
+    y = labels[chosen].astype(np.uint8)
+    rows = ChosenSpectra(spectra, chosen, progress)
+    components = min(COMPONENTS, *rows.shape)
+    reduced = SpectralPCA(components, noise=channel_noise(spectra)).fit_transform(rows)
+    split = StratifiedKFold(scale.runs, shuffle=True, random_state=seed).split(reduced, y)
+    rng = np.random.default_rng(seed)
+    folds = [(rng.permutation(training), test) for training, test in split]
+    # Every fold has the same n, so that folds are runs of one setting.
+    least = min(len(training) for training, _ in folds)
+    columns = {"features": reduced, "labels": y}
+    if CLOUD_AMOUNT in spectra:
+        columns["truth"] = (spectra[CLOUD_AMOUNT].values[chosen] > 0.0).astype(np.uint8)
+    write_part(
+        folder / "spectra",
+        columns,
+        [(training[:least], test) for training, test in folds],
+        most_frequencies=scale.most_frequencies,
+        seed=seed,
+    )
+    return {
+        "parts": {
+            "spectra": {
+                "d": components,
+                "rows": least,
+                "test_rows": min(len(test) for _, test in folds),
+                "cloud_share": float(np.mean(y)),
+            }
+        },
+        "source": str(spectra.attrs.get("source", "")),
+        "spectra": len(y),
+        "left_out": int(len(labels) - len(y)),
+        "folds": scale.runs,
+    }
+
+
+def _usable_spectra(
+    spectra: xr.Dataset, labels: Array, folds: int, progress: Callable[[str], None]
+) -> Array:
+    """Return the indices of spectra without missing values that are labelled clear or cloudy."""
+    complete = np.ones(len(labels), bool)
+    if not spectra.attrs.get("sensor", "").endswith("(synthetic)"):
+        progress("looking for spectra with missing values")
+        complete = complete_spectra(spectra)
+    chosen = np.flatnonzero(complete & (labels <= 1))
+    clear, cloudy = (np.count_nonzero(labels[chosen] == value) for value in (0, 1))
+    if min(clear, cloudy) < folds:
+        raise SceneError(
+            f"{clear} clear and {cloudy} cloudy spectra are too few for {folds} folds. Use more "
+            f"spectra."
+        )
+    return chosen

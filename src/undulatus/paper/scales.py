@@ -1,27 +1,30 @@
-"""What is asked of a run at each scale: which trials, of which sizes, how often.
+"""The size of each experiment: how much data, which trials, how many runs of each.
 
 ``quick`` is for a first look (5 minutes on two cores), ``medium`` for the shape of every figure
 (an hour), ``paper`` is the whole grid of the paper, with both solvers: weeks on two cores, most of
-them for GPC.
+them for GPC. A new scale is an entry in :data:`LANDMARK_SCALES` or :data:`SOUNDER_SCALES`.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from undulatus._daylight import REGIMES
 
-FOURIER = ("rff", "vff")
+LANDMARKS, SOUNDER = "landmarks", "iavisa"
+"""The experiments, by the names users see; IAVISA is the paper's set of sounder spectra."""
 
-SCALES = ("quick", "medium", "paper")
+FOURIER = ("rff", "vff")
+"""The methods that have frequencies."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Trials of some methods: every size with every number of waves, so many runs of each.
+    """Trials of some methods: every size with every number of waves, ``runs`` times each.
 
-    ``sizes`` are the paper's n, None for all rows there are; ``frequencies`` its D, none for GPC.
+    ``sizes`` are the paper's n, None for all rows; ``frequencies`` are its D, empty for GPC.
     """
 
     methods: tuple[str, ...]
@@ -39,25 +42,25 @@ class Grid:
 
 @dataclass(frozen=True)
 class Scale:
-    """The data a run is made on, and its trials."""
+    """The size of an experiment: its data and its trials."""
 
     amount: int
-    """Days of the landmark, or spectra, of a twin."""
+    """Days or spectra to take from the twin."""
     runs: int
-    """Training sets a regime, or folds."""
+    """Training sets for each regime, or folds."""
     test_rows: int | None
-    """Pixels a regime that are tested on at most; a fold is tested whole."""
+    """Most test pixels for each regime; None where whole folds are tested."""
     seconds: float
-    """CPU time of a trial at most."""
+    """Most CPU time of a trial."""
     grids: tuple[Grid, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what was asked, as plain values."""
-        return asdict(self)
+        """Return the fields as values that JSON can hold."""
+        return dict(json.loads(json.dumps(asdict(self))))
 
     @property
     def most_rows(self) -> int:
-        """The largest n of the grids, but for all rows."""
+        """The largest n that the grids name; all rows do not count."""
         return max((n for grid in self.grids for n in grid.sizes if n is not None), default=0)
 
     @property
@@ -66,7 +69,7 @@ class Scale:
         return max((D for grid in self.grids for D in grid.frequencies), default=1)
 
 
-LANDMARKS = {
+LANDMARK_SCALES = {
     "quick": Scale(
         amount=60,
         runs=2,
@@ -124,7 +127,7 @@ LANDMARKS = {
 }
 """The landmark experiment by scale."""
 
-IAVISA = {
+SOUNDER_SCALES = {
     "quick": Scale(
         amount=5_000,
         runs=5,

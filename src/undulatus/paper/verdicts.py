@@ -1,15 +1,11 @@
-"""What a claim is, and what can be said of it.
-
-Differences and ratios of trials, each with its standard error; times at sizes not tried.
+"""What claims are made of: verdicts, comparisons of trials with errors, and numbers in words.
 
 **What is clear.** Trials of two methods with one regime, size, number of frequencies and run saw
 the same rows, so they are compared in pairs: within a run differences are averaged over all
 settings that both were tried at, and over runs their mean and its standard error are taken; where
 some settings had fewer runs, the error is that of the settings that had all. A difference is clear
-if it has the sign that was claimed and is more than two standard errors from zero. Where there was
-one run there is no standard error, and the sign alone is judged.
-
-Numbers in words, for tables and sentences.
+if it has the sign that was claimed and is more than two standard errors from zero. One run has no
+standard error; its sign alone counts.
 """
 
 from __future__ import annotations
@@ -24,13 +20,25 @@ HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not tested at this scale"
 
 WORDS = (HOLDS, FAILS, UNTESTED)
 
+CLEAR = 2.0
+"""Standard errors from zero at which a difference is clear."""
+
+FARTHEST = 100.0
+"""Times are extrapolated to at most this many times the largest size tried."""
+
+SAME_SIZE = 0.02
+"""Two sizes count as one if they differ by at most this share."""
+
+PAIRED_BY = ["regime", "n", "D", "run"]
+"""Trials of two methods that agree in these are compared."""
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """What trials say of a claim.
+    """What trials say about a claim.
 
-    ``word`` is one of :data:`WORDS`; ``numbers`` are what it rests on, ``sizes`` what these are
-    from; ``why`` says in how many parts a claim holds, or why nothing can be said.
+    ``word`` is one of :data:`WORDS`; ``numbers`` are the evidence, ``sizes`` the trials they come
+    from; ``why`` says how many comparisons hold, or why there is no verdict.
     """
 
     word: str
@@ -41,50 +49,38 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, in our words, and how trials are held against it.
+    """A statement of the paper, in our words, and the function that tests it.
 
-    ``judge`` takes the table of trials done with one solver, those of GPC among them.
-    ``built_in`` is why the twin cannot but agree, where it was made so; empty elsewhere.
+    ``verdict_on`` takes the table of trials done with one solver, those of GPC included.
+    ``built_in`` says why the claim holds by construction on the twin; it is empty if it does not.
     """
 
     id: str
     experiment: str
     statement: str
-    judge: Callable[[pd.DataFrame], Verdict]
+    verdict_on: Callable[[pd.DataFrame], Verdict]
     built_in: str = ""
 
 
 @dataclass(frozen=True)
-class Part:
-    """One regime, method or comparison that a claim is about."""
+class Comparison:
+    """One comparison that a claim makes, for a regime or a method: whether it holds, in words."""
 
-    good: bool
+    holds: bool
     text: str
 
 
-def all_of(parts: Sequence[Part], sizes: str) -> Verdict:
-    """Return that a claim holds if all its parts do, with their numbers and sizes."""
-    lines = tuple(part.text if part.good else f"{part.text} (fails)" for part in parts)
-    good = sum(part.good for part in parts)
-    why = f"Holds in {good} of {len(parts)}." if 0 < good < len(parts) else ""
-    return Verdict(HOLDS if good == len(parts) else FAILS, lines, sizes, why)
+def all_hold(comparisons: Sequence[Comparison], sizes: str) -> Verdict:
+    """Return the verdict on a claim that holds if all of its comparisons do."""
+    lines = tuple(c.text if c.holds else f"{c.text} (fails)" for c in comparisons)
+    number = sum(c.holds for c in comparisons)
+    why = f"Holds in {number} of {len(comparisons)}." if 0 < number < len(comparisons) else ""
+    return Verdict(HOLDS if number == len(comparisons) else FAILS, lines, sizes, why)
 
 
-def untested(why: str, parts: Sequence[Part] = (), sizes: str = "") -> Verdict:
-    """Return that nothing can be said, and why, with what numbers there are."""
-    return Verdict(UNTESTED, tuple(part.text for part in parts), sizes, why)
-
-
-CLEAR = 2.0
-"""Standard errors from zero."""
-
-FARTHEST = 100.0
-"""Growth with size is followed at most to this many times the largest size tried."""
-
-SAME_SIZE = 0.02
-"""A trial at a size this near to the one asked for, relatively, counts as one at that size."""
-
-PAIR = ["regime", "n", "D", "run"]
+def untested(why: str, comparisons: Sequence[Comparison] = (), sizes: str = "") -> Verdict:
+    """Return that there is no verdict, and why, with the numbers there are."""
+    return Verdict(UNTESTED, tuple(c.text for c in comparisons), sizes, why)
 
 
 @dataclass(frozen=True)
@@ -105,9 +101,9 @@ class Estimate:
 
 
 def estimate(values: pd.Series) -> Estimate | None:
-    """Return the mean of values that have ``run`` and perhaps settings in their index.
+    """Return the mean of values, which are indexed by ``run`` and perhaps by settings.
 
-    Settings count alike, however many runs they had. None if there are no values.
+    Settings count equally, however many runs they had. None if there are no values.
     """
     known = values.dropna()
     if known.empty:
@@ -116,7 +112,7 @@ def estimate(values: pd.Series) -> Estimate | None:
         return Estimate(float(known.mean()), float(known.sem()), len(known))
     table = known.unstack("run")
     by_run = table.dropna().mean()
-    # No setting had all runs: how much runs differ cannot be told from how much settings do.
+    # If no setting had all runs, differences between runs and settings cannot be told apart.
     error = float(by_run.sem()) if by_run.notna().all() else np.nan
     return Estimate(float(table.mean(axis="columns").mean()), error, table.shape[1])
 
@@ -124,31 +120,30 @@ def estimate(values: pd.Series) -> Estimate | None:
 def values_of(trials: pd.DataFrame, method: str, measure: str) -> pd.Series:
     """Return a measure of a method's trials, by regime, n, D and run."""
     chosen = trials[(trials["method"] == method) & trials[measure].notna()]
-    return chosen.set_index(PAIR)[measure].sort_index()
+    return chosen.set_index(PAIRED_BY)[measure].sort_index()
 
 
 def differences(trials: pd.DataFrame, method: str, other: str, measure: str) -> pd.Series:
-    """Return what one method has more than another, in each setting and run both were tried at."""
+    """Return by how much a method exceeds another, in each setting and run both were tried at."""
     return (values_of(trials, method, measure) - values_of(trials, other, measure)).dropna()
 
 
-def ratios(trials: pd.DataFrame, method: str, other: str, measure: str) -> pd.Series:
+def log_ratios(trials: pd.DataFrame, method: str, other: str, measure: str) -> pd.Series:
     """Return logarithms of ratios, in each setting and run both were tried at."""
     logs = (np.log(positive(values_of(trials, name, measure))) for name in (method, other))
     return (next(logs) - next(logs)).dropna()
 
 
 def positive(seconds: pd.Series) -> pd.Series:
-    """Return times that were long enough for the clock to see them."""
+    """Leave out times too short for the clock to measure."""
     return seconds[seconds > 0.0]
 
 
 @dataclass(frozen=True)
-class Reckoned:
-    """Seconds at a size: measured, or followed there from smaller sizes.
+class TimeAtSize:
+    """Seconds at a size n, measured or extrapolated from smaller sizes.
 
-    ``exponent`` is that of the growth, and ``sizes`` what it was fitted to; both are absent where
-    the seconds were measured.
+    An extrapolated time has the ``exponent`` of its growth and the ``sizes`` that was fitted to.
     """
 
     seconds: float
@@ -158,34 +153,34 @@ class Reckoned:
 
     @property
     def extrapolated(self) -> bool:
-        """Whether no trial was done at this size."""
+        """Whether there was no trial at this size."""
         return self.exponent is not None
 
 
-def reckon(
+def time_at_size(
     seconds: Mapping[int, float], n: int, least: float = 0.0, most: float = np.inf
-) -> Reckoned | None:
-    """Return the seconds at a size n, from those at some sizes.
+) -> TimeAtSize | None:
+    """Return the seconds at size n, given those at some sizes.
 
-    Where n was not tried, the growth :math:`t = t_1 (n / n_1)^a` is followed from the largest
-    size tried, :math:`n_1`. The exponent :math:`a` is the slope of least squares in logarithms,
-    kept between two bounds.
+    If n was not tried, the growth :math:`t = t_1 (n / n_1)^a` is followed from the largest size
+    tried, :math:`n_1`. The exponent :math:`a` is the least-squares slope in logarithms, clipped
+    to [``least``, ``most``].
 
     Returns
     -------
-    Reckoned or None
+    TimeAtSize or None
         None if fewer than two sizes were tried, or n is more than a hundred times the largest.
     """
     known = {size: value for size, value in sorted(seconds.items()) if value > 0.0}
     for size, value in known.items():
         if abs(size - n) <= SAME_SIZE * n:
-            return Reckoned(value, size)
+            return TimeAtSize(value, size)
     if len(known) < 2 or n > FARTHEST * max(known):
         return None
     sizes, values = np.array(list(known)), np.array(list(known.values()))
     exponent = float(np.clip(np.polyfit(np.log(sizes), np.log(values), 1)[0], least, most))
     grown = values[-1] * (n / sizes[-1]) ** exponent
-    return Reckoned(float(grown), n, exponent, tuple(int(size) for size in sizes))
+    return TimeAtSize(float(grown), n, exponent, tuple(int(size) for size in sizes))
 
 
 def count(number: int) -> str:
@@ -201,35 +196,13 @@ def span(numbers: Iterable[int]) -> str:
     return f"{count(known[0])} to {count(known[-1])}"
 
 
-def points(difference: Estimate) -> str:
-    """Return a difference of shares as percentage points, with its error: ``+1.20 ± 0.10``."""
-    percent = difference.times(100.0)
-    error = "" if np.isnan(percent.error) else f" ± {percent.error:.2f}"
-    return f"{percent.mean:+.2f}{error}".replace("-", "\N{MINUS SIGN}")
-
-
-def factor(log: Estimate) -> str:
-    """Return an estimate of a ratio's logarithm as ``2.9 times``, with the factor of its error."""
-    error = "" if np.isnan(log.error) else f" (within a factor {np.exp(log.error):.2f})"
-    return f"{digits(float(np.exp(log.mean)))} times{error}"
-
-
 def share(value: float) -> str:
     """Return 0.8534 as ``85.3 %``."""
     return f"{100.0 * value:.1f} %"
 
 
-def repeats(numbers: Iterable[int], noun: str = "run") -> str:
-    """Return how many runs or folds settings had, and what one of them leaves unknown."""
-    known = sorted(set(numbers))
-    if known == [1]:
-        return f"1 {noun}, so no standard error"
-    unknown = ", no error where it was 1" if known[0] == 1 else ""
-    return f"{span(known).replace('and', 'or')} {noun}s{unknown}"
-
-
 def digits(value: float) -> str:
-    """Return a positive number to two digits, never as a power of ten up to a hundred million."""
+    """Return a positive number to two digits, without a power of ten up to a hundred million."""
     if not np.isfinite(value):
         return "not known"
     if value >= 100.0:
@@ -238,16 +211,35 @@ def digits(value: float) -> str:
     return f"{value:.2g}"
 
 
-def seconds(value: float) -> str:
+def points(difference: Estimate) -> str:
+    """Return a difference of shares as percentage points, with its error: ``+1.20 ± 0.10``."""
+    percent = difference.times(100.0)
+    error = "" if np.isnan(percent.error) else f" ± {percent.error:.2f}"
+    return f"{percent.mean:+.2f}{error}".replace("-", "\N{MINUS SIGN}")
+
+
+def ratio_text(log: Estimate) -> str:
+    """Return an estimate of a ratio's logarithm as ``2.9 times``, with the factor of its error."""
+    error = "" if np.isnan(log.error) else f" (within a factor {np.exp(log.error):.2f})"
+    return f"{digits(float(np.exp(log.mean)))} times{error}"
+
+
+def seconds_text(value: float) -> str:
     """Return seconds to two digits, with their unit."""
     return f"{digits(value)} s"
 
 
-def source(reckoned: Reckoned) -> str:
-    """Return how seconds at a size came about: measured, or by which growth from which sizes."""
-    if not reckoned.extrapolated:
-        return f"n = {count(reckoned.n)}"
-    return (
-        f"n = {count(reckoned.n)}, extrapolated as n^{reckoned.exponent:.1f} "
-        f"from {span(reckoned.sizes)}"
-    )
+def size_text(time: TimeAtSize) -> str:
+    """Return the size of a time and, if it is extrapolated, by which growth from which sizes."""
+    if not time.extrapolated:
+        return f"n = {count(time.n)}"
+    return f"n = {count(time.n)}, extrapolated as n^{time.exponent:.1f} from {span(time.sizes)}"
+
+
+def runs_text(numbers: Iterable[int], noun: str = "run") -> str:
+    """Return how many runs or folds settings had, with a note on those that had one."""
+    known = sorted(set(numbers))
+    if known == [1]:
+        return f"1 {noun}, so no standard error"
+    note = ", no error where it was 1" if known[0] == 1 else ""
+    return f"{span(known).replace('and', 'or')} {noun}s{note}"
