@@ -30,11 +30,10 @@ from undulatus.products.predict import (
     REGIME_SHIFT,
 )
 from undulatus.regimes import RegimeClassifier
-from undulatus.scenes.features import landmark_features
+from undulatus.scenes.features import FEATURES, landmark_features
 from undulatus.scenes.files.opening import open_map
 from undulatus.scenes.files.writing import write_dataset
 from undulatus.scenes.files.zarr_store import verify
-from undulatus.scenes.sampling import to_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -87,8 +86,15 @@ def test_attributes_of_the_scene_are_kept_and_history_grows(model, noon):
     assert "RegimeClassifier" in lines[1]
 
 
+def pixel_table(scene):
+    """Return one row per pixel: its features and solar zenith angle."""
+    values = landmark_features(scene).values.reshape(-1, len(FEATURES))
+    angle = scene["solar_zenith_angle"].values.ravel()
+    return pd.DataFrame(values, columns=FEATURES).assign(solar_zenith_angle=angle)
+
+
 def test_a_map_has_the_predictions_of_the_model_for_a_table(model, noon, mapped):
-    table = to_table(landmark_features(noon), solar_zenith_angle=noon["solar_zenith_angle"])
+    table = pixel_table(noon)
     day = (table["solar_zenith_angle"] < 90.0).to_numpy()
     expected = model.predict_proba(table[day])[:, 1]
     # Single precision holds seven digits.
@@ -112,7 +118,7 @@ def dawn(days):
 
 
 def test_a_map_blends_regimes_as_the_model_does(model, blended, dawn):
-    table = to_table(landmark_features(dawn), solar_zenith_angle=dawn["solar_zenith_angle"])
+    table = pixel_table(dawn)
     probability, variance = blended.predict_proba_and_variance(table)
     result = map_scene(blended, dawn)
     assert_allclose(result["cloud_probability"].values.ravel(), probability[:, 1], atol=1e-6)

@@ -1,4 +1,4 @@
-"""Sixteen features: against loops over pixels and windows, for any chunks, with pixels missing."""
+"""The sixteen features: against loops over pixels, for any chunks, with missing pixels."""
 
 import math
 
@@ -34,7 +34,7 @@ TIMES.setflags(write=False)
 
 
 def a_scene(seed=0, shape=SHAPE, missing=0.0):
-    """Random pixels, by day, by night and at dusk; a share of the values is missing."""
+    """Make random pixels by day, by night and at dusk; a share of the values is missing."""
     rng = np.random.default_rng(seed)
     dims = ("time", "y", "x")
 
@@ -65,7 +65,7 @@ def by_day(scene):
 
 
 def window(image, y, x, reach):
-    """Return what is there around a pixel, smaller at the edges and beside missing pixels."""
+    """Return the finite values around a pixel."""
     around = [
         float(image[row, column])
         for row in range(max(0, y - reach), min(image.shape[0], y + reach + 1))
@@ -123,18 +123,18 @@ def tolerance(name):
     """Return (rtol, atol) of a feature in single precision, whose rounding is u = 6e-8."""
     u = 2.0**-24
     if name == "R4":
-        # An exponent of 21 known to 2 u makes radiances of up to 3, and their difference, known
-        # to 50 u; 100 / (4.92 cos 88°) of that. The cosine is known to 1.6 u / cos 88°.
+        # An exponent of 21 known to 2 u gives radiances of up to 3, and their difference, known
+        # to 50 u, times 100 / (4.92 cos 88°). The cosine is known to 1.6 u / cos 88°.
         return 100 * u, 50 * u * 6.0 * 100 / (4.92 * 0.0349)
     if name.endswith("std3"):
-        # Mean square less squared mean: 20 roundings of 330^2 in double precision, and the root.
+        # Root of mean square minus squared mean: 20 roundings of 330^2 in double precision.
         return 2 * u, math.sqrt(20 * 1.1e-16 * 330.0**2)
     # A sum, a difference and a quotient; means are rounded once.
     return 4 * u, 1e-12
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3, 0.8])
-def test_every_feature_is_that_of_loops_over_pixels_and_windows(missing):
+def test_features_agree_with_loops_over_pixels_and_windows(missing):
     scene = a_scene(1, missing=missing)
     found = landmark_features(scene)
     for t, y, x in np.ndindex(SHAPE):
@@ -145,7 +145,7 @@ def test_every_feature_is_that_of_loops_over_pixels_and_windows(missing):
             assert_allclose(value, expected[name], rtol=rtol, atol=atol, err_msg=name)
 
 
-def test_the_features_are_sixteen_in_the_papers_order():
+def test_the_sixteen_features_are_in_the_papers_order():
     assert list(landmark_features(a_scene())["feature"].values) == [
         *("R1", "R2", "R3", "R4", "BT7", "BT9", "BT10"),
         *("cloud_ratio", "snow_index", "ndvi"),
@@ -165,7 +165,7 @@ def test_denominators_are_at_least_a_tenth_of_a_percent():
 
 
 @pytest.mark.parametrize("platform", [*THERMAL_BANDS, "Himawari-8", None])
-def test_a_known_reflectance_at_3_9_micrometres_comes_out_again(platform):
+def test_a_known_reflectance_at_3_9_micrometres_is_recovered(platform):
     scene = by_day(a_scene(2)).assign_attrs(platform_name=platform)
     band = THERMAL_BANDS.get(platform, THERMAL_BANDS[DEFAULT_PLATFORM])["IR_039"]
     known = np.random.default_rng(3).uniform(0.0, 40.0, SHAPE)
@@ -176,13 +176,13 @@ def test_a_known_reflectance_at_3_9_micrometres_comes_out_again(platform):
     radiance += known / 100.0 * SOLAR_RADIANCE_39 * cosine / distance**2
     scene["IR_039"][:] = band.temperature(radiance)
     found = landmark_features(scene).sel(feature="R4")
-    # Radiances up to 5 to 50 roundings of 6e-8, over sunlight of 4.92 * 0.2; and the 3.9 µm
-    # temperature itself, rounded to 330 u K where a kelvin is 4 % of the radiance.
+    # Radiances up to 5 with 50 roundings of 6e-8, over sunlight of 4.92 * 0.2; and the 3.9 µm
+    # temperature is rounded to 330 u K, where a kelvin is 4 % of the radiance.
     atol = 100 * 2.0**-24 * (2 * 50 * 5.0 + 330 * 0.04 * 5.0) / (4.92 * 0.2)
     assert_allclose(found, known, atol=atol)
 
 
-def test_without_a_time_the_sun_is_at_its_mean_distance():
+def test_without_a_time_the_mean_distance_of_the_sun_is_used():
     scene = by_day(a_scene())
     timed, timeless = landmark_features(scene), landmark_features(scene.drop_vars("time"))
     r4 = FEATURES.index("R4")
@@ -196,7 +196,7 @@ def test_without_a_time_the_sun_is_at_its_mean_distance():
 
 @settings(max_examples=15)
 @given(st.integers(0, 6), st.integers(0, 5), st.sampled_from([np.nan, np.inf, -np.inf]))
-def test_a_missing_pixel_is_missing_and_changes_nothing_two_pixels_away(y, x, value):
+def test_a_missing_pixel_stays_missing_and_affects_only_windows_that_hold_it(y, x, value):
     scene = by_day(a_scene(4))
     before = landmark_features(scene)
     for name in BANDS:
@@ -208,12 +208,12 @@ def test_a_missing_pixel_is_missing_and_changes_nothing_two_pixels_away(y, x, va
     changed = (before.values != after.values).any(axis=-1)
     assert not changed[[0, 2]].any()
     assert not changed[1][distance > REACH].any()
-    # Beside it windows are smaller, and so differ, but nothing else is missing.
+    # Near it windows are smaller and so differ, but nothing else is missing.
     assert changed[1][distance <= REACH].all()
     assert np.isfinite(after.values[1][distance > 0]).all()
 
 
-def test_a_pixel_alone_has_itself_for_a_window():
+def test_the_window_of_an_isolated_pixel_is_the_pixel_itself():
     scene = by_day(a_scene(5))
     for name in BANDS:
         kept = float(scene[name][0, 3, 3])
@@ -223,12 +223,12 @@ def test_a_pixel_alone_has_itself_for_a_window():
     pixel = {str(name): float(found.sel(feature=name)[0, 3, 3]) for name in FEATURES}
     for channel in ("R1", "BT9"):
         assert pixel[f"{channel}_mean3"] == pixel[f"{channel}_mean5"] == pixel[channel]
-        # The root of a difference of squares that agree to two roundings.
+        # The root of a difference of squares that agree to within two roundings.
         assert pixel[f"{channel}_std3"] < 330.0 * math.sqrt(4 * 1.1e-16)
     assert np.isnan(found).sum() == found.size - len(FEATURES)
 
 
-def test_around_the_disc_is_space_and_windows_end_at_its_edge():
+def test_windows_end_at_the_edge_of_the_earths_disc():
     scene = by_day(a_scene(6))
     rows, columns = np.ogrid[:7, :6]
     space = (rows - 3) ** 2 + (columns - 2.5) ** 2 > 8.0
@@ -272,7 +272,7 @@ def test_night_features_do_not_depend_on_the_sun():
 
 @st.composite
 def cuts(draw, size):
-    """Chunks along a dimension: any way to cut it."""
+    """Draw chunks along a dimension."""
     edges = sorted(draw(st.sets(st.integers(1, size - 1))) if size > 1 else [])
     return tuple(int(n) for n in np.diff([0, *edges, size]))
 
@@ -285,7 +285,7 @@ ONE_PIXEL = tuple((1,) * size for size in SMALL)
 @example(ONE_PIXEL, 0)
 @example(((2,), (1,) * 5, (4,)), 1)
 @example(((2,), (2, 3), (1, 3)), 2)
-def test_any_chunks_give_the_numbers_of_one_block_bit_for_bit(chunks, seed):
+def test_features_do_not_depend_on_chunks(chunks, seed):
     scene = a_scene(seed, SMALL, missing=0.1)
     lazy = landmark_features(scene.chunk(dict(zip(("time", "y", "x"), chunks, strict=True))))
     assert isinstance(lazy.data, da.Array)
@@ -293,7 +293,7 @@ def test_any_chunks_give_the_numbers_of_one_block_bit_for_bit(chunks, seed):
         assert_array_equal(lazy.values, landmark_features(scene).values)
 
 
-def test_a_block_that_is_missing_as_a_whole_stays_so_and_its_neighbours_have_their_windows():
+def test_a_block_without_a_value_stays_missing_and_its_neighbours_keep_their_windows():
     scene = by_day(a_scene(9))
     for name in BANDS:
         scene[name][:, :, :3] = np.inf
@@ -301,7 +301,7 @@ def test_a_block_that_is_missing_as_a_whole_stays_so_and_its_neighbours_have_the
     assert_array_equal(lazy.values, landmark_features(scene).values)
 
 
-def test_bands_in_memory_and_bands_in_chunks_go_together():
+def test_bands_in_memory_and_in_chunks_may_be_mixed():
     scene = a_scene(10)
     mixed = scene.assign(IR_108=scene["IR_108"].chunk(x=2), VIS006=scene["VIS006"].chunk(y=3))
     assert_array_equal(landmark_features(mixed), landmark_features(scene))
@@ -320,20 +320,20 @@ def test_an_image_without_time_has_the_features_of_its_acquisition(chunks):
 @pytest.mark.parametrize("chunks", [None, 2])
 def test_the_order_of_dims_does_not_matter(dims, chunks):
     scene = a_scene(12)
-    turned = scene.transpose(*dims)
-    found = landmark_features(turned if chunks is None else turned.chunk(chunks))
+    transposed = scene.transpose(*dims)
+    found = landmark_features(transposed if chunks is None else transposed.chunk(chunks))
     assert found.dims == ("time", "y", "x", "feature")
     assert_array_equal(found, landmark_features(scene))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 6), (2, 7, 1), (0, 4, 4)])
-def test_images_smaller_than_a_window_have_features(shape):
+def test_images_may_be_smaller_than_a_window(shape):
     found = landmark_features(by_day(a_scene(13, shape)))
     assert found.shape == (*shape, 16)
     assert np.isfinite(found).all()
 
 
-def test_features_are_single_precision_and_keep_the_coordinates():
+def test_features_are_float32_and_keep_the_coordinates():
     scene = by_day(a_scene(14)).assign_coords(
         longitude=(("y", "x"), np.ones(SHAPE[1:])), spatial_ref=0
     )
@@ -345,10 +345,13 @@ def test_features_are_single_precision_and_keep_the_coordinates():
         )
 
 
-def test_features_are_made_block_by_block_when_they_are_asked_for():
+def test_only_the_blocks_around_a_pixel_are_computed():
     made = []
 
-    def noted(block, value, name):
+    def value_of(name):
+        return 30.0 if name in REFLECTANCES else 280.0
+
+    def record(block, value, name):
         made.append(name)
         return np.full(block.shape, value, np.float32)
 
@@ -357,9 +360,7 @@ def test_features_are_made_block_by_block_when_they_are_asked_for():
         {
             name: (
                 ("time", "y", "x"),
-                blocks.map_blocks(
-                    noted, 30.0 if name in REFLECTANCES else 280.0, name, meta=np.empty((0, 0, 0))
-                ),
+                blocks.map_blocks(record, value_of(name), name, meta=np.empty((0, 0, 0))),
                 {"units": band.units},
             )
             for name, band in BANDS.items()
@@ -367,7 +368,7 @@ def test_features_are_made_block_by_block_when_they_are_asked_for():
         | {"solar_zenith_angle": (("time", "y", "x"), da.full_like(blocks, 30.0))}
     )
     features = landmark_features(scene)
-    made.clear()  # check_scene had a glimpse
+    made.clear()  # check_scene read a window
     features[2, 70, 70].compute(scheduler="synchronous")
-    # The block it lies in and the three around, whose margins that has; none of another time.
+    # The pixel's block and the three neighbours that give it margins; none of another time.
     assert sorted(made) == sorted([*BANDS] * 4)

@@ -1,4 +1,4 @@
-"""Cloud masks of several products, read as labels and written back."""
+"""Cloud masks of several products, decoded to labels and encoded again."""
 
 import dask
 import dask.array as da
@@ -30,21 +30,21 @@ LAND = image(np.indices((4, 5)).sum(0) % 2)
 
 @each_encoding
 @given(label_images)
-def test_labels_come_back_from_every_product(name, labels):
+def test_decoding_undoes_encoding_for_every_product(name, labels):
     written = encode(image(labels), name, land_mask=LAND)
     assert written.dtype == np.uint8
     assert_array_equal(decode(written, name), labels)
 
 
 @each_encoding
-def test_what_we_write_tells_its_encoding(name):
+def test_the_encoding_of_a_mask_we_wrote_is_recognised(name):
     written = encode(image(np.zeros((4, 5), "u1")), name, land_mask=LAND)
     assert guess_encoding(written) == name
     assert_array_equal(decode(written), 0)
 
 
 @each_encoding
-def test_every_code_has_one_label(name):
+def test_every_code_has_exactly_one_label(name):
     encoding = ENCODINGS[name]
     codes = [*encoding.clear, *encoding.cloud, *encoding.missing]
     assert len(codes) == len(set(codes))
@@ -63,11 +63,11 @@ def test_every_code_has_one_label(name):
         ("cf", [0, 1, 255], [0, 1, 255]),
     ],
 )
-def test_the_codes_are_those_the_products_document(name, codes, labels):
+def test_codes_are_decoded_as_the_products_document_them(name, codes, labels):
     assert_array_equal(decode(image([codes]), name), [labels])
 
 
-def test_labels_are_flagged_as_cf_wants_them():
+def test_labels_have_the_flags_of_cf():
     labels = decode(image([[0, 1, 2, 3]]), "eumetsat-clm")
     assert labels.dtype == np.uint8
     assert labels.attrs["standard_name"] == "cloud_binary_mask"
@@ -76,31 +76,31 @@ def test_labels_are_flagged_as_cf_wants_them():
     assert labels.attrs["_FillValue"] == 255
 
 
-def test_masks_in_floats_are_read_with_their_gaps():
+def test_masks_in_floats_may_have_missing_values():
     floats = image([[0.0, 1.0, 2.0, 3.0, np.nan, np.inf]])
     assert_array_equal(decode(floats, "eumetsat-clm"), [[0, 0, 1, 255, 255, 255]])
 
 
-def test_fill_values_and_values_that_are_no_codes_are_missing():
+def test_fill_values_and_unknown_codes_become_missing():
     mask = image([[0, 1, 1, 0, -127, 7, 1, 0]], _FillValue=np.int16(-127))
     assert_array_equal(decode(mask, "cf"), [[0, 1, 1, 0, 255, 255, 1, 0]])
 
 
-def test_a_mask_all_fill_is_missing_and_no_mistake():
+def test_a_mask_of_fill_values_alone_is_accepted():
     assert_array_equal(decode(image([[-127, -127]], _FillValue=-127), "cf"), 255)
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_an_encoding_that_does_not_fit_is_found_out(lazy):
+def test_an_encoding_that_does_not_fit_is_refused(lazy):
     mask = image(np.full((4, 5), 5))
-    with pytest.raises(SceneError, match="no codes of the encoding 'cf'") as caught:
+    with pytest.raises(SceneError, match="not codes of the encoding 'cf'") as caught:
         decode(mask.chunk() if lazy else mask, "cf").compute()
     assert "found: 5" in str(caught.value)
     assert "nwcsaf-hdf5" in str(caught.value)
 
 
 @given(label_images, st.integers(1, 4), st.integers(1, 5))
-def test_labels_do_not_depend_on_blocks(labels, rows, columns):
+def test_labels_do_not_depend_on_chunks(labels, rows, columns):
     mask = image(labels)
     lazy = decode(mask.chunk(y=rows, x=columns), "cf")
     assert isinstance(lazy.data, da.Array)
@@ -116,17 +116,17 @@ def test_decoding_and_encoding_compute_nothing():
         encode(labels, "eumetsat-clm", land_mask=LAND)
 
 
-def test_clear_land_and_clear_water_are_told_apart_by_the_land_mask():
+def test_the_land_mask_separates_clear_land_from_clear_water():
     written = encode(image(np.zeros((4, 5))), "eumetsat-clm", land_mask=LAND)
     assert_array_equal(written, LAND)
 
 
-def test_without_a_land_mask_that_product_cannot_be_written():
+def test_without_a_land_mask_eumetsats_codes_cannot_be_written():
     with pytest.raises(SceneError, match="Pass land_mask"):
         encode(image([[0]]), "eumetsat-clm")
 
 
-def test_a_land_mask_serves_every_acquisition():
+def test_one_land_mask_is_used_for_every_acquisition():
     series = xr.concat([image(np.zeros((4, 5)))] * 3, "time")
     written = encode(series, "eumetsat-clm", land_mask=LAND)
     assert written.dims == ("time", "y", "x")
@@ -157,18 +157,18 @@ def test_a_land_mask_serves_every_acquisition():
         ({}, None),
     ],
 )
-def test_attributes_tell_the_encoding(attrs, name):
+def test_the_encoding_is_recognised_by_attributes(attrs, name):
     assert guess_encoding(image([[0]], **attrs)) == name
 
 
-def test_a_mask_that_tells_nothing_gets_the_list_of_encodings():
-    with pytest.raises(SceneError, match="do not tell how it is encoded") as caught:
+def test_a_mask_without_attributes_is_refused_with_the_list_of_encodings():
+    with pytest.raises(SceneError, match="do not say how it is encoded") as caught:
         decode(image([[0, 1]]))
     assert all(name in str(caught.value) for name in ENCODINGS)
 
 
 def test_an_encoding_that_does_not_exist_is_refused():
-    with pytest.raises(SceneError, match="No mask is encoded as 'clm'"):
+    with pytest.raises(SceneError, match="There is no encoding 'clm'"):
         decode(image([[0, 1]]), "clm")
 
 

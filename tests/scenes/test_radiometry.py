@@ -1,7 +1,4 @@
-"""Radiance, temperature, and what is left of 3.9 µm once the heat is taken away.
-
-Planck's law channel by channel, and its inverse.
-"""
+"""Planck's law for sounder and imager, and the reflectance at 3.9 µm."""
 
 import numpy as np
 import pytest
@@ -27,8 +24,6 @@ from undulatus.scenes.radiometry import (
 from undulatus.scenes.scene import BANDS, TEMPERATURE
 
 TEMPERATURES = np.linspace(180.0, 340.0, 1601)
-
-
 TEMPERATURES.setflags(write=False)
 
 every_band = pytest.mark.parametrize(
@@ -79,19 +74,19 @@ def test_without_band_corrections_radiance_is_plancks_law_in_si_units(band):
     )
 
 
-def test_both_radiation_constants_are_those_of_nature():
+def test_the_radiation_constants_agree_with_codata():
     # CODATA's values moved by some 1e-6 since EUMETSAT took theirs.
     assert_allclose(C1, 2.0 * constants.h * constants.c**2 * 1e11, rtol=1e-6)
     assert_allclose(C2, 1e2 * constants.h * constants.c / constants.k, rtol=2e-6)
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_body_near_zero_kelvin_has_no_radiance_and_gives_no_warning(kind):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_body_near_zero_kelvin_has_no_radiance_and_gives_no_warning(dtype):
     band = THERMAL_BANDS[DEFAULT_PLATFORM]["IR_039"]
-    assert band.radiance(np.array([0.0, 1.0], kind)).tolist() == [0.0, 0.0]
+    assert band.radiance(np.array([0.0, 1.0], dtype)).tolist() == [0.0, 0.0]
 
 
-def test_the_bands_have_satpys_numbers():
+def test_the_band_corrections_equal_satpys():
     calibration = pytest.importorskip("satpy.readers.core.seviri").CALIB
     numbers = {"Meteosat-8": 321, "Meteosat-9": 322, "Meteosat-10": 323, "Meteosat-11": 324}
     for platform, bands in THERMAL_BANDS.items():
@@ -111,18 +106,18 @@ def test_the_bands_have_satpys_numbers():
     cosine=st.floats(0.035, 1.0),
     distance=st.floats(0.983, 1.017),
 )
-def test_the_reflectance_put_into_a_radiance_comes_out_of_it(
+def test_the_reflectance_is_recovered_from_the_radiance(
     platform, reflectance, surface, cosine, distance
 ):
     band = THERMAL_BANDS[platform]["IR_039"]
     sunlight = reflectance / 100.0 * SOLAR_RADIANCE_39 * cosine / distance**2
     seen = band.temperature(band.radiance(np.array(surface)) + sunlight)
     found = reflectance_39(seen, np.array(surface), np.array(cosine), distance, platform)
-    # Radiances up to 8, known to some 50 roundings of 1.1e-16, over sunlight of 4.92 * 0.035.
+    # Radiances up to 8 with about 50 roundings of 1.1e-16, over sunlight of 4.92 * 0.035.
     assert_allclose(found, reflectance, atol=100 * 8 * 50 * 1.1e-16 / 0.17)
 
 
-def test_equal_temperatures_reflect_nothing_and_a_farther_sun_means_more_reflectance():
+def test_equal_temperatures_give_zero_and_reflectance_grows_with_the_squared_distance():
     cold, warm, one = np.array(280.0), np.array(300.0), np.array(1.0)
     assert reflectance_39(cold, cold, one, one) == 0.0
     near, far = (reflectance_39(warm, cold, one, np.array(r)) for r in (1.0, 2.0))
@@ -150,7 +145,7 @@ def test_the_distance_to_the_sun_follows_keplers_ellipse_to_a_thousandth():
         anomaly = brentq(lambda e: e - eccentricity * np.sin(e) - mean, mean - 1.0, mean + 1.0)
         return 1.0 - eccentricity * np.cos(anomaly)
 
-    # A cosine of the day leaves out terms of e^2 = 2.8e-4 and a third of a day of the year.
+    # A cosine of the day omits terms of e^2 = 2.8e-4 and a quarter of a day in the year.
     assert_allclose(sun_earth_distance(times), [kepler(day) for day in days], atol=1e-3)
 
 
@@ -170,7 +165,7 @@ def test_the_brightness_temperature_of_a_black_body_is_its_temperature(wavenumbe
 
 
 @given(wavenumbers, temperatures)
-def test_the_law_is_the_imagers_without_a_band_correction(wavenumber, temperature):
+def test_without_a_band_correction_both_forms_of_the_law_agree(wavenumber, temperature):
     band = ThermalBand(float(wavenumber), 1.0, 0.0)
     assert_allclose(
         blackbody_radiance(wavenumber, temperature), band.radiance(temperature), rtol=1e-12
@@ -178,7 +173,7 @@ def test_the_law_is_the_imagers_without_a_band_correction(wavenumber, temperatur
 
 
 @given(wavenumbers, temperatures)
-def test_the_slope_is_the_difference_quotient(wavenumber, temperature):
+def test_the_slope_is_the_derivative_of_the_radiance(wavenumber, temperature):
     step = 1e-3
     ends = blackbody_radiance(wavenumber, temperature + np.array([-step, step]))
     # The third derivative over the first is below (C2 nu / T^2)^2 ~ 0.03 per K^2.
@@ -186,13 +181,13 @@ def test_the_slope_is_the_difference_quotient(wavenumber, temperature):
     assert_allclose(radiance_slope(wavenumber, temperature), quotient, rtol=1e-6)
 
 
-def test_a_radiance_that_is_not_positive_has_no_temperature():
+def test_a_radiance_that_is_not_positive_has_a_missing_temperature():
     found = brightness_temperature(np.array(2700.0), np.array([-1.0, 0.0, np.nan, 0.1]))
     assert np.isnan(found).tolist() == [True, True, True, False]
 
 
-def test_all_wavenumbers_together_give_the_law_of_stefan_and_boltzmann():
+def test_the_integral_over_wavenumbers_is_the_law_of_stefan_and_boltzmann():
     wavenumber = np.arange(0.5, 6000.0, 0.5)
     watts = np.pi * blackbody_radiance(wavenumber, np.array(300.0)).sum() * 0.5 / 1000.0
-    # The radiation constants are of 1998, right to 2e-6; the sum leaves out 1e-7 at either end.
+    # The radiation constants of 1998 are right to 2e-6; the sum omits 1e-7 at either end.
     assert_allclose(watts, 5.670374e-8 * 300.0**4, rtol=1e-5)

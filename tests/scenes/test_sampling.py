@@ -1,7 +1,4 @@
-"""Tables, images, coasts, held-out days and samples.
-
-Cells of strata: which spectra are held out together, and which are scored together.
-"""
+"""Coasts, held-out days, balanced samples and gathered pixels; cells and strata of spectra."""
 
 import cloudpickle
 import dask
@@ -28,17 +25,11 @@ from undulatus.scenes.sampling import (
     near_coast,
     on_days,
     rows_by_stratum,
-    to_image,
-    to_table,
 )
 
 NAMES = ["R1", "BT9", "ndvi"]
 
 seeds = st.integers(0, 2**32 - 1)
-
-shapes = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 5)) | st.tuples(
-    st.integers(1, 5), st.integers(1, 5)
-)
 
 
 def some_features(shape, seed=0):
@@ -48,63 +39,15 @@ def some_features(shape, seed=0):
     return xr.DataArray(values, dims=(*dims, "feature"), coords={**coords, "feature": NAMES})
 
 
-# Tables and images
-@given(shapes, seeds)
-def test_a_column_of_the_table_is_the_image_it_came_from(shape, seed):
-    features = some_features(shape, seed)
-    table = to_table(features)
-    assert list(table.columns) == NAMES
-    for name in NAMES:
-        image = to_image(table[name], features)
-        expected = features.sel(feature=name, drop=True)
-        xr.testing.assert_equal(image, expected)
-        assert image.dims == expected.dims
-        xr.testing.assert_equal(to_image(table[name], expected), expected)
-
-
-@given(shapes, seeds)
-def test_a_row_of_the_table_is_a_pixel_in_the_images_order(shape, seed):
-    features = some_features(shape, seed)
-    table = to_table(features)
-    for row, place in enumerate(np.ndindex(shape)):
-        assert table.iloc[row].tolist() == features.values[place].tolist()
-
-
-def test_the_place_of_the_feature_dimension_does_not_matter():
-    features = some_features((2, 3, 4))
-    turned = features.transpose("feature", "time", "y", "x")
-    assert to_table(turned).equals(to_table(features))
-
-
-def test_more_columns_are_broadcast_to_the_pixels_by_their_dims():
-    features = some_features((2, 3, 4))
-    angle = features.isel(feature=0, drop=True).transpose("x", "y", "time") + 50.0
-    land = xr.DataArray(np.arange(12).reshape(3, 4), dims=("y", "x"))
-    hour = xr.DataArray([6, 18], dims="time")
-    table = to_table(features, angle=angle, land=land, hour=hour)
-    assert list(table.columns) == [*NAMES, "angle", "land", "hour"]
-    assert_array_equal(table["angle"], angle.transpose("time", "y", "x").values.ravel())
-    assert_array_equal(table["land"], [*range(12), *range(12)])
-    assert_array_equal(table["hour"], [6] * 12 + [18] * 12)
-
-
-def test_an_image_takes_the_type_of_its_column():
-    features = some_features((3, 4))
-    assert to_image(np.ones(12, np.uint8), features).dtype == np.uint8
-
-
-def test_a_column_of_another_length_cannot_be_an_image():
-    with pytest.raises(SceneError, match=r"5 values cannot fill an image of 12 pixels.*to_table"):
-        to_image(np.zeros(5), some_features((3, 4)))
-
-
 # Coasts
+
+
 @given(
     arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(0, 1))
 )
 @pytest.mark.parametrize("width", [0, 1, 2, 3])
 def test_a_pixel_is_near_the_coast_if_the_other_surface_is_within_the_width(width, land):
-    # Chebyshev's distance, the larger of rows and columns, to every pixel of the other kind.
+    # Chebyshev's distance, the larger of rows and columns, to every pixel of the other surface.
     places = np.argwhere(np.ones_like(land))
     for y, x in places:
         other = [max(abs(y - row), abs(x - column)) for row, column in places
@@ -112,20 +55,22 @@ def test_a_pixel_is_near_the_coast_if_the_other_surface_is_within_the_width(widt
         assert near_coast(land, width)[y, x] == (min(other, default=np.inf) <= width)
 
 
-def test_a_mask_may_be_an_array_of_xarray_and_of_any_kind():
+def test_the_land_mask_may_be_a_data_array_of_any_dtype():
     land = np.array([[0, 0, 0, 1, 1]])
     expected = [[False, False, True, True, False]]
-    for kind in (bool, np.uint8, np.float32):
-        assert near_coast(xr.DataArray(land.astype(kind)), 1).tolist() == expected
+    for dtype in (bool, np.uint8, np.float32):
+        assert near_coast(xr.DataArray(land.astype(dtype)), 1).tolist() == expected
     assert near_coast(xr.DataArray(land).chunk(), 1).tolist() == expected
 
 
-def test_where_there_is_no_coast_no_pixel_is_near_it():
+def test_without_a_coast_no_pixel_is_near_it():
     assert not near_coast(np.ones((4, 5)), 2).any()
     assert not near_coast(np.zeros((4, 5)), 2).any()
 
 
 # Days
+
+
 def acquisitions(days, minutes=15):
     step = np.timedelta64(minutes, "m")
     return np.datetime64("2010-03-01T00:00", "ns") + np.arange(days * 1440 // minutes) * step
@@ -133,7 +78,7 @@ def acquisitions(days, minutes=15):
 
 @settings(max_examples=15)
 @given(st.integers(3, 40), st.floats(0.1, 0.9), seeds)
-def test_days_are_held_out_whole_and_training_keeps_three_hours_away(days, share, seed):
+def test_whole_days_are_held_out_and_training_keeps_three_hours_away(days, share, seed):
     times = acquisitions(days, 60)
     count = round(share * days)
     if not 0 < count < days:
@@ -147,7 +92,7 @@ def test_days_are_held_out_whole_and_training_keeps_three_hours_away(days, share
     assert not (training & held_out).any()
     assert_array_equal(held_out, np.isin(day.astype(str), names))
     for index, moment in enumerate(times):
-        # Minutes to the nearest moment of a held-out day, from its first to the next one's.
+        # Time to the nearest held-out day.
         begins = [np.datetime64(name, "ns") for name in names]
         away = min(
             max(begin - moment, moment - (begin + np.timedelta64(1, "D")), np.timedelta64(0, "ns"))
@@ -156,7 +101,7 @@ def test_days_are_held_out_whole_and_training_keeps_three_hours_away(days, share
         assert training[index] == (away >= GUARD and not held_out[index])
 
 
-def test_the_guard_is_three_hours_and_what_lies_on_its_edge_is_kept():
+def test_acquisitions_exactly_three_hours_from_a_held_out_day_are_kept():
     times = acquisitions(3)
     for seed in range(20):
         training, _, (day,) = hold_out_days(times, 0.34, seed)
@@ -167,29 +112,29 @@ def test_the_guard_is_three_hours_and_what_lies_on_its_edge_is_kept():
     assert kept[kept > np.datetime64("2010-03-02")].min() == np.datetime64("2010-03-03T03:00")
 
 
-def test_a_seed_holds_out_the_same_days_and_another_seed_others():
+def test_the_seed_determines_the_held_out_days():
     times = acquisitions(30)
     first, again, other = (hold_out_days(times, 0.3, seed) for seed in (1, 1, 2))
     assert first[2] == again[2] != other[2]
     assert_array_equal(first[0], again[0])
 
 
-def test_the_order_and_the_kind_of_times_do_not_matter():
+def test_the_order_and_type_of_times_do_not_matter():
     times = acquisitions(5)
     training, held_out, days = hold_out_days(times, 0.4, 0)
-    turned = hold_out_days(xr.DataArray(times[::-1], dims="time"), 0.4, 0)
-    assert turned[2] == days
-    assert_array_equal(turned[0][::-1], training)
-    assert_array_equal(turned[1][::-1], held_out)
+    reverse = hold_out_days(xr.DataArray(times[::-1], dims="time"), 0.4, 0)
+    assert reverse[2] == days
+    assert_array_equal(reverse[0][::-1], training)
+    assert_array_equal(reverse[1][::-1], held_out)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.99, 1.0, 1.5, -0.5])
-def test_a_share_that_leaves_a_side_without_a_day_is_refused(share):
+def test_a_share_that_leaves_one_side_empty_is_refused(share):
     with pytest.raises(SceneError, match=r"of 5 days .* another share"):
         hold_out_days(acquisitions(5), share, 0)
 
 
-def test_acquisitions_are_found_by_their_day():
+def test_acquisitions_are_selected_by_day():
     times = acquisitions(3)
     found = on_days(times, ["2010-03-02", "2011-01-01"])
     assert_array_equal(found, np.repeat([False, True, False], 96))
@@ -197,8 +142,10 @@ def test_acquisitions_are_found_by_their_day():
 
 
 # Samples
+
+
 @given(seeds, st.integers(0, 60))
-def test_a_sample_is_balanced_within_its_group_and_without_repetition(seed, size):
+def test_a_sample_is_balanced_within_its_group_and_has_no_repetitions(seed, size):
     rng = np.random.default_rng(seed)
     label = rng.choice([0, 1, 255], size=(4, 5, 6), p=[0.5, 0.3, 0.2]).astype(np.uint8)
     groups = {"low": rng.random(label.shape) < 0.5, "high": rng.random(label.shape) < 0.3}
@@ -213,14 +160,14 @@ def test_a_sample_is_balanced_within_its_group_and_without_repetition(seed, size
         assert np.bincount(label.ravel()[rows], minlength=2).tolist() == [len(rows) // 2] * 2
 
 
-def test_a_group_without_one_of_the_classes_gives_nothing():
+def test_a_group_with_one_class_gives_an_empty_sample():
     drawn = balanced_sample(
         np.array([1, 1, 255]), {"all": np.ones(3, bool)}, 10, np.random.default_rng(0)
     )
     assert drawn["all"].size == 0
 
 
-def test_a_sample_is_the_same_for_a_seed_and_another_for_another():
+def test_the_seed_determines_the_sample():
     label = np.tile([0, 1], 200)
     everywhere = {"all": np.ones(400, bool)}
     first, again, other = (
@@ -231,7 +178,7 @@ def test_a_sample_is_the_same_for_a_seed_and_another_for_another():
     assert first.tolist() != other.tolist()
 
 
-def test_every_pixel_of_a_class_is_as_likely_to_be_drawn():
+def test_every_pixel_of_a_class_is_equally_likely_to_be_drawn():
     label, rng = np.tile([0, 1], 10), np.random.default_rng(5)
     repeats = 4000
     counts = np.zeros(20)
@@ -242,10 +189,12 @@ def test_every_pixel_of_a_class_is_as_likely_to_be_drawn():
 
 
 # Gathering
+
+
 @settings(max_examples=25)
 @given(st.data(), seeds)
 @pytest.mark.parametrize("shape", [(7, 3, 4), (6, 5)], ids=["(time, y, x)", "(y, x)"])
-def test_pixels_gathered_from_any_chunks_are_those_indexed(shape, data, seed):
+def test_gathered_pixels_do_not_depend_on_chunks(shape, data, seed):
     features = some_features(shape, seed)
     pixels = int(np.prod(shape))
     indices = np.array(sorted(data.draw(st.lists(st.integers(0, pixels - 1)))), dtype=np.int64)
@@ -255,8 +204,8 @@ def test_pixels_gathered_from_any_chunks_are_those_indexed(shape, data, seed):
     assert_array_equal(gather_pixels(features.chunk(sizes), indices), expected)
 
 
-def noted_features(made):
-    """Features of ten blocks of time; each block that is made is noted."""
+def recorded_features(made):
+    """Make features of ten blocks of time; ``made`` lists the blocks that are computed."""
 
     def make(block, block_info=None):
         if block_info:
@@ -268,29 +217,29 @@ def noted_features(made):
     return features.copy(data=blocks.map_blocks(make, meta=np.empty((0,) * 4, np.float32)))
 
 
-def test_only_blocks_that_hold_a_pixel_are_made_and_each_once():
+def test_only_blocks_with_a_pixel_are_computed_and_each_once():
     made = []
     indices = np.array([0, 23, 100, 101, 239])  # 24 pixels a block
-    gather_pixels(noted_features(made), indices)
+    gather_pixels(recorded_features(made), indices)
     assert sorted(made) == [0, 4, 9]
 
 
-def test_no_pixels_are_an_empty_table_and_no_block_is_made():
+def test_for_no_pixels_no_block_is_computed():
     made = []
-    assert gather_pixels(noted_features(made), np.array([], dtype=int)).shape == (0, 3)
+    assert gather_pixels(recorded_features(made), np.array([], dtype=int)).shape == (0, 3)
     assert not made
 
 
-def test_progress_is_told_to_its_end():
-    told = []
+def test_progress_is_reported_to_the_end():
+    reports = []
     gather_pixels(
-        noted_features([]), np.arange(240), lambda done, total: told.append((done, total))
+        recorded_features([]), np.arange(240), lambda done, total: reports.append((done, total))
     )
-    assert told == [(8, 10), (10, 10)]
+    assert reports == [(8, 10), (10, 10)]
 
 
-def test_blocks_may_be_made_in_other_processes():
-    # As on a cluster: what a task writes into its arguments stays there.
+def test_blocks_may_be_computed_in_other_processes():
+    # As on a cluster: what a task writes into its arguments is not seen here.
     def elsewhere(graph, keys, **options):
         return dask.get(cloudpickle.loads(cloudpickle.dumps(graph)), keys)
 
@@ -300,13 +249,16 @@ def test_blocks_may_be_made_in_other_processes():
     assert_array_equal(found, features.values.reshape(-1, 3))
 
 
+# Cells and strata
+
+
 @pytest.fixture(scope="module")
 def spectra():
-    """Labels and strata of 2,000 synthetic spectra; their radiances stay lazy."""
+    """2,000 synthetic spectra; their radiances stay lazy."""
     return synthetic_sounder(2000, seed=3)
 
 
-def test_spectra_of_one_cell_agree_in_every_stratum_and_others_do_not(spectra):
+def test_spectra_share_a_cell_if_and_only_if_they_agree_in_every_stratum(spectra):
     names = cell_names(spectra)
     codes = np.column_stack([spectra[name].values for name in STRATA])
     for cell in np.unique(names)[:20]:
@@ -315,7 +267,7 @@ def test_spectra_of_one_cell_agree_in_every_stratum_and_others_do_not(spectra):
 
 
 @given(st.floats(0.05, 0.9), st.integers(0, 20))
-def test_cells_are_held_out_whole_and_in_about_the_share_asked_for(share, seed):
+def test_whole_cells_are_held_out_in_about_the_given_share(share, seed):
     spectra = synthetic_sounder(2000, seed=3)
     held_out, names = hold_out_cells(spectra, share, seed)
     own = cell_names(spectra)
@@ -325,7 +277,7 @@ def test_cells_are_held_out_whole_and_in_about_the_share_asked_for(share, seed):
     assert abs(held_out.sum() - share * 2000) <= largest
 
 
-def test_the_seed_chooses_the_cells(spectra):
+def test_the_seed_determines_the_held_out_cells(spectra):
     assert hold_out_cells(spectra, 0.25, 1)[1] == hold_out_cells(spectra, 0.25, 1)[1]
     assert hold_out_cells(spectra, 0.25, 1)[1] != hold_out_cells(spectra, 0.25, 2)[1]
 
@@ -341,19 +293,19 @@ def test_spectra_without_strata_or_time_are_held_out_in_runs(spectra):
     bare = spectra.drop_vars([*STRATA, "time"])
     names = cell_names(bare)
     assert len(np.unique(names)) == N_PARTS
-    # Runs: the name changes once between two neighbours, and never comes back.
+    # Consecutive: each name occurs in one run.
     assert np.count_nonzero(names[1:] != names[:-1]) == N_PARTS - 1
     other = xr.Dataset(coords={"sample": np.arange(1999)})
     assert not set(cell_names(other)) & set(names)
 
 
-def test_one_cell_alone_cannot_be_held_out(spectra):
+def test_a_single_cell_cannot_be_held_out(spectra):
     same = spectra.isel(sample=np.flatnonzero(cell_names(spectra) == cell_names(spectra)[0]))
     with pytest.raises(SceneError, match="lie in one cell"):
         hold_out_cells(same, 0.25, 0)
 
 
-def test_every_spectrum_is_in_one_value_of_each_stratum_named_as_told(spectra):
+def test_every_spectrum_has_one_named_value_of_each_stratum(spectra):
     found = rows_by_stratum(spectra)
     for stratum in STRATA:
         members = sum(rows.astype(int) for (name, _), rows in found.items() if name == stratum)
@@ -362,7 +314,7 @@ def test_every_spectrum_is_in_one_value_of_each_stratum_named_as_told(spectra):
     assert_array_equal(found["surface_type", "water"], spectra["surface_type"].values == 17)
 
 
-def test_a_missing_code_is_in_no_stratum_and_codes_without_names_are_numbers(spectra):
+def test_missing_codes_are_in_no_stratum_and_unnamed_codes_are_numbers(spectra):
     codes = spectra["season"].values.copy()
     codes[:10] = 255
     found = rows_by_stratum(xr.Dataset({"season": ("sample", codes)}))

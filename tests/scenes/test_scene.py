@@ -1,4 +1,4 @@
-"""What a scene must be: every defect is named with its remedy, and nothing large is read."""
+"""Checking a scene: every defect is named with its remedy, and little data is read."""
 
 import datetime
 
@@ -29,7 +29,7 @@ NOON = np.datetime64("2010-06-01T13:00", "ns")
 
 
 def a_scene(times=4, rows=6, columns=5):
-    """A scene around Dakhla at noon, in memory, that nothing is wrong with."""
+    """Make a valid scene around Dakhla at noon, in memory."""
     rng = np.random.default_rng(11)
     dims, shape = ("time", "y", "x"), (times, rows, columns)
     longitude, latitude = np.meshgrid(np.linspace(-17, -15, columns), np.linspace(25, 23, rows))
@@ -103,33 +103,33 @@ DEFECTS = {
     ),
     "no units": (
         without_units,
-        ["IR_087 has no units, where K is due", 'scene["IR_087"].attrs["units"] = "K"'],
+        ["IR_087 has no units; expected K", 'scene["IR_087"].attrs["units"] = "K"'],
     ),
     "fractions by their units": (
         with_units("VIS008", "1"),
-        ["VIS008 is in '1', where % is due", 'scene["VIS008"] * 100'],
+        ["VIS008 is in '1'; expected %", 'scene["VIS008"] * 100'],
     ),
     "Celsius by its units": (
         with_units("IR_108", "degC"),
-        ["IR_108 is in 'degC', where K is due", 'scene["IR_108"] + 273.15'],
+        ["IR_108 is in 'degC'; expected K", 'scene["IR_108"] + 273.15'],
     ),
     "radiances by their units": (
         with_units("IR_108", "mW m-2 sr-1 (cm-1)-1"),
-        ["IR_108 is in 'mW", "where K is due", "Calibrate"],
+        ["IR_108 is in 'mW", "expected K", "Calibrate"],
     ),
-    "fractions called percent": (
+    "fractions labelled percent": (
         with_values("VIS006", lambda array: array / 100.0),
         ["VIS006 says %", "fractions", 'scene["VIS006"] * 100'],
     ),
-    "Celsius called kelvin": (
+    "Celsius labelled kelvin": (
         with_values("IR_120", lambda array: array - 273.15),
         ["IR_120 says K", "not kelvin", 'scene["IR_120"] + 273.15'],
     ),
-    "counts called percent": (
+    "counts labelled percent": (
         with_values("VIS008", lambda array: array * 10.0),
         ["VIS008 says %", "no reflectance is so high", "counts"],
     ),
-    "counts called kelvin": (
+    "counts labelled kelvin": (
         with_values("IR_039", lambda array: array + 300.0),
         ["IR_039 says K", "not kelvin", "counts"],
     ),
@@ -151,25 +151,25 @@ DEFECTS = {
         ),
         ["no time", "a time in UTC, without a zone"],
     ),
-    "no place": (
+    "no coordinates": (
         lambda scene: scene.drop_vars(["longitude", "latitude"]),
-        ["no longitude and latitude, nor an area", 'scene.attrs["area"]'],
+        ["no longitude and latitude, and no area", 'scene.attrs["area"]'],
     ),
-    "half a place": (
+    "no latitude": (
         lambda scene: scene.drop_vars("latitude"),
-        ["no longitude and latitude, nor an area"],
+        ["no longitude and latitude, and no area"],
     ),
     "an angle in radians": (
         with_angle(np.radians),
-        ["solar_zenith_angle lies between", "degrees from 0 to 180 are due", "np.degrees"],
+        ["solar_zenith_angle lies between", "expected degrees from 0 to 180", "np.degrees"],
     ),
-    "an angle that says radians": (
+    "an angle with the units radian": (
         with_angle(np.radians, units="radian"),
         ["solar_zenith_angle lies between", "np.degrees"],
     ),
-    "an elevation for a zenith angle": (
+    "an elevation instead of a zenith angle": (
         with_angle(lambda angle: angle - 90.0, units="degree"),
-        ["solar_zenith_angle lies between -", "degrees from 0 to 180 are due"],
+        ["solar_zenith_angle lies between -", "expected degrees from 0 to 180"],
     ),
 }
 
@@ -190,10 +190,10 @@ def test_several_defects_are_listed_at_once():
     chosen = [
         "a missing band",
         "no units",
-        "Celsius called kelvin",
+        "Celsius labelled kelvin",
         "fractions by their units",
         "no time",
-        "no place",
+        "no coordinates",
     ]
     scene = a_scene()
     for defect in chosen:
@@ -205,7 +205,7 @@ def test_several_defects_are_listed_at_once():
         assert DEFECTS[defect][1][0] in str(error.value)
 
 
-def test_a_data_array_is_refused_and_told_how_to_become_a_dataset():
+def test_a_data_array_is_refused_with_the_way_to_convert_it():
     with pytest.raises(SceneError, match=r"DataArray was given.*to_dataset"):
         check_scene(a_scene().to_dataarray("bands"))
 
@@ -215,11 +215,11 @@ def test_only_the_bands_asked_for_are_checked():
     assert check_scene(scene, ["IR_108"])["IR_108"].dtype == np.float32
 
 
-# What is accepted
+# Valid scenes
 
 
 @pytest.mark.parametrize("make", [a_scene, one_image], ids=["(time, y, x)", "(y, x)"])
-def test_a_sound_scene_comes_back_in_order(make):
+def test_a_valid_scene_is_returned_in_standard_form_and_not_modified(make):
     scene = make().assign_attrs(start_time="2010-06-01T13:00")
     before = scene.copy(deep=True)
     dims = scene["VIS006"].dims
@@ -233,12 +233,12 @@ def test_a_sound_scene_comes_back_in_order(make):
     xr.testing.assert_identical(scene, before)
 
 
-def test_a_checked_scene_passes_again_and_is_the_same():
+def test_checking_a_checked_scene_changes_nothing():
     checked = check_scene(a_scene())
     xr.testing.assert_identical(check_scene(checked), checked)
 
 
-def test_zeros_of_the_night_become_missing_and_temperatures_stay():
+def test_zero_reflectances_at_night_become_missing_and_temperatures_stay():
     scene = a_scene(times=2).assign_coords(time=[NOON, NOON + np.timedelta64(12, "h")])
     for name in REFLECTANCES:
         scene[name][1] = 0.0
@@ -249,7 +249,7 @@ def test_zeros_of_the_night_become_missing_and_temperatures_stay():
         assert np.isnan(checked[name][1]).all() == (name in REFLECTANCES)
 
 
-def test_pixels_without_an_angle_have_no_reflectance():
+def test_pixels_without_a_solar_zenith_angle_have_missing_reflectances():
     scene = a_scene()
     scene["longitude"][0, 0] = np.inf
     checked = check_scene(scene)
@@ -258,7 +258,7 @@ def test_pixels_without_an_angle_have_no_reflectance():
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_values_that_are_not_finite_are_missing(value):
+def test_values_that_are_not_finite_become_missing(value):
     scene = a_scene()
     for name in BANDS:
         scene[name][0, 2, 2] = value
@@ -268,7 +268,7 @@ def test_values_that_are_not_finite_are_missing(value):
 
 
 @pytest.mark.parametrize("name", BANDS)
-def test_a_band_that_is_missing_everywhere_passes(name):
+def test_a_band_may_be_missing_everywhere(name):
     scene = a_scene()
     scene[name][:] = np.nan
     assert np.isnan(check_scene(scene)[name]).all()
@@ -285,7 +285,7 @@ def test_units_may_be_spelled_out(name, units):
 
 
 @pytest.mark.parametrize("dims", [("time", "y", "x"), ("y", "x"), ("time",), ()])
-def test_an_angle_of_the_scenes_own_is_taken_over_whatever_dims_it_has(dims):
+def test_the_scenes_own_angle_is_used_and_broadcast_to_the_bands(dims):
     scene = a_scene()
     rest = [dim for dim in ("time", "y", "x") if dim not in dims]
     angle = with_angle(lambda a: a.mean(rest), units="degree")(scene)["solar_zenith_angle"]
@@ -294,14 +294,14 @@ def test_an_angle_of_the_scenes_own_is_taken_over_whatever_dims_it_has(dims):
     assert_array_equal(found, expected.astype(np.float32))
 
 
-def test_an_image_right_under_the_sun_is_not_taken_for_one_in_radians():
+def test_small_angles_in_degrees_are_not_mistaken_for_radians():
     # At Dakhla, near the tropic, all angles of an image fall below 1° at noon in June.
     scene = a_scene(times=1)
     angle = xr.full_like(scene["VIS006"], 0.5).assign_attrs(units="degree")
     assert check_scene(scene.assign(solar_zenith_angle=angle)) is not None
 
 
-def test_a_missing_angle_everywhere_is_no_defect():
+def test_the_angle_may_be_missing_everywhere():
     scene = a_scene()
     angle = xr.full_like(scene["VIS006"], np.nan)
     assert np.isnan(check_scene(scene.assign(solar_zenith_angle=angle))["VIS006"]).all()
@@ -322,19 +322,19 @@ MOMENTS = {
 
 @pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
 @pytest.mark.parametrize("on", ["the scene", "a band"])
-def test_the_start_time_of_an_image_is_understood_as_utc(moment, on):
+def test_the_start_time_of_an_image_is_read_as_utc(moment, on):
     scene = one_image()
     (scene if on == "the scene" else scene["IR_039"]).attrs["start_time"] = moment
     expected = solar_zenith_angle(NOON, scene["longitude"], scene["latitude"])
     assert_array_equal(check_scene(scene)["solar_zenith_angle"], expected)
 
 
-def test_a_start_time_that_is_no_time_is_said_so():
+def test_a_start_time_that_is_not_a_time_is_refused():
     with pytest.raises(SceneError, match=r"start_time is 'noon'.*YYYY-MM-DD"):
         check_scene(one_image().assign_attrs(start_time="noon"))
 
 
-def test_scan_lines_times_come_before_the_acquisitions():
+def test_times_of_scan_lines_take_precedence_over_those_of_acquisitions():
     lines = NOON + np.arange(6) * np.timedelta64(1, "h")
     scene = a_scene(times=1).assign_coords(acq_time=("y", lines))
     assert_array_equal(acquisition_time(scene), lines)
@@ -345,7 +345,7 @@ def test_scan_lines_times_come_before_the_acquisitions():
         assert_array_equal(angle[0, y], alone)
 
 
-def test_places_may_be_axes_and_go_by_short_names():
+def test_coordinates_may_be_axes_named_lon_and_lat():
     scene = a_scene().drop_vars(["longitude", "latitude"])
     axes = scene.assign(lon=("x", np.linspace(-17, -15, 5)), lat=("y", np.linspace(25, 23, 6)))
     assert_array_equal(
@@ -354,7 +354,7 @@ def test_places_may_be_axes_and_go_by_short_names():
 
 
 class Area:
-    """What of a pyresample area is asked for."""
+    """The one method of a pyresample area that is used."""
 
     def __init__(self, scene):
         self._degrees = scene["longitude"].values, scene["latitude"].values
@@ -364,7 +364,7 @@ class Area:
 
 
 @pytest.mark.parametrize("on", ["the scene", "a band"])
-def test_an_area_places_a_scene_as_longitudes_and_latitudes_do(on):
+def test_an_area_gives_the_same_angle_as_longitudes_and_latitudes(on):
     scene = a_scene()
     placed = scene.drop_vars(["longitude", "latitude"])
     (placed if on == "the scene" else placed["IR_039"]).attrs["area"] = Area(scene)
@@ -373,7 +373,7 @@ def test_an_area_places_a_scene_as_longitudes_and_latitudes_do(on):
     assert_array_equal(angle, check_scene(scene)["solar_zenith_angle"])
 
 
-def test_a_real_area_is_one():
+def test_an_area_of_pyresample_gives_the_same_angle_as_its_coordinates():
     pyresample = pytest.importorskip("pyresample")
     extent = (-1.6e6, 2.4e6, -1.5e6, 2.5e6)
     geos = "+proj=geos +lon_0=0 +h=35785831 +a=6378169 +b=6356583.8 +units=m"
@@ -388,7 +388,7 @@ def test_a_real_area_is_one():
     )
 
 
-def test_without_time_or_place_there_is_no_angle_to_find():
+def test_without_a_time_no_angle_is_computed():
     with pytest.raises(SceneError, match="no time"):
         find_zenith(a_scene().drop_vars("time"))
 
@@ -398,7 +398,7 @@ def test_without_time_or_place_there_is_no_angle_to_find():
 
 @settings(max_examples=8)
 @given(st.data())
-def test_bands_may_come_in_chunks_of_any_and_of_different_sizes(data):
+def test_bands_may_have_chunks_of_different_sizes(data):
     scene = a_scene(2, 3, 3)
     for name in data.draw(st.sets(st.sampled_from(list(BANDS)), min_size=1)):
         sizes = {dim: data.draw(st.integers(1, size)) for dim, size in scene.sizes.items()}
@@ -409,7 +409,7 @@ def test_bands_may_come_in_chunks_of_any_and_of_different_sizes(data):
 
 
 class Counted:
-    """An array that remembers how many of its values were read."""
+    """An array that counts how many of its values were read."""
 
     def __init__(self, shape, value):
         self.shape, self.dtype, self.ndim = shape, np.dtype(np.float32), len(shape)
@@ -440,11 +440,11 @@ def test_little_of_a_large_scene_is_read():
     checked = check_scene(scene)
     assert all(isinstance(checked[name].data, da.Array) for name in (*BANDS, "solar_zenith_angle"))
     for counted in bands.values():
-        # Eight times a window of 64 x 64, that may touch four chunks: of six million pixels.
+        # Of 6e6 pixels: eight acquisitions of a window of 64 x 64, which may touch four chunks.
         assert 0 < counted.read <= 8 * 4 * 100 * 100
 
 
-def test_blocks_that_make_several_bands_are_made_once():
+def test_blocks_shared_by_several_bands_are_computed_once():
     made = []
 
     def make(block_info=None):
@@ -471,11 +471,11 @@ def test_blocks_that_make_several_bands_are_made_once():
 
 @pytest.mark.parametrize("fitted_on", [None, "nominal"])
 @pytest.mark.parametrize("found", [{}, {"calibration_mode": "nominal"}])
-def test_a_calibration_that_agrees_or_is_not_known_is_accepted(fitted_on, found):
+def test_a_calibration_that_agrees_or_is_unknown_is_accepted(fitted_on, found):
     check_calibration(a_scene().assign_attrs(found), fitted_on)
 
 
-def test_another_calibration_is_named_with_its_remedy():
+def test_a_different_calibration_is_refused_with_its_remedy():
     scene = a_scene().assign_attrs(calibration_mode="GSICS")
     with pytest.raises(SceneError, match=r"'GSICS'.*'nominal'(.|\n)*calibration='nominal'"):
         check_calibration(scene, "nominal")

@@ -1,4 +1,4 @@
-"""The contract of spectra: what is in order passes, what is not is named with its remedy."""
+"""Checking spectra: valid ones are put in standard form, every defect is named with its remedy."""
 
 import dask.array as da
 import numpy as np
@@ -20,7 +20,7 @@ NOISE = (0.2 * radiance_slope(WAVENUMBERS, np.array(280.0))).astype(np.float32)
 
 
 def spectra(**changed):
-    """Spectra in order, but for what is changed: variables and coordinates by name."""
+    """Make valid spectra, except for the variables and coordinates given by name."""
     variables = {
         "radiance": (DIMS, RADIANCES.copy(), {"units": RADIANCE_UNITS}),
         "noise": ("channel", NOISE.copy(), {"units": RADIANCE_UNITS}),
@@ -45,10 +45,10 @@ def scores(count=300):
     return xr.Dataset({"scores": (("sample", "component"), values)})
 
 
-# What is in order
+# Valid spectra
 
 
-def test_spectra_in_order_come_back_as_they_were():
+def test_spectra_in_standard_form_are_returned_unchanged():
     given = spectra()
     checked = check_spectra(given)
     assert checked["radiance"].dims == DIMS
@@ -60,7 +60,7 @@ def test_spectra_in_order_come_back_as_they_were():
     xr.testing.assert_identical(given, spectra())
 
 
-def test_spectra_in_order_stay_so_when_checked_again():
+def test_checking_checked_spectra_changes_nothing():
     once = check_spectra(spectra())
     xr.testing.assert_identical(check_spectra(once), once)
 
@@ -69,13 +69,13 @@ def test_spectra_in_order_stay_so_when_checked_again():
     "disorder",
     {
         "transposed": lambda s: s.transpose(),
-        "the other way round": lambda s: s.isel(channel=slice(None, None, -1)),
+        "reversed": lambda s: s.isel(channel=slice(None, None, -1)),
         "shuffled": lambda s: s.isel(channel=np.random.default_rng(0).permutation(CHANNELS)),
         "in double precision": lambda s: s.astype({"radiance": float}),
         "wavenumbers in single precision": lambda s: s.assign_coords(
             wavenumber=s["wavenumber"].astype(np.float32)
         ),
-        "with channels past the end": lambda s: s.pad(channel=(0, 239)).assign_coords(
+        "with additional channels": lambda s: s.pad(channel=(0, 239)).assign_coords(
             wavenumber=("channel", 645.0 + 0.25 * np.arange(CHANNELS + 239))
         ),
     }.items(),
@@ -114,7 +114,7 @@ UNITS = {
 
 
 @pytest.mark.parametrize("units", UNITS)
-def test_radiances_in_units_that_are_clear_are_converted(units):
+def test_radiances_in_unambiguous_units_are_converted(units):
     factor = UNITS[units]
     given = spectra(
         radiance=(DIMS, RADIANCES / factor, {"units": units}),
@@ -130,15 +130,15 @@ def test_radiances_in_units_that_are_clear_are_converted(units):
 @pytest.mark.parametrize(
     "units", ["mW m-2 sr-1 cm-1", "W m-2 sr-1 um-1", "mW", "MW m-2 sr-1 (cm-1)-1", "1", "counts"]
 )
-def test_units_that_are_not_clear_are_refused_by_name(units):
+def test_ambiguous_units_are_refused_by_name(units):
     assert radiance_factor(units) is None
-    with pytest.raises(SceneError, match=r"radiance is in .*where mW m-2 sr-1") as error:
+    with pytest.raises(SceneError, match=r"radiance is in .*expected mW m-2 sr-1") as error:
         check_spectra(spectra(radiance=(DIMS, RADIANCES, {"units": units})))
     assert repr(units) in str(error.value)
     assert "undulatus.scenes.channels" in str(error.value)
 
 
-def test_brightness_temperatures_may_stand_for_radiances():
+def test_brightness_temperatures_are_accepted_in_place_of_radiances():
     checked = check_spectra(in_kelvin(np.full((SAMPLES, CHANNELS), 280.0)))
     assert measurement(checked) == "brightness_temperature"
     assert checked["brightness_temperature"].dtype == np.float32
@@ -152,7 +152,7 @@ def test_scores_need_no_channels():
 
 
 @pytest.mark.parametrize("missing", [slice(2, 4), slice(None)])
-def test_missing_spectra_are_none_of_the_contracts_business(missing):
+def test_missing_spectra_are_accepted(missing):
     values = RADIANCES.copy()
     values[missing] = np.nan
     values[0, 5] = np.inf
@@ -161,13 +161,13 @@ def test_missing_spectra_are_none_of_the_contracts_business(missing):
     assert np.isnan(checked["radiance"].values[0, 5])
 
 
-def test_cloudy_follows_from_the_class_and_missing_stays_missing():
+def test_cloudy_is_derived_from_the_class_and_missing_stays_missing():
     assert check_spectra(spectra())["cloudy"].values.tolist() == [0, 1, 1, 1, 0, 255]
     own = ("sample", np.array([1, 1, 0, 0, 1, 255], np.uint8))
     assert check_spectra(spectra(cloudy=own))["cloudy"].values.tolist() == [1, 1, 0, 0, 1, 255]
 
 
-def test_codes_that_a_file_made_floats_of_become_codes_again():
+def test_codes_read_as_floats_become_codes_again():
     given = spectra(cloud_class=("sample", np.array([0, 1, 2, 3, 0, np.nan])))
     checked = check_spectra(given)
     assert checked["cloud_class"].dtype == np.uint8
@@ -175,12 +175,12 @@ def test_codes_that_a_file_made_floats_of_become_codes_again():
     assert checked["day"].values.tolist() == [1, 0, 1, 1, 0, 0]
 
 
-def test_what_is_lazy_stays_so_and_only_spectra_in_the_middle_are_looked_at():
-    looked = []
+def test_lazy_spectra_stay_lazy_and_only_some_in_the_middle_are_read():
+    computed = []
 
     def make(block, block_info=None):
         if block_info:
-            looked.append(block_info[0]["chunk-location"][0])
+            computed.append(block_info[0]["chunk-location"][0])
         return block
 
     values = da.from_array(np.tile(RADIANCES, (200, 1)), chunks=(100, CHANNELS))
@@ -191,10 +191,10 @@ def test_what_is_lazy_stays_so_and_only_spectra_in_the_middle_are_looked_at():
     )
     checked = check_spectra(given)
     assert isinstance(checked["radiance"].data, da.Array)
-    assert set(looked) == {5, 6}
+    assert set(computed) == {5, 6}
 
 
-# Every single defect
+# Defects
 
 
 def with_wavenumber(values):
@@ -214,11 +214,11 @@ DEFECTS = {
         lambda: spectra(
             brightness_temperature=(DIMS, np.full(RADIANCES.shape, 280.0), {"units": "K"})
         ),
-        ["radiance and brightness_temperature are there, where one is due", "spectra.drop_vars"],
+        ["found radiance and brightness_temperature; expected one", "spectra.drop_vars"],
     ),
     "other dims": (
         lambda: spectra().rename_dims(sample="pixel"),
-        ["radiance has dims ('pixel', 'channel'), where (sample, channel)", "rename_dims"],
+        ["radiance has dims ('pixel', 'channel'); expected (sample, channel)", "rename_dims"],
     ),
     "wavenumber as a dim": (
         lambda: xr.Dataset(
@@ -227,46 +227,46 @@ DEFECTS = {
         ),
         ['spectra.swap_dims(wavenumber="channel")'],
     ),
-    "dims exchanged": (
+    "dims swapped": (
         lambda: xr.Dataset(
             {"radiance": (DIMS, RADIANCES.T, {"units": RADIANCE_UNITS})},
         ),
-        ["8461 samples and 6 channels: the names of its dims are exchanged", "rename("],
+        ["8461 samples and 6 channels: its dims are swapped", "rename("],
     ),
     "no samples": (
         lambda: spectra().isel(sample=slice(0)),
-        ["radiance has no samples", "choose others"],
+        ["radiance has no samples", "select others"],
     ),
     "no wavenumber": (
         lambda: spectra(wavenumber=None),
         [
-            "no wavenumber, so the 8461 channels are not known (645 to 2760 per cm by 0.25",
-            'assign_coords(wavenumber=("channel", undulatus.scenes.spectra.WAVENUMBERS))',
+            "no wavenumber for the 8461 channels; expected 645 to 2760 per cm by 0.25",
+            'assign_coords(wavenumber=("channel", undulatus.scenes.channels.WAVENUMBERS))',
         ],
     ),
-    "no wavenumber of too few channels": (
+    "no wavenumber and too few channels": (
         lambda: spectra(wavenumber=None).isel(channel=slice(500)),
-        ["so the 500 channels are not known", "give the channels theirs"],
+        ["for the 500 channels", "assign one"],
     ),
-    "wavenumbers of every sample": (
+    "wavenumbers per sample": (
         lambda: spectra(wavenumber=(DIMS, np.tile(WAVENUMBERS, (SAMPLES, 1)))),
-        ["wavenumber has dims ('sample', 'channel')", "one number a channel is due"],
+        ["wavenumber has dims ('sample', 'channel')", "expected one number per channel"],
     ),
-    "wavenumbers in words": (
+    "wavenumbers as text": (
         lambda: with_wavenumber(WAVENUMBERS.astype(str)),
-        ["where one number a channel is due"],
+        ["expected one number per channel"],
     ),
     "wavenumbers that are missing": (
         lambda: with_wavenumber(np.r_[WAVENUMBERS[:-2], np.nan, np.inf]),
         ["wavenumber is not finite in 2 channels", "spectra.isel(channel=np.isfinite("],
     ),
-    "wavenumbers of nought": (
+    "wavenumbers of zero": (
         lambda: with_wavenumber(np.zeros(CHANNELS)),
         ["wavenumber runs from 0 to 0", "resample the spectra"],
     ),
     "per metre": (
         lambda: with_wavenumber(WAVENUMBERS * 100.0),
-        ["wavenumber runs from 64500 to 276000", "is per metre", "divide it by 100"],
+        ["wavenumber runs from 64500 to 276000", "seems to be per metre", "divide it by 100"],
     ),
     "wavelengths in µm": (
         lambda: with_wavenumber(1e4 / WAVENUMBERS),
@@ -278,7 +278,7 @@ DEFECTS = {
     ),
     "shifted by a channel": (
         lambda: with_wavenumber(WAVENUMBERS + 0.25),
-        ["all are shifted by +0.25", "0.25 (k + 2579) per cm", "subtract the shift"],
+        ["all are shifted by +0.25", "0.25 (k + 2579) per cm", "Subtract the shift"],
     ),
     "shifted by half a channel": (
         lambda: with_wavenumber(WAVENUMBERS - 0.125),
@@ -295,9 +295,9 @@ DEFECTS = {
             "4227 more ranges per cm"
         ],
     ),
-    "channels twice": (
+    "duplicate channels": (
         lambda: spectra().isel(channel=[*range(CHANNELS), 0, 1]),
-        ["wavenumber has 2 channels twice", "keep one of each"],
+        ["wavenumber has 2 duplicates", "keep one of each"],
     ),
     "another instrument": (
         lambda: with_wavenumber(np.linspace(649.62, 2665.11, CHANNELS)),
@@ -311,63 +311,63 @@ DEFECTS = {
         lambda: spectra(radiance=(DIMS, RADIANCES / 1e5, {"units": RADIANCE_UNITS})),
         ["but its values lie around 0.000", "they look like W m-2 sr-1 (m-1)-1", "Convert them"],
     ),
-    "radiances called SI that are not": (
+    "radiances labelled SI": (
         lambda: spectra(radiance=(DIMS, RADIANCES, {"units": "W m-2 sr-1 (m-1)-1"})),
-        ["radiance says W m-2 sr-1 (m-1)-1", "converted once already"],
+        ["radiance says W m-2 sr-1 (m-1)-1", "that were converted already"],
     ),
-    "radiances below nought": (
+    "negative radiances": (
         lambda: spectra(radiance=(DIMS, -RADIANCES, {"units": RADIANCE_UNITS})),
-        ["none is above nought", "Was a mean subtracted"],
+        ["none is positive", "Was a mean subtracted"],
     ),
     "counts": (
         lambda: spectra(radiance=(DIMS, RADIANCES * 1e7, {"units": RADIANCE_UNITS})),
-        ["no radiance of the Earth is such", "Calibrate them"],
+        ["the Earth has no such radiances", "Calibrate them"],
     ),
-    "Celsius called kelvin": (
+    "Celsius labelled kelvin": (
         lambda: in_kelvin(np.full(RADIANCES.shape, 12.0)),
         ["says K, but its values lie around 12", "look like degrees Celsius. Add 273.15"],
     ),
     "Celsius": (
         lambda: in_kelvin(np.full(RADIANCES.shape, 12.0), "degC"),
-        ["brightness_temperature is in 'degC', where K is due: add 273.15"],
+        ["brightness_temperature is in 'degC'; expected K: add 273.15"],
     ),
-    "radiances called temperatures": (
+    "radiances labelled temperatures": (
         lambda: in_kelvin(np.full(RADIANCES.shape, 1e5)),
-        ["they are not kelvin. Are they radiances?"],
+        ["they are not kelvin. If they are radiances, rename them"],
     ),
-    "noise of every sample": (
+    "noise per sample": (
         lambda: spectra(noise=(DIMS, np.tile(NOISE, (SAMPLES, 1)), {"units": RADIANCE_UNITS})),
-        ["noise has dims ('sample', 'channel'), where (channel) is due"],
+        ["noise has dims ('sample', 'channel'); expected (channel)"],
     ),
     "noise without units": (lambda: spectra(noise=("channel", NOISE)), ["noise has no units"]),
     "noise in kelvin": (
         lambda: spectra(noise=("channel", NOISE, {"units": "K"})),
         ["noise is in 'K'", "undulatus.scenes.radiometry.radiance_slope"],
     ),
-    "noise of nought": (
+    "noise of zero": (
         lambda: spectra(noise=("channel", 0 * NOISE, {"units": RADIANCE_UNITS})),
-        ["noise has values that are not above nought"],
+        ["noise has values that are not positive"],
     ),
     "scores of one band": (
         lambda: scores(90),
-        ["scores has 90 components, where 300 are due (90 + 120 + 90", "spectra.isel(component="],
+        ["scores has 90 components; expected 300 (90 + 120 + 90", "spectra.isel(component="],
     ),
     "scores with other dims": (
         lambda: scores().rename_dims(component="pc"),
-        ["scores has dims ('sample', 'pc'), where (sample, component) is due"],
+        ["scores has dims ('sample', 'pc'); expected (sample, component)"],
     ),
-    "codes of every channel": (
+    "codes per channel": (
         lambda: spectra(day=("channel", np.zeros(CHANNELS, np.uint8))),
-        ["day has dims ('channel',), where (sample) is due"],
+        ["day has dims ('channel',); expected (sample)"],
     ),
-    "codes in words": (
+    "codes as text": (
         lambda: spectra(season=("sample", np.array(list("abcdef")))),
-        ["season is of type <U1, where 1 to 4 are due: code it"],
+        ["season is of type <U1; expected 1 to 4: turn it into numbers"],
     ),
     **{
         f"a wrong {name}": (
             lambda name=name: spectra(**{name: ("sample", np.full(SAMPLES, 99))}),
-            [f"{name} has values such as 99, where", "255 for missing: recode it"],
+            [f"{name} has values such as 99; expected", "255 for missing: recode it"],
         )
         for name in CODES
     },
@@ -404,14 +404,14 @@ def test_all_defects_are_listed_at_once():
 
 REMEDIES = {
     "wavenumber as a dim": lambda s: s.swap_dims(wavenumber="channel"),
-    "dims exchanged": lambda s: s.rename(sample="channel", channel="sample").assign_coords(
+    "dims swapped": lambda s: s.rename(sample="channel", channel="sample").assign_coords(
         wavenumber=("channel", WAVENUMBERS)
     ),
     "no wavenumber": lambda s: s.assign_coords(wavenumber=("channel", WAVENUMBERS)),
     "per metre": lambda s: s.assign_coords(wavenumber=s["wavenumber"] / 100.0),
     "wavelengths in µm": lambda s: s.assign_coords(wavenumber=1e4 / s["wavenumber"]),
     "two measurements": lambda s: s.drop_vars("brightness_temperature"),
-    "channels twice": lambda s: (
+    "duplicate channels": lambda s: (
         s.swap_dims(channel="wavenumber")
         .drop_duplicates("wavenumber")
         .swap_dims(wavenumber="channel")
@@ -420,9 +420,9 @@ REMEDIES = {
 
 
 @pytest.mark.parametrize("defect", REMEDIES)
-def test_the_remedy_mends_the_defect(defect):
-    mended = REMEDIES[defect](DEFECTS[defect][0]())
-    assert_array_equal(check_spectra(mended)["radiance"], RADIANCES)
+def test_the_remedy_fixes_the_defect(defect):
+    fixed = REMEDIES[defect](DEFECTS[defect][0]())
+    assert_array_equal(check_spectra(fixed)["radiance"], RADIANCES)
 
 
 # Files

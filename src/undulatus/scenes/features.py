@@ -1,4 +1,4 @@
-r"""The sixteen features of a landmark pixel, and the six that make sense at night.
+r"""The sixteen features of a landmark pixel; six of them need no sunlight.
 
 ================  ==========================================  =======  ======
 name              formula                                     units    night
@@ -6,8 +6,8 @@ name              formula                                     units    night
 ``R1``            reflectance at 0.6 µm                       %
 ``R2``            reflectance at 0.8 µm                       %
 ``R3``            reflectance at 1.6 µm                       %
-``R4``            reflectance at 3.9 µm, thermal part taken   %
-                  away
+``R4``            reflectance at 3.9 µm, without the thermal  %
+                  part
 ``BT7``           brightness temperature at 8.7 µm            K        yes
 ``BT9``           brightness temperature at 10.8 µm           K        yes
 ``BT10``          brightness temperature at 12.0 µm           K        yes
@@ -23,8 +23,8 @@ name              formula                                     units    night
 ================  ==========================================  =======  ======
 
 ``R4`` is :func:`undulatus.scenes.radiometry.reflectance_39`.
-A window takes the pixels that are there: at the image's edge and beside missing pixels it is
-smaller. A missing pixel itself stays missing. Denominators of ratios are at least 0.1 %.
+A window holds the pixels that exist: it is smaller at the image's edge and beside missing pixels.
+A missing pixel stays missing. Denominators of ratios are at least 0.1 %.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ BAND_FEATURES = {
     "BT9": "IR_108",
     "BT10": "IR_120",
 }
-"""Features that are channels, and the band each is made from."""
+"""Features that are a band's values, and the band; ``R4`` is computed from its band."""
 
 RATIOS = ("cloud_ratio", "snow_index", "ndvi")
 
@@ -72,17 +72,17 @@ FEATURES = (
 )
 
 REACH = 2
-"""Pixels that the largest window reaches to either side."""
+"""Pixels that the largest window extends to either side."""
 
 _DARKEST = 0.1
+"""Lower limit of the denominators of ratios, %."""
 
 
 def landmark_features(scene: xr.Dataset, *, checked: bool = False) -> xr.DataArray:
     """Return the features of every pixel, (time, y, x, feature) or (y, x, feature), float32.
 
-    On dask arrays the result is lazy, and the same whatever the chunks: blocks are given
-    their neighbours' margins. Pixels without sun have missing values in all but
-    the features for the night.
+    On dask arrays the result is lazy and does not depend on the chunks, as blocks are given
+    their neighbours' margins. At night all but the six night features are missing.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def _reflectance_39(scene: xr.Dataset) -> xr.DataArray:
     if platform not in THERMAL_BANDS:
         platform = DEFAULT_PLATFORM
     time = acquisition_time(scene)
-    # Without a time the distance is that of the mean: 3.3 % at most in reflectance.
+    # Without a time, the mean distance is used: an error of 3.3 % at most in reflectance.
     distance: Any = 1.0
     if time is not None:
         distance = xr.apply_ufunc(
@@ -142,7 +142,7 @@ def _reflectance_39(scene: xr.Dataset) -> xr.DataArray:
 
 
 def _with_margins(function: Callable[..., Array], arrays: list[Any]) -> da.Array:
-    """Apply a function of images to dask arrays, block by block, with ``REACH`` pixels around."""
+    """Apply a function of images to dask arrays by blocks, with ``REACH`` pixels around each."""
     rows, columns = arrays[0].ndim - 2, arrays[0].ndim - 1
     pairs = [item for array in arrays for item in (array, range(rows + 2))]
     _, arrays = da.core.unify_chunks(*pairs)
@@ -183,21 +183,21 @@ def _features_of(
 
 def _windows(image: Array) -> tuple[Array, Array, Array]:
     """Return the means in 3 x 3 and 5 x 5 and the standard deviation in 3 x 3 pixels."""
-    there = np.isfinite(image)
-    if not there.any():
+    present = np.isfinite(image)
+    if not present.any():
         return image, image, image
-    values = np.where(there, image, 0.0).astype(np.float64)
-    count = there.astype(np.float64)
+    values = np.where(present, image, 0.0).astype(np.float64)
+    count = present.astype(np.float64)
     mean3 = _sums(values, 3) / np.maximum(n3 := _sums(count, 3), 1.0)
     mean5 = _sums(values, 5) / np.maximum(_sums(count, 5), 1.0)
     square = _sums(values**2, 3) / np.maximum(n3, 1.0)
     deviation = np.sqrt(np.maximum(square - mean3**2, 0.0))
-    gone = np.where(there, 0.0, np.nan)
-    return mean3 + gone, mean5 + gone, deviation + gone
+    missing = np.where(present, 0.0, np.nan)
+    return mean3 + missing, mean5 + missing, deviation + missing
 
 
 def _sums(image: Array, width: int) -> Array:
-    # Not uniform_filter: its running sums carry a value, and its rounding, along the whole line.
+    # Not uniform_filter, whose running sums carry rounding errors along the whole line.
     ones = np.ones(width)
     rows = correlate1d(image, ones, axis=-2, mode="constant")
     return np.asarray(correlate1d(rows, ones, axis=-1, mode="constant"))

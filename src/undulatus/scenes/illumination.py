@@ -1,4 +1,4 @@
-"""Where the sun stands, and the four regimes of illumination that follow from it.
+"""The sun's zenith angle, and the four regimes of illumination that follow from it.
 
 The regimes are high, mid (from the daytime median on), low (from 80°) and night (from 90°).
 """
@@ -18,9 +18,10 @@ from undulatus.errors import SceneError
 Array = npt.NDArray[Any]
 
 COSINE_FLOOR = float(np.cos(np.radians(88.0)))
-"""Reflectances are divided by no smaller cosine than this."""
+"""Reflectances are divided by the sun's cosine, or by this if it is smaller."""
 
 NO_REGIME = 255
+"""The regime of a missing angle."""
 
 
 def solar_zenith_angle(time: Any, longitude: xr.DataArray, latitude: xr.DataArray) -> xr.DataArray:
@@ -29,10 +30,10 @@ def solar_zenith_angle(time: Any, longitude: xr.DataArray, latitude: xr.DataArra
     Parameters
     ----------
     time : DataArray or datetime64
-        UTC: one time, one an acquisition (time), or one a scan line (y).
+        UTC: one time, one per acquisition (time), or one per scan line (y).
     longitude, latitude : DataArray
-        Degrees; not finite (off the Earth's disc) gives a missing angle. Any of the three may be
-        dask arrays, and the angle is then lazy.
+        Degrees; where they are not finite (off the Earth's disc), the angle is missing. If any of
+        the three is a dask array, the angle is lazy.
     """
     angle = xr.apply_ufunc(
         _zenith,
@@ -52,12 +53,12 @@ def solar_zenith_angle(time: Any, longitude: xr.DataArray, latitude: xr.DataArra
 
 
 def _zenith(time: Array, longitude: Array, latitude: Array) -> Array:
-    seen = np.isfinite(longitude) & np.isfinite(latitude)
-    # pyorbital warns about the infinite angles of pixels in space.
-    longitude, latitude = np.where(seen, longitude, 0.0), np.where(seen, latitude, 0.0)
-    # Units finer than the microsecond are dropped: pyorbital counts days in floats anyway.
+    on_earth = np.isfinite(longitude) & np.isfinite(latitude)
+    # pyorbital warns about infinite coordinates, those of pixels in space.
+    longitude, latitude = np.where(on_earth, longitude, 0.0), np.where(on_earth, latitude, 0.0)
+    # Microseconds are enough: pyorbital counts days in floats anyway.
     when = np.asarray(time, dtype="datetime64[us]")
-    angle = np.where(seen, sun_zenith_angle(when, longitude, latitude), np.nan)
+    angle = np.where(on_earth, sun_zenith_angle(when, longitude, latitude), np.nan)
     return np.where(np.isnat(when), np.nan, angle).astype(np.float32)
 
 
@@ -67,8 +68,8 @@ def daytime_median(angle: Array) -> float:
     daytime = values[values < LOW_SUN]
     if not daytime.size:
         raise SceneError(
-            f"No solar zenith angle is below {LOW_SUN:g} degrees: there is no daytime to take a "
-            f"median of. Fit on acquisitions that cover the day, or choose the regimes yourself."
+            f"No solar zenith angle is below {LOW_SUN:g} degrees, so no daytime to take "
+            f"the median of. Fit on acquisitions that cover the day, or choose the regimes yourself."
         )
     return float(np.median(daytime))
 
@@ -104,9 +105,9 @@ def illumination(angle: Any, median: float) -> Any:
 
 
 def sun_normalised(reflectance: xr.DataArray, angle: xr.DataArray) -> xr.DataArray:
-    """Divide a reflectance by the cosine of the solar zenith angle; night is missing, not zero.
+    """Divide a reflectance by the cosine of the solar zenith angle, at least that of 88°.
 
-    The cosine is floored at that of 88°.
+    At night the result is missing, not zero.
     """
     cosine = np.cos(np.radians(angle))
     normalised = (reflectance / np.maximum(cosine, COSINE_FLOOR)).where(angle < NIGHT)

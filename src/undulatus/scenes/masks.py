@@ -1,4 +1,4 @@
-"""Level-2 cloud masks: how products write clear and cloudy, read and written back.
+"""Level-2 cloud masks: the codes of each product, decoded to labels and encoded again.
 
 ================  ===============================================================================
 encoding          codes
@@ -11,8 +11,8 @@ encoding          codes
 ``cf``            0 clear, 1 cloud, 255 missing (``cloud_binary_mask``), our own
 ================  ===============================================================================
 
-A contaminated pixel holds some cloud, so it counts as cloud. Snow and ice are seen only where no
-cloud hides them, so they count as clear.
+A contaminated pixel holds some cloud, so it counts as cloud. Snow and ice are visible only where
+no cloud hides them, so they count as clear.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from undulatus.scenes.scene import MISSING_CODE, acquisition_time
 Array = npt.NDArray[Any]
 
 CLEAR, CLOUD = 0, 1
+"""Labels; ``MISSING_CODE`` is the third."""
 
 _UNKNOWN = 254
+"""Stands for values that are not codes of the product."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The codes of a product by what they say, with their meanings; the first is the one we write.
+    """The codes of a product and their meanings, by label; the first of each is the one we write.
 
-    ``land`` is the code of clear land where the product tells it from clear water.
+    ``land`` is the code of clear land, if the product distinguishes it from clear water.
     """
 
     name: str
@@ -52,12 +54,12 @@ class Encoding:
 
     @property
     def codes(self) -> dict[int, str]:
-        """What each code means, in order."""
+        """The meaning of every code, sorted by code."""
         return dict(sorted({**self.clear, **self.cloud, **self.missing}.items()))
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The CF attributes that tell the codes."""
+        """The CF attributes that describe the codes."""
         listed = {code: meaning for code, meaning in self.codes.items() if code != MISSING_CODE}
         attrs: dict[str, Any] = {
             "long_name": "cloud mask",
@@ -114,18 +116,18 @@ def decode(mask: xr.DataArray, encoding: str | None = None) -> xr.DataArray:
     Parameters
     ----------
     mask : DataArray
-        Codes of the product, as integers or as floats with NaN for missing. Fill values named
-        in its attributes, and values that are no codes, become missing.
+        Codes of the product, as integers or as floats with NaN for missing. Fill values given
+        in its attributes, and values that are not codes, become missing.
     encoding : str, optional
-        One of ``ENCODINGS``; by default the one its attributes tell.
+        One of ``ENCODINGS``; by default it is read from the attributes.
 
     Raises
     ------
     SceneError
-        When more than half of the values are no codes: the encoding is another. On dask arrays
-        this is found block by block, when the mask is computed.
+        If more than half of the values are not codes, so that the encoding must be another. On
+        dask arrays this is checked block by block, when the mask is computed.
     """
-    chosen = _chosen(mask, encoding)
+    chosen = _find_encoding(mask, encoding)
     table = np.full(256, _UNKNOWN, np.uint8)
     table[list(chosen.clear)] = CLEAR
     table[list(chosen.cloud)] = CLOUD
@@ -159,41 +161,45 @@ def _labels(values: Array, table: Array, fills: list[float], encoding: Encoding)
     if 2 * np.count_nonzero(unknown) > codes.size:
         found = ", ".join(f"{code:g}" for code in np.unique(codes[unknown])[:8])
         raise SceneError(
-            f"More than half of the mask's values are no codes of the encoding "
-            f"{encoding.name!r}.\n  found: {found}\n  due: {encoding}\n"
+            f"More than half of the mask's values are not codes of the encoding "
+            f"{encoding.name!r}.\n  found: {found}\n  expected: {encoding}\n"
             f"Choose another encoding: {', '.join(ENCODINGS)}."
         )
     return np.where(there & ~unknown, labels, np.uint8(MISSING_CODE))
 
 
-def _chosen(mask: xr.DataArray, encoding: str | None) -> Encoding:
+def _find_encoding(mask: xr.DataArray, encoding: str | None) -> Encoding:
     name = guess_encoding(mask) if encoding is None else encoding
     if name in ENCODINGS:
         return ENCODINGS[name]
-    wrong = (
-        "The mask's attributes do not tell how it is encoded."
+    problem = (
+        "The mask's attributes do not say how it is encoded."
         if name is None
-        else f"No mask is encoded as {name!r}."
+        else f"There is no encoding {name!r}."
     )
     known = "\n".join(f"  {each.name}: {each}" for each in ENCODINGS.values())
-    raise SceneError(f"{wrong}\nSay which encoding it has:\n{known}")
+    raise SceneError(f"{problem}\nChoose its encoding:\n{known}")
 
 
 def encode(
     mask: xr.DataArray, encoding: str, land_mask: xr.DataArray | None = None
 ) -> xr.DataArray:
-    """Return labels (0 clear, 1 cloud, else missing) in a product's codes; undoes :func:`decode`.
+    """Return labels in a product's codes: the inverse of :func:`decode`.
 
     Parameters
     ----------
+    mask : DataArray
+        0 clear, 1 cloud; any other value is missing.
+    encoding : str
+        One of ``ENCODINGS``.
     land_mask : DataArray, optional
-        1 land, 0 water; for encodings that tell clear land from clear water.
+        1 land, 0 water; for encodings that distinguish clear land from clear water.
     """
-    chosen = _chosen(mask, encoding)
+    chosen = _find_encoding(mask, encoding)
     if chosen.land is not None and land_mask is None:
         raise SceneError(
-            f"The encoding {encoding!r} tells clear land from clear water, but no land mask was "
-            f"given. Pass land_mask (1 land, 0 water), or use the encoding 'cf'."
+            f"The encoding {encoding!r} distinguishes clear land from clear water, but no land "
+            f"mask was given. Pass land_mask (1 land, 0 water), or use the encoding 'cf'."
         )
     clear, cloud, missing = (
         next(iter(codes)) for codes in (chosen.clear, chosen.cloud, chosen.missing)
@@ -216,36 +222,20 @@ def encode(
     return codes.transpose(*mask.dims).rename(mask.name).assign_attrs(chosen.flags)
 
 
-def land_from_clm(mask: xr.DataArray) -> xr.DataArray:
-    """Return where a EUMETSAT cloud mask never said clear water, as a land mask (1 land, 0 water).
-
-    Give it many acquisitions: a pixel that was never clear counts as land.
-    """
-    water = mask == 0
-    if "time" in mask.dims:
-        water = water.any("time")
-    land = (~water).astype(np.uint8).rename("land_mask")
-    return land.assign_attrs(
-        long_name="land mask",
-        flag_values=np.array([0, 1], np.uint8),
-        flag_meanings="water land",
-    )
-
-
 def guess_encoding(mask: xr.DataArray) -> str | None:
-    """Return the encoding that a mask's flags or standard name tell, or None."""
-    words = _words(mask.attrs.get("flag_meanings", ()))
-    values = np.atleast_1d(mask.attrs.get("flag_values", np.arange(len(words))))
-    given = dict(zip((int(value) for value in values), words, strict=False))
+    """Return the encoding that fits a mask's flags or standard name, or None."""
+    meanings = _plain_meanings(mask.attrs.get("flag_meanings", ()))
+    values = np.atleast_1d(mask.attrs.get("flag_values", np.arange(len(meanings))))
+    flags = dict(zip((int(value) for value in values), meanings, strict=False))
     for encoding in ENCODINGS.values():
-        # What is missing goes by many words: undefined, no data, not processed.
-        said = {code: word for code, word in given.items() if code not in encoding.missing}
-        if said and said.items() <= encoding.codes.items():
+        # Missing values have many names: undefined, no data, not processed.
+        known = {code: name for code, name in flags.items() if code not in encoding.missing}
+        if known and known.items() <= encoding.codes.items():
             return encoding.name
     name = mask.attrs.get("standard_name", "")
     return next((each.name for each in ENCODINGS.values() if each.standard_name == name), None)
 
 
-def _words(meanings: Any) -> list[str]:
+def _plain_meanings(meanings: Any) -> list[str]:
     parts = meanings.split() if isinstance(meanings, str) else meanings
     return [re.sub(r"[^a-z0-9]+", "_", str(part).lower()).strip("_") for part in parts]

@@ -1,17 +1,17 @@
-r"""Radiance and temperature: Planck's law as SEVIRI's calibration writes it.
+r"""Planck's law: from radiance to brightness temperature and back, for a sounder and an imager.
 
-.. math:: L(T) = \frac{C_1 \nu_c^3}{\exp\bigl(C_2 \nu_c / (\alpha T + \beta)\bigr) - 1}
+The channels of a sounder are narrow, so Planck's law holds as it is,
 
-with radiance in mW m⁻² sr⁻¹ (cm⁻¹)⁻¹, the effective wavenumber :math:`\nu_c` in cm⁻¹, and the
-band corrections :math:`\alpha, \beta` (K) of each instrument, from EUMETSAT, "The conversion
-from effective radiances to equivalent brightness temperatures", EUM/MET/TEN/11/0569.
+.. math:: B(\nu, T) = \frac{C_1 \nu^3}{\exp(C_2 \nu / T) - 1},
 
-Planck's law channel by channel: radiances, brightness temperatures and the slope between them.
+with wavenumbers :math:`\nu` in cm⁻¹ and radiances in mW m⁻² sr⁻¹ (cm⁻¹)⁻¹. The bands of an imager
+are broad: SEVIRI's calibration uses an effective wavenumber :math:`\nu_c` and band corrections
+:math:`\alpha, \beta` (K) of each instrument,
 
-.. math:: B(\nu, T) = \frac{C_1 \nu^3}{\exp(C_2 \nu / T) - 1}
+.. math:: L(T) = \frac{C_1 \nu_c^3}{\exp\bigl(C_2 \nu_c / (\alpha T + \beta)\bigr) - 1},
 
-with wavenumbers :math:`\nu` in cm⁻¹ and radiances in mW m⁻² sr⁻¹ (cm⁻¹)⁻¹. A sounder's channels
-are narrow, so no band correction is due, as it is for an imager.
+from EUMETSAT, "The conversion from effective radiances to equivalent brightness temperatures",
+EUM/MET/TEN/11/0569.
 """
 
 from __future__ import annotations
@@ -31,6 +31,30 @@ C2 = 1.43877523
 """Second radiation constant, K cm."""
 
 
+def blackbody_radiance(wavenumber: Array, temperature: Array) -> Array:
+    """Return B(ν, T), mW m⁻² sr⁻¹ (cm⁻¹)⁻¹; the arguments (cm⁻¹, K) broadcast."""
+    return np.asarray(C1 * wavenumber**3 / np.expm1(C2 * wavenumber / temperature))
+
+
+def brightness_temperature(wavenumber: Array, radiance: Array) -> Array:
+    """Return the temperature (K) of a black body with this radiance; missing if not positive.
+
+    The inverse of :func:`blackbody_radiance`. At the short-wave end of a spectrum, noise makes
+    some radiances of cold scenes negative; these have no temperature.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        temperature = C2 * wavenumber / np.log1p(C1 * wavenumber**3 / radiance)
+    return np.where(np.asarray(radiance) > 0.0, temperature, np.nan)
+
+
+def radiance_slope(wavenumber: Array, temperature: Array) -> Array:
+    """Return ∂B/∂T, mW m⁻² sr⁻¹ (cm⁻¹)⁻¹ K⁻¹: it converts noise in K to noise of radiance."""
+    x = C2 * wavenumber / temperature
+    return np.asarray(
+        blackbody_radiance(wavenumber, temperature) * x / -np.expm1(-x) / temperature
+    )
+
+
 @dataclass(frozen=True)
 class ThermalBand:
     """An infrared band: its effective wavenumber (cm⁻¹) and its band corrections."""
@@ -42,7 +66,7 @@ class ThermalBand:
     def radiance(self, temperature: Array) -> Array:
         """Return the radiance of a black body, mW m⁻² sr⁻¹ (cm⁻¹)⁻¹, at a temperature in K."""
         exponent = C2 * self.wavenumber / (self.alpha * temperature + self.beta)
-        # Below some 40 K single precision overflows, and the radiance is rightly zero.
+        # Below about 40 K single precision overflows; the radiance is then zero, as it should be.
         with np.errstate(over="ignore"):
             return np.asarray(C1 * self.wavenumber**3 / np.expm1(exponent))
 
@@ -80,7 +104,7 @@ THERMAL_BANDS: dict[str, dict[str, ThermalBand]] = {
 }
 
 DEFAULT_PLATFORM = "Meteosat-9"
-"""The prime satellite of 2010."""
+"""The operational satellite of 2010."""
 
 SOLAR_RADIANCE_39 = 4.92
 """Radiance of a white surface under the overhead sun at 3.9 µm, mW m⁻² sr⁻¹ (cm⁻¹)⁻¹.
@@ -91,7 +115,7 @@ it is the band's solar irradiance, 15.5 mW m⁻² (cm⁻¹)⁻¹, over π.
 
 
 def sun_earth_distance(time: Array) -> Array:
-    """Return the distance to the sun at some times (datetime64), astronomical units, to 0.1 %."""
+    """Return the distance to the sun at times (datetime64), astronomical units, to 0.1 %."""
     day = (time - time.astype("datetime64[Y]")) / np.timedelta64(1, "D")
     return np.asarray(1.0 - 0.0167 * np.cos(2.0 * np.pi * (day - 2.0) / 365.0))
 
@@ -103,52 +127,30 @@ def reflectance_39(
     distance: Array,
     platform: str = DEFAULT_PLATFORM,
 ) -> Array:
-    r"""Return the reflectance at 3.9 µm, in percent, by taking the thermal part away.
+    r"""Return the reflectance at 3.9 µm, in percent, by subtracting the thermal part.
 
     .. math:: R_4 = 100\, \frac{L_{39}(T_{39}) - L_{39}(T_{108})}
                               {L_\odot\, \cos\theta_\odot / r^2}
 
-    The surface or cloud top is taken to emit at 3.9 µm as a black body of its temperature at
-    10.8 µm (Setvák & Doswell 1991); what is left of the radiance was reflected. Rosenfeld &
-    Lensky (1998) subtract the thermal part from the denominator too, for an emissivity of one
-    minus the reflectance: that has a pole at a zenith angle of 79° over a surface at 300 K, so
-    it is left out. A classifier that sees the 10.8 µm temperature beside loses nothing by it.
+    The surface or cloud top is assumed to emit at 3.9 µm like a black body at its 10.8 µm
+    temperature (Setvák & Doswell 1991); the rest of the radiance was reflected. Rosenfeld &
+    Lensky (1998) also subtract the thermal part from the denominator, for an emissivity of one
+    minus the reflectance. That has a pole at a zenith angle of 79° over a surface at 300 K, so
+    we leave it out; a classifier that also sees the 10.8 µm temperature loses nothing.
 
     Parameters
     ----------
     brightness_39, brightness_108 : arrays
         Brightness temperatures, K.
     cos_zenith : array
-        Cosine of the solar zenith angle; not positive is night, where the result is missing.
+        Cosine of the solar zenith angle; where it is not positive (night) the result is missing.
     distance : array
         Sun-Earth distance, astronomical units.
+    platform : str
+        One of ``THERMAL_BANDS``.
     """
     band = THERMAL_BANDS[platform]["IR_039"]
     solar = band.radiance(brightness_39) - band.radiance(brightness_108)
     with np.errstate(divide="ignore", invalid="ignore"):
         reflectance = 100.0 * solar * distance**2 / (SOLAR_RADIANCE_39 * cos_zenith)
     return np.where(cos_zenith > 0.0, reflectance, np.nan)
-
-
-def blackbody_radiance(wavenumber: Array, temperature: Array) -> Array:
-    """Return B(ν, T), mW m⁻² sr⁻¹ (cm⁻¹)⁻¹; the arguments (cm⁻¹, K) broadcast."""
-    return np.asarray(C1 * wavenumber**3 / np.expm1(C2 * wavenumber / temperature))
-
-
-def brightness_temperature(wavenumber: Array, radiance: Array) -> Array:
-    """Return the temperature (K) of a black body with this radiance; missing if not positive.
-
-    The inverse of :func:`blackbody_radiance`. Noise makes radiances of cold scenes negative at
-    the short-wave end of a spectrum, and no temperature belongs to those.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        temperature = C2 * wavenumber / np.log1p(C1 * wavenumber**3 / radiance)
-    return np.where(np.asarray(radiance) > 0.0, temperature, np.nan)
-
-
-def radiance_slope(wavenumber: Array, temperature: Array) -> Array:
-    """Return ∂B/∂T, mW m⁻² sr⁻¹ (cm⁻¹)⁻¹ K⁻¹, which turns noise in K into noise of radiance."""
-    x = C2 * wavenumber / temperature
-    return np.asarray(
-        blackbody_radiance(wavenumber, temperature) * x / -np.expm1(-x) / temperature
-    )

@@ -1,6 +1,7 @@
-"""From scenes to tables of pixels and back; which pixels to learn from, and which to test on.
+"""Which pixels and spectra to learn from and which to test on, drawn and gathered.
 
-Which spectra belong together: strata to hold out whole, and to score one by one.
+Pixels are held out by whole days and drawn in balance from those away from coasts. Spectra are
+held out by whole *cells*, one combination of strata each, and scored stratum by stratum.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import dask
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import xarray as xr
 from scipy.ndimage import binary_dilation, generate_binary_structure
 
@@ -22,54 +22,26 @@ from undulatus.scenes.scene import MISSING_CODE
 Array = npt.NDArray[Any]
 
 COAST_WIDTH = 2
-"""Pixels on either side of a coastline where masks are not trusted to see cloud."""
+"""Pixels on either side of a coastline where a mask's clouds are not trusted."""
 
 GUARD = np.timedelta64(3, "h")
-"""Training keeps this far from held-out days: clouds outlive midnight."""
+"""Training keeps this far from held-out days, since clouds live on past midnight."""
 
+STRATA = ("surface_type", "climate_zone", "season", "day")
+"""Variables that divide spectra, where they are known."""
 
-def to_table(features: xr.DataArray, **columns: xr.DataArray) -> pd.DataFrame:
-    """Return one row a pixel, in the image's order, with the features as named columns.
+N_PARTS = 100
+"""Cells of consecutive spectra, where neither strata nor times are known."""
 
-    Parameters
-    ----------
-    features : DataArray
-        With a dimension ``feature`` that names them.
-    **columns : DataArray
-        More columns, such as ``solar_zenith_angle``, of the features' other dims.
-    """
-    features = features.transpose(..., "feature")
-    dims = features.dims[:-1]
-    table = pd.DataFrame(
-        np.asarray(features.values).reshape(-1, features.sizes["feature"]),
-        columns=[str(name) for name in features["feature"].values],
-    )
-    shape = xr.Dataset({"shape": features.isel(feature=0, drop=True)})
-    for name, array in columns.items():
-        table[name] = array.broadcast_like(shape["shape"]).transpose(*dims).values.ravel()
-    return table
-
-
-def to_image(values: Any, like: xr.DataArray) -> xr.DataArray:
-    """Return a column of a table as an image, with the dims and coordinates of ``like``.
-
-    ``like`` is the features' DataArray, or any image of the same pixels.
-    """
-    image = like.isel(feature=0, drop=True) if "feature" in like.dims else like
-    column = np.asarray(values)
-    if column.size != image.size:
-        raise SceneError(
-            f"A column of {column.size} values cannot fill an image of {image.size} pixels "
-            f"({dict(image.sizes)}). Give every pixel a row, as to_table does."
-        )
-    return image.copy(data=column.reshape(image.shape))
+_BLOCKS_AT_ONCE = 8
+"""Blocks of features computed together, so that a year of them is never in memory at once."""
 
 
 def near_coast(land: Any, width: int = COAST_WIDTH) -> Array:
     """Return which pixels lie within ``width`` pixels of a coastline, (y, x) bool.
 
-    The coastline is where land meets water; a pixel is near it if both grow over it: land
-    dilated by ``width`` and water dilated by ``width``, with a 3 x 3 square.
+    These are the pixels that both land and water reach when dilated ``width`` times with a
+    3 x 3 square.
     """
     land = np.asarray(land) > 0
     if width <= 0:
@@ -111,7 +83,7 @@ def hold_out_days(time: Any, share: float, seed: int) -> tuple[Array, Array, lis
 
 
 def on_days(time: Any, days: Any) -> Array:
-    """Return which acquisitions were taken on some days (UTC, YYYY-MM-DD), (n,) bool."""
+    """Return which acquisitions were taken on given days (UTC, YYYY-MM-DD), (n,) bool."""
     return np.isin(
         np.asarray(time, dtype="datetime64[D]"), np.asarray(days, dtype="datetime64[D]")
     )
@@ -120,7 +92,7 @@ def on_days(time: Any, days: Any) -> Array:
 def balanced_sample(
     label: Array, groups: Mapping[str, Array], size: int, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """Draw pixels group by group, as many of either class, and return their flat indices.
+    """Draw equally many pixels of either class from each group, and return their flat indices.
 
     Parameters
     ----------
@@ -129,12 +101,12 @@ def balanced_sample(
     groups : mapping of bool arrays
         Which pixels each group may draw from, of the label's shape.
     size : int
-        Pixels a group at most; twice the rarer class where there are fewer.
+        Pixels of a group; fewer where the rarer class has less than half of that.
 
     Returns
     -------
     dict of (n,) int arrays
-        Sorted, so that reading them goes through the data once.
+        Sorted, so that the data are read in one pass.
     """
     drawn = {}
     for name, allowed in groups.items():
@@ -148,109 +120,101 @@ def balanced_sample(
 def gather_pixels(
     features: xr.DataArray, indices: Array, progress: Callable[[int, int], None] | None = None
 ) -> Array:
-    """Return the features of some pixels, (n, features), computing block after block.
+    """Return the features of some pixels, (n, features), computed block by block.
 
     Parameters
     ----------
     features : DataArray
-        (time, y, x, feature); lazy ones are computed by blocks of time, and only those
-        that hold a pixel asked for. Memory is that of a few blocks and the result.
+        (time, y, x, feature). Of lazy features, only the blocks of time that hold one of the
+        pixels are computed; memory is that of a few blocks and the result.
     indices : (n,) int array
         Flat indices over (time, y, x), sorted.
+    progress : callable, optional
+        Called with the number of blocks done and their total.
     """
     if not isinstance(features.data, da.Array):
         return np.asarray(features.values.reshape(-1, features.sizes["feature"])[indices])
     pixels = int(np.prod(features.shape[1:-1]))
     edges = np.concatenate([[0], np.cumsum(features.data.chunks[0])])
     cuts = np.searchsorted(indices, edges * pixels)
-    found = np.empty((len(indices), features.sizes["feature"]), np.float32)
-    tasks, places = [], []
+    gathered = np.empty((len(indices), features.sizes["feature"]), np.float32)
+    tasks, targets = [], []
     for block in range(len(edges) - 1):
         rows = slice(cuts[block], cuts[block + 1])
         if rows.start < rows.stop:
             start, end = edges[block], edges[block + 1]
             within = indices[rows] - start * pixels
             tasks.append(dask.delayed(_rows)(features.data[start:end], within))
-            places.append(rows)
-    # A few blocks at a time, so that a year of them is never held at once.
-    turn = 8
-    for first in range(0, len(tasks), turn):
-        taken = dask.compute(*tasks[first : first + turn])
-        for rows, values in zip(places[first : first + turn], taken, strict=True):
-            found[rows] = values
+            targets.append(rows)
+    for first in range(0, len(tasks), _BLOCKS_AT_ONCE):
+        turn = slice(first, first + _BLOCKS_AT_ONCE)
+        for rows, values in zip(targets[turn], dask.compute(*tasks[turn]), strict=True):
+            gathered[rows] = values
         if progress is not None:
-            progress(min(first + turn, len(tasks)), len(tasks))
-    return found
+            progress(min(turn.stop, len(tasks)), len(tasks))
+    return gathered
 
 
 def _rows(block: Array, within: Array) -> Array:
     return block.reshape(-1, block.shape[-1])[within]
 
 
-STRATA = ("surface_type", "climate_zone", "season", "day")
-"""What divides spectra, where it is known of them."""
-
-N_PARTS = 100
-"""Runs of consecutive spectra, where neither strata nor times are known."""
-
-
 def cell_names(spectra: xr.Dataset) -> Array:
-    """Return the name of the cell each spectrum lies in, (sample,) str.
+    """Return the name of each spectrum's cell, (sample,) str.
 
-    A cell is what has one surface type, climate zone, season, and day or night, such as
-    ``surface_type=17 climate_zone=1 season=2 day=1``. Of spectra without strata it is the day they
-    were taken on, or else a hundredth of the samples, one after the other.
+    The spectra of a cell share surface type, climate zone, season, and day or night, such as
+    ``surface_type=17 climate_zone=1 season=2 day=1``. Without strata, a cell is the day on which
+    spectra were taken; without times, it is one of a hundred runs of consecutive spectra.
     """
     samples = spectra.sizes["sample"]
     known = [name for name in STRATA if name in spectra]
     if known:
-        parts = [np.char.add(f"{name}=", spectra[name].values.astype(str)) for name in known]
-        found = parts[0]
-        for part in parts[1:]:
-            found = np.char.add(np.char.add(found, " "), part)
-        return np.asarray(found)
+        labels = [np.char.add(f"{name}=", spectra[name].values.astype(str)) for name in known]
+        names = labels[0]
+        for label in labels[1:]:
+            names = np.char.add(np.char.add(names, " "), label)
+        return np.asarray(names)
     if "time" in spectra.coords and spectra["time"].dims == ("sample",):
         return spectra["time"].values.astype("datetime64[D]").astype(str)
     number = np.arange(samples) * N_PARTS // samples
-    return np.array([f"part {part} of {N_PARTS} of {samples} samples" for part in range(N_PARTS)])[
-        number
-    ]
+    parts = [f"part {part} of {N_PARTS} of {samples} samples" for part in range(N_PARTS)]
+    return np.array(parts)[number]
 
 
 def hold_out_cells(spectra: xr.Dataset, share: float, seed: int) -> tuple[Array, list[str]]:
     """Return which spectra are held out, (sample,) bool, and the names of their cells.
 
-    Whole cells are drawn at random until they hold ``share`` of the spectra, so that what is
-    tested is another place, season or hour than any that was learned from.
+    Whole cells are drawn at random until they hold about ``share`` of the spectra, so that
+    held-out spectra come from other surfaces, seasons or times of day than training ones.
     """
     names, cell, counts = np.unique(cell_names(spectra), return_inverse=True, return_counts=True)
-    order = np.random.default_rng(seed).permutation(len(names))
-    filled = np.cumsum(counts[order])
-    # As near to the share as whole cells come, with one at least on either side.
-    count = int(np.argmin(np.abs(filled - share * len(cell)))) + 1
     if len(names) < 2:
         raise SceneError(
             f"All {len(cell)} spectra lie in one cell ({names[0]}), so none can be held out. Use "
             f"spectra of more strata or days."
         )
+    order = np.random.default_rng(seed).permutation(len(names))
+    filled = np.cumsum(counts[order])
+    # As close to the share as whole cells allow, with at least one on either side.
+    count = int(np.argmin(np.abs(filled - share * len(cell)))) + 1
     chosen = np.sort(order[: min(count, len(names) - 1)])
     return np.isin(cell, chosen), [str(name) for name in names[chosen]]
 
 
 def rows_by_stratum(spectra: xr.Dataset) -> dict[tuple[str, str], Array]:
-    """Return the spectra of every surface, zone, season, day and night, (sample,) bool each.
+    """Return the spectra of each surface type, climate zone, season, and day or night.
 
-    Keys are the stratum and its value, by name where the variable tells it
-    (``flag_meanings``), such as ``("season", "winter")``.
+    Keys are the stratum and its value, by name where the variable has ``flag_meanings``, such as
+    ``("season", "winter")``. Values are (sample,) bool arrays.
     """
-    found = {}
+    rows = {}
     for stratum in STRATA:
         if stratum not in spectra:
             continue
         codes, attrs = spectra[stratum].values, spectra[stratum].attrs
-        told = str(attrs.get("flag_meanings", "")).split()
+        meanings = str(attrs.get("flag_meanings", "")).split()
         values = np.atleast_1d(attrs.get("flag_values", []))
-        meanings = dict(zip(values.tolist(), told, strict=False))
+        names = dict(zip(values.tolist(), meanings, strict=False))
         for code in np.unique(codes[codes != MISSING_CODE]).tolist():
-            found[stratum, meanings.get(code, str(code))] = np.asarray(codes == code)
-    return found
+            rows[stratum, names.get(code, str(code))] = np.asarray(codes == code)
+    return rows

@@ -1,15 +1,15 @@
-"""What a scene is: an xarray Dataset of named bands, checked before anything is made of it.
+"""What a scene is: an xarray Dataset of named bands, checked before it is used.
 
 A scene has dims (time, y, x) or (y, x) and
 
 - the bands of ``BANDS`` by satpy's names: reflectances in percent, divided by the cosine of
   the solar zenith angle and missing (NaN) at night; brightness temperatures in kelvin;
-- ``time``, UTC, as a coordinate, or ``start_time`` in the attributes of a single acquisition;
+- the coordinate ``time``, UTC, or ``start_time`` in the attributes of a single acquisition;
 - ``longitude`` and ``latitude``, or a pyresample ``area`` in the attributes, or
   ``solar_zenith_angle`` in degrees itself;
-- where there is one, the Level-2 mask ``cloud_mask_l2`` (1 cloud, 0 clear, 255 missing), and
-  ``land_mask`` (1 land, 0 water);
-- in its attributes, where known, ``calibration_mode`` and ``platform_name``.
+- optionally the Level-2 mask ``cloud_mask_l2`` and, in a twin, the true mask ``cloud_truth``
+  (1 cloud, 0 clear, 255 missing), and ``land_mask`` (1 land, 0 water);
+- optionally ``calibration_mode`` and ``platform_name`` in the attributes.
 """
 
 from __future__ import annotations
@@ -32,36 +32,42 @@ from undulatus.scenes.illumination import solar_zenith_angle
 Array = npt.NDArray[Any]
 
 REFLECTANCE, TEMPERATURE = "reflectance", "brightness temperature"
+"""What a band measures."""
 
 UNITS = {REFLECTANCE: "%", TEMPERATURE: "K"}
-
-_SPELLINGS = {"%": ("%", "percent", "per cent"), "K": ("K", "kelvin", "Kelvin")}
-
-_CONVERTIBLE = {
-    "%": ("1", "", "fraction", "none"),
-    "K": ("C", "degC", "°C", "celsius", "Celsius", "deg_C", "degree_Celsius", "degrees_Celsius"),
-}
-
-_CALIBRATE = " Are they counts or radiances? Calibrate them first."
 
 ANGLE = "solar_zenith_angle"
 
 LEVEL2_MASK = "cloud_mask_l2"
-"""The Level-2 cloud mask, which classifiers learn from."""
+"""The Level-2 cloud mask: the label that classifiers learn from."""
 
 CLOUD_TRUTH = "cloud_truth"
-"""The true mask, known for twins alone."""
+"""The true cloud mask, which only twins have."""
 
 DIMS = ("time", "y", "x")
 
 MISSING_CODE = 255
-"""The value of masks, labels and strata where nothing is known."""
+"""The value of masks, labels and strata that are missing."""
+
+KELVIN = ("K", "kelvin", "Kelvin")
+"""How kelvin may be spelled."""
+
+CELSIUS = ("C", "degC", "°C", "celsius", "Celsius", "deg_C", "degree_Celsius", "degrees_Celsius")
+"""How degrees Celsius may be spelled."""
+
+_SPELLINGS = {"%": ("%", "percent", "per cent"), "K": KELVIN}
+
+_CONVERTIBLE = {"%": ("1", "", "fraction", "none"), "K": CELSIUS}
+
+_CALIBRATE = " Are they counts or radiances? Calibrate them first."
 
 _LONLAT_CHUNK = 1024
 
 _WINDOW = 64
+"""Rows and columns of the window that values are read from ..."""
 
 _ACQUISITIONS = 8
+"""... in at most so many acquisitions."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Band:
 
     @property
     def units(self) -> str:
-        """What values are in: percent or kelvin."""
+        """Percent or kelvin."""
         return UNITS[self.quantity]
 
 
@@ -93,34 +99,34 @@ BANDS = {
 
 
 def check_scene(scene: xr.Dataset, bands: Iterable[str] = tuple(BANDS)) -> xr.Dataset:
-    """Return the scene in order, or raise a :class:`SceneError` that lists all it lacks.
+    """Return the scene in standard form, or raise a :class:`SceneError` that lists every problem.
 
-    The result has the bands in float32 with dims (time, y, x) or (y, x), night reflectances
-    missing, and ``solar_zenith_angle`` in degrees. Nothing large is computed: a few small
-    windows of the data are read to see whether the values fit their units.
+    The result has the bands in float32 with dims (time, y, x) or (y, x), missing values for
+    reflectances at night, and ``solar_zenith_angle`` in degrees. Only a small window of a few
+    acquisitions is read, to see whether the values fit their units.
     """
     if not isinstance(scene, xr.Dataset):
         raise SceneError(
-            f"A scene is an xarray Dataset with one variable a band, but a "
-            f"{type(scene).__name__} was given. A DataArray with a dimension of bands becomes one "
-            f'by array.to_dataset(dim="bands").'
+            f"A scene is an xarray Dataset with one variable per band, but a "
+            f"{type(scene).__name__} was given. Convert a DataArray with a dimension of bands by "
+            f'array.to_dataset(dim="bands").'
         )
     bands = tuple(bands)
-    forms = {name: _form_problems(scene, name, bands) for name in bands if name in scene}
-    sound = [name for name, found in forms.items() if not found]
-    seen = _glimpse(scene, [*sound, *({ANGLE} & set(scene.variables))])
+    of_form = {name: _form_problems(scene, name, bands) for name in bands if name in scene}
+    sound = [name for name, problems in of_form.items() if not problems]
+    values = _read_window(scene, [*sound, *({ANGLE} & set(scene.variables))])
     problems = [
         *_missing_bands(scene, bands),
-        *(problem for found in forms.values() for problem in found),
-        *(problem for name in sound for problem in _value_problems(seen[name], BANDS[name])),
-        *_sun_problems(scene, seen.get(ANGLE)),
+        *(problem for listed in of_form.values() for problem in listed),
+        *(problem for name in sound for problem in _value_problems(values[name], BANDS[name])),
+        *_sun_problems(scene, values.get(ANGLE)),
     ]
     if problems:
         raise SceneError("The scene cannot be used:\n" + "\n".join(f"- {p}" for p in problems))
-    return _in_order(scene, bands)
+    return _in_standard_form(scene, bands)
 
 
-def _in_order(scene: xr.Dataset, bands: tuple[str, ...]) -> xr.Dataset:
+def _in_standard_form(scene: xr.Dataset, bands: tuple[str, ...]) -> xr.Dataset:
     dims = tuple(dim for dim in DIMS if dim in scene[bands[0]].dims)
     ordered = scene.transpose(*dims, ...)
     angle = find_zenith(ordered)
@@ -152,7 +158,7 @@ def _missing_bands(scene: xr.Dataset, bands: tuple[str, ...]) -> list[str]:
         return []
     return [
         f"missing: {', '.join(missing)}. Found: {', '.join(map(str, scene.data_vars)) or 'none'}. "
-        f"Bands go by satpy's names: load them with undulatus.scenes.files.seviri.open_scene, "
+        f"Bands have satpy's names: load them with undulatus.scenes.files.seviri.open_scene, "
         f"or rename yours (scene.rename(...))."
     ]
 
@@ -162,21 +168,23 @@ def _form_problems(scene: xr.Dataset, name: str, bands: tuple[str, ...]) -> list
     dims = set(array.dims)
     if not {"y", "x"} <= dims or dims - set(DIMS):
         return [
-            f"{name} has dims {array.dims}, where (time, y, x) or (y, x) is due: "
+            f"{name} has dims {array.dims}; expected (time, y, x) or (y, x): "
             f"rename or select (scene.rename(...), scene.isel(...))."
         ]
     if "time" not in dims and any("time" in scene[b].dims for b in bands if b in scene):
-        told = "but other bands have a time: give it one, or select one (scene.isel(time=...))."
-        return [f"{name} has dims {array.dims}, {told}"]
+        return [
+            f"{name} has dims {array.dims}, but other bands have a time: give it one, or select "
+            f"one (scene.isel(time=...))."
+        ]
     units = array.attrs.get("units")
     if units is None:
         return [
-            f"{name} has no units, where {band.units} is due: say so, if it is "
+            f"{name} has no units; expected {band.units}: if it is in {band.units}, say so "
             f'(scene["{name}"].attrs["units"] = "{band.units}").'
         ]
     if str(units) not in _SPELLINGS[band.units]:
         remedy = _conversion(band) if str(units) in _CONVERTIBLE[band.units] else _CALIBRATE
-        return [f"{name} is in {units!r}, where {band.units} is due.{remedy}"]
+        return [f"{name} is in {units!r}; expected {band.units}.{remedy}"]
     return []
 
 
@@ -187,7 +195,7 @@ def _conversion(band: Band) -> str:
 
 
 def _value_problems(values: Array, band: Band) -> list[str]:
-    """Say if values do not fit their units: fractions called percent, Celsius called kelvin."""
+    """List values that do not fit their units: fractions as percent, Celsius as kelvin."""
     values = values[np.isfinite(values)]
     if not values.size:
         return []
@@ -204,8 +212,8 @@ def _value_problems(values: Array, band: Band) -> list[str]:
     return []
 
 
-def _glimpse(scene: xr.Dataset, names: list[str]) -> dict[str, Array]:
-    """Return the values in a window amid the image, at a few times, all read at once."""
+def _read_window(scene: xr.Dataset, names: list[str]) -> dict[str, Array]:
+    """Read a window in the middle of the image, at a few times, of all names at once."""
     windows: dict[str, Any] = {}
     for dim in ("y", "x"):
         middle, half = scene.sizes.get(dim, 0) // 2, _WINDOW // 2
@@ -213,68 +221,68 @@ def _glimpse(scene: xr.Dataset, names: list[str]) -> dict[str, Array]:
     if "time" in scene.sizes:
         count = scene.sizes["time"]
         windows["time"] = np.linspace(0, count - 1, min(count, _ACQUISITIONS), dtype=int)
-    seen = scene[names].reset_coords()[names].isel(windows, missing_dims="ignore").compute()
-    return {name: np.asarray(seen[name].values) for name in names}
+    window = scene[names].reset_coords()[names].isel(windows, missing_dims="ignore").compute()
+    return {name: np.asarray(window[name].values) for name in names}
 
 
 def _sun_problems(scene: xr.Dataset, angle: Array | None) -> list[str]:
     if angle is not None:
         values = angle[np.isfinite(angle)]
         units = str(scene[ANGLE].attrs.get("units", ""))
-        # An image right under the sun has angles below 3.2 degrees everywhere, too.
+        # An image right under the sun has angles below 3.2 degrees too: then units decide.
         radians = units.startswith("rad") or (
             not units.startswith(("deg", "°")) and values.max(initial=0.0) < np.pi
         )
         if values.size and (radians or values.min() < 0.0 or values.max() > 180.0):
             return [
-                f"{ANGLE} lies between {values.min():.3g} and {values.max():.3g}, where degrees "
-                f"from 0 to 180 are due: convert it (np.degrees(...)), or, if degrees they are, "
+                f"{ANGLE} lies between {values.min():.3g} and {values.max():.3g}; expected "
+                f"degrees from 0 to 180: convert it (np.degrees(...)), or, if it is in degrees, "
                 f'say so (scene["{ANGLE}"].attrs["units"] = "degree").'
             ]
         return []
     problems = []
     if acquisition_time(scene) is None:
         problems.append(
-            "no time, so the sun cannot be placed: give the acquisitions a time in UTC, without a "
-            "zone (scene.assign_coords(time=...)), or add solar_zenith_angle in degrees."
+            "no time to compute the sun's position from: give the acquisitions a time in UTC, "
+            "without a zone (scene.assign_coords(time=...)), or add solar_zenith_angle in degrees."
         )
     if _lonlats(scene) is None:
         problems.append(
-            "no longitude and latitude, nor an area: add them as variables over (y, x), "
+            "no longitude and latitude, and no area: add them as variables over (y, x), "
             'a pyresample area as scene.attrs["area"], or solar_zenith_angle in degrees.'
         )
     return problems
 
 
 def find_zenith(scene: xr.Dataset) -> xr.DataArray:
-    """Return the solar zenith angle a scene carries, or the one its time and place give."""
+    """Return the scene's own solar zenith angle, or compute it from its time and coordinates."""
     if ANGLE in scene:
         return scene[ANGLE]
-    time, place = acquisition_time(scene), _lonlats(scene)
-    if time is None or place is None:
+    time, lonlats = acquisition_time(scene), _lonlats(scene)
+    if time is None or lonlats is None:
         raise SceneError("The scene cannot be used:\n- " + "\n- ".join(_sun_problems(scene, None)))
-    # Unified: bands may come in different chunks, and then a scene has none of its own.
+    # Where bands have different chunks, scene.chunksizes raises; unified ones do not.
     chunks = scene.unify_chunks().chunksizes
     with warnings.catch_warnings():
-        # As many blocks as a band has, but dask compares them with those of time and place alone.
+        # The angle has as many blocks as a band, but dask compares them with those of its inputs.
         warnings.simplefilter("ignore", da.PerformanceWarning)
-        return solar_zenith_angle(*(_in_chunks(array, chunks) for array in (time, *place)))
+        return solar_zenith_angle(*(_in_chunks(array, chunks) for array in (time, *lonlats)))
 
 
 def _in_chunks(array: xr.DataArray, chunks: Mapping[Any, tuple[int, ...]]) -> xr.DataArray:
-    # The variable of a dimension's own coordinate would stay in memory, and the angle with it.
+    # An index variable would stay in memory, and the angle with it.
     bare = xr.DataArray(array.variable.to_base_variable())
     sizes = {dim: chunks[dim] for dim in bare.dims if dim in chunks}
     return bare.chunk(sizes) if sizes else bare
 
 
 def acquisition_time(scene: xr.Dataset) -> xr.DataArray | None:
-    """Return when each acquisition, or each scan line, was taken (UTC), or None."""
+    """Return the time (UTC) of each acquisition or scan line, or None if it is not known."""
     for name in ("acq_time", "time"):
-        # Not pandas' times with a zone, which no chunk can hold.
+        # pandas' times with a zone do not count: dask cannot hold them.
         if name in scene.variables and isinstance(scene[name].dtype, np.dtypes.DateTime64DType):
             return scene[name]
-    if scene.sizes.get("time", 1) > 1:  # one start_time cannot stand for many
+    if scene.sizes.get("time", 1) > 1:  # One start_time is not enough for several.
         return None
     for attrs in (scene.attrs, *(array.attrs for array in scene.data_vars.values())):
         if attrs.get("start_time") is not None:
@@ -287,8 +295,9 @@ def _utc(moment: Any) -> np.datetime64:
         try:
             moment = datetime.datetime.fromisoformat(moment)
         except ValueError as error:
-            told = f"start_time is {moment!r}: write it as YYYY-MM-DDThh:mm:ss, UTC."
-            raise SceneError(told) from error
+            raise SceneError(
+                f"start_time is {moment!r}: write it as YYYY-MM-DDThh:mm:ss, UTC."
+            ) from error
     if isinstance(moment, datetime.datetime) and moment.tzinfo is not None:
         moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
     return np.datetime64(moment, "ns")
@@ -307,11 +316,11 @@ def _lonlats(scene: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray] | None:
 
 
 def check_calibration(scene: xr.Dataset, fitted_on: str | None) -> None:
-    """Raise if the scene was calibrated in another way than the data a model was fitted on."""
+    """Raise if the scene's calibration differs from that of the data a model was fitted on."""
     found = scene.attrs.get("calibration_mode")
     if fitted_on is not None and found is not None and found != fitted_on:
         raise SceneError(
             f"The scene has calibration mode {found!r}, but the model was fitted on "
-            f"{fitted_on!r}: their reflectances differ by several percent.\n"
+            f"{fitted_on!r}: reflectances differ by several percent between them.\n"
             f"Open the scene with calibration={fitted_on!r}, or fit a model on {found!r} data."
         )
