@@ -1,4 +1,4 @@
-"""Sums of waves: their moments, their drift, and the shape in which they are summed."""
+"""Random fields of waves: their sums, moments and drift."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.scenes.twins.fields import Field, Series
 
-STILL = (np.zeros_like, np.zeros_like)  # a meander that stays where it is
+STILL = (np.zeros_like, np.zeros_like)  # no meander
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -42,7 +42,7 @@ def test_a_field_is_the_naive_sum_of_its_waves(seed):
                     strict=True,
                 )
             )
-            # Phases reach 0.8 rad/km times 16 km/h times a year: 1e5, known to 1e-11.
+            # Phases reach 0.8 rad/km times 16 km/h times a year, 1e5, known to 1e-11.
             assert_allclose(found[i, j], total, atol=1e-9)
 
 
@@ -61,7 +61,7 @@ def test_amplitudes_make_the_variance_one(seed):
 
 
 @given(seeds)
-def test_wavelengths_periods_and_lifetimes_lie_where_they_were_asked_for(seed):
+def test_wavelengths_periods_and_lifetimes_are_in_the_given_ranges(seed):
     field = a_field(seed)
     wavelengths = 2.0 * np.pi / np.hypot(*field.wavevectors.T)
     assert (wavelengths > 8.0 * (1 - 1e-12)).all()
@@ -71,8 +71,8 @@ def test_wavelengths_periods_and_lifetimes_lie_where_they_were_asked_for(seed):
     assert not a_field(seed, lifetime=np.inf).frequencies.any()
 
 
-def moments_are_zero_and_one(values):
-    """Five standard errors: of a mean 1/sqrt(n), of a variance at most sqrt(2/n).
+def assert_mean_zero_and_variance_one(values):
+    """Allow five standard errors: 1/sqrt(n) for the mean, at most sqrt(2/n) for the variance.
 
     A sum of cosines at random phases has a kurtosis below the normal's 3.
     """
@@ -83,62 +83,62 @@ def moments_are_zero_and_one(values):
 
 def test_over_many_places_and_times_a_field_has_mean_zero_and_variance_one():
     rng = np.random.default_rng(1)
-    # Places far apart against 600 km, each with a time of its own: independent draws.
+    # Places much farther apart than 600 km, at different times: independent draws.
     east, north = rng.uniform(-1e6, 1e6, (2, 4000))
     hours = rng.uniform(0.0, 1e6, 50)
     field = replace(a_field(0), meander=STILL)
     at = [field(hours[[i]], east[i::50], north[i::50]) for i in range(50)]
-    moments_are_zero_and_one(np.concatenate(at, axis=1))
+    assert_mean_zero_and_variance_one(np.concatenate(at, axis=1))
 
 
 def test_over_many_times_a_series_has_mean_zero_and_variance_one():
     rng = np.random.default_rng(2)
     series = Series.draw(rng, 9.0, 300.0)
-    moments_are_zero_and_one(series(rng.uniform(0.0, 1e7, 5000)))
+    assert_mean_zero_and_variance_one(series(rng.uniform(0.0, 1e7, 5000)))
 
 
-def test_over_many_seeds_one_place_and_time_has_mean_zero_and_variance_one():
+def test_over_many_seeds_a_field_has_mean_zero_and_variance_one():
     here = np.zeros(1)
     values = [a_field(seed, modes=16)(here + 5.0, here, here)[0, 0] for seed in range(2000)]
-    moments_are_zero_and_one(np.array(values))
+    assert_mean_zero_and_variance_one(np.array(values))
 
 
 @given(seeds, st.floats(0.0, 100.0))
-def test_what_does_not_change_on_its_way_drifts_with_the_wind(seed, later):
+def test_a_field_that_does_not_evolve_drifts_with_the_wind(seed, later):
     field = replace(a_field(seed, lifetime=np.inf), meander=STILL)
     rng = np.random.default_rng(seed)
     now, (east, north) = rng.uniform(0.0, 100.0, 3), rng.uniform(-40.0, 40.0, (2, 6))
     moved = field(now + later, east + field.wind[0] * later, north + field.wind[1] * later)
-    # Phases up to 0.8 rad/km times 200 h of 17 km/h, 3000, known to 1e-12.
+    # Phases up to 0.8 rad/km times 200 h times 17 km/h, about 3000, known to 1e-12.
     assert_allclose(moved, field(now, east, north), atol=1e-10)
 
 
 @given(seeds)
-def test_looking_away_is_standing_there(seed):
+def test_a_shift_evaluates_the_field_at_the_shifted_place(seed):
     field = a_field(seed)
     hours, here = np.array([3.0, 1000.0]), np.array([0.0, 5.0])
-    away = field(hours, here, here, shift=np.full((2, 2), 4.0))
-    assert_allclose(away, field(hours, here + 4.0, here + 4.0), atol=1e-10)
+    shifted = field(hours, here, here, shift=np.full((2, 2), 4.0))
+    assert_allclose(shifted, field(hours, here + 4.0, here + 4.0), atol=1e-10)
 
 
-def test_a_field_without_wind_nor_change_is_the_same_at_all_times():
+def test_a_field_without_wind_or_evolution_is_constant_in_time():
     field = a_field(0, wind=(0.0, 0.0), lifetime=np.inf)
     east = np.linspace(-40.0, 40.0, 9)
     first, last = field(np.array([0.0, 8000.0]), east, -east)
     assert_array_equal(first, last)
 
 
-def test_a_short_life_makes_short_waves_change_faster_than_long_ones():
+def test_short_waves_change_faster_than_long_ones():
     field = a_field(3, modes=4000, lifetime=20.0)
     wavelengths = 2.0 * np.pi / np.hypot(*field.wavevectors.T)
-    # Scaled by wavelength^(2/3) the rates are normal with deviation 2 pi / 20 600^(2/3).
+    # Scaled by wavelength^(2/3), the rates are normal with deviation 2 pi / 20 600^(2/3).
     scaled = field.frequencies * 20.0 / (2.0 * np.pi) * (wavelengths / 600.0) ** (2.0 / 3.0)
-    moments_are_zero_and_one(scaled)
+    assert_mean_zero_and_variance_one(scaled)
 
 
 @pytest.mark.parametrize("part", [slice(0, 1), slice(3, 7), slice(9, 10)])
-def test_a_part_of_the_times_alone_is_that_part_of_all(part):
+def test_times_computed_alone_equal_those_of_all(part):
     field, hours = a_field(5), np.linspace(0.0, 9.0, 10)
     east = np.linspace(-40.0, 40.0, 7)
-    # Matrix products of other shapes may add in another order: 128 terms of size one.
+    # Matrix products of other shapes may add 128 terms of size one in another order.
     assert_allclose(field(hours[part], east, east), field(hours, east, east)[part], atol=1e-12)

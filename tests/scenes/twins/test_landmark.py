@@ -1,7 +1,4 @@
-"""The twin: any part of it is that part of the whole, and it has the faults it says it has.
-
-The twin's place, sun, weather and radiation: limits, oracles and the signs of effects.
-"""
+"""The landmark twin: parts equal the whole, the mask has its faults, the physics its limits."""
 
 from dataclasses import replace
 
@@ -55,15 +52,15 @@ REFLECTANCES = [name for name, band in BANDS.items() if band.quantity == REFLECT
 
 THERMAL = [name for name in BANDS if name not in REFLECTANCES]
 
-LAYERS = [*BANDS, "solar_zenith_angle", "cloud_mask_l2", "cloud_truth"]
+VARIABLES = [*BANDS, "solar_zenith_angle", "cloud_mask_l2", "cloud_truth"]
 
-FIRST, DAYS = 100, 3
+FIRST_DAY, DAYS = 100, 3
 
 
 @pytest.fixture(scope="module")
 def whole():
-    """Three days in April, made as one block."""
-    return synthetic_landmark(DAYS, first_day=FIRST, chunk_days=DAYS).load()
+    """Three days in April, computed as one block."""
+    return synthetic_landmark(DAYS, first_day=FIRST_DAY, chunk_days=DAYS).load()
 
 
 @pytest.fixture(scope="module")
@@ -75,47 +72,49 @@ def year():
     ).load()
 
 
-def same(part, of):
-    for name in LAYERS:
+def assert_same(part, of):
+    for name in VARIABLES:
         assert_array_equal(part[name].values, of[name].values, err_msg=name)
     assert_array_equal(part["time"], of["time"])
 
 
 # Parts and the whole
+
+
 @pytest.mark.parametrize("chunk_days", [1, 2, 5])
-def test_the_chunks_do_not_change_a_bit(whole, chunk_days):
-    scene = synthetic_landmark(DAYS, first_day=FIRST, chunk_days=chunk_days)
+def test_values_do_not_depend_on_chunks(whole, chunk_days):
+    scene = synthetic_landmark(DAYS, first_day=FIRST_DAY, chunk_days=chunk_days)
     sizes = [96 * n for n in {1: [1, 1, 1], 2: [2, 1], 5: [3]}[chunk_days]]
     assert scene.chunksizes["time"] == tuple(sizes)
-    same(scene.compute(), whole)
+    assert_same(scene.compute(), whole)
 
 
 @settings(max_examples=4)
 @given(st.data())
-def test_any_days_alone_are_those_days_of_the_whole(whole, data):
+def test_days_computed_alone_equal_those_of_the_whole(whole, data):
     start = data.draw(st.integers(0, DAYS - 1))
     count = data.draw(st.integers(1, DAYS - start))
-    alone = synthetic_landmark(count, first_day=FIRST + start)
+    alone = synthetic_landmark(count, first_day=FIRST_DAY + start)
     days = slice(96 * start, 96 * (start + count))
-    same(alone.compute(), whole.isel(time=days))
+    assert_same(alone.compute(), whole.isel(time=days))
 
 
-def test_a_few_pixels_and_times_alone_are_those_of_the_whole(whole):
-    place = {"time": slice(130, 140), "y": slice(3, 5), "x": [0, 25]}
-    part = synthetic_landmark(DAYS, first_day=FIRST, chunk_days=1).isel(place).compute()
-    same(part, whole.isel(place))
+def test_pixels_and_times_computed_alone_equal_those_of_the_whole(whole):
+    window = {"time": slice(130, 140), "y": slice(3, 5), "x": [0, 25]}
+    part = synthetic_landmark(DAYS, first_day=FIRST_DAY, chunk_days=1).isel(window).compute()
+    assert_same(part, whole.isel(window))
 
 
-def test_the_threads_that_make_it_do_not_change_a_bit(whole):
+def test_values_do_not_depend_on_threads(whole):
     with dask.config.set(scheduler="synchronous"):
-        alone = synthetic_landmark(1, first_day=FIRST).compute()
-    same(alone, whole.isel(time=slice(96)))
+        alone = synthetic_landmark(1, first_day=FIRST_DAY).compute()
+    assert_same(alone, whole.isel(time=slice(96)))
 
 
-def test_the_same_seed_is_the_same_year_and_another_is_another(whole):
-    again, other = (synthetic_landmark(1, first_day=FIRST, seed=seed) for seed in (0, 1))
+def test_the_seed_determines_the_weather_but_not_sun_and_land(whole):
+    again, other = (synthetic_landmark(1, first_day=FIRST_DAY, seed=seed) for seed in (0, 1))
     first = whole.isel(time=slice(96))
-    same(again.compute(), first)
+    assert_same(again.compute(), first)
     other = other.compute()
     assert_array_equal(other["solar_zenith_angle"], first["solar_zenith_angle"])
     assert_array_equal(other["land_mask"], first["land_mask"])
@@ -130,7 +129,7 @@ def test_days_of_one_seed_differ(whole):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"days": 0},
         {"days": -1},
@@ -140,19 +139,21 @@ def test_days_of_one_seed_differ(whole):
         {"days": 1, "chunk_days": 0},
     ],
 )
-def test_days_that_are_not_in_the_year_are_refused(asked):
+def test_days_outside_the_year_are_refused(options):
     with pytest.raises(InputError, match="days 0 to 364"):
-        synthetic_landmark(**asked)
+        synthetic_landmark(**options)
 
 
-# What it is
-def test_a_year_is_35040_acquisitions_of_20_by_26_pixels_and_none_is_made_yet():
+# The scene
+
+
+def test_a_year_is_35040_lazy_acquisitions_of_20_by_26_pixels():
     scene = synthetic_landmark()
     assert dict(scene.sizes) == {"time": 35_040, "y": 20, "x": 26}
     assert scene["time"].values[0] == np.datetime64("2010-01-01T00:00")
     assert scene["time"].values[-1] == np.datetime64("2010-12-31T23:45")
     assert set(np.diff(scene["time"].values)) == {np.timedelta64(15, "m")}
-    assert all(isinstance(scene[name].data, da.Array) for name in LAYERS)
+    assert all(isinstance(scene[name].data, da.Array) for name in VARIABLES)
 
 
 def test_names_types_and_attributes_are_those_of_a_scene(whole):
@@ -169,11 +170,11 @@ def test_names_types_and_attributes_are_those_of_a_scene(whole):
     assert whole["spatial_ref"].attrs["grid_mapping_name"] == "geostationary"
 
 
-def test_it_passes_the_check_of_scenes_and_is_not_changed_by_it(whole):
+def test_it_is_a_valid_scene_in_standard_form(whole):
     checked = check_scene(whole)
     for name in THERMAL:
         assert_array_equal(checked[name], whole[name])
-    # Angles are rounded to 0.01°: one just below 90 may read 90, and is night to the check.
+    # Angles are rounded to 0.01°: one just below 90 may read 90, which the check takes for night.
     lit = whole["solar_zenith_angle"] < 90.0
     for name in REFLECTANCES:
         assert_array_equal(checked[name], whole[name].where(lit))
@@ -182,14 +183,14 @@ def test_it_passes_the_check_of_scenes_and_is_not_changed_by_it(whole):
         assert_array_equal(np.isnan(checked[name]), ~lit)
 
 
-def test_the_sun_stands_where_time_and_place_put_it(whole):
+def test_the_solar_zenith_angle_follows_from_time_and_coordinates(whole):
     computed = solar_zenith_angle(whole["time"], whole["longitude"], whole["latitude"])
-    # Rounded to 0.01, and by two formulas of pyorbital's that agree to single precision.
+    # Rounded to 0.01; pyorbital's two formulas agree to single precision.
     gap = np.abs(computed.transpose("time", "y", "x") - whole["solar_zenith_angle"])
     assert gap.max() < 0.0051
 
 
-def test_values_are_those_of_the_earth(year):
+def test_values_are_in_the_range_of_the_earths(year):
     for name in THERMAL:
         assert year[name].min() >= 180.0
         assert year[name].max() <= 340.0
@@ -202,8 +203,10 @@ def test_values_are_those_of_the_earth(year):
 
 
 # On disk
+
+
 @pytest.mark.parametrize("suffix", [".zarr", ".nc"])
-def test_two_bytes_a_value_lose_nothing(tmp_path, whole, suffix):
+def test_two_bytes_per_value_are_lossless(tmp_path, whole, suffix):
     scene = whole.isel(time=slice(20, 80))
     write_dataset(scene, tmp_path / f"twin{suffix}")
     with open_scene(tmp_path / f"twin{suffix}") as found:
@@ -224,9 +227,11 @@ def test_the_hottest_pixel_of_many_years_fits_in_two_bytes(tmp_path):
 
 
 # Truth and Level 2
+
+
 @pytest.fixture(scope="module")
 def masks(year):
-    """Truth, Level 2, angles, coast and land of the sample of the year, (time, y, x)."""
+    """Truth, Level 2, angles, coast and land of ``year``, (time, y, x)."""
     land = year["land_mask"].values == 1
     return {
         "truth": year["cloud_truth"].values == 1,
@@ -237,18 +242,18 @@ def masks(year):
     }
 
 
-def test_a_third_of_the_pixels_is_cloudy_and_more_of_the_sea_than_of_the_land(masks):
+def test_about_a_third_of_the_pixels_is_cloudy_and_more_at_sea_than_on_land(masks):
     truth, land = masks["truth"], masks["land"]
     assert 0.15 < truth.mean() < 0.55
     assert truth[~land].mean() > truth[land].mean()
 
 
-def test_level_2_agrees_with_the_truth_mostly_but_not_always(masks):
+def test_level_2_mostly_agrees_with_the_truth(masks):
     agreement = (masks["truth"] == masks["level2"]).mean()
     assert 0.8 < agreement < 0.98
 
 
-def test_level_2_is_worst_at_the_coast_by_day_where_it_sees_clouds_that_are_none(masks):
+def test_by_day_level_2_is_worst_at_the_coast_because_of_false_clouds(masks):
     wrong = masks["truth"] != masks["level2"]
     day = masks["angle"] < 80.0
     at_coast, away = day & masks["coast"], day & ~masks["coast"]
@@ -263,12 +268,12 @@ def test_level_2_misses_more_cloud_at_night_than_by_day(masks):
     assert missed[masks["truth"] & night].mean() > 2.0 * missed[masks["truth"] & day].mean()
 
 
-def test_clear_sea_is_darker_than_desert_by_day_and_its_temperature_steadier(year, masks):
+def test_clear_sea_is_darker_than_desert_and_its_temperature_steadier(year, masks):
     clear = ~masks["truth"] & ~masks["coast"]
     noon, land = clear & (masks["angle"] < 50.0), masks["land"]
     for name in REFLECTANCES:
         values = year[name].values
-        # But for a hundredth of glint and dust on one side, and of shadow on the other.
+        # Except for one percent of glint and dust on one side, and of shadow on the other.
         assert np.quantile(values[noon & ~land], 0.99) < np.quantile(values[noon & land], 0.01)
     heat = year["IR_108"].values
     assert heat[clear & ~land].std() < heat[clear & land].std()
@@ -281,6 +286,8 @@ def test_cloud_is_brighter_and_colder_than_clear_sky(year, masks):
     assert visible[sea & noon & truth].mean() > 2.0 * visible[sea & noon & ~truth].mean()
     assert heat[sea & truth].mean() < heat[sea & ~truth].mean() - 5.0
 
+
+# The physics, over one pixel of sea and one of land
 
 SEA, LAND = 0, 1
 
@@ -297,14 +304,14 @@ class Noiseless:
 
 
 def two_pixels():
-    """One pixel of sea and one of land."""
+    """Make one pixel of sea and one of land."""
     nowhere = np.zeros(2)
     land = np.array([0.0, 1.0])
     return Place(nowhere, nowhere, nowhere, nowhere, nowhere, nowhere, land, 30.0 * (2 * land - 1))
 
 
 def a_sun(zenith, azimuth=0.0):
-    """The sun over both pixels at one time, degrees."""
+    """Place the sun over both pixels at one time, degrees."""
     return Sun(np.full((1, 2), np.radians(zenith)), np.full((1, 2), np.radians(azimuth)))
 
 
@@ -338,12 +345,14 @@ def temperatures(sun, weather):
     return {name: values[0] for name, values in channels.items()}
 
 
-# With the sun behind the satellite, as far from its mirror image in the sea as can be.
+# With the sun behind the satellite, far from glint.
 NOON, MIDNIGHT = a_sun(30.0, np.degrees(VIEW_AZIMUTH)), a_sun(150.0)
 
 
-# The place
-def test_the_place_is_twenty_by_twenty_six_pixels_around_dakhla_north_up():
+# Place and sun
+
+
+def test_the_place_is_20_by_26_pixels_around_dakhla_with_north_up():
     place = landmark_place()
     assert (place.y.size, place.x.size) == (ROWS, COLUMNS) == (20, 26)
     assert place.longitude.shape == place.land.shape == (ROWS * COLUMNS,)
@@ -352,22 +361,22 @@ def test_the_place_is_twenty_by_twenty_six_pixels_around_dakhla_north_up():
     assert (np.diff(place.latitude.reshape(ROWS, COLUMNS), axis=0) < 0).all()
     assert (np.diff(place.longitude.reshape(ROWS, COLUMNS), axis=1) > 0).all()
     middle = ROWS // 2 * COLUMNS + COLUMNS // 2
-    # Within half a pixel, which the slant view stretches to some 2 km, 0.02°.
+    # Within half a pixel, which the slant view stretches to about 2 km, 0.02°.
     assert_allclose([place.longitude[middle], place.latitude[middle]], CENTRE, atol=0.02)
 
 
-def test_kilometres_are_those_of_the_ellipsoid():
+def test_distances_agree_with_those_on_the_ellipsoid():
     place = landmark_place()
     n = place.longitude.size
     bearing, _, metres = Geod(ellps="WGS84").inv(
         np.full(n, CENTRE[0]), np.full(n, CENTRE[1]), place.longitude, place.latitude
     )
-    # A sphere of 111.2 km a degree against the ellipsoid: up to 0.5 %, of 50 km.
+    # A sphere of 111.2 km per degree differs from the ellipsoid by up to 0.5 % of 50 km.
     assert_allclose(place.east, metres / 1e3 * np.sin(np.radians(bearing)), atol=0.3)
     assert_allclose(place.north, metres / 1e3 * np.cos(np.radians(bearing)), atol=0.3)
 
 
-def test_the_coast_has_land_sea_and_pixels_of_both():
+def test_there_are_pixels_of_land_of_sea_and_of_both():
     land = landmark_place().land
     assert land.min() == 0.0
     assert land.max() == 1.0
@@ -375,7 +384,7 @@ def test_the_coast_has_land_sea_and_pixels_of_both():
     assert 0.3 < land.mean() < 0.7
 
 
-def test_the_satellite_stands_where_geometry_puts_it():
+def test_the_view_angles_agree_with_the_geometry():
     longitude, latitude = np.radians(CENTRE)
     up = np.array(
         [
@@ -395,7 +404,7 @@ def test_the_satellite_stands_where_geometry_puts_it():
     assert_allclose(np.degrees([VIEW_ZENITH, VIEW_AZIMUTH]), [zenith, azimuth], atol=0.1)
 
 
-def test_in_the_morning_the_sun_stands_in_the_east_and_in_the_evening_in_the_west():
+def test_the_sun_is_in_the_east_in_the_morning_and_in_the_west_in_the_evening():
     times = np.array(["2010-03-20T08:00", "2010-03-20T18:00"], "datetime64[ns]")
     azimuth = np.degrees(sun_over(landmark_place(), times).azimuth) % 360.0
     assert (abs(azimuth[0] - 90.0) < 30.0).all()
@@ -403,8 +412,10 @@ def test_in_the_morning_the_sun_stands_in_the_east_and_in_the_evening_in_the_wes
 
 
 # Glint
+
+
 @given(st.floats(0.0, 85.0), st.floats(0.0, 360.0), st.floats(2.0, 15.0))
-def test_glint_is_cox_and_munks_by_vectors(zenith, azimuth, wind):
+def test_glint_agrees_with_cox_and_munk_computed_by_vectors(zenith, azimuth, wind):
     def direction(theta, phi):
         return np.array([np.sin(theta) * np.sin(phi), np.sin(theta) * np.cos(phi), np.cos(theta)])
 
@@ -417,11 +428,11 @@ def test_glint_is_cox_and_munks_by_vectors(zenith, azimuth, wind):
     fresnel = 0.021 + 0.979 * (1.0 - facet @ to_sun) ** 5
     expected = np.pi * fresnel * density / (4.0 * to_sun[2] * to_eye[2] * facet[2] ** 4)
     found = a_sun(zenith, azimuth).glint(np.array([wind]))
-    # An exponent of up to 100s, of a slope that has lost some digits.
+    # The exponent reaches hundreds, and the slope has lost some digits.
     assert_allclose(found, expected, rtol=1e-9, atol=1e-14)
 
 
-def test_glint_is_brightest_where_the_sea_mirrors_the_sun_and_wind_spreads_it():
+def test_glint_is_brightest_at_the_mirror_angle_and_wind_spreads_it():
     mirror = a_sun(np.degrees(VIEW_ZENITH), np.degrees(VIEW_AZIMUTH) + 180.0)
     beside = a_sun(np.degrees(VIEW_ZENITH), np.degrees(VIEW_AZIMUTH) + 90.0)
     calm, windy = np.array([3.0]), np.array([12.0])
@@ -438,9 +449,11 @@ def test_glint_brightens_the_sea_and_not_the_land(name):
     assert_allclose(bright[LAND], dark[LAND], rtol=1e-12)
 
 
-# What the sun lights
+# Solar channels
+
+
 @each_solar_band
-def test_in_clear_air_the_surface_is_seen_through_rayleighs_haze(name):
+def test_in_clear_air_rayleigh_scattering_is_added_to_the_surface(name):
     band, mu = SOLAR[name], np.cos(np.radians(30.0))
     slant = 1.0 / mu + 1.0 / VIEW
     air = 0.75 / (4.0 * (mu + VIEW)) * (1.0 - np.exp(-band.rayleigh * slant))
@@ -457,14 +470,14 @@ def test_clear_sea_is_darker_than_desert(name):
 
 
 @each_solar_band
-def test_dust_brightens_the_sea_the_more_the_thicker_it_is(name):
+def test_thicker_dust_brightens_the_sea_more(name):
     seen = [reflectances(NOON, a_weather(dust=dust))[name][SEA] for dust in (0.0, 0.1, 0.5, 2.0)]
     assert (np.diff(seen) > 0.0).all()
 
 
 @each_solar_band
 @pytest.mark.parametrize("ice", [False, True])
-def test_cloud_brightens_the_sea_the_more_the_thicker_it_is_and_reaches_its_own_white(name, ice):
+def test_thicker_cloud_brightens_the_sea_more_up_to_its_own_reflectance(name, ice):
     depths = (0.0, 0.2, 1.0, 5.0, 30.0, 1e6)
     seen = [reflectances(NOON, a_weather(a_layer(d, ice=ice)))[name][SEA] for d in depths]
     assert (np.diff(seen) > 0.0).all()
@@ -476,7 +489,7 @@ def test_cloud_brightens_the_sea_the_more_the_thicker_it_is_and_reaches_its_own_
     assert white - 1e-2 < seen[-1] < white + 4.0
 
 
-def test_ice_absorbs_more_at_1_6_micrometres_than_droplets_and_no_more_at_0_6():
+def test_ice_absorbs_more_than_droplets_at_1_6_micrometres_but_not_at_0_6():
     water, ice = (
         reflectances(NOON, a_weather(a_layer(depth, ice=ice)))
         for ice, depth in ((False, 20.0 * 0.115 / 0.075), (True, 20.0))
@@ -486,16 +499,16 @@ def test_ice_absorbs_more_at_1_6_micrometres_than_droplets_and_no_more_at_0_6():
 
 
 @each_solar_band
-def test_a_cloud_on_the_way_to_the_sun_darkens_what_lies_in_its_shadow(name):
+def test_a_cloud_between_sun_and_ground_darkens_the_ground(name):
     lit, shaded = (
         reflectances(NOON, a_weather(a_layer(0.0, shadow=shadow)))[name] for shadow in (0.0, 5.0)
     )
     assert (shaded < lit).all()
-    # It is not seen itself: what is left of the ground is the light it lets through.
+    # The cloud itself is not in view; the ground gets the light it lets through.
     assert (shaded > 0.0).all()
 
 
-def test_layers_of_one_kind_add_their_depths():
+def test_optical_depths_of_layers_of_the_same_phase_add_up():
     together = reflectances(NOON, a_weather(a_layer(5.0)))
     apart = reflectances(NOON, a_weather(a_layer(2.0), a_layer(3.0)))
     for name in SOLAR:
@@ -503,15 +516,17 @@ def test_layers_of_one_kind_add_their_depths():
 
 
 @pytest.mark.parametrize(("zenith", "lit"), [(0.0, True), (89.99, True), (90.01, False)])
-def test_reflectances_are_there_when_the_sun_is_up(zenith, lit):
+def test_reflectances_are_missing_if_and_only_if_the_sun_is_down(zenith, lit):
     found = reflectances(a_sun(zenith), a_weather(a_layer(1.0)))
     assert all(np.isfinite(values).all() == lit for values in found.values())
 
 
-# What is warm
+# Thermal channels
+
+
 @each_thermal_band
 @pytest.mark.parametrize("surface", [280.0, 295.0, 310.0])
-def test_in_dry_clean_air_the_surface_is_seen_by_its_emissivity(name, surface):
+def test_in_dry_clean_air_the_surface_emits_by_its_emissivity(name, surface):
     band, law = EMISSION[name], THERMAL_BANDS[DEFAULT_PLATFORM][name]
     found = temperatures(MIDNIGHT, a_weather(sea=surface, land=surface))[name]
     emitted = law.radiance(np.array(surface))
@@ -528,27 +543,27 @@ def test_thick_cloud_has_the_temperature_of_its_top(name, height):
 
 @each_thermal_band
 @pytest.mark.parametrize("ice", [False, True])
-def test_cloud_is_colder_the_thicker_it_is(name, ice):
+def test_thicker_cloud_looks_colder(name, ice):
     depths = (0.0, 0.2, 1.0, 5.0, 20.0)
     seen = [temperatures(MIDNIGHT, a_weather(a_layer(d, 9.0, ice=ice)))[name] for d in depths]
     assert (np.diff(seen, axis=0) < 0.0).all()
 
 
-def test_vapour_and_dust_cool_what_is_seen_of_warm_ground():
+def test_vapour_and_dust_make_warm_ground_look_colder():
     clear = temperatures(MIDNIGHT, a_weather(land=310.0))
     for weather in (a_weather(land=310.0, vapour=30.0), a_weather(land=310.0, dust=2.0)):
         for name, values in temperatures(MIDNIGHT, weather).items():
             assert values[LAND] < clear[name][LAND]
 
 
-def test_thin_ice_is_colder_at_12_than_at_10_8_micrometres_by_more_than_clear_sky_is():
+def test_thin_ice_has_a_larger_split_window_difference_than_clear_sky():
     clear = temperatures(MIDNIGHT, a_weather())
     thin = temperatures(MIDNIGHT, a_weather(a_layer(1.0, 10.5, ice=True)))
     split = {name: t["IR_108"] - t["IR_120"] for name, t in (("clear", clear), ("thin", thin))}
     assert (split["thin"] > split["clear"] + 1.0).all()
 
 
-def test_by_day_3_9_micrometres_holds_what_the_sun_adds_and_the_other_channels_do_not():
+def test_sunlight_is_added_at_3_9_micrometres_alone():
     weather = a_weather(dust=0.1, vapour=20.0)
     day, night = temperatures(NOON, weather), temperatures(MIDNIGHT, weather)
     for name in ("IR_087", "IR_108", "IR_120"):
@@ -556,17 +571,18 @@ def test_by_day_3_9_micrometres_holds_what_the_sun_adds_and_the_other_channels_d
     law = THERMAL_BANDS[DEFAULT_PLATFORM]["IR_039"]
     added = law.radiance(day["IR_039"]) - law.radiance(night["IR_039"])
     share = added / (SOLAR_RADIANCE_39 * np.cos(np.radians(30.0)))
-    # Clear desert reflects a little less than its own 17 % through dust, the sea next to nothing.
+    # Through dust, clear desert reflects a little less than its 17 %, and the sea almost nothing.
     assert_allclose(share[LAND], NEAR.land, rtol=0.1)
     assert share[SEA] < 0.1
 
 
 # Noise
+
 MANY = 20_000
 
 
 def many_times(zenith, weather):
-    """Desert, sun and weather at many times that differ in nothing but noise."""
+    """Make desert, sun and weather at many times that differ in noise alone."""
     place = replace(two_pixels(), land=np.ones(1))
     sun = Sun(np.full((MANY, 1), np.radians(zenith)), np.zeros((MANY, 1)))
     dry = np.zeros(MANY)
@@ -578,13 +594,13 @@ def many_times(zenith, weather):
 
 
 @each_thermal_band
-def test_thermal_noise_is_that_of_the_specification_at_300_kelvin(name):
+def test_thermal_noise_meets_the_specification_at_300_kelvin(name):
     law, band = THERMAL_BANDS[DEFAULT_PLATFORM][name], EMISSION[name]
-    # Ground that looks 300 K warm through its emissivity.
+    # Ground whose brightness temperature is 300 K.
     warm = law.temperature(law.radiance(np.array(300.0)) / band.land)
     night = many_times(150.0, a_weather(land=warm))
     seen = thermal_channels(*night, np.ones((1, 1)), np.random.default_rng(0))[name]
-    # Five standard errors; within the noise the law bends by less than 1e-2 of it.
+    # Five standard errors, and 1e-2 of the noise for the curvature of Planck's law.
     assert abs(seen.mean() - 300.0) < band.noise * (5.0 / np.sqrt(MANY) + 1e-2)
     assert abs(seen.std() / band.noise - 1.0) < 5.0 / np.sqrt(2.0 * MANY) + 1e-2
 
@@ -598,23 +614,25 @@ def test_solar_noise_grows_as_the_sun_sinks(name, zenith):
     assert abs(seen.std() / expected - 1.0) < 5.0 / np.sqrt(2.0 * MANY)
 
 
-# The weather
+# Weather
+
+
 @pytest.mark.parametrize("depths", [(0.0, 0.0), (0.1, 0.09), (0.1, 0.11), (3.0, 0.0)])
-def test_a_pixel_is_cloudy_from_an_optical_depth_of_all_layers_on(depths):
+def test_a_pixel_is_cloudy_if_its_total_optical_depth_reaches_the_limit(depths):
     weather = a_weather(*(a_layer(depth) for depth in depths))
     assert (weather.cloudy == (sum(depths) >= CLOUD_DEPTH)).all()
 
 
 @pytest.fixture(scope="module")
 def a_week():
-    """The weather of a week in July, every hour."""
+    """The landmark and its hourly weather in a week of July."""
     hours = 24.0 * 185.0 + np.arange(168.0)
     times = np.datetime64("2010-01-01", "ns") + (hours * 60).astype("timedelta64[m]")
     place = landmark_place()
     return place, draw_climate(0).at(hours, hours / 24.0, place, sun_over(place, times))
 
 
-def test_the_state_of_the_air_is_one_that_can_be(a_week):
+def test_the_weather_is_in_physical_ranges(a_week):
     _, weather = a_week
     assert (weather.dust > 0.0).all()
     assert ((weather.water_vapour >= 10.0) & (weather.water_vapour <= 35.0)).all()
@@ -626,18 +644,18 @@ def test_the_state_of_the_air_is_one_that_can_be(a_week):
         assert ((layer.height >= low) & (layer.height <= high)).all()
 
 
-def test_the_desert_is_warmest_after_noon_and_most_so_inland(a_week):
+def test_the_desert_is_warmest_after_noon_and_its_daily_range_grows_inland(a_week):
     place, weather = a_week
     by_hour = weather.land_temperature.reshape(7, 24, -1).mean(axis=0)
-    # 13 h by the sun is 14 h UTC at 15.9° W.
+    # 13 h solar time is 14 h UTC at 15.9° W.
     assert abs(int(by_hour.mean(axis=1).argmax()) - 14) <= 1
-    course = by_hour.max(axis=0) - by_hour.min(axis=0)
+    daily_range = by_hour.max(axis=0) - by_hour.min(axis=0)
     far, near = place.coast_distance > 25.0, place.coast_distance < 5.0
-    assert course[far].min() > course[near].max()
-    assert 15.0 < course.max() < 32.0
+    assert daily_range[far].min() > daily_range[near].max()
+    assert 15.0 < daily_range.max() < 32.0
 
 
-def test_shadows_are_the_clouds_seen_from_where_the_beam_passes():
+def test_the_shadow_is_the_cloud_where_the_suns_beam_crosses_the_layer():
     place, climate = landmark_place(), draw_climate(0)
     hours = 24.0 * 185.0 + np.arange(0.0, 240.0, 6.0)
     overhead = Sun(*np.zeros((2, hours.size, place.land.size)))
@@ -647,7 +665,7 @@ def test_shadows_are_the_clouds_seen_from_where_the_beam_passes():
         straight, oblique = under.layers[index], aside.layers[index]
         assert_array_equal(straight.shadow, straight.depth)
         assert_array_equal(oblique.depth, straight.depth)
-        # The beam of a sun at 60° passes the layer its height times tan 60° towards the sun.
+        # At a zenith angle of 60° the beam crosses the layer at height times tan 60° sunwards.
         away = model.height * np.tan(np.radians(60.0))
         moved = replace(
             place,
@@ -656,12 +674,14 @@ def test_shadows_are_the_clouds_seen_from_where_the_beam_passes():
         )
         there = climate.at(hours, hours / 24.0, moved, overhead).layers[index].depth
         assert (there > 0.0).any()
-        # Depths of up to 100, from sums of waves with phases of up to 1e5, known to 1e-11.
+        # Depths up to 100, from sums of waves with phases up to 1e5 that are known to 1e-11.
         assert_allclose(oblique.shadow, there, atol=1e-7)
 
 
 # Level 2
-def test_the_atlas_of_level_2_is_off_by_a_pixel_at_most_and_right_most_of_the_time():
+
+
+def test_the_atlas_of_level_2_is_usually_right_and_off_by_a_pixel_at_most():
     land = (landmark_place().land > 0.5).reshape(ROWS, COLUMNS)
     steps = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
     times = 2000

@@ -1,4 +1,4 @@
-"""The synthetic sounder: its counts, its physics, its noise, and that any part is the whole's."""
+"""The sounder twin: parts equal the whole; its counts, physics and noise."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ CARBON_DIOXIDE = (WAVENUMBERS > 680) & (WAVENUMBERS < 690)
 
 @pytest.fixture(scope="module")
 def twin():
-    """Six hundred spectra: two whole blocks and a part of one."""
+    """Six hundred spectra: two whole blocks and part of a third."""
     loaded = synthetic_sounder(SAMPLES).load()
     for array in loaded.data_vars.values():
         array.values.setflags(write=False)
@@ -42,13 +42,13 @@ def twin():
 
 
 @pytest.fixture(scope="module")
-def column():
-    """What is seen over one block of samples, without noise."""
-    return _draw_state(0, SAMPLES, 0).column
+def soundings():
+    """One block of samples, without noise."""
+    return _draw_state(0, SAMPLES, 0).soundings
 
 
 def temperatures(spectra, channels):
-    """Mean brightness temperatures of some channels, (samples,)."""
+    """Return the mean brightness temperature of channels, (samples,)."""
     radiance = spectra[:, channels].astype(float)
     return np.nanmean(brightness_temperature(WAVENUMBERS[channels], radiance), axis=1)
 
@@ -71,7 +71,7 @@ def test_the_papers_counts_are_met_exactly(name):
     assert found.tolist() == counts
 
 
-def test_the_papers_table_adds_up_and_starts_with_needles():
+def test_the_papers_table_of_surface_types_adds_up():
     assert sum(strata.SURFACE_TYPES.values()) == 24_923
     assert strata.SURFACE_TYPES["water"] == 12_150
     assert list(strata.SURFACE_TYPES).index("water") + 1 == strata.WATER
@@ -79,45 +79,43 @@ def test_the_papers_table_adds_up_and_starts_with_needles():
 
 
 @given(st.integers(1, 40_000))
-def test_other_numbers_have_the_same_proportions_to_a_sample(samples):
+def test_other_numbers_have_the_same_proportions_to_within_a_sample(samples):
     drawn = strata.draw_strata(samples, 0)
     for name, counts in (
         ("surface_type", strata.SURFACE_TYPES),
         ("climate_zone", strata.CLIMATE_ZONES),
         ("season", strata.SEASONS),
     ):
-        due = np.array([*counts.values()]) * samples / 24_923
+        expected = np.array([*counts.values()]) * samples / 24_923
         found = np.bincount(getattr(drawn, name), minlength=len(counts) + 1)[1:]
         assert found.sum() == samples
-        assert (np.abs(found - due) < 1.0).all()
+        assert (np.abs(found - expected) < 1.0).all()
 
 
-def test_surface_types_are_in_climates_where_they_exist():
+def test_surface_types_are_in_climate_zones_where_they_exist():
     twin = synthetic_sounder()
-    kind, zone = twin["surface_type"].values, twin["climate_zone"].values
-    share = {
-        "snow and tundra, cold or polar": np.isin(zone[np.isin(kind, (15, 18))], (4, 5)),
-        "desert, dry": zone[kind == 16] == 2,
-        "broad evergreen forest, tropical": zone[kind == 2] == 1,
-        "water, in no zone of the land": np.isin(zone[kind == 17], (1, 3, 5)),
+    surface_type, zone = twin["surface_type"].values, twin["climate_zone"].values
+    fitting = {
+        "snow and tundra: cold or polar": np.isin(zone[np.isin(surface_type, (15, 18))], (4, 5)),
+        "desert: dry": zone[surface_type == 16] == 2,
+        "broad evergreen forest: tropical": zone[surface_type == 2] == 1,
+        "water: not dry or cold": np.isin(zone[surface_type == 17], (1, 3, 5)),
     }
-    assert {name: bool(found.mean() > 0.85) for name, found in share.items()} == dict.fromkeys(
-        share, True
-    )
+    assert not [name for name, fits in fitting.items() if fits.mean() <= 0.85]
 
 
-def test_about_half_is_day_and_day_is_where_the_sun_is_up(twin):
+def test_about_half_is_day_and_day_means_that_the_sun_is_up(twin):
     whole = synthetic_sounder()
     assert 0.45 < whole["day"].values.mean() < 0.55
     drawn = strata.draw_strata(SAMPLES, 0)
     assert_array_equal(twin["day"], drawn.solar_zenith_angle < 90.0)
 
 
-def test_seasons_are_months_and_latitudes_fit_zones(twin):
+def test_months_fit_seasons_and_latitudes_fit_zones(twin):
     months = twin["time"].dt.month.values
     seasons = {1: (3, 4, 5), 2: (6, 7, 8), 3: (9, 10, 11), 4: (12, 1, 2)}
-    for season, due in seasons.items():
-        assert set(months[twin["season"].values == season]) == set(due)
+    for season, expected in seasons.items():
+        assert set(months[twin["season"].values == season]) == set(expected)
     tropical = twin["climate_zone"].values == 1
     assert np.abs(twin["latitude"].values[tropical]).max() <= 23.5
     assert np.abs(twin["latitude"].values[twin["climate_zone"].values == 5]).min() >= 62.0
@@ -134,13 +132,13 @@ def test_joint_counts_have_both_margins(seed, rows, columns):
     assert (found >= 0).all()
 
 
-# Parts and wholes
+# Parts and the whole
 
 
 @pytest.mark.parametrize("chunk", [100, 256, 600, 4096])
 def test_values_do_not_depend_on_chunks(twin, chunk):
     again = synthetic_sounder(SAMPLES, chunk=chunk)
-    # One sample of each block, and those at their edges.
+    # Samples on either side of the edges of blocks.
     some = [0, 255, 256, 511, 512, 599]
     for name in ("radiance", *TRUTH_VARIABLES):
         assert_array_equal(again[name].isel(sample=some), twin[name].isel(sample=some))
@@ -152,7 +150,7 @@ def test_a_part_equals_that_part_of_the_whole_bit_for_bit(twin, part):
     assert again.values.tobytes() == twin["radiance"].values[part].tobytes()
 
 
-def test_other_seeds_are_other_spectra(twin):
+def test_another_seed_gives_other_spectra(twin):
     other = synthetic_sounder(SAMPLES, seed=1)
     assert not np.array_equal(other["cloud_class"], twin["cloud_class"])
     both = da.stack([synthetic_sounder(20, seed=seed)["radiance"].data for seed in (0, 1)])
@@ -160,36 +158,36 @@ def test_other_seeds_are_other_spectra(twin):
     assert not np.isclose(first, second).all(axis=1).any()
 
 
-def test_nothing_is_made_before_it_is_asked_for(monkeypatch):
+def test_spectra_are_lazy(monkeypatch):
     def refuse(*given):
-        raise AssertionError("made")
+        raise AssertionError("computed")
 
     monkeypatch.setattr(transfer, "_in_tile", refuse)
     lazy = synthetic_sounder(1_000)
     assert isinstance(lazy["radiance"].data, da.Array)
     assert lazy["radiance"].dtype == np.float32
     assert lazy["radiance"].chunks[0] == (512, 488)
-    with pytest.raises(AssertionError, match="made"):
+    with pytest.raises(AssertionError, match="computed"):
         lazy["radiance"].isel(sample=0).compute()
 
 
-def test_what_the_user_changes_is_not_what_is_drawn_next(twin):
+def test_modifying_a_twin_does_not_change_the_next_one(twin):
     changed = synthetic_sounder(SAMPLES)
     for name in ("noise", "latitude", "surface_type"):
         changed[name].values[:] = 3
         assert_array_equal(synthetic_sounder(SAMPLES)[name], twin[name])
 
 
-@pytest.mark.parametrize("asked", [{"samples": 0}, {"chunk": 0}, {"seed": -1}])
-def test_what_cannot_be_made_is_refused(asked):
-    with pytest.raises(InputError, match=r"cannot be made\. Ask for one or more"):
-        synthetic_sounder(**asked)
+@pytest.mark.parametrize("options", [{"samples": 0}, {"chunk": 0}, {"seed": -1}])
+def test_impossible_numbers_are_refused(options):
+    with pytest.raises(InputError, match=r"Cannot make .* Request at least one of each"):
+        synthetic_sounder(**options)
 
 
-# The contract
+# The dataset
 
 
-def test_the_twin_is_in_order_and_says_that_it_is_a_twin(twin):
+def test_the_twin_is_in_standard_form_and_named_as_a_twin(twin):
     checked = check_spectra(twin)
     assert_array_equal(checked["radiance"], twin["radiance"])
     assert_array_equal(checked["cloudy"], twin["cloud_class"] > 0)
@@ -200,7 +198,7 @@ def test_the_twin_is_in_order_and_says_that_it_is_a_twin(twin):
         assert set(np.unique(twin[name])) <= set(twin[name].attrs["flag_values"].tolist())
 
 
-def test_the_twin_comes_back_from_zarr_bit_for_bit_and_smaller(tmp_path, twin):
+def test_the_twin_is_read_back_from_zarr_bit_for_bit_and_is_compressed(tmp_path, twin):
     path = tmp_path / "twin.zarr"
     part = synthetic_sounder(SAMPLES).isel(sample=slice(0, 300))
     write_dataset(part, path)
@@ -209,15 +207,15 @@ def test_the_twin_comes_back_from_zarr_bit_for_bit_and_smaller(tmp_path, twin):
     assert_array_equal(found["radiance"], twin["radiance"][:300])
     assert_array_equal(check_spectra(found)["cloud_class"], twin["cloud_class"][:300])
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    # Some 2.3 of 4 bytes are left.
+    # About 2.3 of 4 bytes are left.
     assert size < 0.65 * 300 * CHANNELS * 4
 
 
 # Gases and air
 
 
-def test_bands_are_where_they_are_in_real_spectra(column):
-    depth = np.einsum("la,lac->ac", column.columns.mean(axis=0), cross_sections().astype(float))
+def test_absorption_is_strong_where_it_is_in_real_spectra(soundings):
+    depth = np.einsum("la,lac->ac", soundings.columns.mean(axis=0), cross_sections().astype(float))
 
     def mean(absorber, low, high):
         inside = (low < WAVENUMBERS) & (high > WAVENUMBERS)
@@ -243,7 +241,7 @@ def test_air_is_coldest_at_the_tropopause_and_wettest_in_the_tropics():
     coldest = HEIGHTS[air.temperature.argmin(axis=1)]
     assert np.median(coldest[:200]) > np.median(coldest[200:400]) > np.median(coldest[400:])
     vapour = air.vapour.reshape(3, 200).mean(axis=1)
-    # Tropical, temperate and arctic means, kg m-2, in wide bounds.
+    # Wide bounds of tropical, temperate and arctic means, kg m-2.
     assert (vapour > [30.0, 10.0, 1.0]).all()
     assert (vapour < [60.0, 30.0, 8.0]).all()
     ozone = air.columns[:, :, ABSORBERS.index("ozone")].sum(axis=1) * 1e22 / 2.687e16
@@ -251,7 +249,7 @@ def test_air_is_coldest_at_the_tropopause_and_wettest_in_the_tropics():
     assert (ozone < 480.0).all()
 
 
-def test_the_temperature_of_a_height_is_that_of_the_layers_about_it(column):
+def test_the_temperature_at_the_height_of_a_layer_is_that_of_the_layer():
     air = draw_air(np.random.default_rng(0), np.full(3, 3), np.full(3, 288.0), np.zeros(3))
     layers = np.array([4, 10, LAYERS - 1])
     found = air.temperature_at(HEIGHTS[layers])
@@ -261,44 +259,44 @@ def test_the_temperature_of_a_height_is_that_of_the_layers_about_it(column):
 # Transfer
 
 
-def slow_radiance(column, row):
-    """The integral in double precision, layer by layer, for one sample."""
+def slow_radiance(soundings, row):
+    """Return the radiances of one sample by summing layers in double precision."""
     sections, emissivities = cross_sections().astype(float), surface.emissivities().astype(float)
     sun = blackbody_radiance(WAVENUMBERS, np.array(5800.0)) * 6.79e-5 / np.pi
-    sun = np.where(WAVENUMBERS >= 2000.0, sun, 0.0) * column.sun_cosine[row]
+    sun = np.where(WAVENUMBERS >= 2000.0, sun, 0.0) * soundings.sun_cosine[row]
     depth, above, total, cloud = np.zeros(CHANNELS), np.ones(CHANNELS), 0.0, 0.0
     for layer in range(LAYERS):
-        depth = depth + column.columns[row, layer] @ sections[layer]
+        depth = depth + soundings.columns[row, layer] @ sections[layer]
         below = np.exp(-depth)
-        total = total + blackbody_radiance(WAVENUMBERS, column.layers[row, layer]) * (
+        total = total + blackbody_radiance(WAVENUMBERS, soundings.layers[row, layer]) * (
             above - below
         )
         above = below
-        down = sun * np.exp(-depth * column.sun_path[row])
-        if layer == column.cloud_layer[row]:
-            top = blackbody_radiance(WAVENUMBERS, column.cloud_top[row])
-            cloud = total + below * (top + column.cloud_reflectance[row] * down)
-    emissivity = column.materials[row] @ emissivities
-    sky = (1.0 - above) * blackbody_radiance(WAVENUMBERS, column.air[row]) + down
-    ground = emissivity * blackbody_radiance(WAVENUMBERS, column.skin[row])
+        down = sun * np.exp(-depth * soundings.sun_path[row])
+        if layer == soundings.cloud_layer[row]:
+            top = blackbody_radiance(WAVENUMBERS, soundings.cloud_top[row])
+            cloud = total + below * (top + soundings.cloud_reflectance[row] * down)
+    emissivity = soundings.materials[row] @ emissivities
+    sky = (1.0 - above) * blackbody_radiance(WAVENUMBERS, soundings.air[row]) + down
+    ground = emissivity * blackbody_radiance(WAVENUMBERS, soundings.skin[row])
     total = total + above * (ground + (1.0 - emissivity) * sky)
-    return (1.0 - column.cloud_amount[row]) * total + column.cloud_amount[row] * cloud
+    return (1.0 - soundings.cloud_amount[row]) * total + soundings.cloud_amount[row] * cloud
 
 
-def test_radiances_are_the_integral_over_the_layers(column):
-    found = transfer.radiances(column, surface.emissivities())
+def test_radiances_agree_with_a_sum_over_layers_in_double_precision(soundings):
+    found = transfer.radiances(soundings, surface.emissivities())
     rows = range(0, BLOCK, 16)
-    expected = np.array([slow_radiance(column, row) for row in rows])
-    # Single precision over 25 layers of up to 150 mW is some 1e-4; noise is 100 times that.
+    expected = np.array([slow_radiance(soundings, row) for row in rows])
+    # Rounding to float32 over 25 layers of up to 150 mW is about 1e-4; noise is 100 times that.
     assert np.abs((found[rows] - expected) / transfer.noise_radiance()).max() < 0.01
 
 
-def test_plancks_law_is_interpolated_to_a_thousandth_of_the_noise():
+def test_plancks_law_is_interpolated_to_well_below_the_noise():
     kelvin = np.linspace(170.0, 340.0, 1001)
     nodes = transfer._planck_nodes()[2].astype(float)
     found = transfer.planck_weights(kelvin).astype(float) @ nodes
     exact = blackbody_radiance(WAVENUMBERS, kelvin[:, None])
-    # Single-precision weights of up to a few times one: 1e-6 of the hottest, 250 mW.
+    # Weights in float32, up to a few times one: 1e-6 of the largest radiance, 250 mW.
     assert np.abs((found - exact) / transfer.noise_radiance()).max() < 0.005
     assert_allclose(transfer.planck_weights(kelvin).sum(axis=1), 1.0, rtol=1e-6)
 
@@ -309,62 +307,62 @@ def test_the_window_is_warmer_than_carbon_dioxide_in_clear_warm_scenes(twin):
     assert (temperatures(spectra, WINDOW) > temperatures(spectra, CARBON_DIOXIDE) + 40.0).all()
 
 
-def test_opaque_channels_do_not_see_the_surface_and_windows_do(column):
-    clear = replace(column, cloud_amount=np.zeros(BLOCK))
-    warmer = replace(clear, skin=column.skin + 10.0)
+def test_opaque_channels_do_not_see_the_surface_and_windows_do(soundings):
+    clear = replace(soundings, cloud_amount=np.zeros(BLOCK))
+    warmer = replace(clear, skin=soundings.skin + 10.0)
     first = transfer.radiances(clear, surface.emissivities())
     second = transfer.radiances(warmer, surface.emissivities())
     seen = temperatures(second, WINDOW) - temperatures(first, WINDOW)
     hidden = temperatures(second, CARBON_DIOXIDE) - temperatures(first, CARBON_DIOXIDE)
-    # Of the wettest air, seen aslant, a tenth gets through.
+    # The wettest air, on a slant path, still lets a tenth through.
     assert (seen > 0.8).all()
     assert np.median(seen) > 6.0
     assert np.abs(hidden).max() < 0.05
 
 
-def test_high_cloud_lowers_the_window_and_low_cloud_less(column):
+def test_high_cloud_cools_the_window_more_than_low_cloud(soundings):
     first = transfer.radiances(
-        replace(column, cloud_amount=np.zeros(BLOCK)), surface.emissivities()
+        replace(soundings, cloud_amount=np.zeros(BLOCK)), surface.emissivities()
     )
 
     def under(kilometres):
         layer = np.abs(LEVELS[1:] - kilometres).argmin()
         clouded = replace(
-            column,
+            soundings,
             cloud_amount=np.full(BLOCK, 0.5),
             cloud_layer=np.full(BLOCK, layer),
-            cloud_top=column.layers[:, layer],
+            cloud_top=soundings.layers[:, layer],
         )
         spectra = transfer.radiances(clouded, surface.emissivities())
         return temperatures(spectra, WINDOW) - temperatures(first, WINDOW)
 
-    warm = column.skin > 285.0
+    warm = soundings.skin > 285.0
     assert (under(10.0)[warm] < -15.0).all()
     assert np.median(under(2.0)[warm]) < -2.0
     assert (under(10.0)[warm] < under(2.0)[warm]).all()
 
 
-def test_overcast_hides_the_surface_altogether(column):
-    overcast = replace(column, cloud_amount=np.ones(BLOCK))
-    warmer = replace(overcast, skin=column.skin + 20.0)
+def test_overcast_hides_the_surface_completely(soundings):
+    overcast = replace(soundings, cloud_amount=np.ones(BLOCK))
+    warmer = replace(overcast, skin=soundings.skin + 20.0)
     first = transfer.radiances(overcast, surface.emissivities())
     second = transfer.radiances(warmer, surface.emissivities())
-    # What is left is rounding: total + (cloud - total) in single precision.
+    # The difference is rounding of total + (cloud - total) in single precision.
     assert_allclose(first, second, atol=1e-4)
 
 
-def test_the_sun_is_seen_by_day_and_above_2000_per_cm_alone(column):
-    dark = replace(column, sun_cosine=np.zeros(BLOCK))
-    day = column.sun_cosine > 0.3
-    lit = transfer.radiances(column, surface.emissivities())
+def test_sunlight_contributes_only_by_day_and_above_2000_per_cm(soundings):
+    dark = replace(soundings, sun_cosine=np.zeros(BLOCK))
+    day = soundings.sun_cosine > 0.3
+    lit = transfer.radiances(soundings, surface.emissivities())
     unlit = transfer.radiances(dark, surface.emissivities())
     assert_array_equal(lit[:, WAVENUMBERS < 1990.0], unlit[:, WAVENUMBERS < 1990.0])
-    assert_array_equal(lit[column.sun_cosine == 0.0], unlit[column.sun_cosine == 0.0])
+    assert_array_equal(lit[soundings.sun_cosine == 0.0], unlit[soundings.sun_cosine == 0.0])
     short = WAVENUMBERS > 2500.0
     assert (lit[day][:, short].mean(axis=1) > unlit[day][:, short].mean(axis=1)).all()
 
 
-def test_sand_is_dark_between_1100_and_1250_per_cm():
+def test_sand_has_a_low_emissivity_between_1100_and_1250_per_cm():
     emissivity = dict(zip(surface.MATERIALS, surface.emissivities(), strict=True))
     quartz = (WAVENUMBERS > 1100.0) & (WAVENUMBERS < 1220.0)
     assert emissivity["sand"][quartz].max() < 0.82
@@ -376,14 +374,12 @@ def test_sand_is_dark_between_1100_and_1250_per_cm():
 # Clouds
 
 
-def test_clouds_are_what_their_class_says(twin):
+def test_clouds_fit_their_class():
     drawn = synthetic_sounder(4096)
     found, amount = drawn["cloud_class"].values, drawn["effective_cloud_amount"].values
     height = drawn["cloud_top_height"].values
-    low, high = (
-        (found == atmosphere.LOW) & (amount > 0.0),
-        (found == atmosphere.HIGH) & (amount > 0.0),
-    )
+    low = (found == atmosphere.PARTLY_LOW) & (amount > 0.0)
+    high = (found == atmosphere.PARTLY_HIGH) & (amount > 0.0)
     assert height[low].min() >= 1.0
     assert height[low].max() <= 3.0
     assert height[high].min() >= 6.0
@@ -391,20 +387,21 @@ def test_clouds_are_what_their_class_says(twin):
     assert amount[low | high].max() <= 0.7
     assert amount[low].min() >= 0.06
     assert amount[high].min() >= 0.02
-    assert amount[found == atmosphere.CLOUDY].min() >= 0.35
+    assert amount[found == atmosphere.OVERCAST].min() >= 0.35
     assert np.isnan(height[amount == 0.0]).all()
 
 
-def test_analysts_err_as_often_as_it_is_written():
+def test_analysts_err_as_often_as_documented():
     drawn = synthetic_sounder(8192)
     found, amount = drawn["cloud_class"].values, drawn["effective_cloud_amount"].values
-    clear, partly = found == atmosphere.CLEAR, np.isin(found, (atmosphere.LOW, atmosphere.HIGH))
+    clear = found == atmosphere.CLEAR
+    partly = np.isin(found, (atmosphere.PARTLY_LOW, atmosphere.PARTLY_HIGH))
     assert amount[clear].max() <= atmosphere.MISSED_AMOUNT
-    for share, count, due in (
+    for share, count, expected in (
         ((amount[clear] > 0.0).mean(), clear.sum(), atmosphere.MISSED),
         ((amount[partly] == 0.0).mean(), partly.sum(), atmosphere.MISTAKEN),
     ):
-        assert abs(share - due) < 5.0 * np.sqrt(due * (1.0 - due) / count)
+        assert abs(share - expected) < 5.0 * np.sqrt(expected * (1.0 - expected) / count)
 
 
 # The instrument
@@ -412,27 +409,27 @@ def test_analysts_err_as_often_as_it_is_written():
 
 @pytest.fixture(scope="module")
 def noise():
-    """Nothing but noise, 400 spectra of it."""
+    """400 spectra of noise alone."""
     spectra = np.zeros((400, CHANNELS), np.float32)
-    transfer.measure(spectra, np.random.default_rng(0))
+    transfer.add_noise(spectra, np.random.default_rng(0))
     return spectra
 
 
-def test_the_noise_of_channels_is_what_is_said(noise, twin):
+def test_the_noise_of_channels_has_the_stated_deviation(noise, twin):
     assert_array_equal(twin["noise"], transfer.noise_radiance())
     ratio = noise.std(axis=0) / transfer.noise_radiance()
-    # Of 8461 channels, some 3000 are independent: the mean's error is 1 / sqrt(2 * 400 * 3000).
+    # About 3000 of 8461 channels are independent: the mean's error is 1 / sqrt(2 * 400 * 3000).
     assert abs(ratio.mean() - 1.0) < 5.0 / np.sqrt(2 * 400 * 3000) + 1e-3
-    # One channel's is 1 / sqrt(2 * 400); of thousands, allow five and a half.
+    # One channel's error is 1 / sqrt(2 * 400); for thousands of channels, allow 5.5 of them.
     assert np.abs(ratio - 1.0).max() < 5.5 / np.sqrt(2 * 400)
 
 
 def test_the_noise_of_neighbours_is_correlated_by_apodisation(noise):
     scaled = noise / transfer.noise_radiance()
-    for lag, due in ((1, 0.707), (2, 0.25), (3, 0.044), (6, 0.0), (20, 0.0)):
+    for lag, expected in ((1, 0.707), (2, 0.25), (3, 0.044), (6, 0.0), (20, 0.0)):
         found = np.mean(scaled[:, lag:] * scaled[:, :-lag])
-        # 400 x 3000 independent products, taps cut at three channels.
-        assert abs(found - due) < 5.0 / np.sqrt(400 * 3000) + 2e-3
+        # 400 x 3000 independent products; the filter is cut off at three channels.
+        assert abs(found - expected) < 5.0 / np.sqrt(400 * 3000) + 2e-3
 
 
 def test_noise_in_kelvin_has_the_shape_of_iasis():

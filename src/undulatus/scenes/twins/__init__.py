@@ -1,1 +1,1 @@
-"""Synthetic data whose truth is known, with physics enough to be as hard as the real ones."""
+"""Synthetic data with known truth, and enough physics to be as hard as real data."""

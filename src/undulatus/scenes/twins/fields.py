@@ -1,11 +1,11 @@
-r"""Random fields made of waves: known at any place and time without knowing any other.
+r"""Random fields made of waves, which can be computed at any place and time alone.
 
 A field is a sum of travelling plane waves drawn once from a seed,
 
 .. math:: g(r, t) = \sum_k a_k \cos\bigl(k \cdot (r - s(t)) + \omega_k t + \varphi_k\bigr),
 
-with a drift :math:`s(t)` in closed form, so that any part of a year can be made alone and is the
-same as that part of the whole. Each field has mean zero and variance one.
+with a drift :math:`s(t)` in closed form. So any part of a year can be computed alone, and equals
+that part of the whole. Each field has mean zero and variance one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Series:
         return cls(2.0 * np.pi / periods, rng.uniform(0.0, 2.0 * np.pi, 40))
 
     def __call__(self, hours: Array) -> Array:
-        """Return the values at some times (hours), (n,)."""
+        """Return the values at times (hours), (n,)."""
         waves = np.cos(np.multiply.outer(hours, self.frequencies) + self.phases)
         return waves.sum(axis=-1) * np.sqrt(2.0 / len(self.frequencies))
 
 
 @dataclass(frozen=True)
 class Field:
-    """A random function of place and time that drifts with a wind and changes on its way."""
+    """A random function of place and time that drifts with a wind and evolves as it drifts."""
 
     wavevectors: Array
     """(K, 2), radians per km."""
@@ -71,12 +71,14 @@ class Field:
         scales : (float, float)
             Shortest and longest wavelength, km.
         slope : float
-            Variance an octave grows as wavelength to this power: 2/3 is turbulence.
+            The variance per octave grows as wavelength to this power: 2/3 is turbulence.
         wind : (float, float)
             Mean drift eastwards and northwards, km per hour.
         lifetime : float
-            Hours in which waves of the longest scale change; shorter ones change faster,
+            Hours in which waves of the longest scale change; that time shrinks for shorter ones,
             as the wavelength to the power 2/3.
+        modes : int
+            How many waves.
         """
         wavelengths = np.exp(rng.uniform(np.log(scales[0]), np.log(scales[1]), modes))
         bearings = rng.uniform(0.0, 2.0 * np.pi, modes)
@@ -95,7 +97,7 @@ class Field:
     def __call__(
         self, hours: Array, east: Array, north: Array, shift: Array | None = None
     ) -> Array:
-        """Return the field at some times and places, (times, places).
+        """Return the field at times and places, (times, places).
 
         Parameters
         ----------
@@ -103,17 +105,17 @@ class Field:
         east, north : (p,) arrays
             Places, km.
         shift : (n, 2) array, optional
-            Look this far away (km, east and north), at each time.
+            Evaluate the field this far away (km, east and north), at each time.
         """
         speed = 10.0 * np.hypot(*self.wind)
-        away = -self.wind * hours[:, None] - speed * np.column_stack(
+        offset = -self.wind * hours[:, None] - speed * np.column_stack(
             [series(hours) for series in self.meander]
         )
         if shift is not None:
-            away = away + shift
-        in_time = away @ self.wavevectors.T + np.outer(hours, self.frequencies) + self.phases
+            offset = offset + shift
+        in_time = offset @ self.wavevectors.T + np.outer(hours, self.frequencies) + self.phases
         in_space = self.wavevectors @ np.stack([east, north])
-        # cos(a + b) apart, so that times and places meet in one matrix product.
+        # cos(a + b) expanded, so that times and places meet in one matrix product.
         return np.asarray(
             (np.cos(in_time) * self.amplitudes) @ np.cos(in_space)
             - (np.sin(in_time) * self.amplitudes) @ np.sin(in_space)

@@ -1,12 +1,13 @@
-"""The parts of the synthetic landmark: place, weather, radiation and the Level-2-like mask.
+"""The synthetic landmark: a year over a coast like Dakhla's, with the truth known.
 
-A landmark that never was: a year over a coast like Dakhla's, with the truth known.
-
-A twin of the paper's data, which are not public: 35,040 acquisitions of 20 x 26 pixels, one
-each quarter of an hour, with seven SEVIRI channels, a Level-2-like mask with the faults of
-real ones, and the true mask. What is in it and why is written in the modules of this
-package. Any part of the year can be made alone, and equals that part
-of the whole bit for bit: weather is a closed form of time, noise is drawn day by day.
+A twin of the paper's data, which are not public: 35,040 acquisitions of 20 x 26 pixels, one every
+quarter of an hour, with seven SEVIRI channels, a Level-2-like mask with the faults of real ones,
+and the true mask. The modules of this package say what is in it and why: :mod:`weather
+<undulatus.scenes.twins.landmark.weather>` makes place, sun and clouds, :mod:`radiation
+<undulatus.scenes.twins.landmark.radiation>` the channels, and :mod:`level2
+<undulatus.scenes.twins.landmark.level2>` the mask. Any part of the year can be computed alone, and
+equals that part of the whole bit for bit: weather is a closed form of time, and noise is drawn day
+by day.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ import xarray as xr
 
 from undulatus.errors import InputError
 from undulatus.scenes.radiometry import DEFAULT_PLATFORM, sun_earth_distance
-from undulatus.scenes.scene import BANDS, TEMPERATURE
+from undulatus.scenes.scene import (
+    ANGLE,
+    BANDS,
+    CLOUD_TRUTH,
+    DIMS,
+    LEVEL2_MASK,
+    MISSING_CODE,
+    TEMPERATURE,
+)
 from undulatus.scenes.twins.landmark.level2 import draw_forecast, level2_mask
 from undulatus.scenes.twins.landmark.radiation import solar_channels, thermal_channels
 from undulatus.scenes.twins.landmark.weather import (
@@ -43,32 +52,34 @@ DAYS = 365
 TIMES_A_DAY = 96
 
 DAYS_A_CHUNK = 5
-"""Days in a chunk of time: 1 MB a band."""
+"""Days in a chunk of time: 1 MB per band."""
 
-_LAYERS = (*BANDS, "solar_zenith_angle", "cloud_mask_l2", "cloud_truth")
+_VARIABLES = (*BANDS, ANGLE, LEVEL2_MASK, CLOUD_TRUTH)
 
-_STEP = 0.01
+_RESOLUTION = 0.01
 """Values are multiples of this (percent, kelvin, degrees), so that they fit in two bytes."""
 
 
 def synthetic_landmark(
     days: int = DAYS, *, first_day: int = 0, seed: int = 0, chunk_days: int = DAYS_A_CHUNK
 ) -> xr.Dataset:
-    """Return a synthetic scene (time, y, x), lazily: any part is made when it is asked for.
+    """Return a synthetic scene (time, y, x) of dask arrays.
 
     Parameters
     ----------
     days : int
-        How many days, from ``first_day`` (0 is 1 January 2010).
+        How many days.
+    first_day : int
+        The first of them; 0 is 1 January 2010.
     seed : int
-        Another seed is another year of weather over the same coast.
+        Each seed is another year of weather over the same coast.
     chunk_days : int
         Days in a dask chunk. The values do not depend on it.
     """
     if not (first_day >= 0 and days >= 1 and first_day + days <= DAYS and chunk_days >= 1):
         raise InputError(
-            f"The synthetic year has days 0 to {DAYS - 1}, but {days} from {first_day} on were "
-            f"asked for, {chunk_days} a chunk. Ask for fewer."
+            f"The synthetic year has days 0 to {DAYS - 1}, but {days} from day {first_day} on, "
+            f"{chunk_days} per chunk, were requested. Request at least one day, all of that year."
         )
     edges = [*range(first_day, first_day + days, chunk_days), first_day + days]
     chunks = tuple((after - before) * TIMES_A_DAY for before, after in pairwise(edges))
@@ -81,7 +92,7 @@ def synthetic_landmark(
         seed=seed,
         dtype=np.float32,
         new_axis=[1, 2, 3],
-        chunks=(chunks, (ROWS,), (COLUMNS,), (len(_LAYERS),)),
+        chunks=(chunks, (ROWS,), (COLUMNS,), (len(_VARIABLES),)),
         meta=np.empty((0, 0, 0, 0), np.float32),
     )
     return _as_scene(whole, first_day, days, seed)
@@ -89,7 +100,6 @@ def synthetic_landmark(
 
 def _as_scene(whole: da.Array, first_day: int, days: int, seed: int) -> xr.Dataset:
     place = landmark_place()
-    dims = ("time", "y", "x")
     time = _times(first_day, days)
     scene = xr.Dataset(
         coords={
@@ -111,11 +121,11 @@ def _as_scene(whole: da.Array, first_day: int, days: int, seed: int) -> xr.Datas
     )
     scene["longitude"].attrs = {"standard_name": "longitude", "units": "degrees_east"}
     scene["latitude"].attrs = {"standard_name": "latitude", "units": "degrees_north"}
-    for index, name in enumerate(_LAYERS):
+    for index, name in enumerate(_VARIABLES):
         values = whole[..., index]
         if name.startswith("cloud"):
             values = values.astype(np.uint8)
-        scene[name] = (dims, values, _attributes(name))
+        scene[name] = (DIMS, values, _attributes(name))
         scene[name].encoding = _encoding(name)
     land = (place.land > 0.5).reshape(ROWS, COLUMNS)
     scene["land_mask"] = (("y", "x"), land.astype(np.uint8), {"long_name": "land mask"})
@@ -142,9 +152,9 @@ def _attributes(name: str) -> dict[str, Any]:
         if band.units == "%":
             attributes["sun_normalised"] = 1
         return attributes | {"wavelength": f"{band.wavelength} µm", "grid_mapping": "spatial_ref"}
-    if name == "solar_zenith_angle":
+    if name == ANGLE:
         return {"standard_name": name, "units": "degree"}
-    long_name = "Level-2-like cloud mask" if name == "cloud_mask_l2" else "true cloud mask"
+    long_name = "Level-2-like cloud mask" if name == LEVEL2_MASK else "true cloud mask"
     return {
         "long_name": long_name,
         "standard_name": "cloud_binary_mask",
@@ -155,11 +165,11 @@ def _attributes(name: str) -> dict[str, Any]:
 
 def _encoding(name: str) -> dict[str, Any]:
     if name.startswith("cloud"):
-        return {"_FillValue": np.uint8(255)}
+        return {"_FillValue": np.uint8(MISSING_CODE)}
     if name in BANDS and BANDS[name].quantity == TEMPERATURE:
-        # Signed, they would end at 327.67 K, and desert under the sun at 3.9 µm is hotter.
-        return {"dtype": "uint16", "scale_factor": _STEP, "_FillValue": np.uint16(65535)}
-    return {"dtype": "int16", "scale_factor": _STEP, "_FillValue": np.int16(-32768)}
+        # Signed integers end at 327.67 K, but sunlit desert at 3.9 µm is hotter.
+        return {"dtype": "uint16", "scale_factor": _RESOLUTION, "_FillValue": np.uint16(65535)}
+    return {"dtype": "int16", "scale_factor": _RESOLUTION, "_FillValue": np.int16(-32768)}
 
 
 def _make_days(start: Array, count: Array, seed: int) -> Array:
@@ -168,7 +178,7 @@ def _make_days(start: Array, count: Array, seed: int) -> Array:
 
 
 def _make_day(day: int, seed: int) -> Array:
-    """Return all layers of one day, (96, rows, columns, layers) float32."""
+    """Return all variables of one day, (96, rows, columns, variables) float32."""
     place, time = landmark_place(), _times(day, 1)
     hours = day * 24.0 + np.arange(TIMES_A_DAY) * 0.25
     sun = sun_over(place, time)
@@ -182,12 +192,12 @@ def _make_day(day: int, seed: int) -> Array:
         **thermal_channels(place, sun, weather, texture, distance, rng),
     }
     error = draw_forecast(seed).error(hours, place)
-    layers = {
+    variables = {
         **channels,
-        "solar_zenith_angle": np.degrees(sun.zenith),
-        "cloud_mask_l2": level2_mask(channels, place, sun, weather, error, rng),
-        "cloud_truth": weather.cloudy,
+        ANGLE: np.degrees(sun.zenith),
+        LEVEL2_MASK: level2_mask(channels, place, sun, weather, error, rng),
+        CLOUD_TRUTH: weather.cloudy,
     }
-    whole = np.stack([layers[name] for name in _LAYERS], axis=-1).astype(np.float64)
-    whole = np.round(whole / _STEP) * _STEP
-    return whole.reshape(TIMES_A_DAY, ROWS, COLUMNS, len(_LAYERS)).astype(np.float32)
+    whole = np.stack([variables[name] for name in _VARIABLES], axis=-1).astype(np.float64)
+    whole = np.round(whole / _RESOLUTION) * _RESOLUTION
+    return whole.reshape(TIMES_A_DAY, ROWS, COLUMNS, len(_VARIABLES)).astype(np.float32)

@@ -3,14 +3,14 @@
 It follows the tests of Derrien & Le Gléau (2005): a pixel is cloudy if it is colder at 10.8 µm
 than a forecast of the clear surface, brighter than the surface's climatology, or shows the
 split-window difference of thin ice or, over the sea at night, a lower temperature at 3.9 than at
-10.8 µm. That last test rarely fires here: the twin's droplets emit at 3.9 µm as black bodies do.
-Its faults are those of its knowledge, not coins tossed:
+10.8 µm. That last test rarely fires here, as the twin's droplets emit at 3.9 µm like black bodies.
+Its faults come from what it does not know, not from random flips of the mask:
 
-- the forecast of the skin's temperature errs by 2.5 K over land by day and 4 K at night
-  and under a low sun, 0.8 K at sea, over hundreds of km and half a day at a time;
-- the land-sea atlas is off by up to a pixel, other each time, so coast pixels are held
-  against the wrong surface and called cloudy where land and sea differ;
-- thresholds stay clear of the forecast's error, so thin and low cloud is missed;
+- the forecast of the skin temperature errs by 2.5 K over land by day and 4 K at night and
+  under a low sun, 0.8 K at sea; errors extend over hundreds of km and last half a day;
+- the land-sea atlas is off by up to a pixel, differently each time, so coast pixels are compared
+  with the wrong surface and called cloudy where land and sea differ;
+- thresholds leave a margin for the forecast's error, so thin and low cloud is missed;
 - solar tests are weaker when the sun is low, off in glint, and absent at night.
 """
 
@@ -36,35 +36,37 @@ LAND_ERROR_DAY, LAND_ERROR_DARK, SEA_ERROR = 2.5, 4.0, 0.8
 """Errors of the forecast of clear-sky temperature, K."""
 
 COLD_LAND, COLD_SEA = 7.0, 4.0
-"""How much colder than forecast is cloud by day, K ..."""
+"""A pixel this much colder than forecast is cloudy by day, K ..."""
 
 DARK_MARGIN_LAND, DARK_MARGIN_SEA = 4.0, 1.0
-"""... and how much more at night and under a low sun, when no brightness confirms it."""
+"""... and so much more is needed at night and under a low sun, where brightness is no help."""
 
 BRIGHT_LAND, BRIGHT_SEA = 10.0, 8.0
-"""How much brighter than expected is cloud, % at 0.6 µm over land; at sea, at 0.8 µm, over the
-sun's cosine, since haze brightens with the path through it."""
+"""A pixel this much brighter than expected is cloudy, %: at 0.6 µm over land; at 0.8 µm over the
+sea, divided by the sun's cosine, since haze brightens with the path through it."""
 
 GLINT_LIMIT = 0.05
+"""Reflectance of glint beyond which the test of brightness is off."""
 
 SPLIT_WINDOW = 2.6
-"""Difference between 10.8 and 12.0 µm that is thin ice, K."""
+"""Difference between 10.8 and 12.0 µm that indicates thin ice, K."""
 
 NIGHT_DROPLETS = 1.2
-"""Difference between 10.8 and 3.9 µm that is a low cloud at night over the sea, K."""
+"""Difference between 10.8 and 3.9 µm that indicates low cloud over the sea at night, K."""
 
 
 @dataclass(frozen=True)
 class Forecast:
     """Errors of the forecast, of mean zero and variance one."""
 
-    weather: Series
+    everywhere: Series
+    """The part that all places share."""
     field: Field
 
     def error(self, hours: Array, place: Place) -> Array:
-        """Return the error at some times, (times, places)."""
-        series = self.weather(hours)[:, None]
-        return np.asarray(0.8 * series + 0.6 * self.field(hours, place.east, place.north))
+        """Return the error at times (hours), (times, places)."""
+        shared = self.everywhere(hours)[:, None]
+        return np.asarray(0.8 * shared + 0.6 * self.field(hours, place.east, place.north))
 
 
 @cache
@@ -87,15 +89,15 @@ def level2_mask(
 ) -> Array:
     """Return the mask, (times, places) bool, of simulated channels.
 
-    ``error`` is the forecast's, from :meth:`Forecast.error`.
+    ``error`` is that of the forecast, from :meth:`Forecast.error`.
     """
     land = _atlas(place, len(error), rng)
     night = sun.zenith >= np.pi / 2.0
     dark = np.degrees(sun.zenith) >= LOW_SUN
-    errs = np.where(dark, LAND_ERROR_DARK, LAND_ERROR_DAY)
+    land_error = np.where(dark, LAND_ERROR_DARK, LAND_ERROR_DAY)
     expected = np.where(
         land,
-        _forecast(place, weather, 1.0) + errs * error,
+        _forecast(place, weather, 1.0) + land_error * error,
         _forecast(place, weather, 0.0) + SEA_ERROR * error,
     )
     threshold = np.where(
@@ -127,12 +129,12 @@ def _forecast(place: Place, weather: Weather, land: float) -> Array:
 
 
 def _atlas(place: Place, times: int, rng: np.random.Generator) -> Array:
-    """Return the atlas of land at each time, misplaced by up to a pixel either way."""
+    """Return the atlas of land at each time, shifted by up to a pixel along either axis."""
     land = (place.land > 0.5).reshape(ROWS, COLUMNS).astype(np.float64)
     moved = {
         (down, right): shift(land, (down, right), order=0, mode="nearest").ravel() > 0.5
         for down in (-1, 0, 1)
         for right in (-1, 0, 1)
     }
-    steps = rng.choice([-1, 0, 1], size=(times, 2), p=[0.1, 0.8, 0.1])
-    return np.stack([moved[int(down), int(right)] for down, right in steps])
+    shifts = rng.choice([-1, 0, 1], size=(times, 2), p=[0.1, 0.8, 0.1])
+    return np.stack([moved[int(down), int(right)] for down, right in shifts])

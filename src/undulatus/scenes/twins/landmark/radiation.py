@@ -1,15 +1,15 @@
 """What the satellite sees: the seven channels over a surface, dust and clouds.
 
-Solar channels: surface, cloud and dust are added as layers that scatter without loss but
-for the factors below, a two-stream reflectance x / (1 + x) with x = β τ / μ each (Coakley &
-Chýlek 1975), β = (1 - g) / 2; the air above adds Rayleigh's path reflectance. The sea glints
-(Cox & Munk 1954). Clouds shade the ground they stand between and the sun.
+**Solar channels.** Surface, cloud and dust are layers that scatter without loss except for the
+factors below, each with a two-stream reflectance x / (1 + x), x = β τ / μ (Coakley & Chýlek 1975),
+β = (1 - g) / 2. The air above adds Rayleigh's path reflectance. The sea glints (Cox & Munk 1954).
+Clouds between the ground and the sun shade it.
 
-Thermal channels: the surface emits by its emissivity, moist air absorbs and emits, dust and each
-layer of cloud absorb by 1 - exp(-κ τ / 2 μ) and emit at their temperature.
+**Thermal channels.** The surface emits according to its emissivity, moist air absorbs and emits,
+dust and each layer of cloud absorb by 1 - exp(-κ τ / 2 μ) and emit at their temperature.
 
-Noise: that of SEVIRI's specification (0.35, 0.28, 0.25, 0.37 K at 300 K; 0.12 % of reflectance
-before the division by the sun's cosine, which makes it grow as the sun sinks).
+**Noise.** As SEVIRI's specification has it: 0.35, 0.28, 0.25, 0.37 K at 300 K; 0.12 % of
+reflectance before the division by the sun's cosine, which makes it grow as the sun sinks.
 """
 
 from __future__ import annotations
@@ -27,11 +27,21 @@ from undulatus.scenes.twins.landmark.weather import LAPSE, VIEW_ZENITH, Place, S
 Array = npt.NDArray[Any]
 
 VIEW = float(np.cos(VIEW_ZENITH))
+"""Cosine of the satellite's zenith angle."""
+
+SOLAR_NOISE = 0.0012
+"""Of reflectance (0 to 1), before the division by the sun's cosine."""
+
+_WATER_BACKSCATTER, _ICE_BACKSCATTER, _DUST_BACKSCATTER = 0.075, 0.115, 0.14
+"""(1 - g) / 2 for g = 0.85, 0.77 and 0.72."""
+
+_LOWEST_SUN = 0.1
+"""Lower limit of the sun's cosine: a plane-parallel path is too long, as the Earth is round."""
 
 
 @dataclass(frozen=True)
 class SolarBand:
-    """A channel that sees the sun: reflectances (0 to 1) and what lowers them."""
+    """A channel of reflected sunlight: reflectances (0 to 1), and scattering and absorption."""
 
     land: float
     sea: float
@@ -39,7 +49,7 @@ class SolarBand:
     """Optical depth of the air."""
     droplets: float
     ice: float
-    """Reflectance of thick cloud, as a share of one that absorbs nothing."""
+    """Reflectance of thick cloud, as a share of that of one that does not absorb."""
     dust: float
     """Optical depth of dust, as a share of that at 0.6 µm."""
     dust_albedo: float
@@ -47,7 +57,7 @@ class SolarBand:
 
 @dataclass(frozen=True)
 class EmissionBand:
-    """A channel that sees heat: emissivities, and absorption by what is in the air."""
+    """A thermal channel: emissivities, and absorption by vapour, cloud and dust."""
 
     land: float
     sea: float
@@ -80,24 +90,16 @@ EMISSION = {
 }
 """Quartz is dark at 8.7 µm (Trigo et al. 2008); dust absorbs most near 10.8 µm, ice near 12."""
 
-SOLAR_NOISE = 0.0012
-
-_WATER_BACKSCATTER, _ICE_BACKSCATTER, _DUST_BACKSCATTER = 0.075, 0.115, 0.14
-"""(1 - g) / 2 for g = 0.85, 0.77 and 0.72."""
-
-_LOWEST_SUN = 0.1
-"""The plane-parallel cosine never falls below this: the Earth is round."""
-
 
 def solar_channels(
     place: Place, sun: Sun, weather: Weather, texture: Array, rng: np.random.Generator
 ) -> dict[str, Array]:
     """Return reflectances in percent, divided by the sun's cosine; missing at night.
 
-    ``texture`` (p,) is the departure of the desert's brightness, as a share.
+    ``texture`` (places,) is the relative departure of the desert's brightness from its mean.
     """
     cosine = sun.cosine
-    # Beyond 88° the cosine that reflectances are divided by stops falling, the light does not.
+    # Beyond 88° the light still weakens, but the cosine that reflectances are divided by does not.
     seen = cosine / np.maximum(cosine, COSINE_FLOOR)
     channels = {}
     for name, band in SOLAR.items():
@@ -129,7 +131,7 @@ def _reflectance(
 def _cloud(
     band: SolarBand, weather: Weather, mu: Array, *, shadow: bool = False
 ) -> tuple[Array, Array]:
-    """Return the two-stream reflectance of all layers, and how white they are in this band."""
+    """Return the two-stream reflectance of all layers, and their whiteness in this band."""
     total: Array = np.zeros_like(mu)
     bright: Array = np.zeros_like(mu)
     for layer in weather.layers:
@@ -148,7 +150,7 @@ def thermal_channels(
     distance: Array,
     rng: np.random.Generator,
 ) -> dict[str, Array]:
-    """Return brightness temperatures, K; that at 3.9 µm holds the sun's reflection by day.
+    """Return brightness temperatures, K; by day, that at 3.9 µm includes reflected sunlight.
 
     ``distance`` (times, 1) is that of the sun, astronomical units.
     """
@@ -160,7 +162,7 @@ def thermal_channels(
             lit = np.maximum(sun.cosine, 0.0)
             reflected = _reflectance(NEAR, place, sun, weather, texture)
             radiance = radiance + reflected * SOLAR_RADIANCE_39 * lit / distance**2
-        # The detector's noise is one of radiance: cold scenes are noisier in temperature.
+        # The detector's noise is in radiance, so cold scenes are noisier in temperature.
         error = band.noise * float(law.radiance(np.array(300.5)) - law.radiance(np.array(299.5)))
         radiance = radiance + error * rng.standard_normal(radiance.shape)
         channels[name] = law.temperature(np.maximum(radiance, law.radiance(np.array(180.0))))
@@ -170,7 +172,7 @@ def thermal_channels(
 def emission(
     planck: Any, band: EmissionBand, place: Place, weather: Weather, texture: Array
 ) -> Array:
-    """Return the radiance emitted towards the satellite, by Planck's law of a channel."""
+    """Return the radiance emitted towards the satellite; ``planck`` is a channel's Planck law."""
     clear = np.exp(-band.vapour * weather.water_vapour[:, None] / VIEW)
     air = planck(weather.air_temperature - 12.0)
     land_emissivity = band.land * (1.0 + 0.3 * (1.0 - band.land) * texture)
@@ -184,7 +186,7 @@ def emission(
     for layer in weather.layers:
         share = band.ice if layer.ice else band.droplets
         hidden = -np.expm1(-share * layer.depth / (2.0 * VIEW))
-        # Low cloud lies below the inversion, cooler than the lapse alone would have it.
+        # Low cloud lies below the inversion, and is cooler than the lapse rate alone gives.
         top = weather.air_temperature - 4.0 - LAPSE * layer.height
         radiance = radiance * (1.0 - hidden) + hidden * planck(top)
     return np.asarray(radiance)

@@ -1,13 +1,12 @@
-"""The place: a coast like Dakhla's as Meteosat sees it, and where the sun and satellite stand.
+"""The landmark's place, sun and weather: a synthetic year over a coast like Dakhla's.
 
-The weather: clouds in three layers, dust, temperatures and moisture of a synthetic year.
-
-Every number here was settled from the literature before any classifier was scored on the
-twin, and is left alone since.
+The place is what Meteosat at 0° E sees of the coast; the sun's position is pyorbital's; the
+weather is three layers of cloud, dust, temperatures and moisture. Every number of the weather was
+taken from the literature before any classifier was scored on the twin, and was not changed since.
 
 ===============  ==============================================================================
 surface          sea 16.5 to 21.5 °C, warmest in mid September (Canary upwelling, Mittelstaedt
-                 1991), 1.5 K cooler at the coast; desert 23 ± 5 °C by season with a daily course
+                 1991), 1.5 K cooler at the coast; desert 23 ± 5 °C by season with a daily cycle
                  of about 24 K, sharp at noon and flat at night (Göttsche & Olesen 2001), damped by
                  the sea breeze within 30 km of the coast
 low cloud        stratus and stratocumulus, tops at 0.6 to 1.4 km below the trade inversion,
@@ -16,8 +15,8 @@ low cloud        stratus and stratocumulus, tops at 0.6 to 1.4 km below the trad
 middle cloud     tops at 4 to 6 km, one pixel in thirteen
 high cloud       cirrus, mostly thin, tops at 9 to 12 km, one pixel in six (Sassen et al. 2008),
                  drifting with the jet
-cloud            an optical depth (0.6 µm) of 0.2 or more: what passive imagers can see at best
-                 (Karlsson & Håkansson 2018)
+cloudy           an optical depth (0.6 µm) of 0.2 or more, the least that passive imagers can
+                 detect (Karlsson & Håkansson 2018)
 dust             optical depth 0.12 in the median, above 1 in summer's outbreaks (Tegen et al.
                  2013)
 moisture         column water vapour of 10 to 35 kg m⁻², most in September
@@ -55,7 +54,14 @@ VIEW_ZENITH = np.radians(33.0)
 VIEW_AZIMUTH = np.radians(144.7)
 """Bearing of the satellite, clockwise from north."""
 
+CLOUD_DEPTH = 0.2
+"""Optical depth from which a pixel is cloudy."""
+
+LAPSE = 6.5
+"""Fall of temperature with height, K per km."""
+
 _SUBPIXELS = 6
+"""Land is sampled so many times along either side of a pixel."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Place:
 
 @cache
 def landmark_place() -> Place:
-    """Return the place, which is the same for every seed."""
+    """Return the landmark's pixels, which are the same for every seed."""
     to_degrees = Transformer.from_crs(CRS(GEOSTATIONARY), CRS("EPSG:4326"), always_xy=True)
     x0, y0 = to_degrees.transform(*CENTRE, direction="INVERSE")
     x = (np.round(x0 / PIXEL) + np.arange(COLUMNS) - COLUMNS // 2) * PIXEL
@@ -89,8 +95,8 @@ def landmark_place() -> Place:
     land = np.zeros((ROWS, COLUMNS))
     for right in offsets:
         for down in offsets:
-            places = to_degrees.transform(*np.meshgrid(x + right, y + down))
-            land += _is_land(*_kilometres(*places))
+            lonlats = to_degrees.transform(*np.meshgrid(x + right, y + down))
+            land += _is_land(*_kilometres(*lonlats))
     return Place(
         x=x,
         y=y,
@@ -116,7 +122,7 @@ def _coast(north: Array) -> Array:
 
 def _is_land(east: Array, north: Array) -> Array:
     coast = _coast(north)
-    # A spit 4.5 km wide leaves the coast in the north and shuts in a bay, as at Dakhla.
+    # A spit 4.5 km wide leaves the coast in the north and encloses a bay, as at Dakhla.
     bay = 12.0 * np.clip((28.0 - north) / 10.0, 0.0, 1.0)
     spit = (np.abs(east - coast + bay) < 2.25) & (north > -9.0)
     return (east > coast) | spit
@@ -124,7 +130,7 @@ def _is_land(east: Array, north: Array) -> Array:
 
 @dataclass(frozen=True)
 class Sun:
-    """Where the sun stands, (times, places)."""
+    """The sun's position, (times, places)."""
 
     zenith: Array
     """Radians."""
@@ -139,7 +145,7 @@ class Sun:
     def glint(self, wind: Array) -> Array:
         """Return the reflectance of sun glint off the sea (0 to 1), for a wind in m/s, (times,).
 
-        Cox & Munk (1954) with an isotropic variance of slopes 0.003 + 0.00512 wind, and
+        By Cox & Munk (1954), with an isotropic variance of slopes 0.003 + 0.00512 wind and
         Schlick's form of Fresnel's reflectance of water.
         """
         mu, view = np.maximum(self.cosine, 0.02), np.cos(VIEW_ZENITH)
@@ -153,52 +159,49 @@ class Sun:
 
 
 def sun_over(place: Place, time: Array) -> Sun:
-    """Return the sun over every pixel at some times (datetime64), by pyorbital."""
+    """Return the sun's position over every pixel at times (datetime64), by pyorbital."""
     altitude, azimuth = get_alt_az(time[:, None], place.longitude, place.latitude)
     return Sun(np.pi / 2.0 - np.asarray(altitude), np.asarray(azimuth))
 
 
-CLOUD_DEPTH = 0.2
-"""Optical depth from which a pixel is cloudy."""
-
-LAPSE = 6.5
-"""Fall of temperature with height, K per km."""
-
-
 @dataclass(frozen=True)
 class LayerModel:
-    """What is fixed of a layer of cloud over the year."""
+    """A layer of cloud over the year: there is cloud where bias and random parts exceed zero."""
 
     field: Field
     thickness: Field
-    weather: Series
+    """Departure of the top's height."""
+    spells: Series
+    """Cloudy and clear spells, which the whole landmark shares."""
     height: float
+    """Mean and ..."""
     height_spread: float
+    """... largest departure of the top's height, km."""
     depth: float
     """Scale of the optical depth."""
     sea_bias: float
     land_bias: float
     season: tuple[float, float]
-    """Amplitude of the season in the bias, and the day of its maximum."""
+    """Amplitude of the yearly cycle in the bias, and the day of its maximum."""
     daily: float
-    """Amplitude of the day in the bias; the maximum is at 6 h solar time."""
+    """Amplitude of the daily cycle in the bias; the maximum is at 6 h solar time."""
     ice: bool
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of cloud at some times: optical depth and top height (km), (times, places)."""
+    """A layer of cloud at given times: optical depth and top height (km), (times, places)."""
 
     depth: Array
     shadow: Array
-    """Optical depth on the way to the sun."""
+    """Optical depth along the sun's beam to the ground."""
     height: Array
     ice: bool
 
 
 @dataclass(frozen=True)
 class Weather:
-    """The state of surface and air at some times, (times, places) or (times,)."""
+    """The state of surface and air at given times, (times, places) or (times,)."""
 
     layers: tuple[Layer, ...]
     dust: Array
@@ -210,13 +213,13 @@ class Weather:
 
     @property
     def cloudy(self) -> Array:
-        """Which pixels are cloudy in truth."""
+        """Which pixels are truly cloudy, (times, places)."""
         return np.asarray(sum(layer.depth for layer in self.layers) >= CLOUD_DEPTH)
 
 
 @dataclass(frozen=True)
 class Climate:
-    """Random fields and series of one synthetic year."""
+    """The random fields and series of one synthetic year."""
 
     layers: tuple[LayerModel, ...]
     dust: Field
@@ -228,7 +231,7 @@ class Climate:
     wind: Series
 
     def at(self, hours: Array, day_of_year: Array, place: Place, sun: Sun) -> Weather:
-        """Return the weather at some hours since the year began."""
+        """Return the weather at hours since the beginning of the year."""
         solar_hour = (hours + place.longitude.mean() / 15.0) % 24.0
         sea = (
             292.2
@@ -237,7 +240,7 @@ class Climate:
             + 0.5 * self.sea_front(hours, place.east, place.north)
         )
         inland = np.clip(place.coast_distance / 30.0, 0.0, 1.0)
-        daily = _daily_course(solar_hour) * (9.5 + 3.5 * inland)
+        daily = _daily_cycle(solar_hour) * (9.5 + 3.5 * inland)
         land = (
             296.0
             + _season(day_of_year, 5.0, 205.0)
@@ -263,14 +266,14 @@ class Climate:
 
 @cache
 def draw_climate(seed: int) -> Climate:
-    """Draw the year of a seed."""
+    """Draw the climate of a seed's year."""
     rng = np.random.default_rng([seed, 2010])
 
     def layer(wind: tuple[float, float], lifetime: float, **fixed: Any) -> LayerModel:
         return LayerModel(
             field=Field.draw(rng, scales=(8.0, 600.0), slope=0.67, wind=wind, lifetime=lifetime),
             thickness=Field.draw(rng, scales=(60.0, 600.0), slope=1.0, wind=wind),
-            weather=Series.draw(rng, 36.0, 700.0),
+            spells=Series.draw(rng, 36.0, 700.0),
             **fixed,
         )
 
@@ -302,8 +305,8 @@ def _season(day_of_year: Array, amplitude: float, warmest: float) -> Array:
     return amplitude * np.cos(2.0 * np.pi * (day_of_year[:, None] - warmest) / 365.25)
 
 
-def _daily_course(solar_hour: Array) -> Array:
-    """Return the daily course of the land's temperature, about -0.7 to 1, warmest at 13 h."""
+def _daily_cycle(solar_hour: Array) -> Array:
+    """Return the daily cycle of the land's temperature, about -0.7 to 1, warmest at 13 h."""
     angle = 2.0 * np.pi * (solar_hour[:, None] - 13.0) / 24.0
     return 0.87 * np.cos(angle) + 0.18 * np.cos(2.0 * angle)
 
@@ -319,13 +322,13 @@ def _layer(
     bias = np.where(place.land > 0.5, model.land_bias, model.sea_bias)
     bias = bias + _season(day_of_year, *model.season)
     bias = bias + model.daily * np.cos(2.0 * np.pi * (solar_hour[:, None] - 6.0) / 24.0)
-    bias = bias + 0.6 * model.weather(hours)[:, None]
+    bias = bias + 0.6 * model.spells(hours)[:, None]
 
     def depth(shift: Array | None) -> Array:
         excess = bias + 0.8 * model.field(hours, place.east, place.north, shift)
         return np.asarray(model.depth * np.expm1(np.maximum(excess, 0.0)))
 
-    # Where the sun's beam passes the layer: towards the sun, further the lower it stands.
+    # The sun's beam crosses the layer some way towards the sun, farther the lower the sun is.
     zenith, azimuth = sun.zenith.mean(axis=1), sun.azimuth.mean(axis=1)
     away = model.height * np.tan(np.minimum(zenith, np.radians(85.0)))
     towards = np.column_stack([away * np.sin(azimuth), away * np.cos(azimuth)])

@@ -1,12 +1,12 @@
-"""The parts of the synthetic sounder: from its strata to its instrument.
-
-Spectra that no satellite took: as many as the paper's, of its strata, with the truth known.
+"""The synthetic sounder: spectra in the paper's numbers and strata, with the truth known.
 
 A twin of the paper's IASI data, which are not public: 24,923 spectra of 8,461 channels with the
-paper's counts of surface types, climate zones, seasons and classes of cloud. What is in it and why
-is written in the modules of this package; how hard it is, and how that was set, in
-:mod:`undulatus.scenes.twins.sounder.atmosphere`. Any part can be made alone, and equals that part
-of the whole bit for bit: what is random is drawn for 256 samples at a time, whatever the chunks.
+paper's counts of surface types, climate zones, seasons and classes of cloud. The modules of this
+package say what is in it and why, in the order of the computation: ``strata``, ``surface``,
+``atmosphere``, ``gases``, ``transfer``. How difficult it is, and how that was set, is in
+:mod:`undulatus.scenes.twins.sounder.atmosphere`. Any part can be computed alone, and equals that
+part of the whole bit for bit: random numbers are drawn for 256 samples at a time, whatever the
+chunks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import xarray as xr
 
 from undulatus.errors import InputError
 from undulatus.scenes.channels import CHANNELS, RADIANCE_UNITS, WAVENUMBER_ATTRIBUTES, WAVENUMBERS
+from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUD_CLASS, CLOUDY, NOISE, RADIANCE
 from undulatus.scenes.twins.sounder.atmosphere import draw_air, draw_clouds
 from undulatus.scenes.twins.sounder.strata import (
     CLIMATE_ZONES,
@@ -34,7 +35,7 @@ from undulatus.scenes.twins.sounder.strata import (
     draw_strata,
 )
 from undulatus.scenes.twins.sounder.surface import draw_surface, emissivities
-from undulatus.scenes.twins.sounder.transfer import Column, measure, noise_radiance, radiances
+from undulatus.scenes.twins.sounder.transfer import Soundings, add_noise, noise_radiance, radiances
 
 Array = npt.NDArray[Any]
 
@@ -42,58 +43,59 @@ BLOCK = 256
 """Samples that are drawn and computed together."""
 
 CHUNK = 512
+"""Samples in a dask chunk."""
 
 FARTHEST_VIEW = 58.0
 """Largest zenith angle of the satellite, degrees."""
 
-_RADIANCE = {
+_RADIANCE_ATTRIBUTES = {
     "standard_name": "toa_outgoing_radiance_per_unit_wavenumber",
     "units": RADIANCE_UNITS,
 }
 
-_NOISE = {"long_name": "noise-equivalent radiance", "units": RADIANCE_UNITS}
+_NOISE_ATTRIBUTES = {"long_name": "noise-equivalent radiance", "units": RADIANCE_UNITS}
 
 _LOWEST_SUN = 0.1
-"""The plane-parallel cosine never falls below this: the Earth is round."""
+"""Lower limit of the sun's cosine: a plane-parallel path is too long, as the Earth is round."""
 
 TRUTH_VARIABLES = {
-    "effective_cloud_amount": ("1", "cloud fraction times emissivity"),
+    CLOUD_AMOUNT: ("1", "cloud fraction times emissivity"),
     "cloud_top_height": ("km", "height of the cloud's top, missing where there is none"),
     "surface_temperature": ("K", "temperature of the surface's skin"),
     "water_vapour": ("kg m-2", "column of water vapour"),
     "satellite_zenith_angle": ("degree", "zenith angle of the satellite"),
 }
-"""What is true of a sample and no instrument tells: units and meaning."""
+"""Units and meaning of what is true of a sample but not measured."""
 
 
 def synthetic_sounder(samples: int = SAMPLES, *, seed: int = 0, chunk: int = CHUNK) -> xr.Dataset:
-    """Return synthetic spectra (sample, channel), lazily: any part is made when it is asked for.
+    """Return synthetic spectra (sample, channel).
 
-    Radiances are in mW m⁻² sr⁻¹ (cm⁻¹)⁻¹, with noise; labels and strata are in memory. Besides
-    what :func:`undulatus.scenes.spectra.check_spectra` asks for, there are ``TRUTH_VARIABLES``,
-    lazily.
+    Radiances are in mW m⁻² sr⁻¹ (cm⁻¹)⁻¹, with noise. Besides what
+    :func:`undulatus.scenes.spectra.check_spectra` requires, there are ``TRUTH_VARIABLES``. Both
+    are dask arrays; labels and strata are in memory.
 
     Parameters
     ----------
     samples : int
-        How many; strata and classes are in the paper's proportions, of 24,923 in its counts. Those
-        of another number are other samples.
+        How many. Strata and classes have the paper's proportions, and for 24,923 samples its
+        counts. Another number gives entirely different samples.
     seed : int
-        Another seed is another world under the same climate.
+        Each seed is another world with the same climate.
     chunk : int
         Samples in a dask chunk. The values do not depend on it; multiples of 256 waste no work.
     """
     if samples < 1 or chunk < 1 or seed < 0:
         raise InputError(
-            f"{samples} synthetic spectra, {chunk} a chunk, of seed {seed} cannot be made. Ask "
-            f"for one or more, and a seed of 0 or more."
+            f"Cannot make {samples} synthetic spectra, {chunk} per chunk, with seed {seed}. "
+            f"Request at least one of each, and a seed of 0 or more."
         )
     strata = draw_strata(samples, seed)
-    made = _lazily(_make_radiances, CHANNELS, samples, seed, chunk)
+    spectra = _lazily(_make_radiances, CHANNELS, samples, seed, chunk)
     truth = _lazily(_make_truth, len(TRUTH_VARIABLES), samples, seed, chunk)
     variables = {
-        "radiance": (("sample", "channel"), made, _RADIANCE),
-        "noise": ("channel", noise_radiance().copy(), _NOISE),
+        RADIANCE: (("sample", "channel"), spectra, _RADIANCE_ATTRIBUTES),
+        NOISE: ("channel", noise_radiance().copy(), _NOISE_ATTRIBUTES),
         **_codes(strata),
     }
     for index, (name, (units, meaning)) in enumerate(TRUTH_VARIABLES.items()):
@@ -119,10 +121,10 @@ def _coordinates(strata: Strata) -> dict[str, Any]:
 
 
 def _codes(strata: Strata) -> dict[str, Any]:
-    """Return labels and strata as variables with the meanings of their codes."""
+    """Return labels and strata as variables, with the meanings of their codes."""
     meanings = {
-        "cloud_class": (strata.cloud_class, 0, CLOUD_CLASSES),
-        "cloudy": (strata.cloud_class > 0, 0, ("clear", "cloudy")),
+        CLOUD_CLASS: (strata.cloud_class, 0, CLOUD_CLASSES),
+        CLOUDY: (strata.cloud_class > 0, 0, ("clear", "cloudy")),
         "surface_type": (strata.surface_type, 1, SURFACE_TYPES),
         "climate_zone": (strata.climate_zone, 1, CLIMATE_ZONES),
         "season": (strata.season, 1, SEASONS),
@@ -145,7 +147,7 @@ def _codes(strata: Strata) -> dict[str, Any]:
 def _lazily(
     make: Callable[[int, int, int], Array], width: int, samples: int, seed: int, chunk: int
 ) -> da.Array:
-    """Return a dask array (samples, width) whose chunks are made of the blocks they overlap."""
+    """Return a dask array (samples, width) whose chunks are cut from the blocks they overlap."""
     edges = [*range(0, samples, chunk), samples]
     return da.map_blocks(
         _make_chunk,
@@ -174,9 +176,9 @@ def _make_chunk(
 
 @dataclass(frozen=True)
 class _State:
-    column: Column
+    soundings: Soundings
     truth: Array
-    """(samples, truths) float32."""
+    """(samples, truth variables) float32."""
 
 
 def _draw_state(block: int, samples: int, seed: int) -> _State:
@@ -188,7 +190,7 @@ def _draw_state(block: int, samples: int, seed: int) -> _State:
     view = rng.uniform(0.0, FARTHEST_VIEW, len(strata.season))
     slant = 1.0 / np.cos(np.radians(view))
     cosine = np.maximum(np.cos(np.radians(strata.solar_zenith_angle.astype(np.float64))), 0.0)
-    column = Column(
+    soundings = Soundings(
         columns=air.columns * slant[:, None, None],
         layers=air.temperature,
         skin=surface.skin,
@@ -203,7 +205,7 @@ def _draw_state(block: int, samples: int, seed: int) -> _State:
     )
     height = np.where(clouds.amount > 0.0, clouds.height, np.nan)
     truth = np.column_stack([clouds.amount, height, surface.skin, air.vapour, view])
-    return _State(column, truth.astype(np.float32))
+    return _State(soundings, truth.astype(np.float32))
 
 
 def _make_truth(block: int, samples: int, seed: int) -> Array:
@@ -211,7 +213,7 @@ def _make_truth(block: int, samples: int, seed: int) -> Array:
 
 
 def _make_radiances(block: int, samples: int, seed: int) -> Array:
-    spectra = radiances(_draw_state(block, samples, seed).column, emissivities())
-    # Noise has its own stream and the fastest generator: most of what is drawn is noise.
-    measure(spectra, np.random.Generator(np.random.SFC64([seed, block, 1])))
+    spectra = radiances(_draw_state(block, samples, seed).soundings, emissivities())
+    # Noise has its own stream and the fastest generator, since most random numbers are noise.
+    add_noise(spectra, np.random.Generator(np.random.SFC64([seed, block, 1])))
     return spectra

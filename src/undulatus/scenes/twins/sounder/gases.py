@@ -1,20 +1,20 @@
 r"""What gases absorb: cross sections per layer at the sounder's resolution, computed once.
 
-Lines lie where the bands of a gas are and as far apart as its lines are; those of asymmetric
-molecules (water, ozone, methane) are scattered at random within their band, from a seed of our
-own, so that spectra have the texture of real ones and none of their lines. A cross section is
+Lines have the band positions and spacings of the real gas. Those of asymmetric molecules (water,
+ozone, methane) are scattered at random within their band, from a fixed seed, so that spectra have
+the texture of real ones but not their lines. A cross section is
 
 .. math:: k(\nu, p) = \sum_i S_i\, (\chi L_{\gamma p} * G)(\nu - \nu_i),
 
-Lorentz's profile of half width :math:`\gamma p`, cut off in its far wings by :math:`\chi`, seen
-through the apodised instrument :math:`G`, a Gaussian 0.5 cm⁻¹ wide. Averaging cross sections
-before, not after, Beer's law makes strong lines somewhat too broad.
+with Lorentz's profile of half width :math:`\gamma p`, cut off in its far wings by :math:`\chi`
+and convolved with the apodised instrument :math:`G`, a Gaussian 0.5 cm⁻¹ wide. Averaging cross
+sections before Beer's law rather than after makes strong lines somewhat too broad.
 
-Band centres, intensities and rotational constants are near those of HITRAN (Gordon et al. 2022),
-to one digit or two; water's strengths follow the envelope of its strong lines there, roughly. The
+Band centres, intensities and rotational constants are those of HITRAN (Gordon et al. 2022) to one
+or two digits; water's strengths roughly follow the envelope of its strong lines there. The
 continuum of water is that of Roberts, Selby & Biberman (1976), doi:10.1364/AO.15.002085. The band
-that collisions induce in nitrogen is a Gaussian in its place, about as deep as Lafferty et al.
-(1996) make it.
+that collisions induce in nitrogen is a Gaussian at its position, about as deep as in Lafferty et
+al. (1996).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from undulatus.scenes.twins.sounder.atmosphere import (
 Array = npt.NDArray[Any]
 
 ABSORBERS = ("water lines", "water continuum", "ozone", "carbon monoxide", "well mixed")
-"""What has a column of its own; the last is all dry air, with the gases that hardly vary."""
+"""What has a column of its own; the last is dry air, with the gases that hardly vary."""
 
 MIXING_RATIOS = {"CO2": 390e-6, "CH4": 1.8e-6, "N2O": 0.32e-6}
 """Of the well-mixed gases, around 2010."""
@@ -47,29 +47,32 @@ MIXING_RATIOS = {"CO2": 390e-6, "CH4": 1.8e-6, "N2O": 0.32e-6}
 _SEED = 645_2760
 
 _STEP = 0.05
+"""Of the grid on which lines are summed, cm⁻¹ ..."""
 
 _LOWEST, _HIGHEST = 600.0, 2805.0
+"""... and its ends, cm⁻¹."""
 
 _RESOLUTION = 0.5
 """Full width of the apodised instrument at half its height, cm⁻¹."""
 
 _ROTATION_TEMPERATURE = 250.0
+"""At which rotational levels are populated, K."""
 
 
 @dataclass(frozen=True)
 class VibrationBand:
-    """A vibration band: where it is, how strong, and how its lines are spread."""
+    """A vibration band: its position and strength, and how its lines are spread."""
 
     centre: float
     """cm⁻¹."""
     intensity: float
     """Sum over its lines, cm per molecule."""
     rotation: float
-    """Rotational constant, cm⁻¹; lines are twice that apart."""
+    """Rotational constant, cm⁻¹; the spacing of lines is twice that."""
     q_share: float = 0.0
-    """Share of the Q branch, at the centre."""
+    """Share of the intensity in the Q branch, at the centre."""
     even: bool = False
-    """Only even levels exist, as in CO₂: lines are four constants apart."""
+    """Only even levels exist, as in CO₂: the spacing is four constants."""
     scatter: float = 0.0
     """How far the lines of one level spread in an asymmetric molecule, cm⁻¹."""
 
@@ -80,7 +83,7 @@ class VibrationBand:
             -C2 * self.rotation * levels * (levels + 1) / _ROTATION_TEMPERATURE
         )
         population = population / population.sum()
-        # Levels of the Q branch pile up at the centre, ever further apart on one side.
+        # Lines of the Q branch crowd at the centre and spread out to one side.
         q_positions = self.centre + 5e-4 * self.rotation * levels * (levels + 1)
         positions = np.concatenate(
             [
@@ -163,19 +166,19 @@ beyond 2600 cm⁻¹ they are those of HDO."""
 _WATER_LINES_PER_WAVENUMBER = 0.8
 
 _WATER_DECADES = 0.75
-"""Mean of an exponential distribution: how many decades a line is weaker than the strong ones."""
+"""Mean number of decades, exponentially distributed, by which a line is weaker than the strong."""
 
 _HALF_WIDTHS = {"H2O": 0.085, "CO2": 0.07, "O3": 0.075, "CH4": 0.06, "N2O": 0.075, "CO": 0.06}
 """Half widths at the surface's pressure, cm⁻¹."""
 
 _WINGS = {"H2O": 25.0, "CO2": 4.0}
-"""Where far wings end, cm⁻¹: water's by the continuum's definition, CO₂'s by their known lack."""
+"""Where far wings end, cm⁻¹: water's by definition of the continuum, CO₂'s as observed."""
 
 _SPACINGS = {"H2O": 0.5, "CO2": 0.5, "O3": 0.06, "CH4": 0.2, "N2O": 0.4, "CO": 0.5}
-"""Distances between lines as a channel sees them, cm⁻¹: no more than its own width."""
+"""Spacing of lines as a channel sees them, cm⁻¹: at most the channel's own width."""
 
 _DOPPLER = 8e-7
-"""Half width of lines high up, over their wavenumber."""
+"""Doppler half width of lines, divided by their wavenumber."""
 
 
 def _water_lines(rng: np.random.Generator) -> tuple[Array, Array]:
@@ -204,7 +207,7 @@ def _mean_cross_sections(
     layers = []
     for pressure in LAYER_PRESSURES / LAYER_PRESSURES.max():
         width = half_width * pressure
-        # Each cell holds the integral over it: high up, lines are narrower than cells.
+        # Each cell holds the integral over it, since lines are narrower than cells high up.
         edges = np.arctan((away + _STEP / 2) / width) - np.arctan((away - _STEP / 2) / width)
         smeared = np.fft.irfft(seen * np.fft.rfft(edges / np.pi * chi), padded)
         layers.append(np.maximum(smeared[channels], 0.0))
@@ -217,28 +220,28 @@ def water_continuum(wavenumber: Array) -> Array:
 
 
 def nitrogen_continuum(wavenumber: Array) -> Array:
-    """Return absorption induced by collisions of nitrogen, cm² per molecule of air at 1 atm."""
+    """Return the collision-induced absorption of nitrogen, cm² per molecule of air at 1 atm."""
     return np.asarray(4.0e-26 * np.exp(-(((wavenumber - 2335.0) / 62.0) ** 2)))
 
 
 def _effective(mean: Array, columns: Array, half_width: float, spacing: float) -> Array:
-    r"""Return cross sections whose optical depths add up to those that a channel really has.
+    r"""Return cross sections whose optical depths add up to the effective ones of a channel.
 
-    Lines are narrower than channels, the more so the thinner the air. With the mean cross
+    Lines are narrower than channels, and the narrower the thinner the air. With the mean cross
     section :math:`\bar k`, columns :math:`u` above and the mean half width :math:`\alpha` of
     the path (Curtis-Godson), Malkmus's (1967) model gives a channel's optical depth,
 
     .. math:: d = \frac{\pi\alpha}{2\delta}
         \Bigl(\sqrt{1 + 4 \bar k u \delta / \pi\alpha} - 1\Bigr).
 
-    Its growth from layer to layer, over the layer's column, is what is returned.
+    Returned is its increase from layer to layer, divided by the layer's column.
 
     Parameters
     ----------
     mean : (layers, channels) array
         cm² per molecule.
     columns : (layers,) array
-        A reference's, molecules per cm².
+        Of a reference atmosphere, molecules per cm².
     half_width, spacing : float
         Of lines, cm⁻¹.
     """
@@ -253,9 +256,9 @@ def _effective(mean: Array, columns: Array, half_width: float, spacing: float) -
 
 @cache
 def cross_sections() -> Array:
-    """Return what every absorber absorbs in every layer, (layers, absorbers, channels) float32.
+    """Return the cross section of every absorber, (layers, absorbers, channels) float32.
 
-    In 1e-22 cm² per unit of column, so that neither they nor columns leave single precision.
+    In 1e-22 cm² per unit of column, so that they and the columns fit in single precision.
     """
     rng = np.random.default_rng(_SEED)
     lists = {"H2O": _water_lines(rng)}
@@ -275,7 +278,7 @@ def cross_sections() -> Array:
 
 
 def reference_columns() -> dict[str, Array]:
-    """Return columns of each gas in a temperate reference, molecules per cm², (layers,)."""
+    """Return the columns of each gas in a temperate atmosphere, molecules per cm², (layers,)."""
     water = AIR_COLUMNS * np.maximum(0.012 * np.exp(-HEIGHTS / 2.2), 5e-6)
     ozone = np.exp(-0.5 * ((HEIGHTS - 22.0) / 5.0) ** 2) - np.diff(LEVELS) * 0.001
     return {

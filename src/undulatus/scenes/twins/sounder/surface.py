@@ -1,12 +1,12 @@
 """The surface: what it is made of, how its materials emit, and how warm it is.
 
-Emissivities go through knots set by hand after the look of the ECOSTRESS spectral library
-(Meerdink et al. 2019): water near Masuda's (1988), sand with the reststrahlen bands of quartz
-between 1080 and 1250 cm⁻¹ and its doublet at 790. Every surface type is a mixture of materials;
-shares vary from sample to sample, and snow covers land, ice the sea, in the winter of cold zones.
+Emissivities are interpolated between knots, set by hand to resemble the ECOSTRESS spectral library
+(Meerdink et al. 2019): water close to Masuda's (1988), sand with the reststrahlen bands of quartz
+between 1080 and 1250 cm⁻¹ and its doublet at 790. Every surface type is a mixture of materials.
+Shares vary from sample to sample; in winter, in cold zones, snow covers land and ice the sea.
 
-Temperatures of the air at the ground, K: the mean of the year, half the swing of the seasons, and
-the spread from sample to sample, in round numbers such as reanalyses show.
+Temperatures of the air at the ground, K: the mean of the year, half the seasonal range, and the
+spread from sample to sample, in round numbers typical of reanalyses.
 
 =========  ================  ==================
 zone       over the sea      over land
@@ -18,8 +18,8 @@ cold       280.0, 4.0, 3.0   277.0, 14.0, 5.0
 polar      274.0, 2.5, 2.5   260.0, 11.0, 6.0
 =========  ================  ==================
 
-The skin of land is warmer than its air by day and colder by night, the more the barer it is; the
-sea's differs by half a kelvin.
+The skin of land is warmer than its air by day and colder by night, more so the barer the land;
+that of the sea differs by about half a kelvin.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _KNOTS = {
         (2000, 0.985), (2400, 0.978), (2760, 0.970),
     ],
 }  # fmt: skip
-"""Wavenumbers (cm⁻¹) and emissivities."""
+"""Wavenumbers (cm⁻¹) and emissivities of each material."""
 
 _MIXTURES = np.array(
     [
@@ -88,33 +88,34 @@ _LAND = np.array(
         [260.0, 11.0, 6.0],
     ]
 )
+"""Air temperatures by zone, as in the table above."""
 
 _WINTER_SNOW = np.array([0.0, 0.0, 0.10, 0.65, 0.75])
-"""Share of samples of land under snow in the zone's winter ..."""
+"""Share of land samples under snow in the zone's winter ..."""
 
 _WINTER_ICE = 0.3
-"""... and of the polar sea under ice."""
+"""... and of polar sea samples under ice."""
 
 SHARE_SPREAD = 0.5
-"""Spread of the logarithm of a material's share."""
+"""Standard deviation of the logarithm of a material's share."""
 
 HOTTEST_GROUND = 340.0
-"""K: as hot as deserts get."""
+"""Upper limit of the skin's temperature, K: as hot as deserts get."""
 
 SKIN_SPREAD_LAND, SKIN_SPREAD_SEA = 2.0, 0.6
-"""Spread of the difference between skin and air, K."""
+"""Standard deviation of the difference between skin and air, K."""
 
 
 @dataclass(frozen=True)
 class Surface:
-    """The surface of some samples, (samples,)."""
+    """The surface of each sample, (samples,)."""
 
     materials: Array
     """Shares of ``MATERIALS``, (samples, materials)."""
     ground: Array
-    """Temperature the air's profile starts from, K."""
+    """Temperature that the air's profile starts from, K."""
     inversion: Array
-    """How much colder than that the air is at the ground, K."""
+    """How much colder than that the air at the ground is, K."""
     skin: Array
     """Temperature of the surface itself, K."""
 
@@ -127,15 +128,15 @@ def emissivities() -> Array:
 
 
 def draw_surface(rng: np.random.Generator, strata: Strata) -> Surface:
-    """Draw the surface of some samples."""
-    kind, zone = strata.surface_type - 1, strata.climate_zone - 1
+    """Draw the surface of each sample."""
+    surface_index, zone = strata.surface_type - 1, strata.climate_zone - 1
     sea = strata.surface_type == WATER
-    # From -1 in the depth of winter to 1 in the height of summer, on either hemisphere.
+    # From -1 in midwinter to 1 in midsummer, in either hemisphere.
     summer = np.array([0.0, 1.0, 0.0, -1.0])[strata.season - 1] * np.sign(strata.latitude)
-    materials = _materials(rng, kind, zone, sea, summer)
+    materials = _materials(rng, surface_index, zone, sea, summer)
     snowy = materials[:, MATERIALS.index("snow")]
     table = np.where(sea[:, None], _SEA[zone], _LAND[zone])
-    ground = table[:, 0] + table[:, 1] * summer + table[:, 2] * rng.standard_normal(len(kind))
+    ground = table[:, 0] + table[:, 1] * summer + table[:, 2] * rng.standard_normal(len(zone))
     ground = ground - 4.0 * (snowy > 0.5) * (strata.surface_type != SNOW)
     ground = np.minimum(ground, np.where(snowy > 0.5, 276.0, 330.0))
     ground = np.where(sea & (snowy < 0.5), np.maximum(ground, 271.4), ground)
@@ -148,21 +149,21 @@ def draw_surface(rng: np.random.Generator, strata: Strata) -> Surface:
 
 
 def _materials(
-    rng: np.random.Generator, kind: Array, zone: Array, sea: Array, summer: Array
+    rng: np.random.Generator, surface_index: Array, zone: Array, sea: Array, summer: Array
 ) -> Array:
-    spread = np.exp(SHARE_SPREAD * rng.standard_normal((len(kind), len(MATERIALS))))
-    shares = _MIXTURES[kind] * spread
+    spread = np.exp(SHARE_SPREAD * rng.standard_normal((len(zone), len(MATERIALS))))
+    shares = _MIXTURES[surface_index] * spread
     shares = shares / shares.sum(axis=1, keepdims=True)
     chance = np.where(sea, np.where(zone == 4, _WINTER_ICE, 0.0), _WINTER_SNOW[zone])
-    covered = rng.random(len(kind)) < chance * np.clip(0.5 - summer, 0.0, 1.0)
-    cover = np.where(covered, rng.uniform(0.4, 1.0, len(kind)), 0.0)[:, None]
+    covered = rng.random(len(zone)) < chance * np.clip(0.5 - summer, 0.0, 1.0)
+    cover = np.where(covered, rng.uniform(0.4, 1.0, len(zone)), 0.0)[:, None]
     return np.asarray((1.0 - cover) * shares + cover * (np.arange(len(MATERIALS)) == 4))
 
 
 def _inversion(
     rng: np.random.Generator, open_sea: Array, cosine: Array, snowy: Array, zone: Array
 ) -> Array:
-    """Draw by how much the air at the ground is colder: at night over land, most over snow."""
+    """Draw how much colder the air at the ground is: at night over land, most over snow."""
     strength = np.where(cosine > 0.1, 0.5, 2.5) + np.where(zone == 4, 2.0, 0.0) + 4.0 * snowy
     drawn = strength * rng.exponential(1.0, len(zone))
     return np.where(open_sea, 0.0, np.minimum(drawn, 18.0))
