@@ -68,8 +68,8 @@ def daytime_median(angle: Array) -> float:
     daytime = values[values < LOW_SUN]
     if not daytime.size:
         raise SceneError(
-            f"No solar zenith angle is below {LOW_SUN:g} degrees, so no daytime to take "
-            f"the median of. Fit on acquisitions that cover the day, or choose the regimes yourself."
+            f"No solar zenith angle is below {LOW_SUN:g} degrees: there is no daytime to take the "
+            f"median of. Fit on acquisitions that cover the day, or choose the regimes yourself."
         )
     return float(np.median(daytime))
 
