@@ -1,4 +1,4 @@
-"""GeoTIFF: what rasterio reads is what was computed, where it lies, and what it means."""
+"""GeoTIFF: rasterio reads the values, positions and meanings that were written."""
 
 import os
 
@@ -21,7 +21,7 @@ GEOSTATIONARY = pyproj.CRS.from_dict(
 
 
 def a_map(height=700, width=600, chunks=(256, 200), crs=GEOSTATIONARY):
-    """A map as it is made of a scene, over some of the disk, in metres."""
+    """Return a map like that of a scene, over part of the disk, in metres."""
     rng = np.random.default_rng(0)
     probability = rng.random((height, width)).astype(np.float32)
     probability[3:9, 5] = np.nan
@@ -60,13 +60,13 @@ def a_map(height=700, width=600, chunks=(256, 200), crs=GEOSTATIONARY):
 
 
 def bands_of(dataset):
-    """What is to be read: floats, with NaN for what is missing."""
+    """Return the bands to expect: floats, with NaN where values are missing."""
     bands = [dataset[name].values.astype(np.float32) for name in dataset.data_vars]
     bands[0][bands[0] == 255] = np.nan
     return np.stack(bands)
 
 
-def test_rasterio_reads_what_was_computed_where_it_lies_and_what_it_means(tmp_path):
+def test_rasterio_reads_the_values_positions_and_meanings_that_were_written(tmp_path):
     made = a_map()
     write_dataset(made, tmp_path / "map.tif")
     with rasterio.open(tmp_path / "map.tif") as found:
@@ -101,7 +101,7 @@ def test_the_file_is_cloud_optimised(tmp_path):
         assert [found.overviews(band) for band in (1, 2, 3)] == [[2, 4]] * 3
     with rasterio.open(tmp_path / "map.tif", overview_level=0) as overview:
         codes = overview.read(1)
-    # Nearest pixels: no code between codes.
+    # Nearest pixels: no values between the codes.
     assert set(np.unique(codes[~np.isnan(codes)])) == {0.0, 1.0}
 
 
@@ -118,7 +118,7 @@ def test_north_is_up_and_west_is_left_whatever_the_order_of_coordinates(tmp_path
         assert found.xy(0, 0) == (-1_000_000.0, 5_000_000.0)
 
 
-def test_the_order_of_dimensions_and_a_time_of_one_make_no_difference(tmp_path):
+def test_the_order_of_dimensions_and_a_single_time_make_no_difference(tmp_path):
     made = a_map(60, 50, (20, 30))
     write_dataset(made.expand_dims("time").transpose("x", "time", "y"), tmp_path / "map.tif")
     with rasterio.open(tmp_path / "map.tif") as found:
@@ -126,7 +126,7 @@ def test_the_order_of_dimensions_and_a_time_of_one_make_no_difference(tmp_path):
         assert found.tags()["time"] == "2010-06-01T12:15:00"
 
 
-def test_an_image_in_memory_and_one_pixel_are_written_too(tmp_path):
+def test_an_image_in_memory_and_a_single_pixel_can_be_written(tmp_path):
     made = a_map(600, 50, (20, 30)).load()
     write_dataset(made, tmp_path / "map.tif")
     write_dataset(made.isel(y=[1], x=[1]), tmp_path / "pixel.tif")
@@ -137,14 +137,14 @@ def test_an_image_in_memory_and_one_pixel_are_written_too(tmp_path):
         assert found.xy(0, 0) == (-997_000.0, 4_997_000.0)
 
 
-def test_without_a_projection_pixels_lie_where_coordinates_say(tmp_path):
+def test_without_a_projection_pixels_are_placed_by_their_coordinates(tmp_path):
     write_dataset(a_map(60, 50, crs=None), tmp_path / "map.tif")
     with rasterio.open(tmp_path / "map.tif") as found:
         assert found.crs is None
         assert found.xy(0, 0) == (-1_000_000.0, 5_000_000.0)
 
 
-def test_without_coordinates_pixels_are_counted(tmp_path):
+def test_without_coordinates_pixels_are_numbered(tmp_path):
     made = a_map(60, 50, crs=None).drop_vars(["y", "x"])
     write_dataset(made, tmp_path / "map.tif")
     with pytest.warns(NotGeoreferencedWarning):
@@ -154,8 +154,8 @@ def test_without_coordinates_pixels_are_counted(tmp_path):
         np.testing.assert_array_equal(found.read(), bands_of(made))
 
 
-def test_every_block_is_computed_once_and_progress_is_told_by_rows_of_them(tmp_path):
-    computed, told = [], []
+def test_every_block_is_computed_once_and_progress_counts_rows_of_blocks(tmp_path):
+    computed, reported = [], []
 
     def count(values, block_info=None):
         if block_info:
@@ -164,24 +164,26 @@ def test_every_block_is_computed_once_and_progress_is_told_by_rows_of_them(tmp_p
 
     made = a_map(60, 50, (20, 30))
     probability = made["cloud_probability"].data.map_blocks(count, meta=np.empty((0, 0), "f4"))
-    # Two layers of one computation, and one whose chunks differ.
+    # Two layers from one computation, and one in other chunks.
     made["cloud_probability"].data = probability
     made["cloud_mask"].data = (probability > 0.5).astype(np.uint8)
     made["quality_flag"] = made["quality_flag"].chunk(y=30)
-    write_dataset(made, tmp_path / "map.tif", lambda *counts: told.append(counts))
+    write_dataset(made, tmp_path / "map.tif", lambda *counts: reported.append(counts))
     assert len(set(computed)) == len(computed) == 6
-    assert told == [(1, 1)]
+    assert reported == [(1, 1)]
     computed.clear()
-    write_dataset(made.drop_vars("quality_flag"), tmp_path / "two.tif", lambda *n: told.append(n))
+    write_dataset(
+        made.drop_vars("quality_flag"), tmp_path / "two.tif", lambda *n: reported.append(n)
+    )
     assert len(set(computed)) == len(computed) == 6
-    assert told == [(1, 1), (1, 3), (2, 3), (3, 3)]
+    assert reported == [(1, 1), (1, 3), (2, 3), (3, 3)]
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        (lambda m: xr.concat([m, m], "time"), r"one time, but there are 2\. Choose one"),
-        (lambda m: m.assign(level=("z", np.ones(2))), r"level is no image \(y, x\).*'z': 2"),
+        (lambda m: xr.concat([m, m], "time"), r"one time, but the dataset has 2\. Choose one"),
+        (lambda m: m.assign(level=("z", np.ones(2))), r"level is not an image \(y, x\).*'z': 2"),
         (lambda m: m.assign(ids=m["quality_flag"].astype(int)), "ids is of type int64"),
         (lambda m: m.assign(when=m["quality_flag"].astype("M8[ns]")), "when is of type datetime"),
         (lambda m: m.assign_coords(x=m["x"] ** 3), "coordinate x is not regular"),
@@ -189,22 +191,22 @@ def test_every_block_is_computed_once_and_progress_is_told_by_rows_of_them(tmp_p
         (lambda m: m[["y", "x"]], "only coordinates"),
         (
             lambda m: m.assign_coords(spatial_ref=((), 0, {"grid_mapping_name": "flat"})),
-            "spatial_ref describes, but that is no known one",
+            "spatial_ref describes, since it is not a known one",
         ),
         (
             lambda m: m.assign_coords(spatial_ref=((), 0, {"crs_wkt": "nonsense"})),
-            "spatial_ref describes, but that is no known one",
+            "spatial_ref describes, since it is not a known one",
         ),
     ],
     ids=["times", "dims", "int64", "dates", "irregular", "nan", "empty", "mapping", "wkt"],
 )
-def test_what_a_geotiff_cannot_hold_is_refused_with_a_remedy(tmp_path, change, told):
-    with pytest.raises(SceneError, match=told):
+def test_what_a_geotiff_cannot_hold_is_refused_with_a_remedy(tmp_path, change, message):
+    with pytest.raises(SceneError, match=message):
         write_dataset(change(a_map(60, 50)), tmp_path / "map.tif")
     assert not os.listdir(tmp_path)
 
 
-def test_a_file_that_reads_back_otherwise_is_not_given_its_name(tmp_path, monkeypatch):
+def test_a_file_that_reads_back_differently_is_an_error(tmp_path, monkeypatch):
     copy = geotiff.rasterio.shutil.copy
 
     def careless(tiles, result, **options):
@@ -214,12 +216,12 @@ def test_a_file_that_reads_back_otherwise_is_not_given_its_name(tmp_path, monkey
         copy(tiles, result, **options)
 
     monkeypatch.setattr(geotiff.rasterio.shutil, "copy", careless)
-    with pytest.raises(SceneError, match="could not be written: it is not read as it was"):
+    with pytest.raises(SceneError, match="could not be written: it reads back differently"):
         write_dataset(a_map(60, 50), tmp_path / "map.tif")
     assert not os.listdir(tmp_path)
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     (tmp_path / ".map.unfinished.scratch").mkdir()
     (tmp_path / ".map.unfinished.scratch" / "tiles.tif").write_text("half")
     with dask.config.set(scheduler="synchronous"):

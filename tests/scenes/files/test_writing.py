@@ -1,4 +1,4 @@
-"""Writing: whole or not at all, in three formats, and errors that say which and why."""
+"""Writing: whole or not at all, in three formats, and errors that name output and cause."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ files = pytest.mark.parametrize("suffix", [".nc", ".tif"])
 
 
 def lazy(block, blocks=4):
-    """A dataset of blocks one above the other, each made by ``block(values, number)``."""
+    """Return a dataset of blocks, one above the other, each made by ``block(values, number)``."""
 
     def numbered(values, block_info=None):
         if not block_info:
@@ -47,7 +47,7 @@ def failing(error, at=3):
 
 
 def left_in(folder):
-    """What lies in a folder but for a Zarr that can be gone on with."""
+    """Return what is in a folder, without an unfinished Zarr that can be resumed."""
     return [name for name in os.listdir(folder) if name != ".scene.unfinished.zarr"]
 
 
@@ -59,7 +59,7 @@ def values_in(path):
         return found["values"].values
 
 
-# There and back
+# Round trip
 
 
 @given(
@@ -69,9 +69,7 @@ def values_in(path):
 )
 @settings(max_examples=25)
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_what_is_written_is_what_was_in_memory_whatever_the_chunks(
-    tmp_path_factory, shape, chunks, suffix
-):
+def test_any_chunks_are_read_as_they_were_written(tmp_path_factory, shape, chunks, suffix):
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     path = tmp_path_factory.mktemp("any") / f"scene{suffix}"
     dataset = xr.Dataset({"values": (("y", "x"), da.from_array(values, chunks=chunks))})
@@ -82,7 +80,7 @@ def test_what_is_written_is_what_was_in_memory_whatever_the_chunks(
     assert os.listdir(path.parent) == [path.name]
 
 
-# What is refused
+# Refusals
 
 
 @every_format
@@ -102,14 +100,14 @@ def test_a_missing_folder_is_refused_and_not_made(tmp_path, suffix):
     assert not os.listdir(tmp_path)
 
 
-def test_a_suffix_of_no_format_is_refused(tmp_path):
-    with pytest.raises(SceneError, match=r"a\.png is to be a \.zarr folder, a \.nc file or"):
+def test_an_unknown_suffix_is_refused(tmp_path):
+    with pytest.raises(SceneError, match=r"a\.png cannot be written: name it as a \.zarr folder"):
         write_dataset(lazy(lambda values, number: values), tmp_path / "a.png")
     assert not os.listdir(tmp_path)
 
 
 @every_format
-def test_a_dataset_of_nothing_is_refused(tmp_path, suffix):
+def test_an_empty_dataset_is_refused(tmp_path, suffix):
     with pytest.raises(SceneError, match="no variables"):
         write_dataset(xr.Dataset(), tmp_path / f"scene{suffix}")
     assert not os.listdir(tmp_path)
@@ -123,14 +121,14 @@ def test_only_a_zarr_can_be_resumed(tmp_path, suffix):
 
 
 @every_format
-def test_what_does_not_fit_on_the_disk_is_refused_before_anything_is_computed(
+def test_a_dataset_that_does_not_fit_on_the_disk_is_refused_before_it_is_computed(
     tmp_path, monkeypatch, suffix
 ):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=5 * 2**20))
     big = lazy(lambda values, number: values).pad(y=(0, 30_000), mode="edge")
     asked = failing(ValueError("computed"), at=0)
-    # 8 bytes of a float64, or 4 of a band twice over and a third.
+    # 8 bytes for a float64, or 4 for a band, written twice, with overviews of a third.
     needed = asked["values"].size * (8 if suffix != ".tif" else 4 * 7 / 3)
     assert needed < 5 * 2**20 < big["values"].size * 8
     with pytest.raises(SceneError, match=r"needed: 11\.4|needed: 13\.4") as error:
@@ -140,12 +138,12 @@ def test_what_does_not_fit_on_the_disk_is_refused_before_anything_is_computed(
     assert not os.listdir(tmp_path)
 
 
-# What goes wrong on the way
+# Failures
 
 
 @every_format
 @pytest.mark.parametrize("kind", [ValueError, RuntimeError])
-def test_a_block_that_fails_fails_the_writing_and_gives_nothing_its_name(tmp_path, suffix, kind):
+def test_a_block_that_fails_leaves_no_output(tmp_path, suffix, kind):
     with dask.config.set(num_workers=1), pytest.raises(kind, match="bad block") as raised:
         write_dataset(failing(kind("bad block"), at=1), tmp_path / f"scene{suffix}")
     assert not left_in(tmp_path)
@@ -154,7 +152,7 @@ def test_a_block_that_fails_fails_the_writing_and_gives_nothing_its_name(tmp_pat
 
 
 @every_format
-def test_blocks_still_under_way_when_one_fails_leave_nothing_behind(tmp_path, suffix):
+def test_blocks_that_still_run_when_one_fails_leave_nothing_behind(tmp_path, suffix):
     def block(values, number):
         if number == 0:
             raise ValueError("bad block")
@@ -168,7 +166,7 @@ def test_blocks_still_under_way_when_one_fails_leave_nothing_behind(tmp_path, su
 
 
 @every_format
-def test_a_full_disk_is_an_error_that_names_the_file_and_gives_nothing_its_name(tmp_path, suffix):
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_no_output(tmp_path, suffix):
     full = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(SceneError, match=rf"scene\{suffix} could not be written: .* full\?"):
         write_dataset(failing(full), tmp_path / f"scene{suffix}")
@@ -176,7 +174,7 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_gives_nothing_its_name(
 
 
 @every_format
-def test_an_interrupted_write_gives_nothing_its_name(tmp_path, suffix):
+def test_an_interrupted_write_leaves_no_output(tmp_path, suffix):
     def interrupt(done, total):
         if done > total // 2:
             raise KeyboardInterrupt
@@ -188,7 +186,7 @@ def test_an_interrupted_write_gives_nothing_its_name(tmp_path, suffix):
 
 @every_format
 @pytest.mark.parametrize("how", ["gone", "torn"])
-def test_an_input_that_cannot_be_read_is_not_taken_for_an_output(tmp_path, suffix, how):
+def test_an_input_that_cannot_be_read_is_reported_as_an_input(tmp_path, suffix, how):
     source, output = tmp_path / "source.nc", tmp_path / f"scene{suffix}"
     values = np.random.default_rng(0).normal(size=(400, 50))
     xr.Dataset({"values": (("y", "x"), values)}).to_netcdf(
@@ -205,7 +203,7 @@ def test_an_input_that_cannot_be_read_is_not_taken_for_an_output(tmp_path, suffi
         content[-20_000:] = b"\0" * 20_000
         source.write_bytes(content)
         opened = xr.open_dataset(source, chunks={"y": 100})
-    with opened, pytest.raises(SceneError, match="something it is made of cannot be read"):
+    with opened, pytest.raises(SceneError, match="one of its inputs cannot be read"):
         write_dataset(opened, output)
     assert not output.exists()
 
@@ -234,9 +232,9 @@ def test_a_file_larger_than_allowed_is_an_error_and_leaves_nothing_behind(tmp_pa
     run = subprocess.run(
         [sys.executable, "-c", LIMITED, *paths], capture_output=True, text=True, check=True
     )
-    told = run.stdout.splitlines()
-    assert len(told) == len(FORMATS)
-    for path, line in zip(paths, told, strict=True):
+    messages = run.stdout.splitlines()
+    assert len(messages) == len(FORMATS)
+    for path, line in zip(paths, messages, strict=True):
         assert line.startswith(f"{path} could not be written: ")
         assert line.endswith("Is the disk full?")
     assert not os.listdir(tmp_path)
@@ -259,7 +257,7 @@ write_dataset(xr.Dataset({"values": (("y", "x"), values)}), sys.argv[1])
 
 
 @files
-def test_a_file_whose_writer_was_killed_is_written_anew_and_nothing_else_stays(tmp_path, suffix):
+def test_a_file_whose_writer_was_killed_can_be_written_anew(tmp_path, suffix):
     path = tmp_path / f"scene{suffix}"
     writer = subprocess.Popen(
         [sys.executable, "-c", SLOW, str(path)], stdout=subprocess.PIPE, text=True
@@ -298,7 +296,7 @@ print(peak() - before)
 
 
 @pytest.mark.parametrize("suffix", [".zarr", ".tif"])
-def test_memory_holds_a_few_blocks_however_many_there_are(tmp_path, suffix):
+def test_memory_holds_a_few_blocks_of_many(tmp_path, suffix):
     environment = os.environ | {"GDAL_CACHEMAX": "16"}
     run = subprocess.run(
         [sys.executable, "-c", MEMORY, str(tmp_path), suffix],
@@ -307,5 +305,5 @@ def test_memory_holds_a_few_blocks_however_many_there_are(tmp_path, suffix):
         check=True,
         env=environment,
     )
-    # 96 MB in blocks of 3; two workers have a few each, the cache of tiles 16.
+    # 96 MB in blocks of 3 MB; two workers hold a few each, GDAL's cache 16 MB.
     assert int(run.stdout) < 60e6

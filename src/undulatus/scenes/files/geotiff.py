@@ -1,8 +1,8 @@
-"""Images to cloud-optimised GeoTIFF, a row of chunks at a time, and read back before they count.
+"""Images to cloud-optimised GeoTIFF, a row of chunks at a time, and checked by reading back.
 
-GDAL makes such a file only from another that is whole. So blocks are computed in order, a row
-of them after the other, by as many workers as there are, and one writer puts them into plain
-tiles beside the output; from these the file is made, and compared with what was computed.
+GDAL makes such a file only from another that is whole. So rows of chunks are computed one after
+the other, each by all workers, and one writer puts them into plain tiles beside the output. From
+these tiles the file is made, and compared with what was computed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import itertools
 import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +24,24 @@ from rasterio._err import CPLE_BaseError
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
-from undulatus._files import WritingError, remove, require_space
+from undulatus._files import (
+    WritingError,
+    as_reading_errors,
+    as_writing_errors,
+    remove,
+    require_space,
+)
 from undulatus.errors import SceneError
-from undulatus.scenes.files.writing import Progress, computed_here
+from undulatus.scenes.files.writing import Progress, computing_in_threads
 
 TILE = 512
 """Pixels along a side of a tile."""
 
-UNEVEN = 0.05
-"""Coordinates that lie further from a regular grid than this part of a pixel are refused."""
+MOST_UNEVEN = 0.05
+"""Coordinates may deviate from a regular grid by this part of a pixel."""
+
+GDAL_ERRORS = (RasterioError, CPLE_BaseError)
+"""What rasterio raises, besides errors of the system."""
 
 
 def write_geotiff(dataset: xr.Dataset, path: Path, unfinished: Path, progress: Progress) -> None:
@@ -43,20 +50,20 @@ def write_geotiff(dataset: xr.Dataset, path: Path, unfinished: Path, progress: P
     All bands are float32, with NaN for what is missing: fill values of codes become NaN too.
     A band's description is the variable's name, and its tags are the attributes: units, long
     name, values and meanings of flags. North is up and west is left, whatever the order of the
-    coordinates ``y`` and ``x``, which are to be regular; without them, or without a projection
-    in ``spatial_ref``, the file has none either. Other coordinates are left out but for ``time``,
-    a tag. Overviews hold nearest pixels, for codes have no means. In memory are a row of chunks
-    and what GDAL keeps of files, a twentieth of the machine's unless ``GDAL_CACHEMAX`` is set.
+    coordinates ``y`` and ``x``, which must be regular; without them, or without a projection in
+    ``spatial_ref``, the file has none either. Of the other coordinates only ``time`` is kept, as
+    a tag. Overviews hold nearest pixels, since codes have no mean. Memory holds a row of chunks
+    and GDAL's cache, a twentieth of the machine's memory unless ``GDAL_CACHEMAX`` is set.
 
     Parameters
     ----------
     dataset : Dataset
-        Variables (y, x), or (time, y, x) of one time; of whole numbers up to 16 bits, or floats,
-        which lose what single precision cannot hold.
+        Variables (y, x), or (time, y, x) with one time: integers of up to 16 bits, or floats,
+        which are rounded to single precision.
     path, unfinished : path
-        The output's name, for errors, and the one to write to.
+        The output's name, for error messages, and the name to write to.
     progress : callable
-        Told how many of how many rows of chunks are written.
+        Called with the number of rows of chunks that are written, and of all rows.
     """
     image = _as_image(dataset, path)
     bands, (height, width) = len(image.data_vars), (image.sizes["y"], image.sizes["x"])
@@ -73,7 +80,7 @@ def write_geotiff(dataset: xr.Dataset, path: Path, unfinished: Path, progress: P
         "BIGTIFF": "IF_SAFER",
         **_georeference(image, path),
     }
-    # Plain tiles, then the file and its overviews, a third of it.
+    # The plain tiles, the file, and its overviews, which are a third of it.
     require_space(path, bands * height * width * 4 * 7 // 3)
     scratch = unfinished.with_suffix(".scratch")
     remove(scratch)
@@ -89,10 +96,10 @@ def write_geotiff(dataset: xr.Dataset, path: Path, unfinished: Path, progress: P
 
 
 def _as_image(dataset: xr.Dataset, path: Path) -> xr.Dataset:
-    """Return the dataset as bands (y, x) with the north-western pixel first."""
+    """Return the dataset as bands (y, x) whose first pixel is the north-western one."""
     if dataset.sizes.get("time", 1) > 1:
         raise SceneError(
-            f"{path} holds one time, but there are {dataset.sizes['time']}. "
+            f"{path} can hold one time, but the dataset has {dataset.sizes['time']}. "
             f"Choose one (dataset.isel(time=0)), or write a .zarr or a .nc."
         )
     image = dataset.isel(time=0) if "time" in dataset.dims else dataset
@@ -100,7 +107,7 @@ def _as_image(dataset: xr.Dataset, path: Path) -> xr.Dataset:
     for name, variable in image.data_vars.items():
         if set(variable.dims) != {"y", "x"} or not variable.size:
             raise SceneError(
-                f"{name} is no image (y, x): it has {dict(variable.sizes)}. "
+                f"{name} is not an image (y, x): it has {dict(variable.sizes)}. "
                 f"Drop it, or write a .zarr or a .nc."
             )
         kind, size = variable.dtype.kind, variable.dtype.itemsize
@@ -129,8 +136,8 @@ def _georeference(image: xr.Dataset, path: Path) -> dict[str, Any]:
         crs = None
     if crs is None and set(image.rio.grid_mapping.split()) & set(image.coords):
         raise SceneError(
-            f"{path} was to have the projection that {image.rio.grid_mapping} describes, but that "
-            f"is no known one. Mend its attributes, or drop it to write without."
+            f"{path} cannot have the projection that {image.rio.grid_mapping} describes, since it "
+            f"is not a known one. Correct its attributes, or drop it to write without projection."
         )
     across, down = (_step(image[dim].values, dim, path) for dim in ("x", "y"))
     across = across or abs(down) or 1.0
@@ -141,11 +148,11 @@ def _georeference(image: xr.Dataset, path: Path) -> dict[str, Any]:
 
 
 def _step(centres: npt.NDArray[Any], dim: str, path: Path) -> float:
-    """Return the size of a pixel, or zero where there is only one."""
+    """Return the size of a pixel, or zero if there is only one."""
     if len(centres) == 1:
         return 0.0
     regular, step = np.linspace(centres[0], centres[-1], len(centres), retstep=True)
-    if not np.abs(centres - regular).max() <= UNEVEN * abs(step):
+    if not np.abs(centres - regular).max() <= MOST_UNEVEN * abs(step):
         raise SceneError(
             f"{path} needs pixels of one size, but the coordinate {dim} is not regular. "
             f"Resample, drop {dim}, or write a .zarr or a .nc."
@@ -154,7 +161,7 @@ def _step(centres: npt.NDArray[Any], dim: str, path: Path) -> float:
 
 
 def _strips(image: xr.Dataset) -> list[slice]:
-    """Return the rows that are computed together: such that no chunk is computed twice."""
+    """Return the rows to compute together, so that no chunk is computed twice."""
     height = image.sizes["y"]
     ends = [
         set(itertools.accumulate(array.chunksizes["y"]))
@@ -168,25 +175,26 @@ def _strips(image: xr.Dataset) -> list[slice]:
 def _write_tiles(
     image: xr.Dataset, tiles: Path, profile: dict[str, Any], progress: Progress
 ) -> list[int]:
-    """Write what is computed; return the checksum of each band."""
+    """Compute and write all bands; return the checksum of each."""
     checks = [0] * len(image.data_vars)
     strips = _strips(image)
-    with _as_writing_errors():
+    with as_writing_errors(*GDAL_ERRORS):
         target = rasterio.open(tiles, "w", **profile)
     try:
         _label(target, image)
-        with computed_here():
+        with computing_in_threads():
             for done, rows in enumerate(strips, 1):
-                strip = image.isel(y=rows).compute()
+                with as_reading_errors():
+                    strip = image.isel(y=rows).compute()
                 window = Window(0, rows.start, image.sizes["x"], rows.stop - rows.start)
                 for band, variable in enumerate(strip.data_vars.values(), 1):
                     values = _floats(variable)
                     checks[band - 1] = zlib.crc32(values.data, checks[band - 1])
-                    with _as_writing_errors():
+                    with as_writing_errors(*GDAL_ERRORS):
                         target.write(values, band, window=window)
                 progress(done, len(strips))
     finally:
-        with _as_writing_errors():
+        with as_writing_errors(*GDAL_ERRORS):
             target.close()
     return checks
 
@@ -213,13 +221,13 @@ def _label(target: Any, image: xr.Dataset) -> None:
 
 
 def _text(value: Any) -> str:
-    """Return an attribute as text; lists as CF writes those of meanings."""
+    """Return an attribute as text; a list as CF writes flag meanings, with spaces."""
     return " ".join(map(str, value)) if isinstance(value, (list, np.ndarray)) else str(value)
 
 
 def _make_cloud_optimised(tiles: Path, result: Path, checks: list[int]) -> None:
-    """Turn tiles into the final file, which is read back: GDAL does not tell every failure."""
-    with _as_writing_errors():
+    """Make the final file from tiles, and read it back: GDAL does not report every failure."""
+    with as_writing_errors(*GDAL_ERRORS):
         rasterio.shutil.copy(
             tiles,
             result,
@@ -234,7 +242,7 @@ def _make_cloud_optimised(tiles: Path, result: Path, checks: list[int]) -> None:
         )
         with rasterio.open(result) as written:
             if _checksums(written) != checks:
-                raise WritingError("it is not read as it was written")
+                raise WritingError("it reads back differently")
 
 
 def _checksums(image: Any) -> list[int]:
@@ -244,13 +252,3 @@ def _checksums(image: Any) -> list[int]:
         for index, values in enumerate(image.read(window=window)):
             checks[index] = zlib.crc32(values.data, checks[index])
     return checks
-
-
-@contextmanager
-def _as_writing_errors() -> Iterator[None]:
-    try:
-        yield
-    except WritingError:
-        raise
-    except (RasterioError, CPLE_BaseError, OSError) as error:
-        raise WritingError(str(error)) from error

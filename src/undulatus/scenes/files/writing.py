@@ -1,7 +1,4 @@
-"""How blocks are computed while they are written: threads, and what is told of progress.
-
-Datasets to disk: Zarr, netCDF or GeoTIFF, whole or not at all, and nothing lost on the way.
-"""
+"""Datasets to disk: Zarr, netCDF or GeoTIFF, whole or not at all, block by block."""
 
 from __future__ import annotations
 
@@ -11,17 +8,22 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import xarray as xr
 from dask.base import get_scheduler
 from dask.callbacks import Callback
+from xarray.backends import NetCDF4DataStore
 
 from undulatus._files import (
+    as_reading_errors,
     as_scene_errors,
+    as_writing_errors,
     locked,
     require_folder,
     require_space,
@@ -31,71 +33,17 @@ from undulatus._system import count_cores, single_threaded_blas
 from undulatus.errors import SceneError
 
 Progress = Callable[[int, int], None]
-
-
-class _Told(Callback):
-    """Tells how many of dask's tasks are done; it hears of this process alone."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._progress = progress
-        self._total = 0
-
-    def _start_state(self, dsk: Any, state: Any) -> None:
-        self._total = len(state["ready"]) + len(state["waiting"])
-
-    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker_id: Any) -> None:
-        self._progress(len(state["finished"]), self._total)
-
-
-@contextmanager
-def computed_here(progress: Progress | None = None) -> Iterator[None]:
-    """Compute in threads that are waited for, also when one of them fails.
-
-    Those of dask's own would go on, and write into a folder that is being removed. Blocks run in
-    parallel; BLAS would multiply their threads, so it has one.
-    """
-    workers = dask.config.get("num_workers", None) or count_cores()
-    with (
-        single_threaded_blas(),
-        ThreadPoolExecutor(workers) as pool,
-        dask.config.set(pool=pool),
-        _Told(progress or _ignored),
-    ):
-        yield
-
-
-def _ignored(done: int, total: int) -> None: ...
-
-
-def is_elsewhere() -> bool:
-    """Say if a ``distributed.Client`` computes, not this process."""
-    client = getattr(get_scheduler(), "__self__", None)
-    return hasattr(client, "scheduler_info")
-
-
-@contextmanager
-def polled(count: Callable[[], int], total: int, progress: Progress) -> Iterator[None]:
-    """Tell progress twice a second by counting what is done, where tasks run elsewhere."""
-    over = threading.Event()
-
-    def tell() -> None:
-        while not over.wait(0.5):
-            progress(min(count(), total), total)
-
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        over.set()
-        teller.join()
-    progress(total, total)
-
+"""Called with the number of tasks that are done, and of all tasks."""
 
 NETCDF = (".nc", ".nc4")
 
 GEOTIFF = (".tif", ".tiff")
+
+KEPT_ENCODING = ("dtype", "scale_factor", "add_offset", "units", "calendar")
+"""What is written as it was read; not chunks, for blocks in memory may be cut otherwise."""
+
+POLL_SECONDS = 0.5
+"""Time between two looks at how much a cluster has written."""
 
 
 def write_dataset(
@@ -110,7 +58,7 @@ def write_dataset(
 
     Attributes that no format can hold (a pyresample area) are left out; the projection is in the
     coordinate ``spatial_ref``. Blocks are computed in parallel, here or, if there is one, by a
-    ``distributed.Client``; a Zarr's are written in parallel too.
+    ``distributed.Client``; those of a Zarr are also written in parallel.
 
     Parameters
     ----------
@@ -120,19 +68,22 @@ def write_dataset(
         A new ``.zarr`` folder, a ``.nc`` file, or a ``.tif`` file, for which see
         :func:`undulatus.scenes.files.geotiff.write_geotiff`.
     progress : callable
-        Told how many of how many tasks are done; of a GeoTIFF's, rows of chunks.
+        Called with the number of tasks that are done, and of all tasks; for a GeoTIFF a task is
+        a row of chunks.
     resume : bool
-        Go on with a ``.zarr`` that was interrupted: chunks that are finished and whole, by their
-        checksums, stay, and only others are computed. Those of a finished one are checked
-        likewise. Where there is nothing to go on with, all is written.
+        Continue a ``.zarr`` that was interrupted: chunks that are finished and whole, by their
+        checksums, stay, and only the others are computed. A finished store is checked and
+        mended likewise. If there is nothing to continue, everything is written.
     fingerprint : str
         What the values are made from, such as checksums of a model and a scene. Writing is
-        resumed only under the same one; names, shapes, types, chunks, attributes other than
-        ``history``, and values in memory are compared in any case.
+        resumed only with the same fingerprint; names, shapes, types, chunks, attributes other
+        than ``history``, and values in memory are compared in any case.
     """
     path = Path(path)
     if path.suffix not in (".zarr", *NETCDF, *GEOTIFF):
-        raise SceneError(f"{path} is to be a .zarr folder, a .nc file or a .tif file: name it so.")
+        raise SceneError(
+            f"{path} cannot be written: name it as a .zarr folder, a .nc file or a .tif file."
+        )
     if resume and path.suffix != ".zarr":
         raise SceneError(
             f"{path} cannot be resumed: only a .zarr can. Write it anew, or write a .zarr."
@@ -156,30 +107,19 @@ def write_dataset(
             write_geotiff(writable, path, unfinished, progress)
 
 
-def _write_netcdf(dataset: xr.Dataset, path: Path, unfinished: Path, progress: Progress) -> None:
-    require_space(path, sum(encoded_bytes(v) for v in dataset.variables.values()))
-    deflated = {
-        name: {"zlib": True, "complevel": 1} | array.encoding
-        for name, array in dataset.data_vars.items()
-    }
-    with computed_here(progress):
-        dataset.to_netcdf(unfinished, engine="netcdf4", encoding=deflated)
-
-
 def _writable(dataset: xr.Dataset) -> xr.Dataset:
+    """Return the dataset with attributes and encodings that every format can hold."""
     copy = dataset.copy()
     holders: list[Any] = [copy, *copy.variables.values()]
     for holder in holders:
         plain = {key: _plain(value) for key, value in holder.attrs.items()}
         holder.attrs = {key: value for key, value in plain.items() if value is not None}
-    # Not chunks: those of the file the data came from would not fit those in memory.
-    kept = ("dtype", "scale_factor", "add_offset", "units", "calendar")
     for variable in copy.variables.values():
-        encoding = {key: v for key, v in variable.encoding.items() if key in kept}
+        encoding = {key: v for key, v in variable.encoding.items() if key in KEPT_ENCODING}
         if isinstance(encoding.get("dtype"), np.dtype):
-            # Zarr names the order of bytes, which netCDF takes for another than its own.
+            # Zarr names the byte order, which netCDF takes for another than its own.
             encoding["dtype"] = encoding["dtype"].newbyteorder("=")
-        # Both stand in the attributes of what was made here, in the encoding of what was read.
+        # These are attributes of what was made here, and in the encoding of what was read.
         for key in ("_FillValue", "grid_mapping"):
             if key in variable.attrs:
                 encoding[key] = variable.attrs.pop(key)
@@ -190,14 +130,14 @@ def _writable(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute in a form that both formats can hold, or None."""
+    """Return an attribute in a form that all formats can hold, or None."""
     if isinstance(value, (datetime.datetime, np.datetime64)):
         return str(value)
     if isinstance(value, (bool, np.bool_)):
         return int(value)
     if isinstance(value, (list, tuple)):
-        held = all(isinstance(_plain(item), (str, int, float, np.number)) for item in value)
-        return [_plain(item) for item in value] if held else None
+        items = [_plain(item) for item in value]
+        return items if all(isinstance(i, (str, int, float, np.number)) for i in items) else None
     if isinstance(value, np.ndarray):
         return value if value.dtype.kind in "iufSU" else None
     return value if isinstance(value, (str, int, float, np.number)) else None
@@ -207,3 +147,114 @@ def encoded_bytes(variable: xr.Variable) -> int:
     """Return how many bytes the variable takes as it is written, before compression."""
     dtype = np.dtype(variable.encoding.get("dtype", variable.dtype))
     return int(variable.size) * dtype.itemsize
+
+
+# netCDF
+
+
+def _write_netcdf(dataset: xr.Dataset, path: Path, unfinished: Path, progress: Progress) -> None:
+    require_space(path, sum(encoded_bytes(v) for v in dataset.variables.values()))
+    deflated = {
+        name: {"zlib": True, "complevel": 1} | array.encoding
+        for name, array in dataset.data_vars.items()
+    }
+    # What to_netcdf does, but for telling errors of writing from those of reading inputs.
+    with as_writing_errors(RuntimeError):
+        store = NetCDF4DataStore.open(unfinished, mode="w", autoclose=uses_cluster())
+    try:
+        lazy = _NetcdfWriter()
+        dataset.dump_to_store(store, writer=lazy, encoding=deflated)
+        if uses_cluster():
+            store.close()
+        if lazy.sources:
+            with as_reading_errors(), computing_in_threads(progress):
+                da.store(lazy.sources, lazy.targets, lock=False)
+    finally:
+        with as_writing_errors(RuntimeError):
+            store.close()
+
+
+class _NetcdfWriter:
+    """Writes the variables in memory that xarray gives it, and collects the lazy ones."""
+
+    def __init__(self) -> None:
+        self.sources: list[da.Array] = []
+        self.targets: list[Any] = []
+
+    def add(self, source: Any, target: Any, region: Any = None) -> None:
+        if isinstance(source, da.Array):
+            self.sources.append(source)
+            self.targets.append(_NetcdfTarget(target))
+        else:
+            _NetcdfTarget(target)[...] = source
+
+
+@dataclass(frozen=True)
+class _NetcdfTarget:
+    """A variable of a netCDF file, which takes care of its own locking."""
+
+    variable: Any
+
+    def __setitem__(self, region: Any, values: Any) -> None:
+        with as_writing_errors(RuntimeError):
+            self.variable[region] = values
+
+
+# Computing
+
+
+@contextmanager
+def computing_in_threads(progress: Progress | None = None) -> Iterator[None]:
+    """Let dask compute in threads that are waited for, even when one of them fails.
+
+    dask's own threads would go on, and write into a folder that is being removed. Blocks run in
+    parallel, so BLAS has one thread for each.
+    """
+    workers = dask.config.get("num_workers", None) or count_cores()
+    with (
+        single_threaded_blas(),
+        ThreadPoolExecutor(workers) as pool,
+        dask.config.set(pool=pool),
+        _TaskCount(progress or (lambda done, total: None)),
+    ):
+        yield
+
+
+class _TaskCount(Callback):
+    """Reports how many of dask's tasks in this process are done."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._progress = progress
+        self._total = 0
+
+    def _start_state(self, dsk: Any, state: Any) -> None:
+        self._total = len(state["ready"]) + len(state["waiting"])
+
+    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker_id: Any) -> None:
+        self._progress(len(state["finished"]), self._total)
+
+
+def uses_cluster() -> bool:
+    """Return whether a ``distributed.Client`` computes, not this process."""
+    client = getattr(get_scheduler(), "__self__", None)
+    return hasattr(client, "scheduler_info")
+
+
+@contextmanager
+def polling_progress(count: Callable[[], int], total: int, progress: Progress) -> Iterator[None]:
+    """Report progress twice a second by counting what is done, where a cluster computes."""
+    over = threading.Event()
+
+    def poll() -> None:
+        while not over.wait(POLL_SECONDS):
+            progress(min(count(), total), total)
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    progress(total, total)
