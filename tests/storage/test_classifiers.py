@@ -1,4 +1,4 @@
-"""Models to one file and back, and what is refused on the way."""
+"""Classifiers saved to one file and loaded again, and files that are refused."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_mod
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
 from undulatus.storage import SCHEMA, classifiers
-from undulatus.storage.codec import order_of
+from undulatus.storage.codec import memory_order
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -52,7 +52,7 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The bytes of a saved model of each kind, fitted to 30 rows."""
+    """The bytes of a saved model of each class, fitted to 30 rows."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 2))
     content = {}
@@ -89,8 +89,8 @@ def assert_same_value(one, other):
         assert one == other
 
 
-def test_every_kind_of_classifier_is_tested_here():
-    assert set(MODELS) == set(classifiers.KINDS)
+def test_every_classifier_with_a_codec_is_tested_here():
+    assert set(MODELS) == set(classifiers.CODECS)
 
 
 # Round trip
@@ -98,7 +98,7 @@ def test_every_kind_of_classifier_is_tested_here():
 
 @each_model
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
-def test_a_loaded_model_predicts_bit_for_bit_what_the_saved_one_did(name, moons, path, labels):
+def test_a_loaded_model_predicts_the_same_bits_as_the_saved_one(name, moons, path, labels):
     X, y = moons
     model = MODELS[name]().fit(X, labels[y])
     save_model(model, path)
@@ -109,7 +109,7 @@ def test_a_loaded_model_predicts_bit_for_bit_what_the_saved_one_did(name, moons,
 
 
 @each_model
-def test_every_fitted_attribute_comes_back(name, moons, path):
+def test_every_fitted_attribute_is_restored(name, moons, path):
     X, y = moons
     model = MODELS[name]().fit(pd.DataFrame(X, columns=["IR_108", "VIS006"]), y)
     save_model(model, path)
@@ -129,7 +129,7 @@ def test_every_fitted_attribute_comes_back(name, moons, path):
 
 
 @each_model
-def test_every_matrix_lies_in_memory_as_it_did(name, clouds, path):
+def test_every_matrix_keeps_its_memory_order(name, clouds, path):
     model = MODELS[name]().fit(*clouds)
     save_model(model, path)
     loaded = load_model(path)
@@ -137,11 +137,11 @@ def test_every_matrix_lies_in_memory_as_it_did(name, clouds, path):
     for found, expected in pairs:
         for key, value in expected.items():
             if isinstance(value, np.ndarray):
-                assert order_of(found[key]) == order_of(value)
+                assert memory_order(found[key]) == memory_order(value)
 
 
 @each_model
-def test_a_single_row_is_predicted_bit_for_bit_as_before(name, clouds, path):
+def test_a_single_row_gets_the_same_bits_after_loading(name, clouds, path):
     X, y = clouds
     model = MODELS[name]().fit(X, y)
     save_model(model, path)
@@ -151,7 +151,7 @@ def test_a_single_row_is_predicted_bit_for_bit_as_before(name, clouds, path):
 
 
 @each_model
-def test_single_precision_prior_shift_and_tolerance_come_back(name, moons, path):
+def test_single_precision_prior_shift_and_tolerance_are_restored(name, moons, path):
     X, y = moons
     params = {"prior_correction": {0: 0.9, 1: 0.1}, "class_weight": "balanced"}
     if name != "GPC":
@@ -162,7 +162,7 @@ def test_single_precision_prior_shift_and_tolerance_come_back(name, moons, path)
 
 
 @each_model
-def test_feature_names_come_back_and_are_required(name, moons, path):
+def test_feature_names_are_restored_and_required(name, moons, path):
     X, y = moons
     table = pd.DataFrame(X, columns=["IR_108", "Größe"])
     model = MODELS[name]().fit(table, y)
@@ -193,7 +193,7 @@ PARAMS = {
 
 
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
-def test_parameters_come_back_as_they_were(moons, path, params):
+def test_parameters_are_restored_with_their_types(moons, path, params):
     model = MODELS["RFFGPC"](**params).fit(*moons)
     save_model(model, path)
     loaded = load_model(path)
@@ -201,13 +201,13 @@ def test_parameters_come_back_as_they_were(moons, path, params):
         assert_same_value(getattr(loaded, name), value)
 
 
-def test_a_path_among_the_parameters_comes_back_as_a_string(moons, path, tmp_path):
+def test_a_path_parameter_is_restored_as_a_string(moons, path, tmp_path):
     model = MODELS["RFFGPC"](checkpoint=tmp_path / "state").fit(*moons)
     save_model(model, path)
     assert load_model(path).checkpoint == str(tmp_path / "state")
 
 
-def test_a_generator_among_the_parameters_is_not_kept(moons, path):
+def test_a_random_generator_parameter_is_not_saved(moons, path):
     model = RFFGPC(5, max_iter=2, random_state=np.random.RandomState(0)).fit(*moons)
     save_model(model, path)
     loaded = load_model(path)
@@ -240,13 +240,13 @@ def test_a_model_of_labels_that_json_cannot_hold_is_refused(moons, path):
     try:
         model = MODELS["RFFGPC"]().fit(X, labels)
     except InputError:
-        return  # refused when fitting is as good
+        return  # being refused in fit is just as good
     with pytest.raises(InputError, match="datetime64"):
         save_model(model, path)
     assert not path.exists()
 
 
-# What cannot be saved
+# Models that cannot be saved
 
 
 @each_model
@@ -269,14 +269,14 @@ def test_a_model_whose_fit_failed_is_not_saved(name, moons, path):
     assert not path.exists()
 
 
-class Heir(RFFGPC):
+class Subclass(RFFGPC):
     pass
 
 
 @pytest.mark.parametrize(
-    "model", [LogisticRegression(), FourierFeatures(), Heir(), "model", None], ids=str
+    "model", [LogisticRegression(), FourierFeatures(), Subclass(), "model", None], ids=str
 )
-def test_models_of_other_kinds_are_refused_by_name(model, path):
+def test_other_classes_of_models_are_refused_by_name(model, path):
     with pytest.raises(InputError, match=type(model).__name__) as caught:
         save_model(model, path)
     assert "GPC, RFFGPC, VFFGPC" in str(caught.value)
@@ -305,10 +305,10 @@ def test_saving_that_fails_keeps_the_model_that_was_there(moons, path, monkeypat
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-# What cannot be loaded
+# Files that cannot be loaded
 
 
-def test_a_missing_file_is_said_to_be_missing(path):
+def test_the_error_says_that_a_file_is_missing(path):
     assert "no such file" in assert_refused(path)
 
 
@@ -323,7 +323,7 @@ def test_a_model_cut_short_anywhere_is_refused(name, saved, path):
 
 
 @each_model
-def test_a_flipped_bit_of_the_tensors_is_found(name, saved, path):
+def test_a_flipped_bit_in_the_tensors_is_detected(name, saved, path):
     content = saved[name]
     start = 8 + int.from_bytes(content[:8], "little")
     rng = np.random.default_rng(0)
@@ -337,7 +337,7 @@ def test_a_flipped_bit_of_the_tensors_is_found(name, saved, path):
 @each_model
 @given(data=st.data())
 @settings(max_examples=150)
-def test_a_flipped_bit_of_the_header_is_found(name, saved, tmp_path_factory, data):
+def test_a_flipped_bit_in_the_header_is_detected(name, saved, tmp_path_factory, data):
     content = bytearray(saved[name])
     start = 8 + int.from_bytes(content[:8], "little")
     position = data.draw(st.integers(0, start - 1))
@@ -352,19 +352,19 @@ def test_a_renamed_pickle_is_refused(moons, path):
     assert_refused(path)
 
 
-def test_a_safetensors_file_of_somebody_else_is_refused(path):
+def test_a_safetensors_file_from_another_program_is_refused(path):
     path.write_bytes(save_safetensors({"weight": np.ones(3)}))
     assert "not one of undulatus" in assert_refused(path)
 
 
-def test_a_checkpoint_is_no_model(moons, path):
+def test_a_checkpoint_is_not_loaded_as_a_model(moons, path):
     MODELS["RFFGPC"](checkpoint=path).fit(*moons)
     assert "holds no model" in assert_refused(path)
 
 
 @pytest.fixture(params=MODELS)
 def rewrite(request, saved, path):
-    """Return a function that changes a saved model's tensors and header, checksums in order."""
+    """Return a function that changes a saved model's tensors and header, with new checksums."""
 
     def change(alter):
         path.write_bytes(saved[request.param])
@@ -377,14 +377,14 @@ def rewrite(request, saved, path):
 
 
 @pytest.mark.parametrize("schema", [SCHEMA + 1, 0, None, "1"])
-def test_a_schema_of_another_time_is_said_to_be_one(rewrite, schema):
+def test_the_error_names_an_unknown_schema_and_the_remedy(rewrite, schema):
     path = rewrite(lambda tensors, header: header.update(schema=schema))
     message = assert_refused(path)
     assert f"schema {schema!r}" in message
     assert "upgrade" in message
 
 
-def test_a_kind_that_is_unknown_is_named(rewrite):
+def test_an_unknown_kind_of_model_is_named(rewrite):
     path = rewrite(lambda tensors, header: header.update(kind="DeepGPC"))
     assert "'DeepGPC'" in assert_refused(path)
 
@@ -396,7 +396,7 @@ def test_a_kind_that_is_unknown_is_named(rewrite):
         *("prior_shift", "posterior", "fitted"),
     ],
 )
-def test_a_header_that_lacks_something_is_refused(rewrite, key):
+def test_a_header_with_a_missing_key_is_refused(rewrite, key):
     assert_refused(rewrite(lambda tensors, header: header.pop(key)))
 
 
@@ -406,16 +406,16 @@ JUNK = [
         ["params", "classes", "feature_names", "n_features", "prior_shift", "posterior", "fitted"],
         [7, "junk", [1, 2, 3], {"junk": 1}],
     )
-    if (key, junk) != ("prior_shift", 7)  # a number is no junk there
+    if (key, junk) != ("prior_shift", 7)  # a number is valid there
 ]
 
 
 @pytest.mark.parametrize(("key", "junk"), JUNK, ids=str)
-def test_a_header_that_holds_junk_is_refused(rewrite, key, junk):
+def test_a_header_with_a_junk_value_is_refused(rewrite, key, junk):
     assert_refused(rewrite(lambda tensors, header: header.update({key: junk})))
 
 
-def test_tensors_that_are_missing_or_too_many_are_named(rewrite, saved):
+def test_missing_and_unexpected_tensors_are_named(rewrite, saved):
     def lose(tensors, header):
         del tensors["centre"]
 
@@ -426,7 +426,7 @@ def test_tensors_that_are_missing_or_too_many_are_named(rewrite, saved):
     assert "extra" in assert_refused(rewrite(add))
 
 
-def test_any_tensor_that_is_missing_is_a_model_file_error(rewrite):
+def test_any_missing_tensor_is_a_model_file_error(rewrite):
     path = rewrite(lambda tensors, header: None)
     for name in read_tensors(path)[0]:
 
@@ -436,7 +436,7 @@ def test_any_tensor_that_is_missing_is_a_model_file_error(rewrite):
         assert_refused(rewrite(lose))
 
 
-def test_any_tensor_of_the_wrong_shape_or_kind_is_named(rewrite):
+def test_any_tensor_of_the_wrong_shape_or_dtype_is_refused(rewrite):
     path = rewrite(lambda tensors, header: None)
     for name in read_tensors(path)[0]:
         for spoil in (
@@ -451,7 +451,7 @@ def test_any_tensor_of_the_wrong_shape_or_kind_is_named(rewrite):
             assert_refused(rewrite(change))
 
 
-def test_any_tensor_with_nan_in_it_is_named(rewrite):
+def test_any_tensor_with_nan_is_named(rewrite):
     path = rewrite(lambda tensors, header: None)
     for name in read_tensors(path)[0]:
 
@@ -463,7 +463,7 @@ def test_any_tensor_with_nan_in_it_is_named(rewrite):
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0])
-def test_scales_and_variances_that_are_not_positive_are_refused(rewrite, value):
+def test_scales_and_variances_must_be_positive(rewrite, value):
     def spoil_scale(tensors, header):
         tensors["scale"] = np.full_like(tensors["scale"], value)
 
@@ -474,7 +474,7 @@ def test_scales_and_variances_that_are_not_positive_are_refused(rewrite, value):
         assert "not positive" in assert_refused(rewrite(spoil))
 
 
-def test_classes_and_names_that_do_not_match_are_refused(rewrite):
+def test_a_wrong_number_of_classes_or_feature_names_is_refused(rewrite):
     def three_classes(tensors, header):
         header["classes"] = {"array": [1, 2, 3], "dtype": "<i8"}
 
@@ -486,21 +486,21 @@ def test_classes_and_names_that_do_not_match_are_refused(rewrite):
 
 
 @pytest.mark.parametrize("dtype", ["V8", "datetime64[s]", "nonsense", "O,O", ",i8"])
-def test_classes_of_kinds_that_are_never_written_are_refused(rewrite, dtype):
+def test_classes_of_a_dtype_that_is_never_written_are_refused(rewrite, dtype):
     def spoil(tensors, header):
         header["classes"] = {"array": ["a", "b"], "dtype": dtype}
 
     assert_refused(rewrite(spoil))
 
 
-def test_classes_that_no_number_can_hold_are_refused(rewrite):
+def test_classes_too_large_for_their_dtype_are_refused(rewrite):
     def spoil(tensors, header):
         header["classes"] = {"array": [0, 2**70], "dtype": "<i8"}
 
     assert_refused(rewrite(spoil))
 
 
-# No code in it
+# No code in the file
 
 
 def test_a_model_is_plain_arrays_and_plain_json(saved):

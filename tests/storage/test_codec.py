@@ -1,9 +1,4 @@
-"""Values as JSON, and back with the types they had.
-
-Tensors of parts, joined and split again.
-
-How matrices lie in memory.
-"""
+"""Values as JSON and back, tensors of parts, feature names, and the memory order of matrices."""
 
 import json
 
@@ -15,16 +10,16 @@ from numpy.testing import assert_array_equal
 
 from undulatus.errors import InputError
 from undulatus.storage.codec import (
-    ORDERS,
-    Misfit,
-    decode,
-    encode,
+    MEMORY_ORDERS,
+    InvalidModelError,
+    decode_value,
+    encode_value,
     feature_names,
-    in_order,
-    join,
-    order_of,
+    join_tensors,
+    memory_order,
     restore_feature_names,
-    split,
+    split_tensors,
+    with_memory_order,
 )
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -44,7 +39,7 @@ strings = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs
 
 
 def through_json(value):
-    return decode(json.loads(json.dumps(encode(value), allow_nan=False)))
+    return decode_value(json.loads(json.dumps(encode_value(value), allow_nan=False)))
 
 
 def assert_same(found, expected):
@@ -75,8 +70,8 @@ def test_an_array_comes_back_with_its_dtype(numbers, dtype):
     assert_array_equal(found, array)
 
 
-def test_a_generator_is_left_behind():
-    assert encode(np.random.RandomState(0)) is None
+def test_a_random_generator_is_not_written():
+    assert encode_value(np.random.RandomState(0)) is None
 
 
 @pytest.mark.parametrize(
@@ -84,16 +79,16 @@ def test_a_generator_is_left_behind():
     [np.array([1j]), object(), np.array(["2010"], "M8[Y]")],
     ids=["complex", "object", "date"],
 )
-def test_what_json_cannot_hold_is_refused(value):
+def test_a_value_that_json_cannot_hold_is_refused(value):
     with pytest.raises(InputError, match="numbers, booleans and strings"):
-        encode(value)
+        encode_value(value)
 
 
 class Model:
     n_features_in_ = 2
 
 
-def test_names_of_features_come_back_as_scikit_learn_has_them():
+def test_feature_names_are_restored_as_scikit_learn_stores_them():
     model, again = Model(), Model()
     model.feature_names_in_ = np.array(["IR_108", "Größe"], dtype=object)
     restore_feature_names(again, feature_names(model))
@@ -108,8 +103,8 @@ def test_a_model_without_names_gets_none():
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b", "c"], [1, 2], ["a", None], "ab", {"a": 1}])
-def test_names_that_are_too_few_or_no_strings_are_refused(names):
-    with pytest.raises(Misfit, match="names"):
+def test_feature_names_of_the_wrong_number_or_type_are_refused(names):
+    with pytest.raises(InvalidModelError, match="names"):
         restore_feature_names(Model(), names)
 
 
@@ -119,23 +114,23 @@ keys = st.text("xy_", min_size=1, max_size=3)
 
 
 @given(st.dictionaries(names, st.dictionaries(keys, st.just(np.ones(1)), min_size=1)))
-def test_what_is_joined_is_split_again_whatever_the_names(parts):
-    assert split(join(parts), parts) == parts
+def test_joined_tensors_are_split_again_whatever_the_names(parts):
+    assert split_tensors(join_tensors(parts), parts) == parts
 
 
-def test_a_part_without_tensors_is_empty():
-    assert split({"day/scale": np.ones(1)}, ["day", "night"])["night"] == {}
+def test_a_part_without_tensors_gets_an_empty_mapping():
+    assert split_tensors({"day/scale": np.ones(1)}, ["day", "night"])["night"] == {}
 
 
 @pytest.mark.parametrize("key", ["scale", "dusk/scale", "daylight/scale", "day", "/scale"])
-def test_a_tensor_of_no_part_is_named(key):
-    with pytest.raises(Misfit, match=key):
-        split({key: np.ones(1)}, ["day", "night"])
+def test_a_tensor_that_belongs_to_no_part_is_named(key):
+    with pytest.raises(InvalidModelError, match=key):
+        split_tensors({key: np.ones(1)}, ["day", "night"])
 
 
 VALUES = np.arange(12.0).reshape(4, 3)
 
-LAID = {
+BY_ORDER = {
     "C": VALUES,
     "F": np.asfortranarray(VALUES),
     "-C": VALUES[::-1].copy()[::-1],
@@ -143,33 +138,35 @@ LAID = {
 }
 
 
-def test_every_order_is_told_from_the_others():
-    assert {order: order_of(array) for order, array in LAID.items()} == {o: o for o in ORDERS}
+def test_every_memory_order_is_recognised():
+    assert {order: memory_order(array) for order, array in BY_ORDER.items()} == {
+        o: o for o in MEMORY_ORDERS
+    }
 
 
-def test_a_part_of_a_matrix_has_the_order_of_the_whole():
-    for order, array in LAID.items():
-        assert order_of(array[:2, :2]) == order
+def test_a_slice_of_a_matrix_has_the_memory_order_of_the_whole():
+    for order, array in BY_ORDER.items():
+        assert memory_order(array[:2, :2]) == order
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("given", LAID.values(), ids=LAID)
-def test_values_stay_while_strides_become_those_of_the_order(order, given):
-    found = in_order(given, order)
+@pytest.mark.parametrize("order", MEMORY_ORDERS)
+@pytest.mark.parametrize("given", BY_ORDER.values(), ids=BY_ORDER)
+def test_changing_the_memory_order_changes_strides_and_no_values(order, given):
+    found = with_memory_order(given, order)
     assert_array_equal(found, VALUES)
-    assert found.strides == LAID[order].strides
+    assert found.strides == BY_ORDER[order].strides
 
 
-@given(st.integers(1, 20), st.integers(1, 20), st.sampled_from(ORDERS))
-def test_products_with_a_matrix_laid_as_another_are_the_same_bits(rows, columns, order):
+@given(st.integers(1, 20), st.integers(1, 20), st.sampled_from(MEMORY_ORDERS))
+def test_products_with_a_matrix_in_the_restored_order_are_the_same_bits(rows, columns, order):
     rng = np.random.default_rng(rows)
-    matrix = in_order(rng.normal(size=(rows, columns)), order)
-    again = in_order(np.ascontiguousarray(matrix), order_of(matrix))
+    matrix = with_memory_order(rng.normal(size=(rows, columns)), order)
+    again = with_memory_order(np.ascontiguousarray(matrix), memory_order(matrix))
     x = rng.normal(size=(7, columns))
     assert_array_equal(x @ again.T, x @ matrix.T)
 
 
 @pytest.mark.parametrize("order", ["", "c", "--C", "A", None, 7])
-def test_an_order_that_is_unknown_is_named(order):
-    with pytest.raises(Misfit, match=repr(order)):
-        in_order(VALUES, order)
+def test_an_unknown_memory_order_is_named(order):
+    with pytest.raises(InvalidModelError, match=repr(order)):
+        with_memory_order(VALUES, order)

@@ -1,7 +1,4 @@
-"""Pipelines of transformers and one of our classifiers: the same predictions, or a refusal.
-
-Regimes whose classifiers are Pipelines, and regimes with slashes in their names.
-"""
+"""Pipelines and RegimeClassifiers saved to one file and loaded again, and files refused."""
 
 import json
 
@@ -38,9 +35,13 @@ CHAINS = {
     "reduced in parts": lambda: [("reduce", IncrementalPCA(2)), ("scale", StandardScaler())],
     "spectral": lambda: [("components", SpectralPCA(2, noise=np.array([3.0, 0.1, 1.0])))],
     "twice": lambda: [("first", PCA(3)), ("second", SpectralPCA(2)), ("third", PCA(1))],
-    "idle at first": lambda: [("idle", "passthrough"), ("scale", StandardScaler())],
-    "idle between": lambda: [("scale", StandardScaler()), ("idle", None), ("reduce", PCA(2))],
-    "idle alone": lambda: [("idle", "passthrough"), ("none", None)],
+    "passthrough first": lambda: [("idle", "passthrough"), ("scale", StandardScaler())],
+    "passthrough between": lambda: [
+        ("scale", StandardScaler()),
+        ("idle", None),
+        ("reduce", PCA(2)),
+    ],
+    "passthrough alone": lambda: [("idle", "passthrough"), ("none", None)],
     "odd names": lambda: [("0", StandardScaler()), ("0/mean_", PCA(2)), ("ξ λ", PCA(2))],
 }
 
@@ -73,14 +74,16 @@ def assert_predicts_alike(one, other, X):
         assert_array_equal(one[:-1].transform(X), other[:-1].transform(X))
 
 
-# Round trip
+# Round trip of Pipelines
+
+
 def test_every_classifier_that_can_be_saved_is_tested_at_the_end_of_a_pipeline():
-    assert set(CLASSIFIERS) == set(classifiers.KINDS)
+    assert set(CLASSIFIERS) == set(classifiers.CODECS)
 
 
 @each_chain
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
-def test_a_loaded_pipeline_predicts_bit_for_bit_what_the_saved_one_did(
+def test_a_loaded_pipeline_predicts_the_same_bits_as_the_saved_one(
     chain, classifier, clouds, path
 ):
     X, y = clouds
@@ -93,7 +96,7 @@ def test_a_loaded_pipeline_predicts_bit_for_bit_what_the_saved_one_did(
 
 
 @each_chain
-def test_steps_and_parameters_come_back(chain, clouds, path):
+def test_steps_and_parameters_are_restored(chain, clouds, path):
     model = pipeline(chain).fit(*clouds)
     loaded = round_trip(model, path)
     assert [name for name, _ in loaded.steps] == [name for name, _ in model.steps]
@@ -118,7 +121,7 @@ def test_a_loaded_pipeline_can_be_fitted_and_saved_again(chain, clouds, path):
     assert_predicts_alike(clone(loaded).fit(X, y), model, X)
 
 
-def test_names_of_features_come_back_and_are_required(clouds, path):
+def test_feature_names_are_restored_and_required(clouds, path):
     X, y = clouds
     table = pd.DataFrame(X, columns=["IR_108", "VIS006", "Größe"])
     loaded = round_trip(pipeline(CHAINS["scaled"]).fit(table, y), path)
@@ -127,23 +130,23 @@ def test_names_of_features_come_back_and_are_required(clouds, path):
         loaded.predict(table[["Größe", "IR_108", "VIS006"]])
 
 
-def test_where_it_was_fitted_is_kept_with_a_pipeline(fitted, path):
+def test_the_provenance_of_a_pipeline_is_saved(fitted, path):
     fitted.provenance_ = {"label": "cloud_mask_l2", "held_out": ["2010-01-01"]}
     assert round_trip(fitted, path).provenance_ == fitted.provenance_
     assert not hasattr(round_trip(Pipeline(fitted.steps), path), "provenance_")
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_a_pipeline_is_as_verbose_as_before(fitted, path, verbose):
+def test_the_verbosity_of_a_pipeline_is_restored(fitted, path, verbose):
     assert round_trip(fitted.set_params(verbose=verbose), path).verbose is verbose
 
 
 @pytest.mark.parametrize("wanted", [None, ["X_val"]])
-def test_what_a_pipeline_transforms_besides_comes_back(fitted, path, wanted):
+def test_the_transform_input_of_a_pipeline_is_restored(fitted, path, wanted):
     assert round_trip(fitted.set_params(transform_input=wanted), path).transform_input == wanted
 
 
-def test_the_memory_of_a_pipeline_is_left_behind(clouds, path, tmp_path):
+def test_the_memory_of_a_pipeline_is_not_saved(clouds, path, tmp_path):
     X, y = clouds
     model = pipeline(CHAINS["reduced"], memory=str(tmp_path / "cache")).fit(X, y)
     loaded = round_trip(model, path)
@@ -152,7 +155,9 @@ def test_the_memory_of_a_pipeline_is_left_behind(clouds, path, tmp_path):
     assert b"cache" not in path.read_bytes()
 
 
-# What cannot be saved
+# Models that cannot be saved
+
+
 def assert_not_saved(model, path, error=InputError):
     with pytest.raises(error) as caught:
         save_model(model, path)
@@ -170,60 +175,72 @@ def test_a_pipeline_whose_classifier_is_not_fitted_is_not_saved(fitted, path):
     assert "RFFGPC" in assert_not_saved(fitted, path, NotFittedError)
 
 
-class Heir(StandardScaler):
+class ScalerSubclass(StandardScaler):
     pass
 
 
-@pytest.mark.parametrize("step", [MinMaxScaler(), Heir(), RFFGPC(), make_pipeline(PCA())], ids=str)
-def test_a_step_of_another_kind_is_named_with_what_is_taken(fitted, path, step):
+@pytest.mark.parametrize(
+    "step", [MinMaxScaler(), ScalerSubclass(), RFFGPC(), make_pipeline(PCA())], ids=str
+)
+def test_an_unknown_step_is_named_with_the_steps_that_can_be_saved(fitted, path, step):
     fitted.steps[1] = ("squeeze", step)
     message = assert_not_saved(fitted, path)
     assert f".{type(step).__name__} as step 'squeeze'" in message
     assert 'StandardScaler, PCA, IncrementalPCA, SpectralPCA, "passthrough"' in message
 
 
-class Heiress(RFFGPC):
+class ClassifierSubclass(RFFGPC):
     pass
 
 
 @pytest.mark.parametrize(
-    "step", [LogisticRegression(), PCA(), Heiress(), make_pipeline(RFFGPC()), "passthrough", None]
+    "step",
+    [
+        LogisticRegression(),
+        PCA(),
+        ClassifierSubclass(),
+        make_pipeline(RFFGPC()),
+        "passthrough",
+        None,
+    ],
 )
-def test_a_last_step_that_is_none_of_ours_is_named_with_what_is_taken(fitted, path, step):
+def test_an_unknown_last_step_is_named_with_the_classifiers_that_can_be_saved(fitted, path, step):
     fitted.steps[-1] = ("end", step)
     message = assert_not_saved(fitted, path)
     assert f".{type(step).__name__} as the last step of a Pipeline, 'end'" in message
     assert "GPC, RFFGPC, VFFGPC there" in message
 
 
-def test_a_pipeline_of_a_subclass_is_refused_by_its_name(fitted, path):
-    class Duct(Pipeline):
+def test_a_subclass_of_pipeline_is_refused_by_its_name(fitted, path):
+    class PipelineSubclass(Pipeline):
         pass
 
-    assert "Duct" in assert_not_saved(Duct(fitted.steps), path)
+    assert "PipelineSubclass" in assert_not_saved(PipelineSubclass(fitted.steps), path)
 
 
 def test_a_pipeline_without_steps_is_refused(path):
     assert "without steps" in assert_not_saved(Pipeline([]), path)
 
 
-def test_steps_that_were_fitted_apart_and_do_not_fit_are_refused(fitted, clouds, path):
+def test_steps_fitted_apart_with_other_numbers_of_features_are_refused(fitted, clouds, path):
     fitted.steps[1] = ("reduce", PCA(1).fit(clouds[0]))
     message = assert_not_saved(fitted, path)
     assert "step 'reduce', which gives 1 features, before 'classifier', which takes 2" in message
 
 
-def test_a_step_renamed_to_what_no_step_may_be_called_is_refused(fitted, path):
+def test_a_step_renamed_to_an_invalid_name_is_refused(fitted, path):
     fitted.steps[1] = ("re__duce", fitted.steps[1][1])
     assert "re__duce" in assert_not_saved(fitted, path)
 
 
-# What cannot be loaded
+# Files that cannot be loaded
+
+
 @pytest.fixture
 def refuse(fitted, path):
-    """Return a function that loads a saved model with a change, and returns the complaint."""
+    """Return a function that changes a saved model, loads it, and returns the error message."""
 
-    def complaint(alter):
+    def error_message(alter):
         fitted.steps.insert(1, ("idle", "passthrough"))
         save_model(fitted, path)
         tensors, header = read_tensors(path)
@@ -234,18 +251,18 @@ def refuse(fitted, path):
         assert str(path) in str(caught.value)
         return str(caught.value)
 
-    return complaint
+    return error_message
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
-def test_a_file_that_lacks_a_step_is_refused(refuse, step):
+def test_a_file_with_a_missing_step_is_refused(refuse, step):
     def lose(tensors, header):
         del header["steps"][step]
 
     refuse(lose)
 
 
-def test_a_file_that_lacks_all_steps_is_refused(refuse):
+def test_a_file_without_steps_is_refused(refuse):
     def lose(tensors, header):
         tensors.clear()
         header["steps"] = []
@@ -254,24 +271,24 @@ def test_a_file_that_lacks_all_steps_is_refused(refuse):
 
 
 @pytest.mark.parametrize("name", ["1/mean_", "4/mean_", "mean_", "04/mean_"])
-def test_a_tensor_of_a_step_that_is_idle_or_none_is_named(refuse, name):
+def test_a_tensor_of_a_passthrough_or_missing_step_is_named(refuse, name):
     message = refuse(lambda tensors, header: tensors.update({name: np.ones(3)}))
     assert f"belongs to no part of the model: {name!r}" in message
 
 
 @pytest.mark.parametrize("kind", ["MinMaxScaler", "RFFGPC", "Pipeline", None, ["PCA"]], ids=str)
-def test_a_transformer_of_a_kind_that_is_unknown_is_refused(refuse, kind):
+def test_an_unknown_kind_of_transformer_is_refused(refuse, kind):
     refuse(lambda tensors, header: header["steps"][0][1].update(kind=kind))
 
 
 @pytest.mark.parametrize("kind", ["PCA", "Pipeline", "RegimeClassifier", "LogisticRegression"])
-def test_a_classifier_of_a_kind_that_is_unknown_is_named(refuse, kind):
+def test_an_unknown_kind_of_classifier_is_named(refuse, kind):
     message = refuse(lambda tensors, header: header["steps"][-1][1].update(kind=kind))
     assert f"step 'classifier', which holds a {kind!r}" in message
 
 
 @pytest.mark.parametrize("step", [None, "passthrough", "junk", 7, [], {}], ids=str)
-def test_a_classifier_that_is_none_is_refused(refuse, step):
+def test_a_last_step_that_is_no_classifier_is_refused(refuse, step):
     def alter(tensors, header):
         header["steps"][-1][1] = step
 
@@ -279,7 +296,7 @@ def test_a_classifier_that_is_none_is_refused(refuse, step):
 
 
 @pytest.mark.parametrize("step", ["junk", 7, [], {}, True], ids=str)
-def test_an_idle_step_that_is_something_else_is_refused(refuse, step):
+def test_a_passthrough_step_replaced_by_junk_is_refused(refuse, step):
     def alter(tensors, header):
         header["steps"][1][1] = step
 
@@ -287,7 +304,7 @@ def test_an_idle_step_that_is_something_else_is_refused(refuse, step):
 
 
 @pytest.mark.parametrize("name", ["reduce", "a__b", "memory", "steps", 7, None, ["a"]], ids=str)
-def test_names_that_no_step_may_have_are_refused(refuse, name):
+def test_invalid_step_names_are_refused(refuse, name):
     def alter(tensors, header):
         header["steps"][0][0] = name
 
@@ -296,18 +313,18 @@ def test_names_that_no_step_may_have_are_refused(refuse, name):
 
 @pytest.mark.parametrize("key", ["kind", "steps", "verbose", "transform_input"])
 @pytest.mark.parametrize("junk", [7, "junk", [1, 2, 3], {"junk": 1}], ids=str)
-def test_a_header_that_holds_junk_is_refused(refuse, key, junk):
+def test_a_header_with_a_junk_value_is_refused(refuse, key, junk):
     refuse(lambda tensors, header: header.update({key: junk}))
 
 
 @pytest.mark.parametrize("key", ["kind", "steps", "verbose", "transform_input"])
-def test_a_header_that_lacks_something_is_refused(refuse, key):
+def test_a_header_with_a_missing_key_is_refused(refuse, key):
     refuse(lambda tensors, header: header.pop(key))
 
 
-def test_a_chain_that_does_not_fit_is_refused_by_the_names_of_its_steps(refuse):
+def test_steps_that_do_not_fit_together_are_named(refuse):
     def alter(tensors, header):
-        # A component fewer, in all that is told of them.
+        # One component fewer in every tensor and in the header.
         for key in [key for key in tensors if key.startswith("2/") and key != "2/mean_"]:
             tensors[key] = tensors[key][:1]
         header["steps"][2][1]["fitted"]["n_components_"] = 1
@@ -316,7 +333,7 @@ def test_a_chain_that_does_not_fit_is_refused_by_the_names_of_its_steps(refuse):
     assert "step 'reduce', which gives 1 features, before 'classifier', which takes 2" in message
 
 
-def test_a_first_step_of_other_features_than_the_next_is_refused(refuse):
+def test_a_first_step_with_fewer_features_than_the_next_is_refused(refuse):
     def alter(tensors, header):
         for key in [key for key in tensors if key.startswith("0/")]:
             tensors[key] = tensors[key][:2]
@@ -334,7 +351,7 @@ def test_a_file_cut_short_anywhere_is_refused(fitted, path):
             load_model(path)
 
 
-def test_a_pipeline_in_a_file_is_arrays_and_plain_json(fitted, path):
+def test_a_saved_pipeline_is_arrays_and_plain_json(fitted, path):
     save_model(fitted, path)
     tensors, header = read_tensors(path)
     assert {name.split("/")[0] for name in tensors} == {"0", "1", "2"}
@@ -342,12 +359,14 @@ def test_a_pipeline_in_a_file_is_arrays_and_plain_json(fitted, path):
     assert [name for name, _ in header["steps"]] == ["scale", "reduce", "classifier"]
 
 
+# RegimeClassifiers
+
 REGIMES = (Regime("day", 0.0, 90.0), Regime("day/night", 90.0, 180.0, ("BT9", "BT10")))
 
 BEFORE = {
     "classifiers": [],
     "pipelines": [("scale", StandardScaler()), ("reduce", PCA(1))],
-    "pipelines idle at first": [("idle", "passthrough"), ("reduce", PCA(1))],
+    "pipelines with passthrough first": [("idle", "passthrough"), ("reduce", PCA(1))],
 }
 
 
@@ -359,7 +378,7 @@ def table():
 
 
 @pytest.fixture(scope="module", params=BEFORE)
-def fitted_of_regimes(request, table):
+def fitted_regimes(request, table):
     member = RFFGPC(4, max_iter=2, random_state=0)
     if BEFORE[request.param]:
         member = Pipeline([*BEFORE[request.param], ("classifier", member)])
@@ -367,28 +386,28 @@ def fitted_of_regimes(request, table):
     return RegimeClassifier(member, REGIMES, by="angle").fit(table, noisy > 0)
 
 
-def test_loaded_regimes_predict_bit_for_bit_what_the_saved_ones_did(
-    fitted_of_regimes, table, path
+def test_a_loaded_regime_classifier_predicts_the_same_bits_as_the_saved_one(
+    fitted_regimes, table, path
 ):
-    save_model(fitted_of_regimes, path)
+    save_model(fitted_regimes, path)
     again = load_model(path)
-    assert_array_equal(again.predict_proba(table), fitted_of_regimes.predict_proba(table))
-    assert again.regimes_ == fitted_of_regimes.regimes_
+    assert_array_equal(again.predict_proba(table), fitted_regimes.predict_proba(table))
+    assert again.regimes_ == fitted_regimes.regimes_
     first = path.read_bytes()
     save_model(again, path)
     assert path.read_bytes() == first
 
 
-def test_loaded_regimes_can_be_fitted_again(fitted_of_regimes, table, path):
-    save_model(fitted_of_regimes, path)
-    labels = fitted_of_regimes.predict(table)
+def test_a_loaded_regime_classifier_can_be_fitted_again(fitted_regimes, table, path):
+    save_model(fitted_regimes, path)
+    labels = fitted_regimes.predict(table)
     refitted = clone(load_model(path)).fit(table, labels)
-    expected = clone(fitted_of_regimes).fit(table, labels)
+    expected = clone(fitted_regimes).fit(table, labels)
     assert_array_equal(refitted.predict_proba(table), expected.predict_proba(table))
 
 
-def test_a_regime_of_other_features_than_its_classifier_is_named(fitted_of_regimes, path):
-    save_model(fitted_of_regimes, path)
+def test_a_regime_whose_features_differ_from_its_classifiers_is_named(fitted_regimes, path):
+    save_model(fitted_regimes, path)
     tensors, header = read_tensors(path)
     header["regimes"][1][3] = ["BT9"]
     write_tensors(path, tensors, header)
@@ -396,7 +415,7 @@ def test_a_regime_of_other_features_than_its_classifier_is_named(fitted_of_regim
         load_model(path)
 
 
-def test_a_pipeline_that_cannot_be_saved_is_named_by_its_step(table, path):
+def test_a_step_that_cannot_be_saved_is_named_within_a_regime(table, path):
     member = Pipeline([("squeeze", MinMaxScaler()), ("classifier", RFFGPC(4, random_state=0))])
     noisy = table["BT9"] + np.random.default_rng(4).normal(size=300)
     model = RegimeClassifier(member, REGIMES, by="angle").fit(table, noisy > 0)

@@ -1,4 +1,4 @@
-"""Transformers before a classifier: every number they learnt comes back, in the form it had."""
+"""Transformers saved before a classifier in a Pipeline, and files that are refused."""
 
 import json
 from functools import partial
@@ -17,7 +17,7 @@ from undulatus import RFFGPC, load_model, save_model
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.pca import SpectralPCA
-from undulatus.storage.transformers import KINDS, LAYOUTS, NUMBER, TEXT
+from undulatus.storage.transformers import CODECS, LAYOUTS, NUMBER, TEXT
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -34,8 +34,8 @@ NOISE = RNG.uniform(0.5, 2.0, D)
 FITTED = {
     "StandardScaler": {
         "usual": lambda: StandardScaler().fit(X),
-        "mean alone": lambda: StandardScaler(with_std=False).fit(X),
-        "scale alone": lambda: StandardScaler(with_mean=False).fit(X),
+        "mean only": lambda: StandardScaler(with_std=False).fit(X),
+        "scale only": lambda: StandardScaler(with_mean=False).fit(X),
         "neither": lambda: StandardScaler(with_mean=False, with_std=False).fit(X),
         "weights": lambda: StandardScaler().fit(X, sample_weight=np.linspace(0.0, 1.0, 150)),
         "gaps": lambda: StandardScaler().fit(GAPPY),
@@ -83,11 +83,11 @@ each_fit = pytest.mark.parametrize(
         for way, make in ways.items()
     ],
 )
-each_kind = pytest.mark.parametrize("kind", KINDS)
+each_kind = pytest.mark.parametrize("kind", CODECS)
 
 
-def test_every_kind_of_transformer_is_tested_here():
-    assert set(FITTED) == set(KINDS)
+def test_every_transformer_with_a_codec_is_tested_here():
+    assert set(FITTED) == set(CODECS)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def path(tmp_path):
 
 
 def before_a_classifier(transformer, rows=X):
-    """A fitted Pipeline of a fitted transformer and a classifier of what it gives."""
+    """A fitted Pipeline of a fitted transformer and a classifier of its output."""
     classifier = RFFGPC(3, max_iter=1, random_state=0).fit(transformer.transform(rows), Y)
     return Pipeline([("before", transformer), ("classifier", classifier)])
 
@@ -118,7 +118,7 @@ def assert_same(found, expected):
 
 
 @each_fit
-def test_every_attribute_and_parameter_comes_back_with_its_type(make, path):
+def test_every_attribute_and_parameter_is_restored_with_its_type(make, path):
     transformer = make()
     found = loaded(transformer, path)
     assert type(found) is type(transformer)
@@ -129,7 +129,7 @@ def test_every_attribute_and_parameter_comes_back_with_its_type(make, path):
 
 @each_fit
 @pytest.mark.parametrize("rows", [X, SINGLE], ids=["double", "single"])
-def test_rows_are_transformed_bit_for_bit_as_before(make, rows, path):
+def test_rows_are_transformed_to_the_same_bits_after_loading(make, rows, path):
     transformer = make()
     if hasattr(transformer, "feature_names_in_"):
         rows = NAMED.astype(rows.dtype)
@@ -158,16 +158,16 @@ def test_a_loaded_transformer_can_be_fitted_again(kind, path):
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if hasattr(KINDS[kind].model, "partial_fit")]
+    "kind", [kind for kind in CODECS if hasattr(CODECS[kind].model, "partial_fit")]
 )
-def test_a_loaded_transformer_goes_on_with_further_rows(kind, path):
+def test_a_loaded_transformer_can_learn_from_more_rows(kind, path):
     transformer = FITTED[kind]["gaps" if "gaps" in FITTED[kind] else "usual"]()
     found = loaded(transformer, path).partial_fit(X[:50])
     for name, value in vars(transformer.partial_fit(X[:50])).items():
         assert_same(getattr(found, name), value)
 
 
-def test_noise_is_a_tensor_and_no_text(path):
+def test_noise_is_saved_as_a_tensor_not_as_text(path):
     save_model(before_a_classifier(SpectralPCA(7, noise=NOISE).fit(X)), path)
     tensors, header = read_tensors(path)
     assert_array_equal(tensors["0/noise"], NOISE)
@@ -175,12 +175,12 @@ def test_noise_is_a_tensor_and_no_text(path):
 
 
 @pytest.mark.parametrize("noise", [NOISE.tolist(), NOISE.astype(">f8")], ids=["list", "swapped"])
-def test_noise_in_another_form_comes_back_as_a_usual_array(noise, path):
+def test_noise_given_otherwise_is_restored_as_a_native_array(noise, path):
     found = loaded(SpectralPCA(7, noise=noise).fit(X), path)
     assert_same(found.noise, NOISE)
 
 
-# What cannot be saved
+# Transformers that cannot be saved
 
 
 @each_kind
@@ -193,12 +193,12 @@ def test_a_transformer_that_is_not_fitted_is_not_saved(kind, path):
 
 
 @each_kind
-def test_a_transformer_is_no_model_by_itself(kind, path):
+def test_a_transformer_alone_is_not_saved(kind, path):
     with pytest.raises(InputError, match=f"{kind}; it takes a fitted GPC"):
         save_model(FITTED[kind]["usual"](), path)
 
 
-def test_a_transformer_that_learnt_nan_is_not_saved(path):
+def test_a_transformer_that_holds_nan_is_not_saved(path):
     model = before_a_classifier(PCA(7).fit(X))
     model.named_steps["before"].explained_variance_ratio_[2] = np.nan
     with pytest.raises(InputError, match=r"'before'.*explained_variance_ratio_.*NaN"):
@@ -206,28 +206,28 @@ def test_a_transformer_that_learnt_nan_is_not_saved(path):
     assert not path.exists()
 
 
-def test_a_transformer_of_which_half_is_fitted_anew_is_not_saved(path):
+def test_a_transformer_with_attributes_of_different_sizes_is_not_saved(path):
     model = before_a_classifier(PCA(7).fit(X))
     model.named_steps["before"].mean_ = np.zeros(D + 1)
-    with pytest.raises(InputError, match=r"'mean_' as float64 \(41,\), where \(40,\) is due"):
+    with pytest.raises(InputError, match=r"'mean_' as float64 \(41,\), but \(40,\) is expected"):
         save_model(model, path)
 
 
-def test_a_scaler_told_to_scale_after_it_was_fitted_not_to_is_not_saved(path):
+def test_a_scaler_whose_parameters_changed_after_fit_is_not_saved(path):
     model = before_a_classifier(StandardScaler(with_std=False).fit(X))
     model.set_params(before__with_std=True)
     with pytest.raises(InputError, match="lacks 'scale_', which with_std needs"):
         save_model(model, path)
 
 
-# What cannot be loaded
+# Files that cannot be loaded
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The bytes of a Pipeline with each kind of transformer."""
+    """The bytes of a Pipeline with each transformer."""
     content = {}
-    for kind in KINDS:
+    for kind in CODECS:
         path = tmp_path_factory.mktemp(kind) / "model.undulatus"
         way = "noise" if kind == "SpectralPCA" else "usual"
         save_model(before_a_classifier(FITTED[kind][way]()), path)
@@ -237,9 +237,9 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def refuse(saved, path):
-    """Return a function that loads a saved model with a change, and returns the complaint."""
+    """Return a function that changes a saved model, loads it, and returns the error message."""
 
-    def complaint(kind, alter):
+    def error_message(kind, alter):
         path.write_bytes(saved[kind])
         tensors, header = read_tensors(path)
         alter(tensors, header["steps"][0][1])
@@ -249,7 +249,7 @@ def refuse(saved, path):
         assert str(path) in str(caught.value)
         return str(caught.value)
 
-    return complaint
+    return error_message
 
 
 def own_tensors(content, path):
@@ -258,7 +258,7 @@ def own_tensors(content, path):
 
 
 @each_kind
-def test_a_tensor_that_is_missing_is_named_with_its_step(kind, saved, path, refuse):
+def test_a_missing_tensor_is_named_with_its_step(kind, saved, path, refuse):
     for name in own_tensors(saved[kind], path):
         message = refuse(kind, lambda tensors, header, name=name: tensors.pop(name))
         assert "'before'" in message
@@ -266,7 +266,7 @@ def test_a_tensor_that_is_missing_is_named_with_its_step(kind, saved, path, refu
 
 
 @each_kind
-def test_a_tensor_too_many_is_named(kind, refuse):
+def test_an_unexpected_tensor_is_named(kind, refuse):
     message = refuse(kind, lambda tensors, header: tensors.update({"0/extra": np.ones(2)}))
     assert "extra" in message
 
@@ -276,13 +276,13 @@ SPOILS = {
     "one short": lambda array: array[..., :-1],
     "none": lambda array: array[:0],
     "a number": lambda array: array.ravel()[0],
-    "truths": lambda array: array > 0,
+    "booleans": lambda array: array > 0,
 }
 
 
 @each_kind
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-def test_a_tensor_of_another_shape_or_type_is_named(kind, spoil, saved, path, refuse):
+def test_a_tensor_of_the_wrong_shape_or_type_is_named(kind, spoil, saved, path, refuse):
     def alter(tensors, header, name):
         tensors[name] = np.ascontiguousarray(spoil(tensors[name]))
         if tensors[name].size == 1:
@@ -294,7 +294,7 @@ def test_a_tensor_of_another_shape_or_type_is_named(kind, spoil, saved, path, re
 
 
 @each_kind
-def test_a_tensor_with_nan_in_it_is_named(kind, saved, path, refuse):
+def test_a_tensor_with_nan_is_named(kind, saved, path, refuse):
     def alter(tensors, header, name):
         tensors[name] = np.full_like(tensors[name], np.nan)
 
@@ -303,14 +303,14 @@ def test_a_tensor_with_nan_in_it_is_named(kind, saved, path, refuse):
 
 
 POSITIVE = [("StandardScaler", "scale_"), ("SpectralPCA", "noise_"), ("SpectralPCA", "noise")]
-NOT_NEGATIVE = [(kind, "explained_variance_") for kind in KINDS if kind.endswith("PCA")]
+NOT_NEGATIVE = [(kind, "explained_variance_") for kind in CODECS if kind.endswith("PCA")]
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [(*which, 0.0) for which in POSITIVE] + [(*which, -1.0) for which in POSITIVE + NOT_NEGATIVE],
 )
-def test_scales_noise_and_variances_below_their_least_are_refused(kind, name, value, refuse):
+def test_scales_and_noise_must_be_positive_and_variances_not_negative(kind, name, value, refuse):
     def alter(tensors, header):
         tensors[f"0/{name}"] = tensors[f"0/{name}"].copy()
         tensors[f"0/{name}"][3] = value
@@ -326,7 +326,7 @@ INFINITE = {"array": ["inf"], "dtype": "<f8", "scalar": True}
 
 @each_kind
 @pytest.mark.parametrize("junk", [*JUNK, INFINITE], ids=str)
-def test_counts_and_numbers_that_cannot_be_are_refused(kind, junk, saved, path, refuse):
+def test_invalid_counts_and_numbers_are_refused(kind, junk, saved, path, refuse):
     path.write_bytes(saved[kind])
     _, header = read_tensors(path)
     for name in header["steps"][0][1]["fitted"]:
@@ -336,26 +336,26 @@ def test_counts_and_numbers_that_cannot_be_are_refused(kind, junk, saved, path, 
 
 @each_kind
 @pytest.mark.parametrize("key", ["kind", "params", "feature_names", "fitted", "order"])
-def test_a_header_that_lacks_something_is_refused(kind, key, refuse):
+def test_a_header_with_a_missing_key_is_refused(kind, key, refuse):
     refuse(kind, lambda tensors, header: header.pop(key))
 
 
 @each_kind
 @pytest.mark.parametrize("junk", [7, "junk", [1, 2, 3], {"junk": 1}], ids=str)
 @pytest.mark.parametrize("key", ["kind", "params", "feature_names", "fitted", "order"])
-def test_a_header_that_holds_junk_is_refused(kind, key, junk, refuse):
+def test_a_header_with_a_junk_value_is_refused(kind, key, junk, refuse):
     refuse(kind, lambda tensors, header: header.update({key: junk}))
 
 
 @each_kind
-def test_a_number_that_is_a_tensor_too_is_refused(kind, refuse):
+def test_an_attribute_in_the_header_and_the_tensors_is_refused(kind, refuse):
     def alter(tensors, header):
         header["fitted"]["mean_"] = None
 
     assert "mean_" in refuse(kind, alter)
 
 
-def test_a_scaler_that_lacks_what_its_parameters_need_is_refused(refuse):
+def test_a_scaler_without_an_attribute_that_its_parameters_need_is_refused(refuse):
     def alter(tensors, header):
         del tensors["0/scale_"]
         header["fitted"]["scale_"] = None

@@ -1,8 +1,8 @@
 """A fitted model to one file and back: tensors, a JSON header, no code.
 
-The header holds the kind of the model, its parameters, classes, feature names, the
-version of the package and of this schema; the tensors hold the rest, each with
-its SHA-256 (see :mod:`undulatus._files`). ``docs/model-file.md`` describes the schema.
+The header holds the type of the model, its parameters, classes and feature names, and the
+versions of the package and of the schema. The tensors hold the rest, each with its SHA-256 (see
+:mod:`undulatus._files`). ``docs/model-file.md`` describes the schema.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
-from undulatus.storage.codec import Misfit, build, describe
+from undulatus.storage.codec import InvalidModelError, build_model, describe_model
 
 SCHEMA = 1
+"""Version of what the header and tensors of a model hold."""
 
 FORMAT = "undulatus-model"
+"""Marks the file as one that holds a model."""
 
 
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
@@ -27,18 +29,18 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     steps are StandardScaler, PCA, IncrementalPCA, SpectralPCA or ``"passthrough"``; and a
     RegimeClassifier of any of these. The file holds no code and loads on any machine; predictions
     after loading are bit-identical. A ``provenance_`` attribute, a dict of plain values that says
-    what the model was fitted on, is kept with it. A Pipeline's ``memory``, and what
-    ``set_output`` asked of its steps, are not.
+    what the model was fitted on, is saved too. A Pipeline's ``memory`` and the ``set_output`` of
+    its steps are not.
     """
-    # Only now: with scikit-learn's Pipeline comes much that no classifier needs.
-    from undulatus.storage.composites import MODELS
+    # Imported late: scikit-learn's Pipeline loads much that no classifier needs.
+    from undulatus.storage.composites import CODECS
 
     try:
-        tensors, header = describe(model, MODELS)
-    except Misfit as error:
+        tensors, header = describe_model(model, CODECS)
+    except InvalidModelError as error:
         raise InputError(
-            f"The model cannot be saved, for it could not be loaded: it {error}\n"
-            f"Fit it anew, as a whole and on rows that differ."
+            f"The model cannot be saved, because it could not be loaded again: it {error}\n"
+            f"Fit it again, all steps together and on rows that are not all equal."
         ) from error
     marks = {"format": FORMAT, "schema": SCHEMA, "package_version": version("undulatus")}
     provenance = getattr(model, "provenance_", None)
@@ -49,7 +51,7 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
 
 def load_model(path: str | os.PathLike[str]) -> Any:
     """Return the model that :func:`save_model` wrote, or raise a :class:`ModelFileError`."""
-    from undulatus.storage.composites import MODELS
+    from undulatus.storage.composites import CODECS
 
     tensors, header = read_tensors(path)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -61,10 +63,10 @@ def load_model(path: str | os.PathLike[str]) -> Any:
             f"{SCHEMA}. It was written by undulatus {header.get('package_version')!r}: upgrade.",
         )
     try:
-        model = build(tensors, header, MODELS)
+        model = build_model(tensors, header, CODECS)
         if "provenance" in header:
             model.provenance_ = dict(header["provenance"])
-    except Misfit as error:
+    except InvalidModelError as error:
         raise ModelFileError(path, str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise ModelFileError(path, f"has a broken header ({error!r}).") from error

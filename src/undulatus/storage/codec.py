@@ -1,13 +1,7 @@
-"""Kinds of models: each knows how it becomes tensors and a header, and how it comes back.
+"""How a model becomes tensors and a JSON header, and how it is built from them again.
 
-Parameters, classes and names as JSON, and back with the types they had.
-
-Models that are made of models: the tensors of each part under its name and a slash.
-
-How a matrix lies in memory: products with it round differently when it lies otherwise.
-
-An order is ``"C"``, row after row, or ``"F"``, column after column; with ``"-"`` before it when
-the last row comes first.
+A :class:`Codec` does this for one type of model. It uses the functions here to write values as
+JSON, to name the tensors of a model within a model, and to keep the memory order of matrices.
 """
 
 from __future__ import annotations
@@ -29,17 +23,23 @@ Tensors = dict[str, Array]
 
 Header = dict[str, Any]
 
+MEMORY_ORDERS = ("C", "F", "-C", "-F")
+"""``"C"`` is row by row, ``"F"`` column by column; with ``"-"`` the last row comes first."""
 
-class Misfit(ValueError):  # noqa: N818
-    """Tensors and a header that make no model; the message goes on from the model's name."""
+
+class InvalidModelError(ValueError):
+    """Tensors and a header that make no model; the message continues after the model's name."""
+
+
+# Models
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One type of model, by no other name than its own, and the way to a file and back.
+class Codec:
+    """One type of model, how it is written to a file, and how it is read.
 
-    ``describe`` returns the tensors of a fitted model and the header that tells what they are;
-    ``build`` undoes it, or raises a :class:`Misfit`.
+    ``describe`` returns the tensors of a fitted model and a header for them; ``build`` returns
+    the model, or raises an :class:`InvalidModelError`.
     """
 
     model: type
@@ -47,62 +47,95 @@ class Kind:
     build: Callable[[Tensors, Header], Any]
 
 
-def require_kind(
-    model: Any, kinds: Mapping[str, Kind], where: str = "", besides: tuple[str, ...] = ()
-) -> Kind:
-    """Return the kind of a model, or say what is taken, of ``kinds`` and ``besides``, ``where``.
+def find_codec(
+    model: Any, codecs: Mapping[str, Codec], where: str = "", besides: tuple[str, ...] = ()
+) -> Codec:
+    """Return the codec of a model.
 
-    A subclass may hold more than its parent has a place for: it is of no kind.
+    If it has none, the error lists ``codecs`` and ``besides`` as what can be written ``where``. A
+    subclass has no codec: it may hold more than its parent's file has a place for.
     """
-    kind = kinds.get(type(model).__name__)
-    if kind is None or type(model) is not kind.model:
+    codec = codecs.get(type(model).__name__)
+    if codec is None or type(model) is not codec.model:
         raise InputError(
             f"save_model cannot write a {type(model).__module__}.{type(model).__name__}{where}; "
-            f"it takes a fitted {', '.join([*kinds, *besides])}{' there' if where else ''}."
+            f"it takes a fitted {', '.join([*codecs, *besides])}{' there' if where else ''}."
         )
-    return kind
+    return codec
 
 
-def describe(model: Any, kinds: Mapping[str, Kind], where: str = "") -> tuple[Tensors, Header]:
-    """Return the tensors and the header of a model of one of ``kinds``."""
-    kind = require_kind(model, kinds, where)
-    tensors, header = kind.describe(model)
-    return tensors, {"kind": kind.model.__name__, **header}
+def describe_model(
+    model: Any, codecs: Mapping[str, Codec], where: str = ""
+) -> tuple[Tensors, Header]:
+    """Return the tensors and the header of a model that has one of ``codecs``."""
+    codec = find_codec(model, codecs, where)
+    tensors, header = codec.describe(model)
+    return tensors, {"kind": codec.model.__name__, **header}
 
 
-def build(tensors: Tensors, header: Header, kinds: Mapping[str, Kind]) -> Any:
-    """Return the model that tensors and a header describe, which must be of one of ``kinds``."""
-    if header["kind"] not in kinds:
-        raise Misfit(f"holds a {header['kind']!r}, which is unknown here.")
-    return kinds[header["kind"]].build(tensors, header)
+def build_model(tensors: Tensors, header: Header, codecs: Mapping[str, Codec]) -> Any:
+    """Return the model that tensors and a header describe; it must have one of ``codecs``."""
+    if header["kind"] not in codecs:
+        raise InvalidModelError(f"holds a {header['kind']!r}, which is not known here.")
+    return codecs[header["kind"]].build(tensors, header)
+
+
+# Models within models
 
 
 @contextmanager
-def within(part: str) -> Iterator[None]:
-    """Name the part of a model that a :class:`Misfit` is about."""
+def naming_part(part: str) -> Iterator[None]:
+    """Add to an :class:`InvalidModelError` which part of the model it is about."""
     try:
         yield
-    except Misfit as error:
-        raise Misfit(f"has {part}, which {error}") from error
+    except InvalidModelError as error:
+        raise InvalidModelError(f"has {part}, which {error}") from error
 
 
-def encode(value: Any) -> Any:
-    """Return a JSON form of a parameter or of classes that :func:`decode` undoes exactly.
+def join_tensors(parts: Mapping[str, Tensors]) -> Tensors:
+    """Return the tensors of all parts, each under the name of its part and a slash.
 
-    >>> encode(np.float32(0.5))
+    >>> join_tensors({"day": {"scale": 1}, "night": {"scale": 2}})
+    {'day/scale': 1, 'night/scale': 2}
+    """
+    return {f"{name}/{key}": t for name, own in parts.items() for key, t in own.items()}
+
+
+def split_tensors(tensors: Tensors, names: Iterable[str]) -> dict[str, Tensors]:
+    """Return the tensors of each part by its name: the inverse of :func:`join_tensors`."""
+    parts: dict[str, Tensors] = {name: {} for name in names}
+    for key, tensor in tensors.items():
+        owners = [name for name in parts if key.startswith(f"{name}/")]
+        if not owners:
+            raise InvalidModelError(
+                f"holds a tensor that belongs to no part of the model: {key!r}."
+            )
+        # "day/haze/scale" begins with the names of both parts "day" and "day/haze".
+        owner = max(owners, key=len)
+        parts[owner][key.removeprefix(f"{owner}/")] = tensor
+    return parts
+
+
+# Values
+
+
+def encode_value(value: Any) -> Any:
+    """Return a parameter or classes as JSON, from which :func:`decode_value` restores the type.
+
+    >>> encode_value(np.float32(0.5))
     {'array': [0.5], 'dtype': '<f4', 'scalar': True}
     """
-    # Before numbers and strings, which float64 and str_ are too.
+    # Before numbers and strings: float64 and str_ are subclasses of float and str.
     if isinstance(value, np.generic):
         return {"array": [value.item()], "dtype": value.dtype.str, "scalar": True}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, dict):
-        return {"pairs": [[encode(key), encode(item)] for key, item in value.items()]}
+        return {"pairs": [[encode_value(key), encode_value(v)] for key, v in value.items()]}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, np.random.RandomState):
-        return None  # A generator's state seeds further fits, not predictions.
+        return None  # A generator's state affects further fits, not predictions.
     array = np.asarray(value)
     if array.dtype == object and all(isinstance(item, str) for item in array.ravel()):
         return {"array": array.tolist(), "dtype": "object"}
@@ -114,12 +147,12 @@ def encode(value: Any) -> Any:
     )
 
 
-def decode(value: Any) -> Any:
-    """Return what :func:`encode` was given."""
+def decode_value(value: Any) -> Any:
+    """Return the value that :func:`encode_value` was given."""
     if not isinstance(value, dict):
         return value
     if "pairs" in value:
-        return {decode(key): decode(item) for key, item in value["pairs"]}
+        return {decode_value(key): decode_value(item) for key, item in value["pairs"]}
     try:
         dtype = np.dtype(value["dtype"])
     except SyntaxError as error:
@@ -137,46 +170,24 @@ def feature_names(model: Any) -> list[str] | None:
 
 
 def restore_feature_names(model: Any, names: Any) -> None:
-    """Give a model, whose ``n_features_in_`` is known, the names of its features, if any."""
+    """Set the feature names, if any, of a model whose ``n_features_in_`` is set."""
     if names is None:
         return
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Misfit("holds names of features that are no strings.")
+        raise InvalidModelError("holds names of features that are not strings.")
     if len(names) != model.n_features_in_:
-        raise Misfit(f"names {len(names)} features, but has {model.n_features_in_}.")
+        raise InvalidModelError(f"names {len(names)} features, but has {model.n_features_in_}.")
     model.feature_names_in_ = np.array(names, dtype=object)
 
 
-def join(parts: Mapping[str, Tensors]) -> Tensors:
-    """Return the tensors of all parts.
-
-    >>> join({"day": {"scale": 1}, "night": {"scale": 2}})
-    {'day/scale': 1, 'night/scale': 2}
-    """
-    return {f"{name}/{key}": t for name, own in parts.items() for key, t in own.items()}
+# Memory order: products with a matrix round differently when it lies otherwise in memory
 
 
-def split(tensors: Tensors, names: Iterable[str]) -> dict[str, Tensors]:
-    """Return the tensors of each part by its name, which undoes :func:`join`."""
-    parts: dict[str, Tensors] = {name: {} for name in names}
-    for key, tensor in tensors.items():
-        owners = [name for name in parts if key.startswith(f"{name}/")]
-        if not owners:
-            raise Misfit(f"holds a tensor that belongs to no part of the model: {key!r}.")
-        # Of "day" and "day/haze", both of which the tensors of the second begin with.
-        owner = max(owners, key=len)
-        parts[owner][key.removeprefix(f"{owner}/")] = tensor
-    return parts
-
-
-ORDERS = ("C", "F", "-C", "-F")
-
-
-def order_of(array: Array) -> str:
-    """Return the order of an array; that of one without rows and columns is ``"C"``.
+def memory_order(array: Array) -> str:
+    """Return which of ``MEMORY_ORDERS`` a matrix has; ``"C"`` for arrays that are no matrix.
 
     >>> import numpy as np
-    >>> order_of(np.ones((3, 2)).T), order_of(np.ones((3, 2))[::-1])
+    >>> memory_order(np.ones((3, 2)).T), memory_order(np.ones((3, 2))[::-1])
     ('F', '-C')
     """
     if array.ndim != 2 or array.flags.c_contiguous:
@@ -185,10 +196,10 @@ def order_of(array: Array) -> str:
     return ("-" if row < 0 else "") + ("F" if abs(row) < abs(column) else "C")
 
 
-def in_order(array: Array, order: str) -> Array:
-    """Return an array of the same values that lies in memory in an order."""
-    if order not in ORDERS:
-        raise Misfit(f"holds a matrix in the order {order!r}, which is unknown.")
+def with_memory_order(array: Array, order: str) -> Array:
+    """Return a copy of an array that has one of ``MEMORY_ORDERS``."""
+    if order not in MEMORY_ORDERS:
+        raise InvalidModelError(f"holds a matrix in the order {order!r}, which is unknown.")
     if order.startswith("-"):
-        return in_order(array[::-1], order[1:])[::-1]
+        return with_memory_order(array[::-1], order[1:])[::-1]
     return array.copy(order="F" if order == "F" else "C")

@@ -1,8 +1,6 @@
-"""A scikit-learn Pipeline in a file: transformers in a row, and one of our classifiers.
+"""Models made of models in a file: a scikit-learn Pipeline, a RegimeClassifier.
 
-A RegimeClassifier in a file: its edges, and the classifier of each regime.
-
-Every kind of model that a file may hold.
+``CODECS`` lists every type of model that a file may hold.
 """
 
 from __future__ import annotations
@@ -18,42 +16,33 @@ from undulatus.errors import InputError
 from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.storage import classifiers, transformers
 from undulatus.storage.codec import (
+    Codec,
     Header,
-    Kind,
-    Misfit,
+    InvalidModelError,
     Tensors,
-    build,
-    decode,
-    describe,
-    encode,
-    join,
-    require_kind,
-    split,
-    within,
+    build_model,
+    decode_value,
+    describe_model,
+    encode_value,
+    find_codec,
+    join_tensors,
+    naming_part,
+    split_tensors,
 )
 
-
-def features_in(model: Any) -> int:
-    """Return how many features a classifier takes, or a Pipeline of steps that may be idle."""
-    if type(model) is Pipeline:
-        return next(step.n_features_in_ for _, step in model.steps if not _is_idle(step))
-    return model.n_features_in_
-
-
-def _is_idle(step: Any) -> bool:
-    return step is None or bool(step == "passthrough")
+# Pipelines: transformers, and one of our classifiers at the end
 
 
 def _describe_pipeline(model: Any) -> tuple[Tensors, Header]:
-    _require_kinds(model)
+    _require_codecs(model)
     _require_names([name for name, _ in model.steps])
     tensors, steps = {}, []
-    # By number: a name may hold a slash.
-    for number, ((name, step), kinds) in enumerate(_with_kinds(model.steps)):
+    # Tensors are named by the step's number: its name may hold a slash.
+    for number, ((name, step), codecs) in enumerate(_with_codecs(model.steps)):
         described = step
-        if not _is_idle(step):
-            with within(f"step {name!r}"):
-                tensors[str(number)], described = describe(step, kinds)
+        if not _is_passthrough(step):
+            with naming_part(f"step {name!r}"):
+                tensors[str(number)], described = describe_model(step, codecs)
         steps.append([name, described])
     _require_chain(model)
     wanted = model.transform_input
@@ -62,45 +51,51 @@ def _describe_pipeline(model: Any) -> tuple[Tensors, Header]:
         "verbose": bool(model.verbose),
         "transform_input": None if wanted is None else [str(name) for name in wanted],
     }
-    return join(tensors), header
+    return join_tensors(tensors), header
 
 
 def _build_pipeline(tensors: Tensors, header: Header) -> Any:
     entries = header["steps"]
     _require_names([name for name, _ in entries])
-    if not entries or _is_idle(entries[-1][1]):
-        raise Misfit("has no classifier as its last step.")
-    busy = [str(number) for number, (_, step) in enumerate(entries) if not _is_idle(step)]
-    parts = split(tensors, busy)
+    if not entries or _is_passthrough(entries[-1][1]):
+        raise InvalidModelError("has no classifier as its last step.")
+    numbers = [str(n) for n, (_, step) in enumerate(entries) if not _is_passthrough(step)]
+    parts = split_tensors(tensors, numbers)
     steps = []
-    for number, ((name, described), kinds) in enumerate(_with_kinds(entries)):
+    for number, ((name, described), codecs) in enumerate(_with_codecs(entries)):
         step = described
-        if not _is_idle(described):
-            with within(f"step {name!r}"):
-                step = build(parts[str(number)], described, kinds)
+        if not _is_passthrough(described):
+            with naming_part(f"step {name!r}"):
+                step = build_model(parts[str(number)], described, codecs)
         steps.append((name, step))
     wanted, verbose = header["transform_input"], header["verbose"]
     if not isinstance(verbose, bool) or not (wanted is None or _are_strings(wanted)):
-        raise Misfit(f"is verbose as {verbose!r}, or transforms {wanted!r}, which cannot be.")
+        raise InvalidModelError(
+            f"holds verbose={verbose!r} or transform_input={wanted!r}, which no Pipeline can have."
+        )
     model = Pipeline(steps, transform_input=wanted, verbose=verbose)
     _require_chain(model)
     return model
 
 
-def _with_kinds(steps: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Kind]]]:
-    """Pair every step with the kinds it may be of: transformers, and a classifier at the end."""
-    kinds = [transformers.KINDS] * (len(steps) - 1) + [classifiers.KINDS]
-    return zip(steps, kinds, strict=True)
+def _with_codecs(steps: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Codec]]]:
+    """Pair each step with the codecs it may have: transformers', and at the end classifiers'."""
+    codecs = [transformers.CODECS] * (len(steps) - 1) + [classifiers.CODECS]
+    return zip(steps, codecs, strict=True)
 
 
-def _require_kinds(model: Any) -> None:
+def _is_passthrough(step: Any) -> bool:
+    return step is None or bool(step == "passthrough")
+
+
+def _require_codecs(model: Any) -> None:
     if not model.steps:
         raise InputError("save_model cannot write a Pipeline without steps.")
-    for (name, step), kinds in _with_kinds(model.steps):
-        if kinds is classifiers.KINDS:
-            require_kind(step, kinds, f" as the last step of a Pipeline, {name!r}")
-        elif not _is_idle(step):
-            require_kind(step, kinds, f" as step {name!r} of a Pipeline", ('"passthrough"',))
+    for (name, step), codecs in _with_codecs(model.steps):
+        if codecs is classifiers.CODECS:
+            find_codec(step, codecs, f" as the last step of a Pipeline, {name!r}")
+        elif not _is_passthrough(step):
+            find_codec(step, codecs, f" as step {name!r} of a Pipeline", ('"passthrough"',))
 
 
 def _are_strings(values: Any) -> bool:
@@ -108,48 +103,50 @@ def _are_strings(values: Any) -> bool:
 
 
 def _require_names(names: list[Any]) -> None:
-    """Refuse names that scikit-learn would, when it came to use them."""
+    """Refuse step names that scikit-learn would refuse later, when the Pipeline is used."""
     taken = set(Pipeline([]).get_params(deep=False))
     if not _are_strings(names) or len({*names}) < len(names):
-        raise Misfit(f"has steps whose names are not strings, or not unique: {names!r}.")
+        raise InvalidModelError(
+            f"has steps whose names are not strings, or not unique: {names!r}."
+        )
     if any("__" in name or name in taken for name in names):
-        raise Misfit(f"has steps of names that no step may have: {names!r}.")
+        raise InvalidModelError(f"has steps with names that no step may have: {names!r}.")
 
 
 def _require_chain(model: Any) -> None:
     """Require that every step takes as many features as the one before it gives."""
-    busy = [(name, step) for name, step in model.steps if not _is_idle(step)]
-    for (name, step), (after, receiver) in pairwise(busy):
-        given, due = transformers.features_out(step), receiver.n_features_in_
-        if given != due:
-            raise Misfit(
+    steps = [(name, step) for name, step in model.steps if not _is_passthrough(step)]
+    for (name, step), (after, receiver) in pairwise(steps):
+        given, taken = transformers.n_features_out(step), receiver.n_features_in_
+        if given != taken:
+            raise InvalidModelError(
                 f"has step {name!r}, which gives {given} features, before {after!r}, "
-                f"which takes {due}."
+                f"which takes {taken}."
             )
 
 
-PIPELINES = {"Pipeline": Kind(Pipeline, _describe_pipeline, _build_pipeline)}
-
-MEMBERS: dict[str, Kind] = {**classifiers.KINDS, **PIPELINES}
+# RegimeClassifiers: the edges, and the classifier or Pipeline of each regime
 
 
 def _describe_regimes(model: Any) -> tuple[Tensors, Header]:
     check_is_fitted(model, "estimators_")
     tensors, members = {}, {}
     for name, member in model.estimators_.items():
-        with within(f"regime {name!r}"):
-            tensors[name], members[name] = describe(member, MEMBERS, f" in regime {name!r}")
+        with naming_part(f"regime {name!r}"):
+            tensors[name], members[name] = describe_model(
+                member, MEMBER_CODECS, f" in regime {name!r}"
+            )
     header = {
         "by": model.by,
         "blend": model.blend,
-        "classes": encode(model.classes_),
+        "classes": encode_value(model.classes_),
         "regimes": [
             [regime.name, *map(repr, regime.edges), list(regime.features)]
             for regime in model.regimes_
         ],
         "members": members,
     }
-    return join(tensors), header
+    return join_tensors(tensors), header
 
 
 def _build_regimes(tensors: Tensors, header: Header) -> Any:
@@ -157,21 +154,37 @@ def _build_regimes(tensors: Tensors, header: Header) -> Any:
         Regime(str(name), float(low), float(high), tuple(map(str, features)))
         for name, low, high, features in header["regimes"]
     )
-    parts = split(tensors, [regime.name for regime in regimes])
+    parts = split_tensors(tensors, [regime.name for regime in regimes])
     estimators = {}
     for regime in regimes:
-        with within(f"regime {regime.name!r}"):
-            member = build(parts[regime.name], header["members"][regime.name], MEMBERS)
-            if features_in(member) != len(regime.features or ()):
-                raise Misfit("names other features than its classifier has.")
+        with naming_part(f"regime {regime.name!r}"):
+            described = header["members"][regime.name]
+            member = build_model(parts[regime.name], described, MEMBER_CODECS)
+            if _n_features_in(member) != len(regime.features or ()):
+                raise InvalidModelError("names other features than its classifier has.")
         estimators[regime.name] = member
     model = RegimeClassifier.from_fitted(
         estimators, regimes, str(header["by"]), float(header["blend"])
     )
-    model.classes_ = decode(header["classes"])
+    model.classes_ = decode_value(header["classes"])
     return model
 
 
-REGIMES = {"RegimeClassifier": Kind(RegimeClassifier, _describe_regimes, _build_regimes)}
+def _n_features_in(model: Any) -> int:
+    # A Pipeline asks its first step, which may be "passthrough".
+    if type(model) is Pipeline:
+        return next(step.n_features_in_ for _, step in model.steps if not _is_passthrough(step))
+    return model.n_features_in_
 
-MODELS: dict[str, Kind] = {**classifiers.KINDS, **PIPELINES, **REGIMES}
+
+MEMBER_CODECS: dict[str, Codec] = {
+    **classifiers.CODECS,
+    "Pipeline": Codec(Pipeline, _describe_pipeline, _build_pipeline),
+}
+"""What may be fitted in one regime."""
+
+CODECS: dict[str, Codec] = {
+    **MEMBER_CODECS,
+    "RegimeClassifier": Codec(RegimeClassifier, _describe_regimes, _build_regimes),
+}
+"""Every type of model that a file may hold."""

@@ -1,4 +1,4 @@
-"""What stands before a classifier in a Pipeline: scalings and principal components in a file."""
+"""Transformers in a file, as steps of a Pipeline: scalers and principal components."""
 
 from __future__ import annotations
 
@@ -15,31 +15,35 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.storage.codec import (
+    Codec,
     Header,
-    Kind,
-    Misfit,
+    InvalidModelError,
     Tensors,
-    decode,
-    encode,
+    decode_value,
+    encode_value,
     feature_names,
-    in_order,
-    order_of,
+    memory_order,
     restore_feature_names,
+    with_memory_order,
 )
 
-# What an attribute may be, besides an array, whose shape is spelled "d" for features in and "k"
-# for features out: "kd" has a row for each component.
 COUNT, NUMBER, TEXT, NOTHING = "a count", "a number", "a text", "nothing"
+"""Forms of an attribute that is no array.
+
+The form of an array is its shape, spelled with "d" for the features in and "k" for those out:
+"kd" has a row for each component.
+"""
 
 DTYPES = ("float64", "float32", "int64")
+"""What an array may hold."""
 
 
 @dataclass(frozen=True)
-class Layout:
+class TransformerLayout:
     """The fitted attributes of one transformer, and parameters that are arrays, by their names.
 
-    ``attributes`` tells the forms that each may have. Those ``optional`` are left out by some
-    ways of fitting; those ``needed`` are there when the parameter they are listed under is set.
+    ``attributes`` lists the forms that each may have. Some ways of fitting leave out the
+    ``optional`` ones; ``needed`` maps a parameter to the attribute that it needs when it is set.
     """
 
     model: type
@@ -62,7 +66,7 @@ _COMPONENTS = {
 _SINGULAR = {**_COMPONENTS, "singular_values_": ("k",), "noise_variance_": (NUMBER,)}
 
 LAYOUTS = (
-    Layout(
+    TransformerLayout(
         StandardScaler,
         {
             "n_features_in_": (COUNT,),
@@ -74,13 +78,13 @@ LAYOUTS = (
         needed={"with_mean": "mean_", "with_std": "scale_"},
         positive=("scale_",),
     ),
-    Layout(
+    TransformerLayout(
         PCA,
         {**_SINGULAR, "n_samples_": (COUNT,), "_fit_svd_solver": (TEXT,)},
         optional=("_fit_svd_solver",),
         not_negative=("explained_variance_",),
     ),
-    Layout(
+    TransformerLayout(
         IncrementalPCA,
         {
             **_SINGULAR,
@@ -91,7 +95,7 @@ LAYOUTS = (
         optional=("batch_size_",),
         not_negative=("explained_variance_",),
     ),
-    Layout(
+    TransformerLayout(
         SpectralPCA,
         {**_COMPONENTS, "n_samples_seen_": (COUNT,), "noise_": ("d",), "noise": ("d", NOTHING)},
         positive=("noise_", "noise"),
@@ -100,12 +104,12 @@ LAYOUTS = (
 )
 
 
-def features_out(transformer: Any) -> int:
+def n_features_out(transformer: Any) -> int:
     """Return how many features a transformer gives."""
     return int(getattr(transformer, "n_components_", transformer.n_features_in_))
 
 
-def _describe(layout: Layout, model: Any) -> tuple[Tensors, Header]:
+def _describe(layout: TransformerLayout, model: Any) -> tuple[Tensors, Header]:
     check_is_fitted(model, [name for name in layout.attributes if name not in layout.optional])
     params = model.get_params(deep=False)
     values = {
@@ -116,24 +120,32 @@ def _describe(layout: Layout, model: Any) -> tuple[Tensors, Header]:
     _require_sound(layout, params, values)
     tensors = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     header = {
-        "params": {name: encode(value) for name, value in params.items() if name not in values},
+        "params": {
+            name: encode_value(value) for name, value in params.items() if name not in values
+        },
         "feature_names": feature_names(model),
-        "fitted": {name: encode(value) for name, value in values.items() if name not in tensors},
-        "order": {name: order_of(tensor) for name, tensor in tensors.items() if tensor.ndim == 2},
+        "fitted": {
+            name: encode_value(value) for name, value in values.items() if name not in tensors
+        },
+        "order": {
+            name: memory_order(tensor) for name, tensor in tensors.items() if tensor.ndim == 2
+        },
     }
     return tensors, header
 
 
-def _build(layout: Layout, tensors: Tensors, header: Header) -> Any:
-    fitted = {name: decode(value) for name, value in header["fitted"].items()}
+def _build(layout: TransformerLayout, tensors: Tensors, header: Header) -> Any:
+    fitted = {name: decode_value(value) for name, value in header["fitted"].items()}
     both = set(tensors) & set(fitted)
     if both:
-        raise Misfit(f"holds as a tensor and in its header: {', '.join(sorted(both))}.")
+        raise InvalidModelError(
+            f"holds both as a tensor and in its header: {', '.join(sorted(both))}."
+        )
     values = {**fitted, **tensors}
-    params = {name: decode(value) for name, value in header["params"].items()}
+    params = {name: decode_value(value) for name, value in header["params"].items()}
     _require_sound(layout, params, values)
     for name, order in header["order"].items():
-        values[name] = in_order(tensors[name], order)
+        values[name] = with_memory_order(tensors[name], order)
     model = layout.model(**params)
     for name, value in values.items():
         setattr(model, name, value)
@@ -146,32 +158,38 @@ def _as_array(value: Any) -> Any:
         return None
     array = np.asarray(value)
     known = array.dtype.name in DTYPES
-    # Numbers out of old netCDF files have their bytes the other way round.
+    # Numbers from old netCDF files are big-endian.
     return np.asarray(array, array.dtype.newbyteorder("=") if known else np.float64)
 
 
-def _require_sound(layout: Layout, params: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Require every attribute in a form it may have, and no others."""
+def _require_sound(
+    layout: TransformerLayout, params: Mapping[str, Any], values: Mapping[str, Any]
+) -> None:
+    """Require every attribute in a form it may have, and no unknown ones."""
     odd = set(values) ^ set(layout.attributes)
     odd -= set(layout.optional) - set(values)
     if odd:
-        raise Misfit(f"lacks tensors or has others than its kind needs: {', '.join(sorted(odd))}.")
+        raise InvalidModelError(
+            f"lacks attributes, or has unexpected ones: {', '.join(sorted(odd))}."
+        )
     d = values["n_features_in_"]
     sizes = {"d": d, "k": values.get("n_components_", d)}
     for name, value in values.items():
         forms = [_with_sizes(form, sizes) for form in layout.attributes[name]]
         if not any(_has_form(value, form) for form in forms):
-            due = " or ".join(map(str, forms))
-            raise Misfit(f"holds {name!r} as {_brief(value)}, where {due} is due.")
+            expected = " or ".join(map(str, forms))
+            raise InvalidModelError(
+                f"holds {name!r} as {_brief(value)}, but {expected} is expected."
+            )
     for parameter, name in layout.needed.items():
         if params[parameter] and values[name] is None:
-            raise Misfit(f"lacks {name!r}, which {parameter} needs.")
+            raise InvalidModelError(f"lacks {name!r}, which {parameter} needs.")
     for name in layout.positive:
         if values[name] is not None and not (values[name] > 0).all():
-            raise Misfit(f"holds {name!r} with numbers that are not positive.")
+            raise InvalidModelError(f"holds {name!r} with numbers that are not positive.")
     for name in layout.not_negative:
         if not (values[name] >= 0).all():
-            raise Misfit(f"holds {name!r} with numbers that are negative.")
+            raise InvalidModelError(f"holds {name!r} with numbers that are negative.")
 
 
 def _with_sizes(form: str, sizes: Mapping[str, Any]) -> str | tuple[Any, ...]:
@@ -198,7 +216,7 @@ def _brief(value: Any) -> str:
     return f"{value.dtype} {value.shape}{'' if finite else ' with NaN or infinity'}"
 
 
-KINDS = {
-    layout.model.__name__: Kind(layout.model, partial(_describe, layout), partial(_build, layout))
+CODECS = {
+    layout.model.__name__: Codec(layout.model, partial(_describe, layout), partial(_build, layout))
     for layout in LAYOUTS
 }
