@@ -88,7 +88,7 @@ def test_a_stretch_does_not_change_its_input():
 
 @pytest.fixture(scope="module")
 def result(scene):
-    """A made-up map: the truth, not quite certain, wrong in one row."""
+    """A made-up map: the truth with probabilities of 0.1 and 0.9, wrong in one row."""
     mask = scene["cloud_truth"].copy()
     mask[:, 0] = 1 - mask[:, 0]
     probability = (0.1 + 0.8 * mask).astype(np.float32)

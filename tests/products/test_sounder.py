@@ -200,7 +200,7 @@ def test_spectra_are_checked_once(sounder, spectra, monkeypatch):
         assert len(checks) == 1
 
 
-def test_spectra_of_another_measurement_or_size_than_the_model_s_are_refused(sounder, spectra):
+def test_spectra_of_another_measurement_or_size_are_refused(sounder, spectra):
     sent = spectra.drop_dims("channel").assign(
         scores=(("sample", "component"), np.zeros((1200, 300), np.float32))
     )

@@ -93,8 +93,7 @@ def test_a_video_has_a_frame_for_each_acquisition_with_small_losses(video, scene
         frames, read_acquisitions(view, np.arange(21), scales), strict=True
     ):
         drawn = np.array(screen.frame(acquisition))[..., :3].astype(float)
-        # The codec costs 1.4 to 2.4 levels of 255 here; a neighbouring frame is off by more than
-        # 7.
+        # The codec costs 1.4 to 2.4 levels of 255 here; another frame differs by more than 7.
         assert np.abs(frame - drawn).mean() < 4.0
 
 

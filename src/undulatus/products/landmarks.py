@@ -102,7 +102,7 @@ def fit_scene(
             n_frequencies,
             seed=seed,
             verbose=verbose,
-            checkpoint=None if checkpoint is None else checkpoint_path(checkpoint, regime),
+            checkpoint=checkpoint and checkpoint.with_name(f"{checkpoint.name}.{regime}"),
             # Training is balanced; the real share of cloud corrects the probabilities.
             prior_correction=[1 - share, share],
         )
@@ -143,11 +143,6 @@ def require_times(scene: xr.Dataset) -> xr.Dataset:
             "dimension. Open several files at once, or concatenate scenes along time."
         )
     return scene
-
-
-def checkpoint_path(checkpoint: Path, regime: str) -> Path:
-    """Return the file in which the fit of one regime's classifier is saved as it goes."""
-    return checkpoint.with_name(f"{checkpoint.name}.{regime}")
 
 
 def daylight_regimes(median: float) -> tuple[Regime, ...]:

@@ -42,6 +42,7 @@ MOST_ROWS = 24
 """The most acquisitions in a picture."""
 
 MASK_COLOURS = ListedColormap([CLEAR, CLOUD])
+"""The colour map of masks."""
 
 
 def draw_acquisitions(
@@ -73,14 +74,14 @@ def draw_acquisitions(
     if path.suffix not in (".png", ".pdf"):
         raise SceneError(f"A picture is written to a .png or .pdf file, not to {path}: rename it.")
     view = view_scene(scene, result)
-    chosen = _chosen(view, times)
+    chosen = _choose_acquisitions(view, times)
     scales = scales_for(view, chosen)
     figure = _draw_rows(view, list(read_acquisitions(view, chosen, scales)), scales, title)
     with whole_or_not_at_all(path) as unfinished:
         figure.savefig(unfinished)
 
 
-def _chosen(view: MapView, times: Any) -> Array:
+def _choose_acquisitions(view: MapView, times: Any) -> Array:
     if times is None:
         chosen = np.arange(len(view.times))
     else:
@@ -98,9 +99,9 @@ def _draw_rows(
 ) -> Figure:
     """Return the figure; lengths are in inches, from the upper left corner."""
     names = panel_names(view)
-    words, wide, gap, head, foot = 2.1, 2.35, 0.1, 0.8, 1.15
+    text, wide, gap, head, foot = 2.1, 2.35, 0.1, 0.8, 1.15
     tall = max(wide * box_ratio(view.shape), 1.4)
-    size = (words + len(names) * (wide + gap) + gap, head + len(shown) * (tall + gap) + foot)
+    size = (text + len(names) * (wide + gap) + gap, head + len(shown) * (tall + gap) + foot)
     figure = Figure(figsize=size, dpi=120)
     figure.text(0.15 / size[0], 1 - 0.15 / size[1], title, fontsize=15, verticalalignment="top")
     for row, acquisition in enumerate(shown):
@@ -116,19 +117,17 @@ def _draw_rows(
         lines = "\n".join(caption_lines(acquisition))
         figure.text(y=1 - (top + 0.23) / size[1], s=lines, fontsize=9.5, **beside)
         for column, name in enumerate(names):
-            left = words + column * (wide + gap)
+            left = text + column * (wide + gap)
             axis = place_axes(figure, left, top, wide, tall)
             if row == 0:
                 axis.set_title(TITLES[name], fontsize=11)
             PanelImage(axis, view).show(acquisition, name)
     below = head + len(shown) * (tall + gap)
     for column, name in enumerate(names):
-        left = words + column * (wide + gap)
+        left = text + column * (wide + gap)
         key = place_axes(figure, left + 0.1, below + 0.06, wide - 0.2, 0.14)
         draw_key(figure, key, name, scales)
-    draw_legend(
-        place_axes(figure, words, below + 0.62, size[0] - words, 0.25), view, "center left"
-    )
+    draw_legend(place_axes(figure, text, below + 0.62, size[0] - text, 0.25), view, "center left")
     figure.text(0.15 / size[0], 0.1 / size[1], view.footnote, fontsize=9, style="italic")
     return figure
 

@@ -81,8 +81,8 @@ def view_scene(scene: xr.Dataset, result: xr.Dataset) -> MapView:
     scene = check_scene(scene, (*NATURAL_COLOUR, INFRARED))
     _require_map(result)
     _require_same_size(scene, result)
-    left = _with_time(_of_scene(scene), scene)
-    right = _with_time(_of_map(result), result if left.sizes["time"] > 1 else left)
+    left = _with_time(_scene_layers(scene), scene)
+    right = _with_time(_map_layers(result), result if left.sizes["time"] > 1 else left)
     left, right = xr.align(left, right, join="inner")
     if not left.sizes["time"]:
         raise SceneError(
@@ -94,14 +94,14 @@ def view_scene(scene: xr.Dataset, result: xr.Dataset) -> MapView:
     if "land_mask" in scene:
         land = np.asarray(scene["land_mask"].transpose("y", "x").isel(upright).values) > 0.5
     layers = left.assign(right.data_vars).isel(upright)
-    return MapView(layers, land, _regimes(result), _footnote(scene))
+    return MapView(layers, land, _regime_bits(result), _footnote(scene))
 
 
 def view_map(result: xr.Dataset) -> MapView:
     """Return the view of a map without its scene: mask, probability and variance alone."""
     _require_map(result)
-    layers = _with_time(_of_map(result), result).isel(_upright(result))
-    return MapView(layers, None, _regimes(result), _footnote(result))
+    layers = _with_time(_map_layers(result), result).isel(_upright(result))
+    return MapView(layers, None, _regime_bits(result), _footnote(result))
 
 
 def _footnote(dataset: xr.Dataset) -> str:
@@ -131,12 +131,12 @@ def _require_same_size(scene: xr.Dataset, result: xr.Dataset) -> None:
         )
 
 
-def _of_scene(scene: xr.Dataset) -> xr.Dataset:
+def _scene_layers(scene: xr.Dataset) -> xr.Dataset:
     wanted = (*NATURAL_COLOUR, INFRARED, ANGLE, LEVEL2_MASK, CLOUD_TRUTH)
     return scene[[name for name in wanted if name in scene]]
 
 
-def _of_map(result: xr.Dataset) -> xr.Dataset:
+def _map_layers(result: xr.Dataset) -> xr.Dataset:
     mask = result[MASK]
     shown = result[[name for name in (PROBABILITY, VARIANCE, QUALITY) if name in result]]
     return shown.assign({MASK: decode(mask, guess_encoding(mask) or "cf")})
@@ -169,15 +169,18 @@ def _upright(scene: xr.Dataset) -> dict[str, slice]:
     }
 
 
-def _regimes(result: xr.Dataset) -> tuple[tuple[int, int, str], ...]:
+def _regime_bits(result: xr.Dataset) -> tuple[tuple[int, int, str], ...]:
     attrs = result[QUALITY].attrs if QUALITY in result else {}
-    words = str(attrs.get("flag_meanings", "")).split()
+    meanings = str(attrs.get("flag_meanings", "")).split()
     masks, values = (np.atleast_1d(attrs.get(f"flag_{name}", [])) for name in ("masks", "values"))
     return tuple(
-        (int(bits), int(value), word.removeprefix("regime_"))
-        for bits, value, word in zip(masks, values, words, strict=False)
-        if word.startswith("regime_")
+        (int(bits), int(value), meaning.removeprefix("regime_"))
+        for bits, value, meaning in zip(masks, values, meanings, strict=False)
+        if meaning.startswith("regime_")
     )
+
+
+# Choosing acquisitions
 
 
 def nearest_acquisitions(view: MapView, times: Iterable[Any]) -> Array:
@@ -253,6 +256,9 @@ def blocks_of_time(view: MapView, chosen: Array) -> list[Array]:
     chunk = max(view.layers[layer].chunksizes.get("time", (most,)))
     step = most // chunk * chunk if chunk <= most else -(-chunk // -(-chunk // most))
     return np.split(chosen, np.flatnonzero(np.diff(chosen // step)) + 1)
+
+
+# Comparing masks
 
 
 def disagreement(scene: xr.Dataset, result: xr.Dataset) -> xr.DataArray:
