@@ -1,7 +1,4 @@
-"""The logistic likelihood, the parabola below it, and its expectation.
-
-The streamed bound against the paper's equations, its gradients, and its invariances.
-"""
+"""The evidence bound: the logistic bound, the paper's equations, gradients, invariances."""
 
 from dataclasses import replace
 
@@ -27,15 +24,17 @@ from undulatus.gp.bound import (
     tighten,
 )
 from undulatus.gp.fourier import fourier_features
-from undulatus.gp.posterior import expected_sigmoid
 
+seeds = st.integers(0, 2**32 - 1)
 reals = st.floats(-1e3, 1e3)
-
 sizes = st.floats(0.0, 1e3)
 
 
+# The logistic bound
+
+
 def rounding(f, xi):
-    """What the terms of the bound may lose: a few units in the last place of the largest."""
+    """Rounding error of the bound: a few units in the last place of its largest term."""
     return 1e-14 * (1.0 + abs(f) + 0.125 * f**2 + xi)
 
 
@@ -83,27 +82,7 @@ def test_the_parabola_touches_the_log_sigmoid_at_both_signs(xi, sign):
     assert_allclose(bound, log_expit(sign * xi), rtol=0, atol=rounding(xi, xi))
 
 
-@given(reals)
-def test_without_variance_the_expectation_is_the_sigmoid(mean):
-    assert expected_sigmoid(np.array(mean), np.array(0.0)) == expit(mean)
-
-
-@given(reals, st.floats(0.0, 1e6))
-def test_the_expectation_is_symmetric(mean, variance):
-    both = expected_sigmoid(np.array([mean, -mean]), np.full(2, variance))
-    assert_allclose(both.sum(), 1.0, rtol=1e-12)
-
-
-def test_the_expectation_approximates_the_integral():
-    mean, variance = np.meshgrid(np.linspace(-8, 8, 65), np.geomspace(1e-3, 30, 40))
-    nodes, weights = np.polynomial.hermite_e.hermegauss(100)
-    values = expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes)
-    integral = values @ (weights / weights.sum())
-    # Matching a probit's slope at the origin leaves at most about 0.02 between the two.
-    assert_allclose(expected_sigmoid(mean, variance), integral, rtol=0, atol=0.02)
-
-
-seeds = st.integers(0, 2**32 - 1)
+# Problems and their oracle
 
 
 def problem(seed=0, n=40, d=3, D=4, weighted=False, dtype=np.float64, rows_per_block=10**6):
@@ -124,7 +103,7 @@ def problem(seed=0, n=40, d=3, D=4, weighted=False, dtype=np.float64, rows_per_b
 
 
 def paper(pixels, frequencies, gamma, xi):
-    """log F, μ and Σ of the weights β, from the paper's equations as they stand.
+    """log F, μ and Σ of the weights β, by the paper's equations.
 
     Features without γ (feats_RFF), prior N(0, γI) on β, Σ and μ by (posterior), F by
     (varGlobal), C(ξ) below (varboundHere). Cosines come before sines here, which only
@@ -146,6 +125,15 @@ def paper(pixels, frequencies, gamma, xi):
     return log_F, mu, Sigma
 
 
+def test_the_oracle_has_the_same_features():
+    pixels, frequencies, gamma, _ = problem()
+    x = np.asarray(pixels.rows)
+    z = fourier_features(x, frequencies, gamma)
+    phase = x @ frequencies.T
+    expected = np.sqrt(gamma / len(frequencies)) * np.hstack([np.cos(phase), np.sin(phase)])
+    assert_allclose(z, expected, atol=1e-13)
+
+
 def bound_at(pixels, frequencies, gamma, xi):
     statistics = accumulate(pixels, frequencies, gamma, xi)
     return statistics.bound(statistics.posterior())
@@ -161,6 +149,8 @@ def central_differences(function, point, step=1e-5):
 
 
 # Against the paper
+
+
 @given(seeds, st.booleans())
 def test_bound_and_posterior_are_those_of_the_paper(seed, weighted):
     pixels, frequencies, gamma, xi = problem(seed, weighted=weighted)
@@ -207,12 +197,14 @@ def test_tightening_never_lowers_the_bound(seed, weighted):
         bound = tighter
 
 
-def test_a_second_moment_that_rounds_below_zero_gives_no_negative_root():
+def test_a_second_moment_that_rounds_below_zero_gives_xi_zero():
     z = np.array([[1.0, 0.0]])
     assert tight_xi(z, z @ np.array([[-1e-18, 0.0], [0.0, 1.0]]))[0] == 0.0
 
 
 # Gradients
+
+
 @given(seeds, st.booleans())
 def test_the_gradient_in_the_frequencies_is_that_of_finite_differences(seed, weighted):
     pixels, frequencies, gamma, xi = problem(seed, n=15, d=2, D=3, weighted=weighted)
@@ -234,6 +226,8 @@ def test_the_gradient_in_log_variance_is_that_of_finite_differences(seed, weight
 
 
 # Invariances
+
+
 @given(seeds, st.integers(1, 4))
 def test_a_weight_equals_as_many_rows(seed, most):
     pixels, frequencies, gamma, xi = problem(seed, n=20)
@@ -257,7 +251,7 @@ def test_a_weight_equals_as_many_rows(seed, most):
 
 
 @pytest.mark.parametrize("rows_per_block", [1, 7, 39, 40])
-def test_blocks_do_not_change_sums_beyond_rounding(rows_per_block):
+def test_the_block_size_changes_sums_only_by_rounding(rows_per_block):
     whole, frequencies, gamma, xi = problem(weighted=True)
     parts = replace(whole, rows_per_block=rows_per_block)
     one, other = (accumulate(pixels, frequencies, gamma, xi) for pixels in (whole, parts))
@@ -273,7 +267,7 @@ def test_blocks_do_not_change_sums_beyond_rounding(rows_per_block):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_do_not_change_a_bit(threads, dtype):
+def test_the_number_of_threads_does_not_change_a_bit(threads, dtype):
     single, frequencies, gamma, xi = problem(n=200, rows_per_block=7, dtype=dtype)
     many = replace(single, threads=threads)
     one, other = (accumulate(pixels, frequencies, gamma, xi) for pixels in (single, many))
@@ -317,7 +311,7 @@ def test_statistics_add_up_over_disjoint_pixels():
     assert_allclose(total.offset, whole.offset, rtol=1e-12)
 
 
-def test_statistics_are_not_written_over_by_those_that_come_after():
+def test_statistics_are_not_overwritten_by_later_ones():
     pixels, frequencies, gamma, xi = problem(rows_per_block=7)
     with recycling():
         first = accumulate(pixels, frequencies, gamma, xi)
@@ -339,6 +333,8 @@ def test_recycled_arrays_do_not_change_a_bit():
 
 
 # The signal variance
+
+
 @given(seeds, st.floats(0.01, 100.0))
 def test_rescaled_statistics_are_those_of_rescaled_features(seed, ratio):
     pixels, frequencies, gamma, xi = problem(seed)
@@ -362,35 +358,26 @@ def test_the_best_ratio_beats_a_grid_of_ratios(seed, log_start):
     best = best_variance_ratio(statistics)
     assert 0.1 <= best <= 10.0
     grid = max(bound(ratio) for ratio in np.geomspace(0.1, 10.0, 201))
-    # The search ends within 1e-5 of the best logarithm: at an end of the range, where the
-    # slope is at most half the number of weights plus what the data pull, first order counts.
+    # The search ends within 1e-5 of the best logarithm; at an end of the range, where the
+    # slope is not zero, this costs the slope times 1e-5.
     slope = abs(log_variance_gradient(statistics.rescale(best).posterior()))
     assert bound(best) >= grid - 2e-5 * (1.0 + slope)
     assert bound(best) >= bound(1.0)
 
 
-def test_the_best_ratio_is_one_where_the_variance_is_best_already():
+def test_the_best_ratio_is_one_at_the_best_variance():
     pixels, frequencies, gamma, xi = problem(1)
     for _ in range(30):
         gamma *= best_variance_ratio(accumulate(pixels, frequencies, gamma, xi))
     statistics = accumulate(pixels, frequencies, gamma, xi)
     assert_allclose(best_variance_ratio(statistics), 1.0, rtol=1e-4)
-    # A stationary point, to what the search resolves (1e-5) of the curvature (of order k).
+    # A stationary point: the search resolves 1e-5, times a curvature of order k.
     assert abs(log_variance_gradient(statistics.posterior())) < 1e-3
 
 
-def test_no_data_keep_the_prior():
+def test_without_data_the_posterior_is_the_prior():
     statistics = Statistics(np.zeros((4, 4)), np.zeros(4), 0.0)
     posterior = statistics.posterior()
     assert_array_equal(posterior.covariance, np.eye(4))
     assert statistics.bound(posterior) == 0.0
     assert best_variance_ratio(statistics) == 1.0
-
-
-def test_the_features_of_the_oracle_are_ours():
-    pixels, frequencies, gamma, _ = problem()
-    x = np.asarray(pixels.rows)
-    z = fourier_features(x, frequencies, gamma)
-    phase = x @ frequencies.T
-    expected = np.sqrt(gamma / len(frequencies)) * np.hstack([np.cos(phase), np.sin(phase)])
-    assert_allclose(z, expected, atol=1e-13)

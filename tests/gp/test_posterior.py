@@ -1,10 +1,11 @@
-"""The posterior of the weights against dense algebra, its jitter, and its certificate."""
+"""The posterior of the weights: dense algebra, jitter, latent moments, and probabilities."""
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import expit
 
 from undulatus.errors import NumericalError, UndulatusError
 from undulatus.gp.posterior import (
@@ -23,6 +24,10 @@ from undulatus.gp.posterior import (
 )
 
 seeds = st.integers(0, 2**32 - 1)
+reals = st.floats(-1e3, 1e3)
+
+
+# Factors and posteriors
 
 
 def random_precision(rng, k, spread=10.0):
@@ -95,7 +100,7 @@ def test_a_matrix_in_single_precision_is_factorised_in_double():
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e12])
 @pytest.mark.parametrize("share", JITTER_LADDER[1:])
 def test_jitter_is_the_first_rung_that_suffices_relative_to_the_mean_diagonal(scale, share):
-    # A negative eigenvalue of a third of this rung is mended by it and by no rung below.
+    # A negative eigenvalue of a third of this rung needs this rung, and no lower one suffices.
     matrix = scale * indefinite(np.random.default_rng(0), 8, -share / 3)
     factor, jitter = factorise(matrix)
     assert_allclose(jitter, share * np.mean(np.diagonal(matrix)), rtol=1e-12)
@@ -103,7 +108,7 @@ def test_jitter_is_the_first_rung_that_suffices_relative_to_the_mean_diagonal(sc
     assert_allclose(factor @ factor.T, lifted, rtol=0, atol=1e-12 * scale)
 
 
-def test_the_posterior_says_how_much_jitter_it_took():
+def test_the_posterior_records_its_jitter():
     matrix = indefinite(np.random.default_rng(0), 8, -1e-7)
     posterior = solve_posterior(matrix, np.ones(8))
     assert_allclose(posterior.jitter, 1e-6 * np.mean(np.diagonal(matrix)), rtol=1e-12)
@@ -121,14 +126,25 @@ def test_the_posterior_says_how_much_jitter_it_took():
         np.zeros((3, 3)),
         np.diag([1.0, -1.0, 5.0]),
     ],
-    ids=["NaN", "NaN on it", "NaN off it", "infinite", "negative", "zero", "indefinite"],
+    ids=[
+        "NaN",
+        "NaN on diagonal",
+        "NaN off diagonal",
+        "infinite",
+        "negative",
+        "zero",
+        "indefinite",
+    ],
 )
-def test_a_hopeless_matrix_is_a_numerical_error_with_a_remedy(matrix):
+def test_a_matrix_that_cannot_be_factorised_is_an_error_with_a_remedy(matrix):
     with pytest.raises(NumericalError, match=f"{len(matrix)} x {len(matrix)}") as caught:
         factorise(matrix)
     assert isinstance(caught.value, UndulatusError)
     assert not isinstance(caught.value, np.linalg.LinAlgError)
     assert 'precision="double"' in str(caught.value)
+
+
+# Latent moments, exact and truncated
 
 
 def moments_by(posterior, root, z):
@@ -165,14 +181,14 @@ def test_a_latent_variance_is_never_negative(seed, tolerance):
     st.floats(1e-6, 0.1),
     st.floats(0.0, 50.0),
 )
-def test_no_probability_moves_by_more_than_the_tolerance(
+def test_truncation_changes_no_probability_by_more_than_the_tolerance(
     seed, k, decades, signal_variance, tolerance, push
 ):
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.normal(size=(k, k)))
     precision = (basis * 10.0 ** rng.uniform(0, decades, k)) @ basis.T
     posterior = solve_posterior((precision + precision.T) / 2, push * rng.normal(size=k))
-    # Random rows, and the directions of the posterior itself, the worst there are.
+    # Random rows, and the eigenvectors of the posterior, which are the worst case.
     z = np.vstack([rng.normal(size=(50, k)), basis.T])
     z *= np.sqrt(signal_variance) / np.linalg.norm(z, axis=1, keepdims=True)
     exact, kept = (variance_root(posterior, signal_variance, t) for t in (0.0, tolerance))
@@ -182,8 +198,8 @@ def test_no_probability_moves_by_more_than_the_tolerance(
 
 
 @given(seeds, st.floats(0.5, 2.0))
-def test_the_certificate_holds_where_the_probability_is_steepest(seed, mean):
-    """One direction of a variance that just may be dropped, and the mean for which it counts."""
+def test_the_error_bound_holds_where_the_probability_is_steepest(seed, mean):
+    # One direction whose variance is just small enough to be dropped.
     tolerance = 1e-3
     variance = 0.999 * tolerance / PROBABILITY_PER_VARIANCE
     assume(variance < 1.0)
@@ -196,7 +212,7 @@ def test_the_certificate_holds_where_the_probability_is_steepest(seed, mean):
     assert 0 < abs(exact - dropped)[0] <= tolerance
 
 
-def test_the_steepest_slope_of_probability_in_variance_is_not_understated():
+def test_the_steepest_slope_of_probability_in_variance_is_as_stated():
     mean, variance = np.meshgrid(np.linspace(-10, 10, 4001), np.linspace(1e-6, 5, 50))
     step = 1e-6
     up, down = (expected_sigmoid(mean, variance + s * step) for s in (0.5, -0.5))
@@ -211,6 +227,7 @@ def test_a_zero_tolerance_keeps_every_direction():
 
 # Slabs
 
+
 SIZES = {
     "one column": 1,
     "below one slab": SLAB_COLUMNS - 3,
@@ -223,7 +240,7 @@ each_size = pytest.mark.parametrize("k", SIZES.values(), ids=SIZES)
 
 
 def some_posterior(k):
-    """A posterior whose eigenvalues spread over four decades, so that some may be dropped."""
+    """A posterior whose eigenvalues span four decades, so that some may be dropped."""
     rng = np.random.default_rng(k)
     basis, _ = np.linalg.qr(rng.normal(size=(k, k)))
     precision = (basis * 10.0 ** rng.uniform(0, 4, k)) @ basis.T
@@ -231,14 +248,14 @@ def some_posterior(k):
 
 
 def some_roots(posterior):
-    """The exact root and two truncated ones; nothing is left of the last."""
+    """The exact root and two truncated ones, the last without any columns."""
     variances = np.linalg.eigvalsh(posterior.covariance)
     tolerances = (0.0, np.median(variances), 2.0 * variances.max())
     return [variance_root(posterior, 1.0, t * PROBABILITY_PER_VARIANCE) for t in tolerances]
 
 
 @each_size
-def test_slabs_give_the_length_that_the_whole_root_gives(k):
+def test_slabs_give_the_same_variance_as_the_whole_root(k):
     posterior, rng = some_posterior(k)
     z = rng.normal(size=(20, k))
     for root in some_roots(posterior):
@@ -249,7 +266,7 @@ def test_slabs_give_the_length_that_the_whole_root_gives(k):
 
 
 @each_size
-def test_a_root_is_zero_below_the_diagonal_that_ends_in_its_last_corner(k):
+def test_a_root_is_zero_below_the_diagonal_that_ends_in_its_last_entry(k):
     posterior, _ = some_posterior(k)
     for root in some_roots(posterior):
         r = root.shape[1]
@@ -267,7 +284,7 @@ def test_slabs_hold_every_entry_on_and_above_the_diagonal_once(k):
             rows, columns = slab.shape
             assert columns <= SLAB_COLUMNS
             assert slab.flags.c_contiguous
-            # No row of zeros is kept below the last column's entry on the diagonal.
+            # The rows below the last column's diagonal entry are zero and left out.
             assert rows == k - root.shape[1] + column + columns
             found[:rows, column : column + columns] = slab
             column += columns
@@ -275,7 +292,7 @@ def test_slabs_hold_every_entry_on_and_above_the_diagonal_once(k):
         assert_array_equal(found, root)
 
 
-def test_a_truncated_root_has_as_many_columns_as_directions_that_count():
+def test_a_truncated_root_has_one_column_for_each_direction_kept():
     posterior, _ = some_posterior(90)
     variances = np.linalg.eigvalsh(posterior.covariance)
     gamma, tolerance = 3.0, 1e-3
@@ -288,7 +305,7 @@ def test_a_truncated_root_has_as_many_columns_as_directions_that_count():
     assert_allclose(found, variances[kept], rtol=1e-9)
 
 
-def test_slabs_come_in_the_precision_that_is_asked_for():
+def test_slabs_have_the_requested_precision():
     posterior, rng = some_posterior(SLAB_COLUMNS + 5)
     root = variance_root(posterior, 1.0)
     single = slabs(root, np.float32)
@@ -301,8 +318,11 @@ def test_slabs_come_in_the_precision_that_is_asked_for():
         assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
+# Probabilities
+
+
 @given(
-    st.integers(0, 2**32 - 1),
+    seeds,
     st.sampled_from([1e-6, 1e-4, 1e-3, 1e-2, 0.1]),
     st.floats(0.1, 300.0),
     st.floats(-3.0, 3.0),
@@ -323,7 +343,27 @@ def test_a_tolerant_probability_is_within_its_tolerance(seed, tolerance, signal_
     assert np.abs(found - exact).max() <= tolerance * (1 + 1e-9) + 1e-12
 
 
-def test_two_stages_are_not_used_where_they_would_not_be_faster():
-    # The prior itself: every direction is as uncertain as any other.
+def test_two_stages_are_not_used_if_they_would_not_be_faster():
+    # The prior: every direction has the same variance.
     posterior = solve_posterior(np.eye(12), np.zeros(12))
     assert stage_root(posterior, 12.0, 1e-3, np.float64) is None
+
+
+@given(reals)
+def test_without_variance_the_expectation_is_the_sigmoid(mean):
+    assert expected_sigmoid(np.array(mean), np.array(0.0)) == expit(mean)
+
+
+@given(reals, st.floats(0.0, 1e6))
+def test_the_expectation_is_symmetric(mean, variance):
+    both = expected_sigmoid(np.array([mean, -mean]), np.full(2, variance))
+    assert_allclose(both.sum(), 1.0, rtol=1e-12)
+
+
+def test_the_expectation_approximates_the_integral():
+    mean, variance = np.meshgrid(np.linspace(-8, 8, 65), np.geomspace(1e-3, 30, 40))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(100)
+    values = expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes)
+    integral = values @ (weights / weights.sum())
+    # Matching a probit's slope at the origin leaves at most about 0.02 between the two.
+    assert_allclose(expected_sigmoid(mean, variance), integral, rtol=0, atol=0.02)
