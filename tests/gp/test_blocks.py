@@ -1,7 +1,4 @@
-"""How data enter: blocks in order, no digits lost, BLAS given back.
-
-Arrays used over and over: whose they are, how long, and that nobody else writes to them.
-"""
+"""Blocks of pixels: their order, their digits, checks of values, and reused arrays."""
 
 import threading
 import time
@@ -33,7 +30,9 @@ from undulatus.gp.blocks import (
 seeds = st.integers(0, 2**32 - 1)
 
 
-# Mapping
+# Mapping blocks
+
+
 @given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 4))
 def test_blocks_come_in_order_and_cover_every_row_once(n_rows, rows_per_block, threads):
     parts = list(map_blocks(lambda rows: rows, n_rows, rows_per_block, threads))
@@ -41,7 +40,7 @@ def test_blocks_come_in_order_and_cover_every_row_once(n_rows, rows_per_block, t
     assert all(part.stop - part.start == rows_per_block for part in parts[:-1])
 
 
-def test_slow_blocks_do_not_overtake_each_other():
+def test_blocks_come_in_order_whatever_their_speed():
     def part(rows):
         time.sleep(0.002 * (rows.start % 3))
         return rows.start
@@ -50,7 +49,7 @@ def test_slow_blocks_do_not_overtake_each_other():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_no_more_than_two_blocks_a_thread_wait_to_be_taken(threads):
+def test_at_most_two_blocks_per_thread_are_in_progress(threads):
     lock, begun, taken, most = threading.Lock(), 0, 0, 0
 
     def part(rows):
@@ -64,23 +63,23 @@ def test_no_more_than_two_blocks_a_thread_wait_to_be_taken(threads):
             taken += 1
         time.sleep(0.0005)
     assert begun == taken == 200
-    # Two a thread, and the one that is being handed over.
+    # Two per thread, and the one that is being yielded.
     assert most <= 2 * threads + 1
 
 
-def test_a_pool_that_is_lent_does_the_work_and_goes_on():
+def test_a_given_pool_is_used_and_stays_open():
     def part(rows):
         return rows.start, threading.current_thread().name
 
-    with ThreadPoolExecutor(2, thread_name_prefix="lent") as pool:
+    with ThreadPoolExecutor(2, thread_name_prefix="given") as pool:
         for _ in range(3):
             starts, names = zip(*map_blocks(part, 20, 3, 2, pool), strict=True)
             assert starts == tuple(range(0, 20, 3))
-            assert all(name.startswith("lent") for name in names)
+            assert all(name.startswith("given") for name in names)
 
 
 @pytest.mark.parametrize("leave", ["by an error", "early"])
-def test_a_pool_that_is_lent_outlives_those_who_leave_it(leave):
+def test_a_given_pool_stays_open_after_an_error_or_an_early_end(leave):
     def part(rows):
         if rows.start == 5 and leave == "by an error":
             raise LookupError("the fifth")
@@ -94,10 +93,10 @@ def test_a_pool_that_is_lent_outlives_those_who_leave_it(leave):
         else:
             with pytest.raises(LookupError, match="the fifth"):
                 list(mapped)
-        assert pool.submit(lambda: "at work").result(10) == "at work"
+        assert pool.submit(lambda: "alive").result(10) == "alive"
 
 
-def test_one_thread_works_where_it_is_called_from():
+def test_with_one_thread_blocks_run_in_the_calling_thread():
     def part(rows):
         return threading.current_thread()
 
@@ -106,7 +105,7 @@ def test_one_thread_works_where_it_is_called_from():
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_in_a_block_reaches_the_caller_and_gives_blas_back(threads, blas_threads):
+def test_an_error_in_a_block_is_raised_and_blas_restored(threads, blas_threads):
     before = blas_threads()
 
     def part(rows):
@@ -121,7 +120,7 @@ def test_an_error_in_a_block_reaches_the_caller_and_gives_blas_back(threads, bla
     assert blas_threads() == before
 
 
-def test_a_caller_who_leaves_early_stops_the_blocks_and_gives_blas_back(blas_threads):
+def test_an_early_end_stops_the_blocks_and_restores_blas(blas_threads):
     before, begun = blas_threads(), []
     mapped = map_blocks(lambda rows: begun.append(rows.start), 1000, 1, 2)
     next(mapped)
@@ -130,7 +129,7 @@ def test_a_caller_who_leaves_early_stops_the_blocks_and_gives_blas_back(blas_thr
     assert blas_threads() == before
 
 
-def test_the_rows_in_a_block_depend_on_the_model_alone():
+def test_the_number_of_rows_in_a_block_is_limited_and_a_multiple_of_256():
     assert block_rows(200, 8) == 2560
     for n_features in (2, 50, 200, 5000, 10**6):
         for itemsize in (4, 8):
@@ -139,18 +138,20 @@ def test_the_rows_in_a_block_depend_on_the_model_alone():
             assert 256 <= rows <= 8192
 
 
-# Values
+# Finite values
+
+
 def name_of(column):
     return f"column {column}"
 
 
-def test_values_whose_sum_overflows_are_finite_all_the_same():
+def test_finite_values_whose_sum_overflows_pass():
     require_finite(np.full((3, 2), 1e308), name_of)
     require_finite(np.full((3, 2), 3e38, dtype=np.float32), name_of)
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint8, np.bool_, np.float32])
-def test_whole_numbers_and_singles_are_finite(dtype):
+def test_integers_and_single_precision_values_pass(dtype):
     require_finite(np.ones((3, 2), dtype=dtype), name_of)
 
 
@@ -159,13 +160,15 @@ def test_opposite_infinities_do_not_cancel():
         require_finite(np.array([[np.inf, -np.inf]]), name_of)
 
 
-def test_the_row_of_a_bad_value_counts_from_the_start_of_the_data():
+def test_the_row_of_a_bad_value_is_counted_from_the_first_row_of_the_data():
     with pytest.raises(NotFiniteError, match="row 105, column 'B02'"):
         require_finite(np.array([[0.0]] * 5 + [[np.nan]]), lambda i: "'B02'", first_row=100)
 
 
-# Phases
-def test_a_row_too_far_out_is_named_with_its_largest_column():
+# Lengths of rows
+
+
+def test_a_row_too_far_out_is_an_error_with_its_number_and_largest_column():
     x = np.ones((4, 3))
     x[2] = [0.0, -3.0 * PHASE_LIMIT, 1.0]
     with pytest.raises(PhaseTooLargeError, match=r"Row 12 .*(\n.*)*column 1") as caught:
@@ -175,24 +178,24 @@ def test_a_row_too_far_out_is_named_with_its_largest_column():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rows_within_reach_pass(dtype):
+def test_rows_within_the_limit_pass(dtype):
     x = np.full((2, 1), 0.99 * PHASE_LIMIT, dtype=dtype)
     require_phases(x, np.ones((5, 1)), str)
 
 
-def test_the_longest_frequency_decides_how_far_a_row_may_lie():
+def test_the_longest_frequency_sets_the_limit():
     x = np.full((1, 2), 0.1 * PHASE_LIMIT)
     require_phases(x, np.eye(2), str)
     with pytest.raises(PhaseTooLargeError):
         require_phases(x, np.array([[1.0, 0.0], [0.0, 10.0]]), str)
 
 
-def test_frequencies_of_zero_have_no_phases_to_lose():
+def test_with_zero_frequencies_any_row_passes():
     require_phases(np.full((2, 1), 1e3 * PHASE_LIMIT), np.zeros((3, 1)), str)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_row_may_be_as_long_as_the_limit_and_no_longer(dtype):
+def test_a_row_may_be_as_long_as_the_limit_but_not_longer(dtype):
     x = np.array([[1.0, 1.0], [3.0, -4.0], [0.0, 2.0]], dtype=dtype)
     require_lengths(x, 5.0, str)
     with pytest.raises(PhaseTooLargeError, match=r"Row 101 .*\n.*-4 .*column 1"):
@@ -214,6 +217,8 @@ def test_the_error_names_row_value_and_column_with_a_remedy():
 
 
 # Standardisation
+
+
 def test_standardised_rows_have_mean_zero_and_unit_variance():
     x = np.random.default_rng(0).normal(size=(500, 3)) * [15.0, 0.2, 4.0] + [280.0, 0.4, -3.0]
     z = Standardisation(x.mean(axis=0), x.std(axis=0))(x, np.float64)
@@ -229,9 +234,8 @@ def test_kelvins_keep_their_digits_in_single_precision(stored):
     found = Standardisation(centre, scale)(kelvins, np.float32)
     assert found.dtype == np.float32
     exact = (kelvins.astype(np.float64) - centre) / scale
-    # Nearby singles differ exactly, so what is left is the rounding of centre, scale and
-    # quotient, for doubles of the quotient alone: 1e-4 would be lost by rounding 281 to half
-    # a unit and dividing by 0.37 once for each row; here it is the same shift for all.
+    # Differences of nearby singles are exact. Singles keep the rounding of centre, scale and
+    # quotient, doubles that of the quotient alone. The rounded centre shifts all rows alike.
     eps = float(np.finfo(np.float32).eps)
     shift = eps / 2 * centre / scale if stored == np.float32 else 0.0
     assert np.all(np.abs(found - exact) <= shift + 1.5 * eps * np.abs(exact) + 1e-12)
@@ -240,13 +244,13 @@ def test_kelvins_keep_their_digits_in_single_precision(stored):
 
 
 @pytest.mark.parametrize("stored", [np.int16, np.uint8, np.int32, np.bool_])
-def test_whole_numbers_are_standardised_exactly(stored):
+def test_integers_are_standardised_exactly(stored):
     rows = np.array([[0, 1], [1, 0], [1, 1]], dtype=stored)
     found = Standardisation(np.array([0.5, 0.25]), np.array([0.5, 2.0]))(rows, np.float64)
     assert_array_equal(found, (rows.astype(np.float64) - [0.5, 0.25]) / [0.5, 2.0])
 
 
-def test_standardised_rows_are_contiguous_and_apart_from_what_they_came_from():
+def test_standardised_rows_are_a_contiguous_copy():
     rows = np.asfortranarray(np.random.default_rng(0).normal(size=(6, 3)))
     kept = rows.copy()
     found = Standardisation(np.zeros(3), np.ones(3))(rows, np.float64)
@@ -256,49 +260,53 @@ def test_standardised_rows_are_contiguous_and_apart_from_what_they_came_from():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_overflows_when_standardised_is_infinite_without_a_warning(dtype):
+def test_values_that_overflow_become_infinite_without_a_warning(dtype):
     found = Standardisation(np.zeros(2), np.full(2, 1e-3))(np.array([[1e308, -1e37]]), dtype)
     assert found[0, 0] == np.inf
     assert np.isinf(found[0, 1]) == (dtype == np.float32)
 
 
 # Rows by number
-class Shelf:
-    """Rows that can only be sliced, and that remember which slices were taken."""
+
+
+class Sliceable:
+    """Rows that can only be sliced, and that record which slices were read."""
 
     def __init__(self, rows):
         self._rows = rows
         self.shape, self.dtype = rows.shape, rows.dtype
-        self.taken = []
+        self.read = []
 
     def __getitem__(self, key):
-        assert isinstance(key, slice), "rows were asked for by number"
+        assert isinstance(key, slice), "rows can only be read in slices"
         part = self._rows[key]
-        self.taken.append((key.start, len(part)))
+        self.read.append((key.start, len(part)))
         return part
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.data())
-def test_rows_by_number_are_the_same_from_an_array_and_from_slices(n, rows_per_block, data):
+def test_rows_read_by_number_are_the_same_from_an_array_and_from_slices(n, rows_per_block, data):
     rows = np.arange(2.0 * n).reshape(n, 2)
     chosen = np.array(sorted(data.draw(st.sets(st.integers(0, n - 1)))), dtype=int)
-    shelf = Shelf(rows)
-    assert_array_equal(read_rows(shelf, chosen, rows_per_block), rows[chosen])
+    sliceable = Sliceable(rows)
+    assert_array_equal(read_rows(sliceable, chosen, rows_per_block), rows[chosen])
     assert_array_equal(read_rows(rows, chosen, rows_per_block), rows[chosen])
-    assert all(size <= rows_per_block for _, size in shelf.taken)
-    # Slices that hold none of the rows are not read.
-    assert [start // rows_per_block for start, _ in shelf.taken] == sorted(
+    assert all(size <= rows_per_block for _, size in sliceable.read)
+    # Slices that hold none of the chosen rows are not read.
+    assert [start // rows_per_block for start, _ in sliceable.read] == sorted(
         set(chosen // rows_per_block)
     )
 
 
-def test_no_rows_by_number_keep_their_columns_and_dtype():
-    found = read_rows(Shelf(np.ones((5, 3), dtype=np.int16)), np.empty(0, dtype=int), 2)
+def test_no_rows_at_all_keep_their_columns_and_dtype():
+    found = read_rows(Sliceable(np.ones((5, 3), dtype=np.int16)), np.empty(0, dtype=int), 2)
     assert found.shape == (0, 3)
     assert found.dtype == np.int16
 
 
 # Pixels
+
+
 def some_pixels(n=20, weight=None, dtype=np.float64, rows_per_block=6, threads=1, hold=np.array):
     rng = np.random.default_rng(0)
     return Pixels(
@@ -324,7 +332,7 @@ def test_a_block_holds_standardised_rows_signed_targets_and_weights(dtype):
     assert {block.x.dtype, block.v.dtype, block.weight.dtype} == {np.dtype(dtype)}
 
 
-def test_without_weights_every_pixel_weighs_one():
+def test_without_weights_every_weight_is_one():
     assert_array_equal(some_pixels().block(slice(0, 5)).weight, np.ones(5))
 
 
@@ -341,7 +349,7 @@ def test_mapping_pixels_visits_every_block_in_order(threads):
 
 
 @pytest.mark.parametrize("weight", [None, np.arange(20.0)])
-@pytest.mark.parametrize("hold", [np.array, Shelf])
+@pytest.mark.parametrize("hold", [np.array, Sliceable])
 def test_taking_pixels_keeps_their_labels_and_weights(weight, hold):
     pixels, chosen = some_pixels(weight=weight, hold=hold), np.array([1, 4, 17])
     taken, whole = pixels.take(chosen), pixels.block(slice(0, 20))
@@ -355,7 +363,7 @@ def test_taking_pixels_keeps_their_labels_and_weights(weight, hold):
 
 @pytest.mark.parametrize("weight", [None, np.arange(20.0)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_picked_pixels_come_in_the_order_they_were_asked_for(weight, dtype):
+def test_picked_pixels_are_in_the_requested_order(weight, dtype):
     pixels, chosen = some_pixels(weight=weight, dtype=dtype), np.array([17, 1, 4, 1])
     picked, whole = pixels.pick(chosen), pixels.block(slice(0, 20))
     assert picked.rows == slice(0, 4)
@@ -365,12 +373,21 @@ def test_picked_pixels_come_in_the_order_they_were_asked_for(weight, dtype):
         assert_array_equal(found, getattr(whole, name)[chosen])
 
 
+@pytest.mark.parametrize("weight", [None, np.arange(1.0, 21.0)])
+def test_only_the_chosen_pixels_keep_their_weight(weight):
+    pixels, chosen = some_pixels(weight=weight), np.array([1, 4, 17])
+    kept = pixels.keep_weight_of(chosen)
+    assert kept.rows is pixels.rows
+    assert_array_equal(np.flatnonzero(kept.weight), chosen)
+    assert_array_equal(kept.weight[chosen], pixels.pick(chosen).weight)
+
+
 def test_arrays_and_memory_maps_are_in_memory_and_slices_are_not(tmp_path):
     np.save(tmp_path / "rows.npy", np.ones((3, 2)))
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     assert some_pixels().in_memory
     assert some_pixels(hold=lambda rows: mapped).in_memory
-    assert not some_pixels(hold=Shelf).in_memory
+    assert not some_pixels(hold=Sliceable).in_memory
 
 
 def in_another_thread(function):
@@ -382,9 +399,11 @@ def in_another_thread(function):
 
 
 # Scratch
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(3, 4), (12,), (0, 4), (1, 1, 5)])
-def test_scratch_has_the_shape_and_dtype_that_are_asked_for(shape, dtype):
+def test_scratch_has_the_requested_shape_and_dtype(shape, dtype):
     found = scratch("test", shape, dtype)
     assert (found.shape, found.dtype) == (shape, dtype)
     assert found.flags.c_contiguous
@@ -392,7 +411,7 @@ def test_scratch_has_the_shape_and_dtype_that_are_asked_for(shape, dtype):
     found[...] = 1.0
 
 
-def test_scratch_of_one_name_is_one_array_and_of_another_another():
+def test_scratch_shares_memory_only_under_the_same_name():
     one = scratch("test one", (4, 5), np.float64)
     again, smaller = scratch("test one", (4, 5), np.float64), scratch("test one", (3,), np.float32)
     other = scratch("test other", (4, 5), np.float64)
@@ -401,7 +420,7 @@ def test_scratch_of_one_name_is_one_array_and_of_another_another():
     assert not np.shares_memory(one, other)
 
 
-def test_scratch_that_has_to_grow_leaves_the_smaller_array_alone():
+def test_growing_scratch_does_not_touch_the_smaller_array():
     small = scratch("test growing", (2,), np.float64)
     small[...] = 7.0
     large = scratch("test growing", (2000,), np.float64)
@@ -415,15 +434,17 @@ def test_every_thread_has_its_own_scratch():
     assert not np.shares_memory(mine, theirs)
 
 
-# Spares
-def test_what_was_given_back_is_handed_out_again():
+# Borrowed arrays
+
+
+def test_an_array_that_was_given_back_is_borrowed_again():
     with recycling():
         first = borrow((3, 3))
         give_back(first)
         assert borrow((3, 3)) is first
 
 
-def test_a_spare_has_one_owner():
+def test_a_borrowed_array_has_one_owner():
     with recycling():
         one, other = borrow((3, 3)), borrow((3, 3))
         assert not np.shares_memory(one, other)
@@ -432,27 +453,27 @@ def test_a_spare_has_one_owner():
         assert borrow((3, 3)) is not one
 
 
-def test_a_spare_is_of_the_shape_that_is_asked_for_and_in_double_precision():
+def test_a_borrowed_array_has_the_requested_shape_in_double_precision():
     with recycling():
         give_back(borrow((3, 3)))
         found = borrow((9,))
         assert (found.shape, found.dtype) == ((9,), np.float64)
 
 
-def test_a_spare_may_be_given_back_by_another_thread():
+def test_an_array_may_be_given_back_by_another_thread():
     with recycling():
         first = in_another_thread(lambda: borrow((3, 3)))
         give_back(first)
         assert in_another_thread(lambda: borrow((3, 3))) is first
 
 
-def test_nothing_is_kept_unless_it_is_recycled():
+def test_outside_recycling_nothing_is_kept():
     first = borrow((3, 3))
     give_back(first)
     assert borrow((3, 3)) is not first
 
 
-def test_nothing_is_kept_for_longer_than_the_last_who_recycles():
+def test_arrays_are_kept_until_the_outermost_recycling_ends():
     with recycling():
         with recycling():
             first = borrow((3, 3))
@@ -474,7 +495,7 @@ def test_an_error_ends_recycling_too():
     assert borrow((3, 3)) is not first
 
 
-def test_no_more_than_a_few_are_kept():
+def test_a_limited_number_of_arrays_is_kept():
     with recycling():
         many = [borrow((2, 2)) for _ in range(100)]
         for array in many:

@@ -1,7 +1,4 @@
-"""What is done with one chunk: pixels of some weight, their share of sums and rows, errors.
-
-Pixels in dask arrays: any chunks, any scheduler, and only sums come back.
-"""
+"""Pixels in dask arrays: single chunks, any chunks, any scheduler; only sums come back."""
 
 import os
 import threading
@@ -16,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_info
 
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-from undulatus.gp import dask_blocks as module
+from undulatus.gp import dask_blocks
 from undulatus.gp.blocks import PHASE_LIMIT, Pixels, Standardisation
 from undulatus.gp.bound import Statistics, tighten
 from undulatus.gp.dask_blocks import (
@@ -33,6 +30,17 @@ from undulatus.gp.dask_blocks import (
 )
 from undulatus.gp.moments import LabelledChunk
 
+N, D = 120, 3
+
+STANDARDISATION = Standardisation(np.array([0.5, -1.0]), np.array([2.0, 3.0]))
+
+chunk_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=12).map(
+    lambda sizes: (*sizes, max(N - sum(sizes), 0)) if sum(sizes) <= N else (N,)
+)
+
+
+# One chunk
+
 PLAIN = Standardisation(np.zeros(2), np.ones(2))
 
 READER = PixelReader("b", np.array([1.0, 3.0]), PLAIN, np.dtype(float), 2)
@@ -44,7 +52,7 @@ def some_chunk(number=0, groups=("x", "y", "y", "x")):
     return LabelledChunk(number, 10 * number, rows, labels, weight, np.array(groups))
 
 
-def test_a_chunk_becomes_its_pixels_of_some_weight():
+def test_a_chunk_becomes_its_pixels_of_positive_weight():
     chunk = some_chunk()
     pixels = READER(chunk)
     assert_array_equal(pixels.rows, chunk.rows[[0, 1, 3]])
@@ -60,7 +68,7 @@ def test_a_chunk_without_weights_is_not_copied():
     assert pixels.weight is None
 
 
-def test_a_total_goes_over_all_blocks_with_the_parameters():
+def test_a_total_is_over_all_blocks_and_passes_the_parameters():
     seen = []
 
     def part(block, power, shift=0.0):
@@ -72,7 +80,7 @@ def test_a_total_goes_over_all_blocks_with_the_parameters():
     assert found == np.sum(some_chunk().rows[[0, 1, 3]] ** 2) + 2.0
 
 
-def test_rows_are_taken_by_their_number_among_those_of_some_weight_and_joined():
+def test_rows_are_numbered_among_those_of_positive_weight_and_concatenated():
     edges = np.array([0, 3, 6])
     chosen = np.array([1, 2, 5])
     parts = [take_from_chunk(some_chunk(i), READER, chosen, edges) for i in (0, 1)]
@@ -83,7 +91,7 @@ def test_rows_are_taken_by_their_number_among_those_of_some_weight_and_joined():
     assert joined.threads == 2
 
 
-def test_one_group_is_as_good_as_none_among_joined_rows():
+def test_concatenated_rows_of_one_group_have_no_groups():
     parts = [READER(some_chunk(groups=("x",) * 4))]
     assert concatenate_pixels(parts, threads=1).groups is None
 
@@ -92,7 +100,7 @@ def test_a_digest_is_of_the_pixels():
     assert chunk_digest(some_chunk(), READER, lambda pixels: str(pixels.n_rows)) == "3"
 
 
-def test_a_row_too_far_out_is_an_error_returned_unless_it_weighs_nothing():
+def test_the_error_of_a_row_too_far_out_is_returned_unless_its_weight_is_zero():
     chunk = some_chunk(2)
     assert far_row_error(chunk, READER, np.ones((1, 2)), str) is None
     chunk.rows[2] = 10.0 * PHASE_LIMIT
@@ -103,13 +111,7 @@ def test_a_row_too_far_out_is_an_error_returned_unless_it_weighs_nothing():
     assert "Row 23 " in str(error)
 
 
-N, D = 120, 3
-
-PLAIN_OF_CHUNKS = Standardisation(np.array([0.5, -1.0]), np.array([2.0, 3.0]))
-
-chunkings = st.lists(st.integers(0, 40), min_size=1, max_size=12).map(
-    lambda sizes: (*sizes, max(N - sum(sizes), 0)) if sum(sizes) <= N else (N,)
-)
+# Many chunks
 
 
 def some_arrays(seed=0, n=N):
@@ -119,14 +121,16 @@ def some_arrays(seed=0, n=N):
     return x, labels, rng.integers(0, 3, n).astype(float), rng.integers(0, 4, n)
 
 
-def near_and_far(sizes=(50, 30, 40), weighted=True, grouped=True, dtype=np.float64, factors=None):
+def in_memory_and_chunked(
+    sizes=(50, 30, 40), weighted=True, grouped=True, dtype=np.float64, factors=None
+):
     x, labels, weight, groups = some_arrays()
     weight, groups = weight if weighted else None, groups if grouped else None
     cut = [None if a is None else da.from_array(a, chunks=(sizes,)) for a in (weight, groups)]
     rows = da.from_array(x, chunks=(sizes, (1, 1)))
-    chunks = LabelledArrays.align(rows, da.from_array(labels, chunks=17), *cut)
+    arrays = LabelledArrays.align(rows, da.from_array(labels, chunks=17), *cut)
     factors = None if factors is None else np.array(factors)
-    reader = PixelReader("cloud", factors, PLAIN_OF_CHUNKS, np.dtype(dtype), 16)
+    reader = PixelReader("cloud", factors, STANDARDISATION, np.dtype(dtype), 16)
     positive = labels == "cloud"
     if factors is not None:
         weight = factors[positive.astype(int)] * (1.0 if weight is None else weight)
@@ -135,16 +139,16 @@ def near_and_far(sizes=(50, 30, 40), weighted=True, grouped=True, dtype=np.float
         np.append(np.isin(np.arange(N), kept), False), np.cumsum([0, *sizes[:-1]])
     )
     used = tuple(int(u) if size else 0 for u, size in zip(used, sizes, strict=True))
-    near = Pixels(
+    in_memory = Pixels(
         x[kept],
         positive[kept],
         None if weight is None else weight[kept],
-        PLAIN_OF_CHUNKS,
+        STANDARDISATION,
         np.dtype(dtype),
         16,
         groups=None if groups is None else groups[kept],
     )
-    return near, ChunkedPixels(chunks, reader, used, threads=2)
+    return in_memory, ChunkedPixels(arrays, reader, used, threads=2)
 
 
 def one_pass(pixels, seed=0):
@@ -160,51 +164,53 @@ def assert_same_statistics(one, other):
 
 
 # Passes
-@given(chunkings, st.booleans(), st.sampled_from([None, (0.5, 3.0)]))
+
+
+@given(chunk_sizes, st.booleans(), st.sampled_from([None, (0.5, 3.0)]))
 @settings(max_examples=25)
-def test_chunks_do_not_change_sums_beyond_rounding(sizes, weighted, factors):
-    near, far = near_and_far(sizes, weighted, factors=factors)
+def test_chunks_change_sums_only_by_rounding(sizes, weighted, factors):
+    in_memory, chunked = in_memory_and_chunked(sizes, weighted, factors=factors)
     with dask.config.set(scheduler="synchronous"):
-        found, due = one_pass(far), one_pass(near)
-    assert far.n_rows == near.n_rows
-    assert_allclose(found.gram, due.gram, rtol=1e-12, atol=1e-12)
-    assert_allclose(found.projected, due.projected, rtol=1e-12, atol=1e-12)
-    assert_allclose(found.offset, due.offset, rtol=1e-12)
+        found, expected = one_pass(chunked), one_pass(in_memory)
+    assert chunked.n_rows == in_memory.n_rows
+    assert_allclose(found.gram, expected.gram, rtol=1e-12, atol=1e-12)
+    assert_allclose(found.projected, expected.projected, rtol=1e-12, atol=1e-12)
+    assert_allclose(found.offset, expected.offset, rtol=1e-12)
 
 
-def test_one_chunk_gives_the_bits_of_an_array():
-    near, far = near_and_far((N,))
-    assert_same_statistics(one_pass(far), one_pass(near))
+def test_one_chunk_gives_the_same_bits_as_an_array():
+    in_memory, chunked = in_memory_and_chunked((N,))
+    assert_same_statistics(one_pass(chunked), one_pass(in_memory))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_schedulers_and_threads_do_not_change_a_bit(dtype):
-    _, far = near_and_far((7,) * 17 + (1,), dtype=dtype)
+    _, chunked = in_memory_and_chunked((7,) * 17 + (1,), dtype=dtype)
     with dask.config.set(scheduler="synchronous"):
-        due = one_pass(far)
+        expected = one_pass(chunked)
     for workers in (1, 2, 5):
         with dask.config.set(scheduler="threads", num_workers=workers):
-            assert_same_statistics(one_pass(far), due)
+            assert_same_statistics(one_pass(chunked), expected)
 
 
-def test_parameters_are_one_node_and_a_chunk_is_one_task(monkeypatch):
+def test_the_parameters_are_one_node_and_each_chunk_one_task(monkeypatch):
     graphs = []
 
     def compute(*collections):
         graphs.extend(dict(collection.__dask_graph__()) for collection in collections)
         return dask.compute(*collections)
 
-    monkeypatch.setattr(module, "dask", _Spied(compute))
+    monkeypatch.setattr(dask_blocks, "dask", DaskWith(compute))
     n_chunks = 20
     _, labels, *_ = some_arrays()
     rows = da.map_blocks(np.sqrt, da.ones((N, 2), chunks=(N // n_chunks, 2)))
-    chunks = LabelledArrays.align(rows, da.from_array(labels, chunks=N // n_chunks))
-    reader = PixelReader("cloud", None, PLAIN_OF_CHUNKS, np.dtype(np.float64), 16)
-    one_pass(ChunkedPixels(chunks, reader, (N // n_chunks,) * n_chunks))
+    arrays = LabelledArrays.align(rows, da.from_array(labels, chunks=N // n_chunks))
+    reader = PixelReader("cloud", None, STANDARDISATION, np.dtype(np.float64), 16)
+    one_pass(ChunkedPixels(arrays, reader, (N // n_chunks,) * n_chunks))
     (graph,) = graphs
     names = [key[0] if isinstance(key, tuple) else key for key in graph]
     assert sum(name.startswith("ChunkTask-") for name in names) == 1
-    # PixelReader a chunk, and what comes before, is part of its task.
+    # Reading a chunk and computing its rows is part of its task.
     assert sum(name.startswith("_run_task-") for name in names) == n_chunks
     sums = sum(name.startswith("_add-") for name in names)
     assert sums == -(-n_chunks // FAN_IN) + 1
@@ -212,8 +218,8 @@ def test_parameters_are_one_node_and_a_chunk_is_one_task(monkeypatch):
     assert len(graph) <= 1 + n_chunks + sums + labels_nodes
 
 
-class _Spied:
-    """dask, but for one function."""
+class DaskWith:
+    """dask with another compute."""
 
     def __init__(self, compute):
         self.compute = compute
@@ -222,7 +228,7 @@ class _Spied:
         return getattr(dask, name)
 
 
-def test_a_chunk_holds_blas_to_one_thread():
+def test_a_chunk_task_limits_blas_to_one_thread():
     seen = []
 
     def threads(chunk):
@@ -230,41 +236,43 @@ def test_a_chunk_holds_blas_to_one_thread():
             pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"
         )
 
-    _, far = near_and_far()
-    dask.compute(far.arrays.each(threads))
+    _, chunked = in_memory_and_chunked()
+    dask.compute(chunked.arrays.each(threads))
     assert seen
     assert set(seen) == {1}
 
 
 # Rows by number
-@given(chunkings, st.booleans(), st.data())
+
+
+@given(chunk_sizes, st.booleans(), st.data())
 @settings(max_examples=25)
-def test_taken_pixels_are_those_of_the_same_numbers_in_an_array(sizes, weighted, data):
-    near, far = near_and_far(sizes, weighted)
-    chosen = data.draw(st.sets(st.integers(0, near.n_rows - 1), min_size=1))
+def test_taken_pixels_are_those_of_the_same_row_numbers_in_an_array(sizes, weighted, data):
+    in_memory, chunked = in_memory_and_chunked(sizes, weighted)
+    chosen = data.draw(st.sets(st.integers(0, in_memory.n_rows - 1), min_size=1))
     chosen = np.array(sorted(chosen))
     with dask.config.set(scheduler="synchronous"):
-        found, due = far.take(chosen), near.take(chosen)
-    assert_array_equal(found.rows, due.rows)
-    assert_array_equal(found.positive, due.positive)
-    assert (found.weight is None) == (due.weight is None) == (not weighted)
+        found, expected = chunked.take(chosen), in_memory.take(chosen)
+    assert_array_equal(found.rows, expected.rows)
+    assert_array_equal(found.positive, expected.positive)
+    assert (found.weight is None) == (expected.weight is None) == (not weighted)
     if weighted:
-        assert_array_equal(found.weight, due.weight)
+        assert_array_equal(found.weight, expected.weight)
     assert found.threads == 2
-    # Groups are numbered anew, in the same order; one alone is none.
-    order = np.unique(due.groups, return_inverse=True)[1]
+    # Groups are numbered again, in the same order; a single group counts as none.
+    order = np.unique(expected.groups, return_inverse=True)[1]
     if order.any():
         assert_array_equal(found.groups, order)
     else:
         assert found.groups is None
 
 
-def test_all_pixels_can_be_had():
-    near, far = near_and_far()
-    assert_array_equal(far.gather().rows, near.rows)
+def test_all_pixels_can_be_gathered():
+    in_memory, chunked = in_memory_and_chunked()
+    assert_array_equal(chunked.gather().rows, in_memory.rows)
 
 
-def test_chunks_of_which_nothing_is_chosen_are_not_read():
+def test_chunks_without_chosen_rows_are_not_read():
     read = []
 
     def note(x, block_id):
@@ -272,33 +280,35 @@ def test_chunks_of_which_nothing_is_chosen_are_not_read():
         return x
 
     rows = da.ones((30, 1), chunks=(10, 1)).map_blocks(note, meta=np.ones((0, 0)))
-    chunks = LabelledArrays.align(rows, np.arange(30) % 2)
+    arrays = LabelledArrays.align(rows, np.arange(30) % 2)
     reader = PixelReader(1, None, Standardisation(np.zeros(1), np.ones(1)), np.dtype(float), 16)
-    ChunkedPixels(chunks, reader, (10, 10, 10)).take(np.array([3, 25]))
+    ChunkedPixels(arrays, reader, (10, 10, 10)).take(np.array([3, 25]))
     assert sorted(read) == [0, 2]
 
 
-# Looks
-def test_digests_differ_where_the_pixels_do():
-    _, far = near_and_far()
-    digests = far.digests(lambda pixels: str(pixels.positive.sum()))
-    near, _ = near_and_far()
-    assert sum(map(int, digests)) == near.positive.sum()
+# Digests and checks
 
 
-def test_the_first_row_too_far_out_is_named_and_rows_of_no_weight_are_not():
+def test_each_chunk_has_a_digest_of_its_pixels():
+    _, chunked = in_memory_and_chunked()
+    digests = chunked.digests(lambda pixels: str(pixels.positive.sum()))
+    in_memory, _ = in_memory_and_chunked()
+    assert sum(map(int, digests)) == in_memory.positive.sum()
+
+
+def test_the_first_row_of_positive_weight_too_far_out_is_named():
     x, labels, _, _ = some_arrays()
     x[[20, 60, 110], 1] = 10.0 * PHASE_LIMIT
     weight = np.ones(N)
     weight[20] = 0.0
-    chunks = LabelledArrays.align(da.from_array(x, chunks=(50, 2)), labels, weight)
-    reader = PixelReader("cloud", None, PLAIN_OF_CHUNKS, np.dtype(float), 16)
-    far = ChunkedPixels(chunks, reader, (49, 50, 20))
+    arrays = LabelledArrays.align(da.from_array(x, chunks=(50, 2)), labels, weight)
+    reader = PixelReader("cloud", None, STANDARDISATION, np.dtype(float), 16)
+    chunked = ChunkedPixels(arrays, reader, (49, 50, 20))
     with pytest.raises(InputError, match=r"Row 60 .*\n.*column 1"):
-        far.require_phases(np.ones((1, 2)), str)
+        chunked.require_phases(np.ones((1, 2)), str)
 
 
-def test_rows_of_unknown_number_are_refused_with_a_remedy():
+def test_unknown_chunk_sizes_are_an_error_with_a_remedy():
     x = da.ones((30, 2), chunks=(10, 2))
     unknown = x[da.ones(30, chunks=10) > 0]
     with pytest.raises(InputError, match="compute_chunk_sizes"):
@@ -306,13 +316,15 @@ def test_rows_of_unknown_number_are_refused_with_a_remedy():
 
 
 @pytest.mark.parametrize("shape", [(29,), (30, 1), ()])
-def test_labels_of_another_shape_are_refused(shape):
+def test_labels_of_another_shape_are_an_error(shape):
     with pytest.raises(InputError, match="X has 30 rows, y has shape"):
         LabelledArrays.align(da.ones((30, 2), chunks=(10, 2)), da.ones(shape))
 
 
-# Rows to rows
-def test_a_function_of_rows_is_that_of_the_array_and_each_chunk_is_read_once():
+# Mapping rows
+
+
+def test_mapped_rows_are_those_of_the_array_and_each_chunk_is_read_once():
     read, lock = [], threading.Lock()
 
     def note(x, block_id):
@@ -331,7 +343,7 @@ def test_a_function_of_rows_is_that_of_the_array_and_each_chunk_is_read_once():
     assert sorted(read) == [0, 1, 2]
 
 
-def test_of_several_mistakes_the_first_is_raised():
+def test_of_several_errors_that_of_the_first_chunk_is_raised():
     slow = threading.Event()
 
     def refuse(part, first_row):
@@ -349,7 +361,7 @@ def test_of_several_mistakes_the_first_is_raised():
         map_rows(refuse, da.ones((30, 1), chunks=(10, 1)), 1)
 
 
-def test_tasks_run_in_this_process_unless_there_are_workers():
-    _, far = near_and_far()
-    (pids,) = dask.compute(far.arrays.each(lambda chunk: os.getpid()))
+def test_tasks_run_in_this_process_by_default():
+    _, chunked = in_memory_and_chunked()
+    (pids,) = dask.compute(chunked.arrays.each(lambda chunk: os.getpid()))
     assert set(pids) == {os.getpid()}

@@ -1,4 +1,4 @@
-"""The exact classifier against dense formulas, its gradients, and what it must refuse."""
+"""The exact classifier: dense formulas, gradients, Fourier features as an oracle, memory."""
 
 import numpy as np
 import pytest
@@ -38,8 +38,8 @@ def problem(seed=0, n=30, d=2, weighted=False):
 def direct(K, v, weight, xi):
     """Bound, latent mean and covariance at the training pixels, by dense formulas.
 
-    The bounded likelihood is Gaussian in f with precision 2Λ and pull v, so the posterior is
-    N((K⁻¹ + 2Λ)⁻¹ v, (K⁻¹ + 2Λ)⁻¹) and 2 log F = vᵗ(K⁻¹ + 2Λ)⁻¹v - log|I + 2ΛK| + 2 log C.
+    The bounded likelihood is exp(vᵗf - fᵗΛf), so the posterior is N((K⁻¹ + 2Λ)⁻¹ v,
+    (K⁻¹ + 2Λ)⁻¹) and 2 log F = vᵗ(K⁻¹ + 2Λ)⁻¹v - log|I + 2ΛK| + 2 log C.
     """
     precision = 2 * weight * (expit(xi) - 0.5) / (2 * xi)
     # (K⁻¹ + P)⁻¹ = (I + KP)⁻¹ K needs no inverse of K, which is nearly singular.
@@ -132,7 +132,7 @@ def test_a_weight_equals_as_many_rows():
 
 
 def waves_as_a_kernel(frequencies):
-    """The kernel that D waves amount to: not stationary's limit, but their sum itself."""
+    """The kernel of D given waves in one dimension: the mean of their cosines."""
     assert frequencies.shape[1] == 1
 
     def correlation(square):
@@ -151,13 +151,13 @@ def test_in_one_dimension_weight_space_and_function_space_agree():
     kernel = waves_as_a_kernel(frequencies)
     evidence = ExactEvidence(x, v, weight, kernel, distance)
     theta = np.array([np.log(gamma), 0.0])
-    weights = fit_posterior(pixels, frequencies, gamma, xi, max_passes=1)
+    fit = fit_posterior(pixels, frequencies, gamma, xi, max_passes=1)
     bound, posterior = evidence.solve(evidence.covariance(theta))
-    assert_allclose(bound, weights.bounds[0], rtol=1e-10)
+    assert_allclose(bound, fit.bounds[0], rtol=1e-10)
     new = np.linspace(-3, 3, 17)[:, None]
     z = fourier_features(new, frequencies, gamma)
-    root = slabs(variance_root(weights.posterior, gamma), np.float64)
-    in_weights = latent_moments(z, weights.posterior.mean, root)
+    root = slabs(variance_root(fit.posterior, gamma), np.float64)
+    in_weights = latent_moments(z, fit.posterior.mean, root)
     in_functions = exact_moments(new, x, kernel, gamma, 1.0, posterior)
     # The variance in function space is a difference of terms of size γ: 1e-10 absolute.
     assert_allclose(in_functions[0], in_weights[0], rtol=1e-8, atol=1e-8)
@@ -165,7 +165,7 @@ def test_in_one_dimension_weight_space_and_function_space_agree():
 
 
 @each_kernel
-def test_random_features_approach_the_exact_classifier_as_they_grow(kernel):
+def test_more_random_features_approach_the_exact_classifier(kernel):
     x, v, weight, distance = problem(n=50)
     gamma, lengthscale = 3.0, 0.6 * distance
     evidence = ExactEvidence(x, v, weight, kernel, distance)
@@ -180,10 +180,10 @@ def test_random_features_approach_the_exact_classifier_as_they_grow(kernel):
         off = []
         for seed in range(5):
             frequencies = kernel.draw(np.random.default_rng(seed), D, 2) / lengthscale
-            settled = fit_posterior(pixels, frequencies, gamma, np.ones(50), max_passes=1)
+            fit = fit_posterior(pixels, frequencies, gamma, np.ones(50), max_passes=1)
             z = fourier_features(new, frequencies, gamma)
-            root = slabs(variance_root(settled.posterior, gamma), np.float64)
-            mean, variance = latent_moments(z, settled.posterior.mean, root)
+            root = slabs(variance_root(fit.posterior, gamma), np.float64)
+            mean, variance = latent_moments(z, fit.posterior.mean, root)
             off.append(
                 [
                     np.sqrt(np.mean((mean - exact_mean) ** 2)),
@@ -206,31 +206,31 @@ def test_the_bound_never_decreases(kernel, seed):
     assert np.all(np.diff(fit.bounds) >= -1e-10 * np.abs(fit.bounds).max())
 
 
-def test_a_fit_starts_where_it_is_told():
+def test_a_given_start_leads_to_the_same_maximum():
     x, v, weight, distance = problem()
     kernel = KERNELS["rbf"]
     chosen = fit_exact(x, v, weight, kernel, distance, max_iter=60, tol=1e-8)
-    told = fit_exact(
+    given_start = fit_exact(
         x, v, weight, kernel, distance, max_iter=60, tol=1e-8, start=(1.0, 0.8 * distance)
     )
-    # The same maximum from either start; bounds agree far better than where it is.
-    assert_allclose(told.bounds[-1], chosen.bounds[-1], rtol=1e-4)
+    # Bounds at a flat maximum agree far better than hyperparameters.
+    assert_allclose(given_start.bounds[-1], chosen.bounds[-1], rtol=1e-4)
 
 
 def test_the_hyperparameters_stay_within_their_limits():
-    # Labels without any structure send the lengthscale or the variance to an end.
+    # Labels without structure push the lengthscale or the variance to a limit.
     rng = np.random.default_rng(0)
     x = rng.normal(size=(30, 2))
     v = np.where(rng.random(30) < 0.5, 0.5, -0.5)
     fit = fit_exact(x, v, np.ones(30), KERNELS["rbf"], 2.0, max_iter=60, tol=1e-8)
-    # A logarithm and back: a unit in the last place.
+    # A logarithm and its exponential: a unit in the last place.
     low, high = np.array(exact.VARIANCE_LIMITS) * [1 - 1e-12, 1 + 1e-12]
     assert low <= fit.signal_variance <= high
     low, high = 2.0 * np.array(exact.LENGTHSCALE_LIMITS) * [1 - 1e-12, 1 + 1e-12]
     assert low <= fit.lengthscale <= high
 
 
-def test_the_posterior_handed_out_gives_the_bound_handed_out():
+def test_the_posterior_of_a_fit_is_that_of_dense_formulas():
     x, v, weight, distance = problem()
     kernel = KERNELS["rbf"]
     fit = fit_exact(x, v, weight, kernel, distance, max_iter=10, tol=1e-4)
@@ -244,7 +244,7 @@ def test_the_posterior_handed_out_gives_the_bound_handed_out():
     assert_allclose(variance, np.diagonal(spread), rtol=1e-6, atol=1e-7)
 
 
-def test_far_from_the_data_the_prior_returns():
+def test_far_from_the_data_the_posterior_is_the_prior():
     x, v, weight, distance = problem()
     kernel = KERNELS["rbf"]
     fit = fit_exact(x, v, weight, kernel, distance, max_iter=5, tol=1e-4)
@@ -280,12 +280,12 @@ def test_squared_distances_are_those_of_differences_and_never_negative(seed):
     found = squared_distances(x, other)
     assert np.all(found >= 0)
     expected = np.sum((x[:, None] - other[None]) ** 2, axis=-1)
-    # Three terms of size |x|² <= 30 or so are rounded.
+    # Three terms, each of size |x|² up to 30 or so, are rounded.
     assert_allclose(found, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("n_rows", [1000, 20_000])
-def test_too_many_rows_are_refused_with_the_numbers(monkeypatch, n_rows):
+def test_too_many_rows_are_an_error_with_the_numbers(monkeypatch, n_rows):
     needed = 8.0 * exact.MATRICES * n_rows**2
     monkeypatch.setattr(exact, "available_memory", lambda: needed - 1.0)
     with pytest.raises(TooManyRowsError) as caught:
@@ -300,7 +300,7 @@ def test_too_many_rows_are_refused_with_the_numbers(monkeypatch, n_rows):
     require_memory(n_rows)
 
 
-def test_a_fit_that_would_not_fit_in_memory_is_refused_before_it_allocates(monkeypatch):
+def test_too_many_rows_are_an_error_before_memory_is_allocated(monkeypatch):
     monkeypatch.setattr(exact, "available_memory", lambda: 1e3)
     monkeypatch.setattr(exact, "squared_distances", None)
     x, v, weight, distance = problem()

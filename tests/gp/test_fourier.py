@@ -1,4 +1,4 @@
-"""Fourier features: exact norms, correct digits, and the way back through them."""
+"""Fourier features: exact norms, correct digits, sums of waves, and gradients."""
 
 import numpy as np
 import pytest
@@ -43,12 +43,12 @@ def test_features_keep_the_precision_of_the_pixels(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_features_may_be_put_where_they_are_wanted(dtype):
+def test_features_can_be_written_to_a_given_array(dtype):
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(11, 3)).astype(dtype), rng.normal(size=(4, 3))
-    place = np.full((11, 8), np.nan, dtype=dtype)
-    assert fourier_features(x, w, 2.5, out=place) is place
-    assert_array_equal(place, fourier_features(x, w, 2.5))
+    out = np.full((11, 8), np.nan, dtype=dtype)
+    assert fourier_features(x, w, 2.5, out=out) is out
+    assert_array_equal(out, fourier_features(x, w, 2.5))
 
 
 # With t = tan(P/2) known to u relative, cos moves by at most u (4t²/(1+t²)² <= 1) and sin by
@@ -57,29 +57,29 @@ def test_features_may_be_put_where_they_are_wanted(dtype):
 UNITS_IN_THE_LAST_PLACE = 8
 
 
-def awkward_phases(dtype, reach):
-    """Phases all over, and the floats around multiples of a quarter turn, where t is 0, 1, ∞."""
+def awkward_phases(dtype, limit):
+    """Phases up to a limit, and the floats around quarter turns, where t is 0, ±1 or ∞."""
     rng = np.random.default_rng(0)
     quarters = (np.arange(-400, 401) * (np.pi / 2)).astype(dtype)
     near = [quarters]
     for _ in range(3):
         near += [np.nextafter(near[-1], dtype(np.inf))]
     near += [-column for column in near]
-    far = np.round(np.linspace(1, reach / np.pi, 3000)) // 2 * 2 + 1
-    spread = rng.uniform(-reach, reach, 20_000)
+    far = np.round(np.linspace(1, limit / np.pi, 3000)) // 2 * 2 + 1
+    spread = rng.uniform(-limit, limit, 20_000)
     around_zero = rng.normal(size=2000) * 10.0 ** rng.uniform(-12, 0, 2000)
     everything = [*near, (far * np.pi).astype(dtype), spread, around_zero]
     return np.concatenate([column.astype(dtype) for column in everything])[:, None]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "reach"), [(np.float64, PHASE_LIMIT), (np.float32, SINGLE_PHASE_LIMIT)]
+    ("dtype", "limit"), [(np.float64, PHASE_LIMIT), (np.float32, SINGLE_PHASE_LIMIT)]
 )
-def test_the_half_angle_form_is_as_good_as_cos_and_sin(dtype, reach):
-    phase = awkward_phases(dtype, reach)
+def test_the_half_angle_form_is_as_accurate_as_cos_and_sin(dtype, limit):
+    phase = awkward_phases(dtype, limit)
     pair = cosines_and_sines(phase)
     assert pair.dtype == dtype
-    # The phase is exact as given, so double-precision cos and sin of it are the truth.
+    # The phases are exact, so their double-precision cos and sin are the reference.
     exact = phase.astype(np.float64)
     tolerance = UNITS_IN_THE_LAST_PLACE * np.finfo(dtype).eps
     assert_allclose(pair[:, :1], np.cos(exact), rtol=0, atol=tolerance)
@@ -101,11 +101,11 @@ def test_single_precision_phases_of_far_rows_are_correct(seed, distance):
     exact = x.astype(np.float64) @ w.T + shift
     turn = phases(x, w, shift).astype(np.float64) - exact
     turn -= 2 * np.pi * np.round(turn / (2 * np.pi))
-    # Near rows round the frequency, each product and each sum, none larger than the sum of
-    # the products' sizes; far ones are reduced in double and rounded once, below a turn.
+    # For near rows the frequencies, products and sums are rounded, each no larger than the sum
+    # of |x||w|; the phases of far rows are reduced in double and rounded once, below a turn.
     size = np.abs(x).astype(np.float64) @ np.abs(w).T + np.pi
-    reach = np.linalg.norm(x, axis=1, keepdims=True) * np.linalg.norm(w, axis=1).max()
-    near = reach <= SINGLE_PHASE_LIMIT * 1.001
+    longest = np.linalg.norm(x, axis=1, keepdims=True) * np.linalg.norm(w, axis=1).max()
+    near = longest <= SINGLE_PHASE_LIMIT * 1.001
     allowed = np.finfo(np.float32).eps * np.where(near, 4 * size, 2 * np.pi)
     assert np.all(np.abs(turn) <= allowed)
 
@@ -115,7 +115,7 @@ def test_single_precision_phases_that_cancel_are_correct():
     w = np.array([[1.0, -1.0]]) / 3.0
     turn = phases(x, w).astype(np.float64) - x.astype(np.float64) @ w.T
     turn -= 2 * np.pi * np.round(turn / (2 * np.pi))
-    # Products of 3,000 cancel to 3: the row is far, and its phase rounded once, below a turn.
+    # Products of 3,000 cancel to 3: the row counts as far, and its phase is rounded once.
     assert np.abs(turn) <= 2 * np.pi * np.finfo(np.float32).eps
 
 
@@ -126,7 +126,7 @@ def test_double_precision_phases_are_plain_products():
     assert_array_equal(phases(x, w, shift), x @ w.T + shift)
 
 
-def test_no_pixels_have_no_phases():
+def test_no_pixels_give_no_phases():
     for dtype in (np.float32, np.float64):
         assert phases(np.empty((0, 3), dtype), np.ones((4, 3))).shape == (0, 4)
 
@@ -137,7 +137,7 @@ def test_the_sum_of_waves_is_the_latent_mean(seed, signal_variance):
     x, w, mean = rng.normal(size=(8, 3)), rng.normal(size=(5, 3)), rng.normal(size=10)
     waves = amplitudes_and_delays(mean, signal_variance)
     expected = fourier_features(x, w, signal_variance) @ mean
-    # Each wave is off by some units in the last place of its amplitude.
+    # The error of each wave is a few units in the last place of its amplitude.
     assert_allclose(
         sum_of_waves(x, w, *waves), expected, rtol=0, atol=1e-13 * (1 + np.sum(waves[0]))
     )

@@ -1,4 +1,4 @@
-"""Kernels and their spectral densities, each listed kernel by the same contract."""
+"""Kernels and their spectral densities: one contract for every listed kernel."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_the_slope_is_the_derivative_of_the_correlation(kernel):
 @each_kernel
 def test_the_slope_is_finite_at_zero(kernel):
     slope = kernel.slope(np.zeros(1))
-    # One-sided difference; the next term of a kernel with a third derivative of r is O(sqrt(h)).
+    # One-sided difference; the next term of a Matérn-3/2 kernel is of order sqrt(step).
     step = 1e-10
     difference = (kernel.correlation(np.full(1, step)) - 1.0) / step
     assert_allclose(slope, difference, rtol=1e-4)
@@ -57,7 +57,7 @@ def test_the_slope_is_finite_at_zero(kernel):
 
 @each_kernel
 @given(seed=seeds, fewer=st.integers(1, 20), more=st.integers(0, 20), d=st.integers(1, 5))
-def test_more_frequencies_extend_fewer(kernel, seed, fewer, more, d):
+def test_a_larger_number_of_frequencies_only_appends(kernel, seed, fewer, more, d):
     few = kernel.draw(np.random.default_rng(seed), fewer, d)
     many = kernel.draw(np.random.default_rng(seed), fewer + more, d)
     assert few.shape == (fewer, d)
@@ -65,7 +65,7 @@ def test_more_frequencies_extend_fewer(kernel, seed, fewer, more, d):
 
 
 @each_kernel
-def test_one_seed_draws_one_set_of_frequencies(kernel):
+def test_the_seed_determines_the_frequencies(kernel):
     first, second = (kernel.draw(np.random.default_rng(3), 8, 2) for _ in range(2))
     assert_array_equal(first, second)
 
@@ -77,7 +77,7 @@ def test_the_mean_distance_is_the_root_mean_square_over_all_pairs(x):
         assert_allclose(mean_distance(x.var(axis=0)), pairs, rtol=1e-9)
 
 
-def test_rows_that_are_all_equal_are_given_the_unit_distance():
+def test_the_mean_distance_of_equal_rows_is_one():
     assert mean_distance(np.zeros(4)) == 1.0
 
 
@@ -86,7 +86,7 @@ def test_a_kernel_is_found_by_its_name(name):
     assert find_kernel(name) is KERNELS[name]
 
 
-def test_an_unknown_kernel_is_named_with_the_choices():
+def test_an_unknown_kernel_is_an_error_that_lists_the_choices():
     with pytest.raises(InputError, match="periodic") as caught:
         find_kernel("periodic")
     for name in KERNELS:

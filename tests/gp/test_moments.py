@@ -1,7 +1,4 @@
-"""Mean, variance and range of features: any blocks, no cancellation, errors with a place.
-
-A first look at labelled rows: parts add up to the whole, and mistakes have a place.
-"""
+"""Moments of features and classes: any blocks, no cancellation, mistakes named by row."""
 
 import numpy as np
 import pytest
@@ -24,13 +21,18 @@ from undulatus.gp.moments import (
 
 seeds = st.integers(0, 2**32 - 1)
 
+MOMENTS = ("total_weight", "mean", "squares", "low", "high")
+
+
+# Summaries
+
 
 def name_of(column):
     return f"column {column}"
 
 
 @given(seeds, st.integers(1, 300), st.booleans(), st.integers(1, 3))
-def test_a_summary_is_that_of_numpy_under_any_blocking(seed, n, weighted, threads):
+def test_a_summary_is_that_of_numpy_whatever_the_blocks(seed, n, weighted, threads):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 3)) * [1.0, 1e-3, 1e3] + [0.0, 1e6, -5.0]
     weight = rng.uniform(0.0, 2.0, n) if weighted else None
@@ -40,7 +42,7 @@ def test_a_summary_is_that_of_numpy_under_any_blocking(seed, n, weighted, thread
     mean = np.average(x, axis=0, weights=weight)
     variance = np.average((x - mean) ** 2, axis=0, weights=weight)
     assert_allclose(found.mean, mean, rtol=1e-12, atol=1e-12)
-    # Block means are rounded to some eps |mean|, and their differences enter squared: relative
+    # Block means are rounded to eps |mean| or so, and their differences enter squared: relative
     # to a variance s², an error of the order eps |mean| / s (1e-7 in the second column).
     eps = np.finfo(float).eps
     allowed = 1e-12 * variance + 16 * eps * np.abs(mean) * (np.sqrt(variance) + eps * np.abs(mean))
@@ -50,16 +52,16 @@ def test_a_summary_is_that_of_numpy_under_any_blocking(seed, n, weighted, thread
     assert_allclose(found.total_weight, n if weight is None else weight.sum(), rtol=1e-12)
 
 
-def test_a_mean_far_off_does_not_swallow_the_variance():
+def test_a_mean_far_from_zero_does_not_spoil_the_variance():
     rng = np.random.default_rng(0)
     deviations = rng.normal(size=(5000, 1))
     x = 1e8 + deviations
     found = summarise(x, None, 1, name_of)
-    # Each value is rounded to 1.5e-8 when it is stored; the variance of 1 is off by no more.
+    # Each value is rounded to 1.5e-8 when stored, which changes a variance of 1 by no more.
     assert_allclose(found.variance, deviations.var(axis=0), rtol=1e-7)
 
 
-def test_rows_of_no_weight_count_for_nothing_in_the_moments(monkeypatch):
+def test_rows_of_weight_zero_do_not_count_in_the_moments(monkeypatch):
     monkeypatch.setattr(moments, "block_rows", lambda d, itemsize: 4)
     x = np.random.default_rng(0).normal(size=(40, 2))
     weight = np.repeat([0.0, 1.0, 0.0, 2.0, 0.0], 8)
@@ -101,7 +103,7 @@ def test_a_variance_that_overflows_is_an_error_that_names_its_column(value):
 
 
 @given(seeds, st.integers(0, 5), st.integers(0, 5), st.floats(0.1, 10.0))
-def test_a_heavier_part_counts_as_its_rows_at_that_weight(seed, n, m, factor):
+def test_reweighted_moments_are_those_of_reweighted_rows(seed, n, m, factor):
     rng = np.random.default_rng(seed)
     x, weight = rng.normal(size=(n + m, 2)), rng.uniform(0.5, 2.0, n + m)
     both = FeatureMoments.of_rows(x[:n], weight[:n]).reweight(factor) + FeatureMoments.of_rows(
@@ -109,8 +111,11 @@ def test_a_heavier_part_counts_as_its_rows_at_that_weight(seed, n, m, factor):
     )
     weight[:n] *= factor
     whole = FeatureMoments.of_rows(x, weight)
-    for name in ("total_weight", "mean", "squares", "low", "high"):
+    for name in MOMENTS:
         assert_allclose(getattr(both, name), getattr(whole, name), rtol=1e-12, atol=1e-12)
+
+
+# Class moments
 
 
 def some_chunk(seed=0, n=30, weighted=True, labels=("clear", "cloud")):
@@ -132,48 +137,48 @@ def sum_of(chunks):
 
 
 @given(seeds, st.booleans(), st.integers(0, 30), st.integers(0, 30))
-def test_surveys_of_parts_add_up_to_that_of_the_whole(seed, weighted, one, other):
+def test_class_moments_of_chunks_add_up_to_those_of_the_whole(seed, weighted, one, other):
     chunk = some_chunk(seed, weighted=weighted)
     low, high = sorted((one, other))
     whole, parts = class_moments(chunk, str), sum_of(cut(chunk, low, high))
     assert_array_equal(parts.labels, whole.labels)
     assert sum(parts.used) == whole.used[0]
     assert parts.error is whole.error is None
-    for found, due in zip(parts.moments, whole.moments, strict=True):
-        for name in ("total_weight", "mean", "squares", "low", "high"):
-            assert_allclose(getattr(found, name), getattr(due, name), rtol=1e-12, atol=1e-12)
+    for found, expected in zip(parts.moments, whole.moments, strict=True):
+        for name in MOMENTS:
+            assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-12, atol=1e-12)
 
 
-def test_a_survey_tells_the_spread_of_each_class_among_rows_of_some_weight():
+def test_class_moments_are_those_of_the_rows_of_positive_weight_in_each_class():
     chunk = some_chunk()
     found = class_moments(chunk, str)
     assert found.used == (np.count_nonzero(chunk.weight),)
-    for label, spread in zip(["clear", "cloud"], found.moments, strict=True):
+    for label, own_moments in zip(["clear", "cloud"], found.moments, strict=True):
         own = (chunk.labels == label) & (chunk.weight > 0)
-        assert spread.total_weight == chunk.weight[own].sum()
-        assert_array_equal(spread.high, chunk.rows[own].max(axis=0))
+        assert own_moments.total_weight == chunk.weight[own].sum()
+        assert_array_equal(own_moments.high, chunk.rows[own].max(axis=0))
         mean = np.average(chunk.rows[own], axis=0, weights=chunk.weight[own])
-        assert_allclose(spread.mean, mean, rtol=1e-12)
+        assert_allclose(own_moments.mean, mean, rtol=1e-12)
 
 
-def test_many_labels_are_told_in_part_and_not_spread():
+def test_of_many_labels_some_are_collected_and_no_moments():
     chunk = some_chunk(n=400, labels=np.arange(300))
     found = sum_of(cut(chunk, 150))
     assert len(found.labels) == MOST_LABELS
     assert found.moments == ()
 
 
-def test_two_classes_that_are_four_in_all_are_four():
+def test_chunks_of_two_different_classes_each_have_four_classes_together():
     parts = [some_chunk(labels=labels) for labels in (("a", "b"), ("c", "d"), ("a", "b"))]
     found = sum_of(parts)
     assert found.labels.tolist() == ["a", "b", "c", "d"]
     assert found.moments == ()
 
 
-def test_the_first_bad_value_is_named_by_its_row_in_the_whole():
+def test_the_first_bad_value_in_chunks_is_named_by_its_row_in_the_whole():
     chunk = some_chunk()
     chunk.rows[[7, 21], 1] = np.nan
-    # Weight or no weight.
+    # A weight of zero makes no difference.
     chunk.weight[7] = 0.0
     found = sum_of(cut(chunk, 10, 20))
     assert isinstance(found.error, NotFiniteError)
@@ -188,7 +193,7 @@ def test_the_first_bad_value_is_named_by_its_row_in_the_whole():
         ([0.0, 1.0], [1.0, -1.0], "Negative values.*sample_weight"),
     ],
 )
-def test_labels_and_weights_that_cannot_be_used_are_told(labels, weight, message):
+def test_unusable_labels_and_weights_are_errors(labels, weight, message):
     weight = None if weight is None else np.array(weight)
     found = class_moments(
         LabelledChunk(0, 0, np.zeros((2, 1)), np.array(labels), weight, None), str
@@ -198,12 +203,15 @@ def test_labels_and_weights_that_cannot_be_used_are_told(labels, weight, message
         raise found.error
 
 
-def test_classes_weigh_what_their_factors_say():
+# Weights and far rows
+
+
+def test_class_weights_multiply_sample_weights():
     positive, weight = np.array([True, False, True]), np.array([1.0, 2.0, 0.0])
-    factors = np.array([3.0, 5.0])
+    class_weights = np.array([3.0, 5.0])
     assert apply_class_weights(None, positive, weight) is weight
-    assert_array_equal(apply_class_weights(factors, positive, None), [5.0, 3.0, 5.0])
-    assert_array_equal(apply_class_weights(factors, positive, weight), [5.0, 6.0, 0.0])
+    assert_array_equal(apply_class_weights(class_weights, positive, None), [5.0, 3.0, 5.0])
+    assert_array_equal(apply_class_weights(class_weights, positive, weight), [5.0, 6.0, 0.0])
 
 
 def test_a_row_too_far_out_is_named_by_its_row_in_the_whole_unless_absent():
