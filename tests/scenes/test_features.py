@@ -15,7 +15,7 @@ from undulatus._daylight import NIGHT_FEATURES
 from undulatus.scenes.features import (
     BAND_FEATURES,
     FEATURES,
-    REACH,
+    MARGIN,
     landmark_features,
 )
 from undulatus.scenes.radiometry import (
@@ -207,9 +207,9 @@ def test_a_missing_pixel_stays_missing_and_affects_only_windows_that_hold_it(y, 
     distance = np.maximum(abs(rows - y), abs(columns - x))
     changed = (before.values != after.values).any(axis=-1)
     assert not changed[[0, 2]].any()
-    assert not changed[1][distance > REACH].any()
+    assert not changed[1][distance > MARGIN].any()
     # Near it windows are smaller and so differ, but nothing else is missing.
-    assert changed[1][distance <= REACH].all()
+    assert changed[1][distance <= MARGIN].all()
     assert np.isfinite(after.values[1][distance > 0]).all()
 
 

@@ -20,7 +20,7 @@ from undulatus.products.maps import cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import Scores, score
-from undulatus.scenes.channels import WAVENUMBERS
+from undulatus.scenes.channels import NOISE_TEMPERATURE, WAVENUMBERS
 from undulatus.scenes.radiometry import radiance_slope
 from undulatus.scenes.sampling import cell_names, hold_out_cells, rows_by_stratum
 from undulatus.scenes.scene import CLOUD_TRUTH, MISSING_CODE
@@ -38,12 +38,6 @@ from undulatus.scenes.spectra import (
 Array = npt.NDArray[Any]
 
 Progress = Callable[[str], None]
-
-NOISE_TEMPERATURE = 280.0
-"""Scene temperature (K) at which noise of radiance is converted to noise of temperature.
-
-This is the convention for infrared sounders.
-"""
 
 COVARIANCES = 1.5
 """Memory of a reduction, in covariance matrices of the channels in double precision."""

@@ -1,4 +1,4 @@
-"""The Earth: scenes of named bands in xarray, from satellites or synthetic; no model in sight."""
+"""The Earth: images and spectra in xarray, from satellites or synthetic, without any model."""
 
 from undulatus.scenes import features, illumination, masks, sampling, scene, spectra
 from undulatus.scenes.files import seviri

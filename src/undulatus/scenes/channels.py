@@ -49,6 +49,9 @@ WAVENUMBER_ATTRIBUTES = {
 RADIANCE_UNITS = "mW m-2 sr-1 (cm-1)-1"
 """The units of radiances everywhere in undulatus."""
 
+NOISE_TEMPERATURE = 280.0
+"""Scene temperature (K) at which, by convention, noise of radiance is converted to kelvin."""
+
 WINDOW = "window"
 """What a region without an absorbing gas is called."""
 

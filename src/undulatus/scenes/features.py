@@ -63,15 +63,16 @@ BAND_FEATURES = {
 
 RATIOS = ("cloud_ratio", "snow_index", "ndvi")
 
-SPATIAL = ("mean3", "mean5", "std3")
+WINDOW_STATISTICS = ("mean3", "mean5", "std3")
+"""Mean and standard deviation, and the width of their window in pixels."""
 
 FEATURES = (
     *BAND_FEATURES,
     *RATIOS,
-    *(f"{channel}_{window}" for channel in ("R1", "BT9") for window in SPATIAL),
+    *(f"{channel}_{window}" for channel in ("R1", "BT9") for window in WINDOW_STATISTICS),
 )
 
-REACH = 2
+MARGIN = 2
 """Pixels that the largest window extends to either side."""
 
 _DARKEST = 0.1
@@ -142,16 +143,16 @@ def _reflectance_39(scene: xr.Dataset) -> xr.DataArray:
 
 
 def _with_margins(function: Callable[..., Array], arrays: list[Any]) -> da.Array:
-    """Apply a function of images to dask arrays by blocks, with ``REACH`` pixels around each."""
+    """Apply a function of images to dask arrays by blocks, with ``MARGIN`` pixels around each."""
     rows, columns = arrays[0].ndim - 2, arrays[0].ndim - 1
     pairs = [item for array in arrays for item in (array, range(rows + 2))]
     _, arrays = da.core.unify_chunks(*pairs)
     depth = {
-        axis: REACH if axis in (rows, columns) and len(arrays[0].chunks[axis]) > 1 else 0
+        axis: MARGIN if axis in (rows, columns) and len(arrays[0].chunks[axis]) > 1 else 0
         for axis in range(arrays[0].ndim)
     }
     chunks = tuple(
-        da.overlap.ensure_minimum_chunksize(REACH, sizes) if depth[axis] else sizes
+        da.overlap.ensure_minimum_chunksize(MARGIN, sizes) if depth[axis] else sizes
         for axis, sizes in enumerate(arrays[0].chunks)
     )
     wide = [da.overlap.overlap(array.rechunk(chunks), depth, "none") for array in arrays]

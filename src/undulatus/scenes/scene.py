@@ -112,12 +112,12 @@ def check_scene(scene: xr.Dataset, bands: Iterable[str] = tuple(BANDS)) -> xr.Da
             f'array.to_dataset(dim="bands").'
         )
     bands = tuple(bands)
-    of_form = {name: _form_problems(scene, name, bands) for name in bands if name in scene}
-    sound = [name for name, problems in of_form.items() if not problems]
+    form_problems = {name: _form_problems(scene, name, bands) for name in bands if name in scene}
+    sound = [name for name, problems in form_problems.items() if not problems]
     values = _read_window(scene, [*sound, *({ANGLE} & set(scene.variables))])
     problems = [
         *_missing_bands(scene, bands),
-        *(problem for listed in of_form.values() for problem in listed),
+        *(problem for listed in form_problems.values() for problem in listed),
         *(problem for name in sound for problem in _value_problems(values[name], BANDS[name])),
         *_sun_problems(scene, values.get(ANGLE)),
     ]

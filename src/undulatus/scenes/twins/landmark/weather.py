@@ -1,8 +1,8 @@
 """The landmark's place, sun and weather: a synthetic year over a coast like Dakhla's.
 
 The place is what Meteosat at 0° E sees of the coast; the sun's position is pyorbital's; the
-weather is three layers of cloud, dust, temperatures and moisture. Every number of the weather was
-taken from the literature before any classifier was scored on the twin, and was not changed since.
+weather is three layers of cloud, dust, temperatures and moisture. Every number was chosen from the
+literature before any classifier was scored on the twin, and has not been changed since.
 
 ===============  ==============================================================================
 surface          sea 16.5 to 21.5 °C, warmest in mid September (Canary upwelling, Mittelstaedt

@@ -5,7 +5,7 @@ Temperature falls by a lapse rate from the surface's air to a tropopause and ris
 the stratopause. Three random modes (boundary layer, troposphere, stratosphere) are added and, near
 the ground, an inversion where air is cold. Relative humidity falls with height and has random
 modes of its own; vapour follows by Magnus's formula. Ozone is a Gaussian layer. Numbers by climate
-zone are rounded from the AFGL standard atmospheres (Anderson et al. 1986, AFGL-TR-86-0110),
+zone are round and close to the AFGL standard atmospheres (Anderson et al. 1986, AFGL-TR-86-0110),
 tropical to subarctic winter.
 
 ========================  ========  =====  =========  =====  =====

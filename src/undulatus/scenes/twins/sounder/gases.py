@@ -10,8 +10,8 @@ with Lorentz's profile of half width :math:`\gamma p`, cut off in its far wings 
 and convolved with the apodised instrument :math:`G`, a Gaussian 0.5 cm⁻¹ wide. Averaging cross
 sections before Beer's law rather than after makes strong lines somewhat too broad.
 
-Band centres, intensities and rotational constants are those of HITRAN (Gordon et al. 2022) to one
-or two digits; water's strengths roughly follow the envelope of its strong lines there. The
+Band centres, intensities and rotational constants are near those of HITRAN (Gordon et al. 2022),
+to one or two digits; water's strengths roughly follow the envelope of its strong lines there. The
 continuum of water is that of Roberts, Selby & Biberman (1976), doi:10.1364/AO.15.002085. The band
 that collisions induce in nitrogen is a Gaussian at its position, about as deep as in Lafferty et
 al. (1996).
@@ -172,7 +172,7 @@ _HALF_WIDTHS = {"H2O": 0.085, "CO2": 0.07, "O3": 0.075, "CH4": 0.06, "N2O": 0.07
 """Half widths at the surface's pressure, cm⁻¹."""
 
 _WINGS = {"H2O": 25.0, "CO2": 4.0}
-"""Where far wings end, cm⁻¹: water's by definition of the continuum, CO₂'s as observed."""
+"""Where far wings end, cm⁻¹: beyond, water's are its continuum and CO₂'s are known to be weak."""
 
 _SPACINGS = {"H2O": 0.5, "CO2": 0.5, "O3": 0.06, "CH4": 0.2, "N2O": 0.4, "CO": 0.5}
 """Spacing of lines as a channel sees them, cm⁻¹: at most the channel's own width."""

@@ -19,8 +19,8 @@ Everything is in single precision. Planck's law is interpolated between 12 Cheby
 which turns it into a matrix product; the error is below 2e-5 of the radiance at 300 K, well under
 the instrument's noise.
 
-**The instrument.** The noise of a channel, as a temperature at 280 K, follows the in-flight
-measurements of IASI on Metop-A (Hilton et al. 2012, doi:10.1175/BAMS-D-11-00027.1): about 0.2 K up
+**The instrument.** The noise of a channel, as a temperature at 280 K, follows the in-flight noise
+of IASI on Metop-A (Hilton et al. 2012, doi:10.1175/BAMS-D-11-00027.1): about 0.2 K up
 to 2150 cm⁻¹, then rising to over 1 K at the short-wave end. Apodisation correlates neighbouring
 channels by 0.71, 0.25 and 0.04, as a Gaussian 0.5 cm⁻¹ wide does to white noise on a grid of
 0.25 cm⁻¹. Radiances are rounded, as in the Level 1C product, which holds integers and a power of
@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from undulatus.scenes.channels import WAVENUMBERS
+from undulatus.scenes.channels import NOISE_TEMPERATURE, WAVENUMBERS
 from undulatus.scenes.radiometry import blackbody_radiance, radiance_slope
 from undulatus.scenes.twins.sounder.atmosphere import LAYERS
 from undulatus.scenes.twins.sounder.gases import cross_sections
@@ -68,9 +68,6 @@ NOISE_KNOTS = np.array(
     ]
 )  # fmt: skip
 """Wavenumber (cm⁻¹) and noise (K) of a scene at ``NOISE_TEMPERATURE``."""
-
-NOISE_TEMPERATURE = 280.0
-"""K."""
 
 ROUNDING_STEPS = np.array(
     [[645.0, 2**-7], [1480.0, 2**-10], [2252.0, 2**-14], [2385.0, 2**-10], [2680.0, 2**-14]]
