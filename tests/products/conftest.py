@@ -54,7 +54,7 @@ def make_explanation(regime="", names=("R1", "BT9", "BT10"), waves=4, seed=0, **
         "measurement": "",
         "names": tuple(names),
         "wavenumbers": None,
-        "mean": None,
+        "mean_spectrum": None,
         "weights": np.sort(rng.uniform(0.1, 2.0, waves))[::-1],
         "amplitudes": rng.uniform(1.0, 3.0, waves),
         "phase_deviations": np.linalg.norm(frequency, axis=1),
@@ -71,7 +71,7 @@ def make_spectral(waves=3, seed=0, **changes):
     parts = {
         "measurement": "radiance",
         "wavenumbers": WAVENUMBERS,
-        "mean": np.full(CHANNELS, 250.0) + rng.normal(size=CHANNELS),
+        "mean_spectrum": np.full(CHANNELS, 250.0) + rng.normal(size=CHANNELS),
         "pattern": rng.normal(size=(waves, CHANNELS)),
         "frequency_step": "noise",
         "unit": "K",

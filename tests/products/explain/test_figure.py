@@ -1,4 +1,4 @@
-"""Pictures of explanations: readable, of a sensible size, with nothing over anything else."""
+"""Pictures of explanations are readable, of a sensible size, and no text overlaps another."""
 
 from itertools import combinations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from undulatus.errors import InputError
-from undulatus.products.explain.figure import COLOURS, MOST_BARS, MOST_WAVES, draw_explanation
+from undulatus.products.explain.figure import GAS_COLOURS, MOST_BARS, MOST_WAVES, draw_explanation
 from undulatus.scenes.channels import GASES
 
 LONG = "a_feature_with_a_long_name"
@@ -28,7 +28,7 @@ def scores(explanation, **changes):
             "features", "regimes", "many features"]
 )  # fmt: skip
 def shown(request, explanation, spectral):
-    """What may be drawn, one after the other."""
+    """Explanations of every kind that can be drawn."""
     rng = np.random.default_rng(0)
     pattern = rng.uniform(-1.0, 1.0, (4, 300))
     return {
@@ -49,7 +49,7 @@ def shown(request, explanation, spectral):
 
 @pytest.fixture
 def drawn(shown, tmp_path, monkeypatch):
-    """The figure that was saved."""
+    """Return the figure that was saved."""
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda self, path: (figures.append(self), path.touch()))
     draw_explanation(shown, tmp_path / "waves.png")
@@ -57,36 +57,36 @@ def drawn(shown, tmp_path, monkeypatch):
     return figure
 
 
-def words_of(figure, monkeypatch):
-    """Every text as it is drawn, with its box in pixels."""
-    found = []
+def texts_of(figure, monkeypatch):
+    """Return every text as it is drawn, with its box in pixels."""
+    texts = []
     draw = Text.draw
 
     def watch(text, renderer, *arguments, **options):
         if text.get_visible() and text.get_text().strip():
-            found.append((text.get_text(), text.get_window_extent(renderer)))
+            texts.append((text.get_text(), text.get_window_extent(renderer)))
         draw(text, renderer, *arguments, **options)
 
     monkeypatch.setattr(Text, "draw", watch)
     FigureCanvasAgg(figure).draw()
-    return found
+    return texts
 
 
-def test_no_word_lies_over_another_or_beyond_the_picture(drawn, monkeypatch):
-    words = words_of(drawn, monkeypatch)
-    assert len(words) > 10
-    wide, tall = drawn.bbox.width, drawn.bbox.height
-    for word, box in words:
-        assert box.x0 >= 0, word
-        assert box.y0 >= 0, word
-        assert box.x1 <= wide, word
-        assert box.y1 <= tall, word
-    for (one, its_box), (other, other_box) in combinations(words, 2):
+def test_no_text_overlaps_another_or_leaves_the_picture(drawn, monkeypatch):
+    texts = texts_of(drawn, monkeypatch)
+    assert len(texts) > 10
+    width, height = drawn.bbox.width, drawn.bbox.height
+    for text, box in texts:
+        assert box.x0 >= 0, text
+        assert box.y0 >= 0, text
+        assert box.x1 <= width, text
+        assert box.y1 <= height, text
+    for (one, box), (other, other_box) in combinations(texts, 2):
         apart = (
-            its_box.x1 <= other_box.x0 + 1
-            or other_box.x1 <= its_box.x0 + 1
-            or its_box.y1 <= other_box.y0 + 1
-            or other_box.y1 <= its_box.y0 + 1
+            box.x1 <= other_box.x0 + 1
+            or other_box.x1 <= box.x0 + 1
+            or box.y1 <= other_box.y0 + 1
+            or other_box.y1 <= box.y0 + 1
         )
         assert apart, (one, other)
 
@@ -100,47 +100,50 @@ def test_a_picture_is_a_readable_png_of_a_sensible_size(shown, tmp_path):
     assert picture[..., :3].std() > 0.05
 
 
-def test_a_pdf_is_written_by_its_suffix(explanation, tmp_path):
+def test_the_suffix_pdf_gives_a_pdf(explanation, tmp_path):
     draw_explanation((explanation(),), tmp_path / "waves.pdf")
     assert (tmp_path / "waves.pdf").read_bytes()[:5] == b"%PDF-"
 
 
 def test_another_suffix_is_refused(explanation, tmp_path):
-    with pytest.raises(InputError, match=r"waves\.jpg is to be a \.png or \.pdf"):
+    with pytest.raises(InputError, match=r"must be a \.png or \.pdf file, not .*waves\.jpg"):
         draw_explanation((explanation(),), tmp_path / "waves.jpg")
 
 
 @pytest.mark.parametrize("shown", ["many waves"], indirect=True)
-def test_the_weightiest_waves_are_drawn_each_with_its_share(drawn, shown):
+def test_the_waves_of_the_largest_weight_are_drawn_with_their_shares(drawn, shown):
     titles = [axis.get_title(loc="left") for axis in drawn.axes if axis.get_title(loc="left")]
     assert len(titles) == MOST_WAVES + 1
     for number, (title, share) in enumerate(zip(titles, shown[0].shares, strict=False), 1):
         if number <= MOST_WAVES:
             assert title.startswith(f"wave {number}: {100 * share:.0f} % of the weight")
-    held = 100 * shown[0].shares[:MOST_WAVES].sum()
-    assert f"{held:.0f} %" in titles[-1]
+    share_drawn = 100 * shown[0].shares[:MOST_WAVES].sum()
+    assert f"{share_drawn:.0f} %" in titles[-1]
 
 
 @pytest.mark.parametrize("shown", ["spectra"], indirect=True)
-def test_every_gas_has_a_lane_with_its_name_and_a_colour_of_its_own(drawn):
+def test_every_gas_has_a_lane_with_its_name_and_its_own_colour(drawn):
     labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
     assert labels == ["CO₂", "O₃", "H₂O", "CH₄", "N₂O", "CO"]
-    assert len({COLOURS[gas] for gas in GASES}) == len(GASES)
+    assert len({GAS_COLOURS[gas] for gas in GASES}) == len(GASES)
 
 
 @pytest.mark.parametrize("shown", ["regimes"], indirect=True)
 def test_every_regime_has_a_panel_with_the_most_important_feature_on_top(drawn, shown):
     assert len(drawn.axes) == 4
-    for axis, its in zip(drawn.axes, shown, strict=True):
-        assert axis.get_title(loc="left") == f"regime {its.regime}"
-        assert axis.get_yticklabels()[0].get_text() == its.names[its.importance.argmax()]
+    for axis, explanation in zip(drawn.axes, shown, strict=True):
+        assert axis.get_title(loc="left") == f"regime {explanation.regime}"
+        assert (
+            axis.get_yticklabels()[0].get_text()
+            == explanation.names[explanation.importance.argmax()]
+        )
         lengths = [bar.get_width() for bar in axis.patches]
         assert lengths == sorted(lengths, reverse=True)
-        assert len(lengths) == len(its.names)
+        assert len(lengths) == len(explanation.names)
 
 
 @pytest.mark.parametrize("shown", ["many features"], indirect=True)
-def test_of_many_features_the_first_are_shown_and_it_is_said(drawn):
+def test_only_the_most_important_of_many_features_are_shown_and_the_title_says_so(drawn):
     (axis,) = drawn.axes
     assert len(axis.patches) == MOST_BARS
     assert axis.get_title(loc="left") == f"the first {MOST_BARS} of 300 features"

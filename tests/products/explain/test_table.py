@@ -1,4 +1,4 @@
-"""Explanations in files that pandas reads back, and in lines that fit a terminal."""
+"""Explanations as files that pandas reads back, and as lines for a terminal."""
 
 import numpy as np
 import pandas as pd
@@ -31,13 +31,13 @@ def test_a_spectrum_is_read_back_channel_by_channel(tmp_path, spectral):
         assert_allclose(table[f"wave_{wave + 1}_frequency"], given.frequency[wave], rtol=1e-6)
 
 
-def test_weights_and_units_stand_in_comments_above_the_table(tmp_path, spectral):
+def test_weights_and_units_are_comments_above_the_table(tmp_path, spectral):
     given = spectral()
     write_csv((given,), tmp_path / "waves.csv")
     lines = (tmp_path / "waves.csv").read_text().splitlines()
     comments = [line for line in lines if line.startswith("#")]
     assert lines[: len(comments)] == comments
-    assert "K with one standard deviation" in comments[0]
+    assert "K per standard deviation" in comments[0]
     assert "radians per noise" in comments[1]
     weights = np.array([line[1:].split(",") for line in comments[-3:]], dtype=float)
     assert_array_equal(weights[:, 0], [1, 2, 3])
@@ -73,18 +73,18 @@ def test_a_file_that_exists_is_left_alone(tmp_path, explanation):
     assert path.read_text() == "mine"
 
 
-def test_regions_are_ranked_by_root_mean_square_and_told_by_their_mean(spectral):
+def test_regions_in_kelvin_are_ranked_by_root_mean_square_and_valued_by_their_mean(spectral):
     given = spectral(waves=1)
     profile = np.zeros(CHANNELS)
     profile[(WAVENUMBERS > 980.0) & (WAVENUMBERS < 1080.0)] = -3.0
     profile[(WAVENUMBERS > 2400.0) & (WAVENUMBERS < 2700.0)] = 2.0
     (first, value), (second, other), *_ = strongest(given, profile)
     assert (first, second) == ("O3 980-1080", "window 2400-2700")
-    # The ends of a region are left out above: two channels of 401 and of 1,201.
+    # The profile leaves out both ends of a region: two of 401 channels, and of 1,201.
     assert_allclose([value, other], [-3.0 * 399 / 401, 2.0 * 1199 / 1201], rtol=1e-12)
 
 
-def test_regions_of_a_spectrum_without_patterns_are_told_by_their_share(spectral):
+def test_regions_of_a_spectrum_without_patterns_are_valued_by_their_share(spectral):
     given = spectral(waves=2, pattern=None, unit="standard deviations")
     found = dict(strongest(given, given.profile[0]))
     window = (WAVENUMBERS >= 770.0) & (WAVENUMBERS <= 980.0)
@@ -94,25 +94,27 @@ def test_regions_of_a_spectrum_without_patterns_are_told_by_their_share(spectral
     assert "H2O 1200-2050 (40%)" in line
 
 
-def test_lines_have_a_wave_each_with_its_share_and_where_it_is_strongest(spectral):
+def test_each_line_has_a_wave_with_its_share_and_where_it_is_strongest(spectral):
     given = spectral()
     lines = summary_lines((given,))
     assert len(lines) == 1 + 3 + 1
     assert lines[0].split() == ["wave", "weight", "phase", "strongest", "in"]
-    for line, share, turn in zip(lines[1:4], given.shares, given.phase_deviations, strict=True):
+    for line, share, deviation in zip(
+        lines[1:4], given.shares, given.phase_deviations, strict=True
+    ):
         assert f"{share:.1%}" in line
-        assert f"{turn:.1f} rad" in line
+        assert f"{deviation:.1f} rad" in line
         assert line.count(" K)") == 3
     assert lines[-1].split()[0] == "all"
 
 
-def test_lines_of_regimes_are_told_apart_and_long_lists_cut(explanation):
+def test_every_regime_has_a_heading_and_long_lists_are_cut(explanation):
     given = (explanation("day", waves=12), explanation("night", ("BT9", "BT10"), seed=1))
     lines = summary_lines(given, most=10)
     assert lines[0] == "regime day"
     assert lines.index("regime night") == lines.index("") + 1
     assert sum("and 2 more" in line for line in lines) == 1
-    # Of correlated features the deviation of the phase is not known.
+    # The deviation of the phase is not known for correlated features.
     assert not any("rad" in line for line in lines)
     last = lines[-1]
     assert "BT9 (" in last

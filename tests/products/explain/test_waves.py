@@ -1,4 +1,4 @@
-"""What a model looks at: found in the channels it depends on, whatever the steps between."""
+"""A model is explained by the channels it depends on, whatever steps come before it."""
 
 import warnings
 
@@ -28,7 +28,7 @@ OZONE = "O3 980-1080"
 
 @pytest.fixture(scope="module")
 def spectra():
-    """300 spectra (K): every region has a temperature of its own; ozone's makes the class."""
+    """300 spectra (K) whose regions vary independently; the class is that of the ozone band."""
     rng = np.random.default_rng(0)
     chosen = [*ABSORPTION_BANDS[:3], *ABSORPTION_BANDS[7:8], *WINDOWS]
     shapes = np.array([region.holds(WAVENUMBERS) for region in chosen], dtype=np.float64)
@@ -56,7 +56,7 @@ def ozone_model(spectra):
 
 
 def pattern_of_rows(model, X):
-    """Cov(x, phase) / deviation of the phase, by brute force over rows, and the phases."""
+    """Return Cov(x, phase) / deviation of the phase, computed from rows, and the phases."""
     waves = waves_of(model[-1])
     phases = (model[:-1].transform(X) - waves.centre) @ waves.frequencies.T
     phases = phases - phases.mean(axis=0)
@@ -70,13 +70,13 @@ def test_a_class_that_depends_on_one_band_is_explained_by_that_band(spectra, ozo
     (found,) = explain(ozone_model)
     (first, mean), (_, next_mean), *_ = strongest(found, found.pattern[0])
     assert first == OZONE
-    # One deviation of the phase goes with one of the band, 5 K, upwards for the second class.
+    # One deviation of the phase goes with +5 K of the band, one deviation of its temperature.
     assert 4.0 < mean < 5.5
     assert abs(next_mean) < 2.0
     assert strongest(found, found.importance)[0][0] == OZONE
 
 
-def test_radiances_are_explained_in_kelvins_like_temperatures(spectra):
+def test_radiances_are_explained_in_kelvin(spectra):
     kelvins, y = spectra
     radiance = blackbody_radiance(WAVENUMBERS, kelvins)
     noise = NOISE_K * radiance_slope(WAVENUMBERS, np.full(CHANNELS, 260.0))
@@ -84,10 +84,10 @@ def test_radiances_are_explained_in_kelvins_like_temperatures(spectra):
     assert (found.measurement, found.unit) == ("radiance", "K")
     first, mean = strongest(found, found.pattern[0])[0]
     assert first == OZONE
-    # Planck's law bends: over 5 K a kelvin of radiance is one of temperature to a few percent.
+    # Planck's law is curved: over 5 K, its slope varies by a few percent.
     assert 3.5 < mean < 5.5
     exact = brightness_temperature(WAVENUMBERS, radiance.mean(axis=0))
-    assert_allclose(found.mean, exact, rtol=1e-6)
+    assert_allclose(found.mean_spectrum, exact, rtol=1e-6)
 
 
 def test_patterns_are_covariances_of_channels_with_phases(spectra, ozone_model):
@@ -97,7 +97,7 @@ def test_patterns_are_covariances_of_channels_with_phases(spectra, ozone_model):
     assert_allclose(found.pattern, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
-def test_frequencies_are_phases_turned_by_the_noise_of_one_channel(spectra, ozone_model):
+def test_frequencies_are_turns_of_the_phase_by_the_noise_of_one_channel(spectra, ozone_model):
     (found,) = explain(ozone_model)
     assert found.frequency_step == "noise"
     X = spectra[0][:1]
@@ -110,16 +110,19 @@ def test_frequencies_are_phases_turned_by_the_noise_of_one_channel(spectra, ozon
         assert_allclose(found.frequency[:, channel], turned[0], rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("told", [None, "brightness_temperature"])
-def test_temperatures_are_known_as_such_by_word_or_by_sight(spectra, ozone_model, told):
-    model = ozone_model if told is None else fit(*spectra, SpectralPCA(7), measurement=told)
+@pytest.mark.parametrize("recorded", [None, "brightness_temperature"])
+def test_temperatures_are_recognised_if_recorded_or_by_their_mean(spectra, ozone_model, recorded):
+    if recorded is None:
+        model = ozone_model
+    else:
+        model = fit(*spectra, SpectralPCA(7), measurement=recorded)
     (found,) = explain(model)
     assert found.measurement == "brightness_temperature"
-    assert_allclose(found.mean, spectra[0].mean(axis=0), rtol=1e-6)
+    assert_allclose(found.mean_spectrum, spectra[0].mean(axis=0), rtol=1e-6)
     assert_allclose(found.wavenumbers, WAVENUMBERS)
 
 
-def test_radiances_are_known_by_sight(spectra):
+def test_radiances_are_recognised_by_their_mean(spectra):
     radiance = blackbody_radiance(WAVENUMBERS, spectra[0])
     (found,) = explain(fit(radiance, spectra[1], SpectralPCA(7)))
     assert found.measurement == "radiance"
@@ -135,7 +138,7 @@ def test_channels_without_components_have_a_direction_but_no_pattern(spectra):
     assert_allclose(found.importance.sum(), 1.0, rtol=1e-9)
 
 
-# Steps between
+# Steps before the classifier
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +167,7 @@ def test_patterns_of_features_are_their_correlations_with_phases(table, steps):
     _, phases = pattern_of_rows(model, X)
     expected = np.corrcoef(np.hstack([phases, X]).T)[:4, 4:]
     assert found.unit == "standard deviations"
-    # Some variances are of n rows and others of n - 1.
+    # Some variances divide by n rows, others by n - 1.
     assert_allclose(found.pattern, expected, rtol=3e-3, atol=1e-6)
 
 
@@ -193,13 +196,13 @@ def test_scores_are_named_by_band_and_component():
     X[:, 95] *= 8.0
     y = (X[:, 95] > 0.0).astype(int)
     (found,) = explain(fit(X, y, SpectralPCA(5), measurement="scores"))
-    assert (found.measurement, found.wavenumbers, found.mean) == ("scores", None, None)
+    assert (found.measurement, found.wavenumbers, found.mean_spectrum) == ("scores", None, None)
     assert strongest(found, found.importance)[0][0] == "band 2 component 6"
     assert (found.names[0], found.names[-1]) == ("band 1 component 1", "band 3 component 90")
     assert found.frequency_step == "noise"
 
 
-def test_importance_falls_to_the_features_a_class_depends_on():
+def test_the_feature_that_a_class_depends_on_is_the_most_important():
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(400, 4)) + 280.0, columns=["a", "b", "c", "d"])
     y = (np.abs(table["c"] - 280.0) > 0.7).astype(int)
@@ -213,7 +216,7 @@ def test_importance_falls_to_the_features_a_class_depends_on():
 
 @pytest.fixture(scope="module")
 def regimes():
-    """Day is told by "R1", night, which has no "R1", by "BT9"."""
+    """The class depends on "R1" by day and on "BT9" by night, when "R1" is no feature."""
     rng = np.random.default_rng(0)
     columns = {name: rng.normal(size=600) for name in ("R1", "BT9", "BT10")}
     table = pd.DataFrame({**columns, "angle": rng.uniform(0.0, 180.0, 600)})
@@ -222,8 +225,8 @@ def regimes():
         Regime("day", 0.0, 90.0),
         Regime("night", 90.0, 180.0, features=("BT9", "BT10")),
     )
-    kind = VFFGPC(4, solver="batch", max_iter=30, tol=1e-2, random_state=0)
-    model = RegimeClassifier(kind, parts, by="angle").fit(table, y)
+    estimator = VFFGPC(4, solver="batch", max_iter=30, tol=1e-2, random_state=0)
+    model = RegimeClassifier(estimator, parts, by="angle").fit(table, y)
     model.provenance_ = {"label": "cloudy"}
     return model
 
@@ -246,12 +249,12 @@ def test_models_without_names_number_their_features(moons):
     assert_allclose(found.shares.sum(), 1.0, rtol=1e-12)
 
 
-# What has no waves
+# Models without waves
 
 
 @pytest.mark.parametrize("model", [GPC(), LogisticRegression()], ids=["GPC", "LogisticRegression"])
-def test_a_model_without_frequencies_is_named_with_those_that_are_taken(moons, model):
-    message = rf"(?s){type(model).__name__}.*taken: RFFGPC, VFFGPC"
+def test_a_model_without_frequencies_is_an_error_that_lists_those_accepted(moons, model):
+    message = rf"(?s){type(model).__name__}.*accepted: RFFGPC, VFFGPC"
     fitted = model.fit(*moons)
     with pytest.raises(InputError, match=message):
         explain(fitted)
@@ -259,12 +262,12 @@ def test_a_model_without_frequencies_is_named_with_those_that_are_taken(moons, m
         explain(make_pipeline(StandardScaler(), fitted))
 
 
-def test_a_regime_without_frequencies_is_named():
+def test_an_error_names_the_regime_without_frequencies():
     rng = np.random.default_rng(0)
     table = {"a": rng.normal(size=200), "angle": rng.uniform(0.0, 2.0, 200)}
     parts = (Regime("near", 0.0, 1.0), Regime("far", 1.0, 2.0))
-    kinds = {"near": RFFGPC(5), "far": LogisticRegression()}
-    model = RegimeClassifier(kinds, parts, by="angle").fit(table, table["a"] > 0.0)
+    estimators = {"near": RFFGPC(5), "far": LogisticRegression()}
+    model = RegimeClassifier(estimators, parts, by="angle").fit(table, table["a"] > 0.0)
     with pytest.raises(InputError, match=r"Regime 'far': A LogisticRegression"):
         explain(model)
 

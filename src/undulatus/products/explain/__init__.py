@@ -1,4 +1,4 @@
-"""What a model looks at: its waves by channel or feature, as a table and as a picture."""
+"""What a model looks at: its waves by channel or feature, as numbers, tables and pictures."""
 
 from undulatus.products.explain.figure import draw_explanation
 from undulatus.products.explain.table import summary_lines, write_csv

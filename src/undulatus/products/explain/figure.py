@@ -1,4 +1,4 @@
-"""Explanations as pictures: waves beside absorption bands, or bars of features."""
+"""Explanations as pictures: waves with absorption bands behind them, or bars of features."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from undulatus.scenes.spectra import COMPONENTS, SCORES
 Array = npt.NDArray[Any]
 
 MOST_WAVES = 6
+"""Waves drawn one by one, at most."""
 
 MOST_BARS = 20
+"""Features drawn in a panel, at most."""
 
-COLOURS = {
+GAS_COLOURS = {
     "CO2": "#e69f00",
     "O3": "#56b4e9",
     "H2O": "#0072b2",
@@ -35,18 +37,22 @@ COLOURS = {
     "N2O": "#d55e00",
     "CO": "#cc79a7",
 }
-"""Of the gases; told apart without colour vision (Okabe & Ito), and named beside their lanes."""
+"""Colours that people with colour-vision deficiency can distinguish (Okabe & Ito)."""
 
-PATTERN, FILTER, LINE, BAR = "#1a1a1a", "#6a6a6a", "#b0b0b0", "#3b6e8f"
+_PATTERN_COLOUR, _FILTER_COLOUR = "#1a1a1a", "#6a6a6a"
+
+_LINE_COLOUR, _BAR_COLOUR = "#b0b0b0", "#3b6e8f"
 
 _SUBSCRIPTS = str.maketrans("234", "₂₃₄")
 
-_MICROMETRES = (15, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4.5, 4)
+_WAVELENGTH_TICKS = (15, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4.5, 4)
+"""Micrometres."""
 
-_LEFT, _WIDE, _RIGHT = 1.0, 12.0, 0.35
+_LEFT, _WIDTH, _RIGHT = 1.0, 12.0, 0.35
+"""Left margin, curves, right margin, inches."""
 
-_LANE, _TALL, _THIN, _GAP, _TITLE = 0.19, 1.3, 0.42, 0.06, 0.4
-"""Inches."""
+_LANE, _CURVE, _STRIP, _GAP, _TITLE = 0.19, 1.3, 0.42, 0.06, 0.4
+"""Heights of a gas's lane, a curve, a strip for the filter, a gap, a title, inches."""
 
 
 def draw_explanation(
@@ -57,9 +63,9 @@ def draw_explanation(
 ) -> None:
     """Write a PNG or PDF of what :func:`undulatus.products.explain.explain` found.
 
-    Of spectra: the mean spectrum with absorption bands, then the weightiest waves, at most six,
-    each with its pattern and, in a strip below, its frequency, then all waves together. Of
-    features: bars of their importance, one panel a regime.
+    For spectra: the mean spectrum with absorption bands, then the six waves of the largest weight,
+    each with its pattern and, in a strip below, its frequency, then all waves together. For other
+    features: bars of their importance, one panel per regime.
 
     Parameters
     ----------
@@ -68,7 +74,7 @@ def draw_explanation(
     """
     path = Path(path)
     if path.suffix not in (".png", ".pdf"):
-        raise InputError(f"{path} is to be a .png or .pdf file: name it so.")
+        raise InputError(f"The picture must be a .png or .pdf file, not {path}.")
     curves = all(e.wavenumbers is not None or e.measurement == SCORES for e in explanations)
     figure = (_draw_curves if curves else _draw_bars)(explanations, title)
     with whole_or_not_at_all(path) as unfinished:
@@ -76,15 +82,17 @@ def draw_explanation(
 
 
 # Curves over channels or components
+
+
 class _Column:
-    """Axes one below the other; where the next one goes is kept, in inches from the top."""
+    """Axes one below the other; ``top`` is where the next one goes, inches from the top."""
 
     def __init__(self, figure: Figure, top: float) -> None:
         self.figure = figure
         self.top = top
 
     def add(self, height: float, gap: float = _GAP) -> Axes:
-        axis = place_axes(self.figure, _LEFT, self.top, _WIDE, height)
+        axis = place_axes(self.figure, _LEFT, self.top, _WIDTH, height)
         axis.tick_params(labelsize=9)
         self.top += height + gap
         return axis
@@ -94,15 +102,15 @@ def _height(explanation: Explanation) -> float:
     waves = min(len(explanation.weights), MOST_WAVES)
     above = 0.0
     if explanation.wavenumbers is not None:
-        above = 0.35 + len(GASES) * _LANE + _TALL + 2 * _GAP
-    strip = 0.0 if explanation.pattern is None else _THIN + _GAP
-    return above + waves * (_TITLE + _TALL + _GAP + strip) + _TITLE + _TALL + 0.5
+        above = 0.35 + len(GASES) * _LANE + _CURVE + 2 * _GAP
+    strip = 0.0 if explanation.pattern is None else _STRIP + _GAP
+    return above + waves * (_TITLE + _CURVE + _GAP + strip) + _TITLE + _CURVE + 0.5
 
 
 def _draw_curves(explanations: Sequence[Explanation], title: str) -> Figure:
     head, foot = 0.6, 0.65
     heights = [_height(explanation) for explanation in explanations]
-    size = (_LEFT + _WIDE + _RIGHT, head + sum(heights) + foot)
+    size = (_LEFT + _WIDTH + _RIGHT, head + sum(heights) + foot)
     figure = Figure(figsize=size, dpi=120)
     figure.text(0.15 / size[0], 1 - 0.15 / size[1], title, fontsize=15, verticalalignment="top")
     for explanation, top in zip(explanations, accumulate(heights, initial=head), strict=False):
@@ -121,14 +129,14 @@ def _draw_curves(explanations: Sequence[Explanation], title: str) -> Figure:
 def _draw_one(figure: Figure, explanation: Explanation, top: float) -> None:
     column = _Column(figure, top)
     if explanation.wavenumbers is not None:
-        _draw_sky(column, explanation)
+        _draw_spectrum(column, explanation)
     shown = min(len(explanation.weights), MOST_WAVES)
     for wave in range(shown):
         _draw_wave(column, explanation, wave)
     column.top += _TITLE
-    axis = column.add(_TALL)
-    axis.set_title(_all_title(explanation, shown), fontsize=10.5, loc="left")
-    _draw_values(axis, explanation, explanation.importance, PATTERN)
+    axis = column.add(_CURVE)
+    axis.set_title(_all_waves_title(explanation, shown), fontsize=10.5, loc="left")
+    _draw_values(axis, explanation, explanation.importance, _PATTERN_COLOUR)
     axis.set_ylim(0.0)
     _label(axis, "K" if explanation.unit == KELVIN else "share")
     axis.tick_params(labelbottom=True)
@@ -138,19 +146,19 @@ def _draw_one(figure: Figure, explanation: Explanation, top: float) -> None:
 
 def _draw_wave(column: _Column, explanation: Explanation, wave: int) -> None:
     column.top += _TITLE
-    axis = column.add(_TALL)
+    axis = column.add(_CURVE)
     axis.set_title(_wave_title(explanation, wave), fontsize=10.5, loc="left")
-    axis.axhline(0.0, color=LINE, linewidth=0.8)
-    _draw_values(axis, explanation, explanation.profile[wave], PATTERN)
+    axis.axhline(0.0, color=_LINE_COLOUR, linewidth=0.8)
+    _draw_values(axis, explanation, explanation.profile[wave], _PATTERN_COLOUR)
     if explanation.pattern is None:
         _label(axis, "direction")
         return
     _label(axis, "K" if explanation.unit == KELVIN else "correlation")
-    strip = column.add(_THIN)
-    _draw_values(strip, explanation, explanation.frequency[wave], FILTER)
+    strip = column.add(_STRIP)
+    _draw_values(strip, explanation, explanation.frequency[wave], _FILTER_COLOUR)
     limit = 1.08 * max(float(np.nanmax(np.abs(explanation.frequency[wave]))), 1e-12)
     strip.set_ylim(-limit, limit)
-    strip.set_yticks([0.0], ["filter"], fontsize=9, color=FILTER)
+    strip.set_yticks([0.0], ["filter"], fontsize=9, color=_FILTER_COLOUR)
 
 
 def _label(axis: Axes, text: str) -> None:
@@ -159,22 +167,24 @@ def _label(axis: Axes, text: str) -> None:
     axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
 
 
-def _draw_sky(column: _Column, explanation: Explanation) -> None:
-    """Draw a lane of bands for each gas, under a scale of wavelengths, and the mean spectrum."""
+def _draw_spectrum(column: _Column, explanation: Explanation) -> None:
+    """Draw a scale of wavelengths, a lane for each gas's bands, and the mean spectrum."""
     column.top += 0.35
     lanes = column.add(len(GASES) * _LANE)
     for row, gas in enumerate(GASES):
         for band in (band for band in ABSORPTION_BANDS if band.gas == gas):
-            lanes.barh(row, band.high - band.low, 0.7, band.low, color=COLOURS[gas])
+            lanes.barh(row, band.high - band.low, 0.7, band.low, color=GAS_COLOURS[gas])
     names = [gas.translate(_SUBSCRIPTS) for gas in GASES]
     lanes.set_yticks(range(len(GASES)), names, fontsize=9)
     lanes.set_ylim(len(GASES) - 0.5, -0.5)
-    _dress(lanes, explanation, shaded=False)
+    _set_axis(lanes, explanation, shaded=False)
     above = lanes.secondary_xaxis("top", functions=(_reciprocal, _reciprocal))
-    above.set_xticks(_MICROMETRES, [f"{length:g}" for length in _MICROMETRES], fontsize=9)
+    above.set_xticks(
+        _WAVELENGTH_TICKS, [f"{length:g}" for length in _WAVELENGTH_TICKS], fontsize=9
+    )
     above.set_xlabel("wavelength, µm", fontsize=10)
-    axis = column.add(_TALL)
-    _draw_values(axis, explanation, explanation.mean, PATTERN)
+    axis = column.add(_CURVE)
+    _draw_values(axis, explanation, explanation.mean_spectrum, _PATTERN_COLOUR)
     _label(axis, "mean\nspectrum, K")
 
 
@@ -189,27 +199,27 @@ def _draw_values(axis: Axes, explanation: Explanation, values: Array | None, col
         axis.vlines(np.arange(len(values)), 0.0, values, color=colour, linewidth=1.4)
     else:
         axis.plot(explanation.wavenumbers, values, color=colour, linewidth=0.5)
-    _dress(axis, explanation)
+    _set_axis(axis, explanation)
 
 
-def _dress(axis: Axes, explanation: Explanation, shaded: bool = True) -> None:
-    """Set the horizontal axis, with bands of gases or of the instrument behind the curve."""
+def _set_axis(axis: Axes, explanation: Explanation, shaded: bool = True) -> None:
+    """Set the horizontal axis; behind the curve shade the gases' bands, if ``shaded``."""
     axis.tick_params(labelbottom=False)
     if explanation.wavenumbers is None:
-        _dress_components(axis)
+        _set_component_axis(axis)
         return
     axis.set_xlim(explanation.wavenumbers[0], explanation.wavenumbers[-1])
     axis.set_xticks(range(700, 2800, 100))
     for band in ABSORPTION_BANDS if shaded else ():
-        axis.axvspan(band.low, band.high, color=COLOURS[band.gas], alpha=0.16, linewidth=0)
+        axis.axvspan(band.low, band.high, color=GAS_COLOURS[band.gas], alpha=0.16, linewidth=0)
 
 
-def _dress_components(axis: Axes) -> None:
+def _set_component_axis(axis: Axes) -> None:
     starts = list(accumulate(COMPONENTS, initial=0))
     ticks: dict[int, str] = {}
     for band, (start, count) in enumerate(zip(starts, COMPONENTS, strict=False), 1):
         if start:
-            axis.axvline(start - 0.5, color=LINE, linewidth=0.8)
+            axis.axvline(start - 0.5, color=_LINE_COLOUR, linewidth=0.8)
         ticks[start] = f"1\nband {band}"
         ticks |= {start + number - 1: str(number) for number in range(30, count, 30)}
     axis.set_xlim(-1.0, starts[-1])
@@ -217,64 +227,65 @@ def _dress_components(axis: Axes) -> None:
 
 
 def _wave_title(explanation: Explanation, wave: int) -> str:
-    where = f"{explanation.regime}, " if explanation.regime else ""
-    title = f"{where}wave {wave + 1}: {100 * explanation.shares[wave]:.0f} % of the weight"
+    regime = f"{explanation.regime}, " if explanation.regime else ""
+    title = f"{regime}wave {wave + 1}: {100 * explanation.shares[wave]:.0f} % of the weight"
     if explanation.pattern is None:
         return title
     return f"{title}, phase varies by {explanation.phase_deviations[wave]:.1f} rad"
 
 
-def _all_title(explanation: Explanation, shown: int) -> str:
-    where = f"{explanation.regime}, " if explanation.regime else ""
+def _all_waves_title(explanation: Explanation, shown: int) -> str:
+    regime = f"{explanation.regime}, " if explanation.regime else ""
     count = len(explanation.weights)
     mean = "root mean square" if explanation.unit == KELVIN else "mean square"
-    title = f"{where}all waves together: {mean} of {count} by their weight"
+    title = f"{regime}all waves together: {mean} of {count}, by weight"
     if shown < count:
-        title += f", of which those above hold {100 * explanation.shares[:shown].sum():.0f} %"
+        title += f"; those above have {100 * explanation.shares[:shown].sum():.0f} % of it"
     return title
 
 
 def _footnote(explanation: Explanation) -> str:
-    sign = f"the sign is towards {explanation.towards} on average"
+    sign = f"the sign points towards {explanation.towards} on average"
     part = "component" if explanation.wavenumbers is None else "channel"
     if explanation.pattern is None:
         return (
-            f"Share of each {part} in a wave's phase, taken as uncorrelated: squares sum to one; "
-            f"{sign}.\n"
-            f"What {part}s have in common cannot be seen so: fit with SpectralPCA before the "
+            f"Share of each {part} in a wave's phase, with {part}s taken as uncorrelated; squares "
+            f"sum to one; {sign}.\n"
+            f"This cannot show what {part}s have in common: fit with SpectralPCA before the "
             f"classifier to see patterns."
         )
     what = "correlation with a wave's phase"
     if explanation.unit == KELVIN:
         what = "change of the spectrum that goes with one standard deviation of a wave's phase"
     return (
-        f"Black: {what}; {sign}, which says little of a wave whose phase varies by more than "
-        f"2 rad.\n"
-        f"Grey: the filter itself, by how much the phase turns if one {part} alone changes by "
-        f"its {explanation.frequency_step.rstrip('s')}. Every curve has its own scale."
+        f"Black: {what}; {sign}, which means little if the phase varies by more than 2 rad.\n"
+        f"Grey: the filter, by how much the phase turns when one {part} alone changes by "
+        f"its {explanation.frequency_step.rstrip('s')}. Each curve has its own scale."
     )
 
 
 # Bars of features
+
+
 def _draw_bars(explanations: Sequence[Explanation], title: str) -> Figure:
-    """Return the figure; lengths are in inches, from the upper left corner."""
+    # Lengths are in inches, from the upper left corner.
     most = max(min(len(explanation.names), MOST_BARS) for explanation in explanations)
     longest = max(len(name) for explanation in explanations for name in explanation.names)
     shortened = any(len(explanation.names) > most for explanation in explanations)
     head = 0.7 + 0.2 * ((explanations[0].regime != "") + shortened)
-    tall, wide, words = 0.24 * most + 0.1, 2.7, 0.085 * longest + 0.4
-    size = (max(len(explanations) * (words + wide) + 0.3, 7.0), head + tall + 1.15)
+    height, width, labels = 0.24 * most + 0.1, 2.7, 0.085 * longest + 0.4
+    size = (max(len(explanations) * (labels + width) + 0.3, 7.0), head + height + 1.15)
     figure = Figure(figsize=size, dpi=120)
     figure.text(0.15 / size[0], 1 - 0.15 / size[1], title, fontsize=15, verticalalignment="top")
     highest = 100.0 * max(float(explanation.importance.max()) for explanation in explanations)
     if len(explanations) == 1:
-        wide = size[0] - words - 0.3
+        width = size[0] - labels - 0.3
     for number, explanation in enumerate(explanations):
-        axis = place_axes(figure, words + number * (words + wide), head, wide, tall)
+        axis = place_axes(figure, labels + number * (labels + width), head, width, height)
         _draw_ranking(axis, explanation, most, highest)
     note = (
-        "Importance: share in the phases of the waves, each by its weight. Features are taken as "
-        "uncorrelated: differences of two that vary together count for more than they should."
+        "Importance: share in the phases of the waves, by weight. Features are taken as "
+        "uncorrelated, so the difference of two that vary together counts for too much."
     )
     if explanations[0].pattern is not None:
         note = "Importance: share of the variance of the waves' phases that goes with a feature."
@@ -286,7 +297,7 @@ def _draw_bars(explanations: Sequence[Explanation], title: str) -> Figure:
 def _draw_ranking(axis: Axes, explanation: Explanation, most: int, highest: float) -> None:
     percent = 100.0 * explanation.importance
     order = np.argsort(-percent, kind="stable")[:most]
-    axis.barh(range(len(order)), percent[order], 0.7, color=BAR)
+    axis.barh(range(len(order)), percent[order], 0.7, color=_BAR_COLOUR)
     for row, value in enumerate(percent[order]):
         axis.text(value + 0.015 * highest, row, f"{value:.1f}", fontsize=9, va="center")
     axis.set_yticks(range(len(order)), [explanation.names[index] for index in order], fontsize=9.5)
@@ -295,7 +306,7 @@ def _draw_ranking(axis: Axes, explanation: Explanation, most: int, highest: floa
     axis.set_xlabel("importance, %", fontsize=10)
     axis.tick_params(axis="x", labelsize=9)
     axis.spines[["top", "right"]].set_visible(False)
-    parts = [f"regime {explanation.regime}"] if explanation.regime else []
+    lines = [f"regime {explanation.regime}"] if explanation.regime else []
     if len(order) < len(explanation.names):
-        parts.append(f"the first {len(order)} of {len(explanation.names)} features")
-    axis.set_title("\n".join(parts), fontsize=11, loc="left")
+        lines.append(f"the first {len(order)} of {len(explanation.names)} features")
+    axis.set_title("\n".join(lines), fontsize=11, loc="left")

@@ -1,4 +1,4 @@
-"""Explanations as tables: every channel in a file, the weightiest waves in lines of text."""
+"""Explanations as tables: all channels in a file, the waves of the largest weight as text."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from undulatus.scenes.channels import ABSORPTION_BANDS, WINDOWS, absorbers
 Array = npt.NDArray[Any]
 
 MOST_LINES = 10
+"""Waves listed as text, by default."""
 
-_NAMED = 3
-"""Regions or features that a line of text names."""
+_REGIONS_NAMED = 3
+"""Regions or features named in a line of text."""
 
 
 def write_csv(explanations: Sequence[Explanation], path: str | Path) -> None:
-    """Write a row for each channel or feature, and regime if there are several.
+    """Write a row for each channel or feature, of each regime if there are several.
 
-    Columns are ``wavenumber`` and ``absorbers``, or ``feature``; ``importance``; and of each wave,
-    by rank, ``wave_1_pattern`` and ``wave_1_frequency``. Where no pattern is known, there is
-    ``wave_1_direction``. Units and the weights of the waves are in lines that begin with ``#``, so
-    that ``pandas.read_csv(path, comment="#")`` reads the table.
+    Columns are ``wavenumber`` and ``absorbers``, or ``feature``; ``importance``; and for each
+    wave, by rank, ``wave_1_pattern`` and ``wave_1_frequency``, or ``wave_1_direction`` in place of
+    a pattern that is not known. Lines that begin with ``#`` give units and the weights of the
+    waves; ``pandas.read_csv(path, comment="#")`` reads the table.
     """
     path = Path(path)
     with (
@@ -39,7 +40,7 @@ def write_csv(explanations: Sequence[Explanation], path: str | Path) -> None:
         for explanation in explanations:
             _write_header(explanation, file)
         most = max(len(explanation.weights) for explanation in explanations)
-        # Words are quoted, so that a "#" in the name of a feature begins no comment.
+        # Texts are quoted: a "#" in the name of a feature must not begin a comment.
         writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
         writer.writerow(_columns(explanations, most))
         for explanation in explanations:
@@ -48,10 +49,10 @@ def write_csv(explanations: Sequence[Explanation], path: str | Path) -> None:
 
 def _write_header(explanation: Explanation, file: TextIO) -> None:
     profile = "direction" if explanation.pattern is None else "pattern"
-    about = f"# regime: {explanation.regime}\n" if explanation.regime else ""
+    regime = f"# regime: {explanation.regime}\n" if explanation.regime else ""
     importance = "K" if explanation.unit == KELVIN else "share of the phases' variance"
     file.write(
-        f"{about}# {profile}: {unit_words(explanation)}, towards {explanation.towards}\n"
+        f"{regime}# {profile}: {_profile_unit(explanation)}, towards {explanation.towards}\n"
         f"# frequency: radians per {explanation.frequency_step}\n"
         f"# importance: {importance}\n"
         f"# wave, weight, share of weight, amplitude, standard deviation of its phase (radians)\n"
@@ -67,10 +68,9 @@ def _write_header(explanation: Explanation, file: TextIO) -> None:
         file.write(f"# {rank}, {', '.join(f'{value:.6g}' for value in values)}\n")
 
 
-def unit_words(explanation: Explanation) -> str:
-    """Return what the pattern or direction is in, as words."""
+def _profile_unit(explanation: Explanation) -> str:
     if explanation.unit == KELVIN:
-        return "K with one standard deviation of the phase"
+        return "K per standard deviation of the phase"
     if explanation.pattern is not None:
         return "correlation with the phase"
     return "share in the phase, squares sum to one, features taken as uncorrelated"
@@ -104,9 +104,9 @@ def _rows(explanation: Explanation, most: int, with_regime: bool) -> Iterator[li
 def summary_lines(explanations: Sequence[Explanation], most: int = MOST_LINES) -> list[str]:
     """Return a table for the terminal: waves by weight, and where each is strongest.
 
-    Numbers beside a region of the spectrum are mean patterns, in K; beside a feature,
-    correlations with the phase or signed shares in it. The phase's deviation is told where
-    it is known. At most ``most`` waves are listed, and all together at the end.
+    The number beside a region of the spectrum is the mean pattern there, in K; beside a feature,
+    it is the correlation with the phase or the signed share in it. The phase's deviation is given
+    if it is known. At most ``most`` waves are listed; the last line is for all waves together.
     """
     lines: list[str] = []
     for explanation in explanations:
@@ -116,26 +116,27 @@ def summary_lines(explanations: Sequence[Explanation], most: int = MOST_LINES) -
         waves = zip(
             explanation.shares, explanation.phase_deviations, explanation.profile, strict=True
         )
-        for rank, (share, turn, profile) in enumerate(waves, 1):
+        for rank, (share, deviation, profile) in enumerate(waves, 1):
             if rank > most:
                 lines.append(f"      and {len(explanation.weights) - most} more")
                 break
-            found = _told(explanation, profile)
-            lines.append(_line(explanation, str(rank), f"{share:.1%}", f"{turn:.1f} rad", found))
-        lines.append(_line(explanation, "all", "100.0%", "", _all_told(explanation)))
+            regions = _wave_regions(explanation, profile)
+            phase = f"{deviation:.1f} rad"
+            lines.append(_line(explanation, str(rank), f"{share:.1%}", phase, regions))
+        lines.append(_line(explanation, "all", "100.0%", "", _all_waves_regions(explanation)))
     return lines
 
 
-def _line(explanation: Explanation, rank: str, share: str, phase: str, found: str) -> str:
-    known = "" if explanation.pattern is None else f"{phase:>8}  "
-    return f"{rank:>4}  {share:>6}  {known}{found}"
+def _line(explanation: Explanation, rank: str, share: str, phase: str, regions: str) -> str:
+    phase = "" if explanation.pattern is None else f"{phase:>8}  "
+    return f"{rank:>4}  {share:>6}  {phase}{regions}"
 
 
 def strongest(explanation: Explanation, profile: Array) -> list[tuple[str, float]]:
-    """Return regions of the spectrum, or features, with what a profile (d,) is there.
+    """Return regions of the spectrum, or features, with the value of a profile (d,) there.
 
-    The largest first. Of a spectrum in K regions are ranked by the root mean square, and the
-    number is the mean; of one without unit it is the sum of squares, the region's share.
+    The strongest come first. For a profile in K, regions are ranked by the root mean square and
+    the value is the mean; otherwise the value is the sum of squares, the region's share.
     """
     if explanation.wavenumbers is None:
         named = zip(explanation.names, profile.tolist(), strict=True)
@@ -151,21 +152,23 @@ def strongest(explanation: Explanation, profile: Array) -> list[tuple[str, float
     return [(name, float(part.mean())) for name, part in ranked]
 
 
-def _told(explanation: Explanation, profile: Array) -> str:
+def _wave_regions(explanation: Explanation, profile: Array) -> str:
     if explanation.unit == KELVIN:
         form = "{} ({:+.1f} K)"
     else:
         form = "{} ({:+.2f})" if explanation.wavenumbers is None else "{} ({:.0%})"
-    return _named(explanation, profile, form)
+    return _region_texts(explanation, profile, form)
 
 
-def _all_told(explanation: Explanation) -> str:
+def _all_waves_regions(explanation: Explanation) -> str:
     if explanation.unit == KELVIN:
-        return _named(explanation, explanation.importance, "{} ({:.1f} K)")
+        return _region_texts(explanation, explanation.importance, "{} ({:.1f} K)")
     share = explanation.importance
     profile = share if explanation.wavenumbers is None else np.sqrt(share)
-    return _named(explanation, profile, "{} ({:.0%})")
+    return _region_texts(explanation, profile, "{} ({:.0%})")
 
 
-def _named(explanation: Explanation, profile: Array, form: str) -> str:
-    return ", ".join(form.format(*entry) for entry in strongest(explanation, profile)[:_NAMED])
+def _region_texts(explanation: Explanation, profile: Array, form: str) -> str:
+    return ", ".join(
+        form.format(*entry) for entry in strongest(explanation, profile)[:_REGIONS_NAMED]
+    )

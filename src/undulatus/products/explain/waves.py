@@ -1,25 +1,26 @@
-r"""What a model looks at: its waves, carried back to the channels or features they are made of.
+r"""What a model looks at: its waves, carried back to the channels or features of its input.
 
-A classifier of Fourier features is a sum of waves , and a wave
-is known by its frequency :math:`w_i`. Where components of spectra were classified, the frequency
-goes back through them to every channel. Two curves then say
-different things of a wave (Haufe et al. 2014, doi:10.1016/j.neuroimage.2013.10.067):
+A classifier on Fourier features is a sum of waves (:mod:`undulatus.estimators.interpret`), and a
+wave has a frequency :math:`w_i`. If a model classifies components of spectra, the frequency is
+carried back through them to every channel. Two curves then describe a wave (Haufe et al. 2014,
+doi:10.1016/j.neuroimage.2013.10.067):
 
-- the *frequency* is the filter: by how many radians the phase turns if one channel alone changes
+- the *frequency* is the filter: by how many radians the phase turns when one channel alone changes
   by its noise. Channels of a spectrum never change alone, and a filter of correlated channels
   looks like noise, because it has to cancel what neighbours share;
-- the *pattern* is what the filter finds: the change of each channel :math:`x_c` that goes with
-  one standard deviation :math:`s_i` of the phase :math:`\phi_i` over the training rows,
+- the *pattern* is what the filter responds to: the change of each channel :math:`x_c` that goes
+  with one standard deviation :math:`s_i` of the phase :math:`\phi_i` over the training rows,
 
   .. math:: p_{ic} = \mathrm{Cov}(x_c, \phi_i) / s_i,
 
-  which can be laid beside absorption bands. With components :math:`e_k` of variances
+  which can be compared with absorption bands. With components :math:`e_k` of variances
   :math:`\lambda_k`, in units of the noise :math:`\sigma_c`, and frequencies :math:`w_{ik}` per
   component, :math:`p_{ic} = \sigma_c \sum_k e_{kc} \lambda_k w_{ik} / s_i`.
 
-A pattern needs the covariance of what is classified, which is known of principal components: they
-are uncorrelated. Without them features are taken as uncorrelated, and there is the direction
-:math:`w_{ic} \sigma_c / s_i` alone, :math:`\sigma_c` being the standard deviation of a feature.
+A pattern needs the covariance of the classifier's input. Principal components are uncorrelated, so
+theirs is known. Without them, features are taken as uncorrelated, and a wave has only a
+*direction*, :math:`w_{ic} \sigma_c / s_i`, where :math:`\sigma_c` is the standard deviation of a
+feature.
 """
 
 from __future__ import annotations
@@ -43,70 +44,69 @@ from undulatus.scenes.spectra import BRIGHTNESS_TEMPERATURE, COMPONENTS, RADIANC
 
 Array = npt.NDArray[Any]
 
-KELVIN = "K"
+KELVIN, DEVIATIONS = "K", "standard deviations"
+"""Units of a pattern."""
 
-DEVIATIONS = "standard deviations"
-
-NOISE = "noise"
+NOISE_STEP = "noise"
+"""Step of a channel by which frequencies are given, where the noise is known."""
 
 _COLDEST = 100.0
-"""K: radiances of the short-wave end are far below, and no spectrum is as cold as that."""
+"""Mean spectra in K are above this everywhere; radiances at the short-wave end are far below."""
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """The D waves of a classifier over d channels or features, the weightiest first.
+    """The D waves of a classifier over d channels or features, in order of falling weight.
 
-    All signs point where the latent mean rises on average, towards ``towards``; that says little
-    of a wave that turns by several radians.
+    Signs are such that the latent mean rises on average, towards ``towards``. They mean little for
+    a wave whose phase varies by several radians.
     """
 
     regime: str
-    """Where the classifier is used; empty if everywhere."""
+    """Where the classifier is used; empty if it is used everywhere."""
     towards: str
-    """The second class, as words."""
+    """The second class, such as ``"cloudy = 1"``."""
     measurement: str
-    """``"radiance"``, ``"brightness_temperature"``, ``"scores"``, or empty: other features."""
+    """``"radiance"``, ``"brightness_temperature"``, ``"scores"``, or empty for other features."""
     names: tuple[str, ...]
-    """Of the channels or features."""
+    """Names of the channels or features."""
     wavenumbers: Array | None
-    """Of the channels, cm⁻¹, (d,); None where there are none."""
-    mean: Array | None
-    """The mean spectrum, K, (d,); None where there is none."""
+    """Wavenumbers of the channels, cm⁻¹, (d,); None if the features are not channels."""
+    mean_spectrum: Array | None
+    """In K, (d,); None if the features are not channels."""
     weights: Array
-    """Standard deviation of each wave over the training rows, in the latent function, (D,)."""
+    """Standard deviation of each wave over the training rows, (D,)."""
     amplitudes: Array
     """(D,)."""
     phase_deviations: Array
-    """Standard deviation of each wave's phase, radians, (D,)."""
+    """Standard deviation of each wave's phase over the training rows, radians, (D,)."""
     frequency: Array
-    """Radians by which the phase turns with one ``frequency_step`` of a channel, (D, d)."""
+    """By how much the phase turns per ``frequency_step`` of a channel, radians, (D, d)."""
     frequency_step: str
-    """``"noise"`` where it is known, else ``"standard deviations"``."""
+    """``"noise"`` if it is known, otherwise ``"standard deviations"``."""
     pattern: Array | None
-    """Change of the channels with one deviation of the phase, (D, d); None if not known."""
+    """Change of each channel with one deviation of the phase, (D, d); None if not known."""
     unit: str
-    """Of the pattern: ``"K"``, or ``"standard deviations"``, and it is a correlation then."""
+    """Of the pattern: ``"K"``, or ``"standard deviations"`` if it is a correlation."""
 
     @property
     def shares(self) -> Array:
-        """Share of each wave in the sum of the weights, (D,)."""
+        """Share of each wave in the sum of all weights, (D,)."""
         return np.asarray(self.weights / max(self.weights.sum(), np.finfo(np.float64).tiny))
 
     @property
     def profile(self) -> Array:
-        """The pattern; where there is none the direction, whose squares sum to one, (D, d)."""
+        """The pattern, or else the direction, whose squares sum to one, (D, d)."""
         if self.pattern is not None:
             return self.pattern
-        return np.asarray(self.frequency / _safe(self.phase_deviations)[:, None])
+        return np.asarray(self.frequency / _or_one(self.phase_deviations)[:, None])
 
     @property
     def importance(self) -> Array:
-        """All waves together, each by its share, (d,).
+        """How much each channel or feature counts in all waves together, by their shares, (d,).
 
-        The root of the mean square of patterns in K; the mean square of those without unit,
-        which is how much of the phases' variance goes with a feature. For directions these sum
-        to one.
+        For patterns in K, the root of their mean square. Otherwise the mean square, which is the
+        share of the phases' variance that goes with a feature; for directions it sums to one.
         """
         square = self.shares @ self.profile**2
         return np.asarray(np.sqrt(square) if self.unit == KELVIN else square)
@@ -118,76 +118,76 @@ def explain(model: Any) -> tuple[Explanation, ...]:
     Parameters
     ----------
     model : RFFGPC, VFFGPC, a Pipeline that ends in one, or a RegimeClassifier of these
-        Fitted. Steps before the classifier are components or scalers. Rows of 8,461 features are
-        IASI's channels, unless ``provenance_["measurement"]`` says otherwise; whether they are
-        radiances or brightness temperatures is seen from their mean, unless it is said there.
+        Fitted. Steps before the classifier are components or scalers. 8,461 features are taken
+        as IASI's channels, unless ``provenance_["measurement"]`` says otherwise; without it,
+        their mean tells radiances from brightness temperatures.
     """
     provenance = Provenance.of(model)
     if not isinstance(model, RegimeClassifier):
         return (_explain_one(model, getattr(model, "feature_names_in_", None), provenance),)
     check_is_fitted(model, "estimators_")
-    found = []
+    explanations = []
     for regime in model.regimes_:
         member = model.estimators_[regime.name]
         try:
-            found.append(_explain_one(member, regime.features, provenance, regime.name))
+            explanations.append(_explain_one(member, regime.features, provenance, regime.name))
         except InputError as error:
             raise InputError(f"Regime {regime.name!r}: {error}") from error
-    return tuple(found)
+    return tuple(explanations)
 
 
 def _explain_one(model: Any, names: Any, provenance: Provenance, regime: str = "") -> Explanation:
-    classifier, steps = _taken_apart(model)
+    classifier, steps = _split_model(model)
     waves = waves_of(classifier)
     mean, frequencies = waves.centre[None], waves.frequencies
     for step in reversed(steps):
         mean = step.centre + step.restore(mean)
         frequencies = step.carry_back(frequencies)
-    spread = _spread(waves, steps)
+    deviations = _deviations(waves, steps)
     noise = steps[0].noise if steps else None
     label, second = provenance.label, classifier.classes_[1]
-    measurement = _measurement(provenance.measurement, mean[0])
+    measurement = _find_measurement(provenance.measurement, mean[0])
     is_spectrum = measurement in (RADIANCE, BRIGHTNESS_TEMPERATURE)
-    kelvins, per_unit = None, _safe(spread)
+    kelvins, per_unit = None, _or_one(deviations)
     if is_spectrum:
         kelvins, per_unit = _in_kelvins(measurement, mean[0])
     pattern = _pattern(waves, steps)
     if measurement == SCORES and pattern is not None:
-        # EUMETSAT's components are of radiances divided by their noise.
-        noise = np.ones(len(spread))
+        # EUMETSAT computes its components from radiances divided by their noise.
+        noise = np.ones(len(deviations))
     return Explanation(
         regime=regime,
         towards=f"{label} = {second}" if label else f"class {second}",
         measurement=measurement,
-        names=_names(measurement, names, len(spread)),
+        names=_names(measurement, names, len(deviations)),
         wavenumbers=WAVENUMBERS if is_spectrum else None,
-        mean=kelvins,
+        mean_spectrum=kelvins,
         weights=waves.weights,
         amplitudes=waves.amplitudes,
         phase_deviations=waves.phase_deviations,
-        frequency=frequencies * (spread if noise is None else noise),
-        frequency_step=DEVIATIONS if noise is None else NOISE,
+        frequency=frequencies * (deviations if noise is None else noise),
+        frequency_step=DEVIATIONS if noise is None else NOISE_STEP,
         pattern=None if pattern is None else pattern / per_unit,
         unit=KELVIN if is_spectrum and pattern is not None else DEVIATIONS,
     )
 
 
-def _taken_apart(model: Any) -> tuple[FourierGPC, list[Affine]]:
-    """Return the classifier at the end of a model, and the steps before it."""
+def _split_model(model: Any) -> tuple[FourierGPC, list[Affine]]:
+    """Return the classifier at the end of a model, and the steps before it in order."""
     before: list[Any] = []
     while isinstance(model, Pipeline):
         *steps, (_, model) = model.steps
         before += [step for _, step in steps]
     if not isinstance(model, FourierGPC):
         raise InputError(
-            f"A {type(model).__name__} has no frequencies to explain it by.\n"
-            f"  taken: RFFGPC, VFFGPC, a Pipeline that ends in one, a RegimeClassifier of these"
+            f"A {type(model).__name__} has no frequencies and cannot be explained.\n"
+            f"  accepted: RFFGPC, VFFGPC, a Pipeline that ends in one, a RegimeClassifier of these"
         )
     check_is_fitted(model, "posterior_")
     return model, affine_steps(before)
 
 
-def _spread(waves: Waves, steps: list[Affine]) -> Array:
+def _deviations(waves: Waves, steps: list[Affine]) -> Array:
     """Return the standard deviation of each channel over the training rows, (d,)."""
     mixed = any(step.restoring.ndim == 2 for step in steps)
     parts = np.diag(waves.deviation) if mixed else waves.deviation[None]
@@ -199,32 +199,33 @@ def _spread(waves: Waves, steps: list[Affine]) -> Array:
 
 
 def _pattern(waves: Waves, steps: list[Affine]) -> Array | None:
-    """Return Cov(x, φ) / s in units of the channels, (D, d); None if there are no components."""
+    """Return Cov(x, φ) / s in units of the channels, (D, d); None without components."""
     if not any(step.uncorrelated for step in steps):
         return None
-    pattern = waves.frequencies * waves.deviation**2 / _safe(waves.phase_deviations)[:, None]
+    pattern = waves.frequencies * waves.deviation**2 / _or_one(waves.phase_deviations)[:, None]
     for step in reversed(steps):
         pattern = step.restore(pattern)
     return pattern
 
 
-def _safe(values: Array) -> Array:
-    """Return what to divide by: nought over nought is to be nought."""
+def _or_one(values: Array) -> Array:
+    """Return divisors with zeros replaced by one: 0/0 counts as 0 here."""
     return np.where(values == 0.0, 1.0, values)
 
 
-def _measurement(told: Any, mean: Array) -> str:
-    if told == SCORES:
+def _find_measurement(recorded: str | None, mean: Array) -> str:
+    """Return what the features are, as recorded or else by their number and mean."""
+    if recorded == SCORES:
         return SCORES if len(mean) == sum(COMPONENTS) else ""
     if len(mean) != CHANNELS:
         return ""
-    if told in (RADIANCE, BRIGHTNESS_TEMPERATURE):
-        return str(told)
+    if recorded in (RADIANCE, BRIGHTNESS_TEMPERATURE):
+        return str(recorded)
     return BRIGHTNESS_TEMPERATURE if mean.min() > _COLDEST else RADIANCE
 
 
 def _in_kelvins(measurement: str, mean: Array) -> tuple[Array, Array]:
-    """Return the mean spectrum, K, and by how much channels change with a kelvin there."""
+    """Return the mean spectrum in K, and the change of each channel per kelvin there."""
     if measurement == BRIGHTNESS_TEMPERATURE:
         return mean, np.ones(len(mean))
     kelvins = brightness_temperature(WAVENUMBERS, mean)
