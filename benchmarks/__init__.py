@@ -1,1 +1,1 @@
-"""Our classifiers and their peers on the same data in the same run."""
+"""Benchmarks: our classifiers and others on the same data, in the same run."""

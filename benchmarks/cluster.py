@@ -1,8 +1,8 @@
-"""A fit from Zarr on one and on two workers: seconds of passes, their ratio, peaks of memory.
+"""Fit from Zarr on one and on two workers: times of passes, their ratio, peaks of memory.
 
 python -m benchmarks.cluster [ROWS] [D] [FOLDER] [WORKERS ...]
 
-Prints JSON. The data are made once, chunk by chunk, and kept in FOLDER.
+Prints JSON. The data are generated once, chunk by chunk, and kept in FOLDER.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHUNK_ROWS = 500_000
 
 
 def make_store(folder: Path, n: int) -> Path:
-    """Return a Zarr store of ``n`` generated rows and their classes, made unless it is there."""
+    """Return the path of a Zarr store of ``n`` rows and classes; make it if it is missing."""
     path = folder / f"pixels_{n}_by_{FEATURES}.zarr"
     if (path / "done").exists():
         return path
@@ -54,26 +54,26 @@ def make_store(folder: Path, n: int) -> Path:
 
 
 class Peaks:
-    """Peaks of resident memory, and CPU seconds, of this process and of others, for a block."""
+    """Peak memory and CPU seconds of this process and of others, while a block runs."""
 
     def __init__(self, others: list[int]) -> None:
         self._processes = [psutil.Process(), *map(psutil.Process, others)]
         self.bytes = [0] * len(self._processes)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         for i, process in enumerate(self._processes):
             self.bytes[i] = max(self.bytes[i], process.memory_info().rss)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Look ten times a second until the block ends."""
+        """Sample ten times a second until the block ends."""
         stop = threading.Event()
 
-        def look_on() -> None:
+        def keep_sampling() -> None:
             while not stop.wait(0.1):
-                self._look()
+                self._sample()
 
-        thread = threading.Thread(target=look_on, daemon=True)
+        thread = threading.Thread(target=keep_sampling, daemon=True)
         thread.start()
         before = self._cpu_seconds()
         try:
@@ -97,9 +97,9 @@ def timed_passes() -> Iterator[list[float]]:
 
     def total(self: ChunkedPixels, *args: Any, **named: Any) -> Any:
         began = time.perf_counter()
-        found = original(self, *args, **named)
+        result = original(self, *args, **named)
         seconds.append(time.perf_counter() - began)
-        return found
+        return result
 
     ChunkedPixels.total = total  # type: ignore[method-assign]
     try:
@@ -109,7 +109,7 @@ def timed_passes() -> Iterator[list[float]]:
 
 
 def measure(store: Path, n_frequencies: int, n_workers: int) -> dict[str, Any]:
-    """Return the seconds and peaks of one fit on so many workers of one thread each."""
+    """Return the times and peaks of a fit on ``n_workers`` workers of one thread each."""
     X, y = (da.from_zarr(str(store), component=name) for name in ("X", "y"))
     with (
         LocalCluster(
@@ -128,7 +128,7 @@ def measure(store: Path, n_frequencies: int, n_workers: int) -> dict[str, Any]:
         "workers": n_workers,
         "seconds": seconds,
         "pass_seconds": passes,
-        # On a machine with other work these tell how the load was shared, where seconds do not.
+        # On a busy machine CPU times show how the load was shared; wall times do not.
         "client_cpu_seconds": peaks.cpu_seconds[0],
         "worker_cpu_seconds": peaks.cpu_seconds[1:],
         "client_peak_mb": peaks.bytes[0] / 2**20,
@@ -138,7 +138,7 @@ def measure(store: Path, n_frequencies: int, n_workers: int) -> dict[str, Any]:
 
 
 def main(n_rows: int, n_frequencies: int, folder: Path, workers: list[int]) -> dict[str, Any]:
-    """Return the figures of so many workers, and how much faster the last are than the first."""
+    """Return the measurements, and the speed-up from the first number of workers to the last."""
     store = make_store(folder, n_rows)
     runs = [measure(store, n_frequencies, count) for count in workers]
     first, last = runs[0], runs[-1]
@@ -159,5 +159,5 @@ if __name__ == "__main__":
     given = sys.argv[1:] + [""] * 3
     where = Path(given[2] or Path(tempfile.gettempdir()) / "undulatus_cluster")
     counts = [int(count) for count in sys.argv[4:]] or [1, 2]
-    found = main(int(given[0] or 50_000_000), int(given[1] or 100), where, counts)
-    print(json.dumps(found, indent=1))
+    results = main(int(given[0] or 50_000_000), int(given[1] or 100), where, counts)
+    print(json.dumps(results, indent=1))

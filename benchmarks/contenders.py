@@ -1,4 +1,4 @@
-"""Everyone who takes part: a name, and how to fit it with a given share of its full effort."""
+"""The classifiers compared: a function for each that fits it with a share of its full effort."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from undulatus import RFFGPC, VFFGPC
 
-Fit = Callable[[np.ndarray, np.ndarray, float], Any]
+FitFunction = Callable[[np.ndarray, np.ndarray, float], Any]
 
 
-def _ours(model: type, n_frequencies: int) -> Fit:
+def _ours(model: type, n_frequencies: int) -> FitFunction:
     def fit(X: np.ndarray, y: np.ndarray, effort: float) -> Any:
         max_iter = max(round(100 * effort), 1)
         return model(n_frequencies, max_iter=max_iter, random_state=0).fit(X, y)
@@ -32,7 +32,7 @@ def _sklearn_gpc(X: np.ndarray, y: np.ndarray, effort: float) -> Any:
     return model.fit(X[chosen], y[chosen])
 
 
-def _linear_on(sampler: str) -> Fit:
+def _linear_on(sampler: str) -> FitFunction:
     def fit(X: np.ndarray, y: np.ndarray, effort: float) -> Any:
         from sklearn import kernel_approximation
         from sklearn.linear_model import LogisticRegression
@@ -72,7 +72,7 @@ def _svgp(X: np.ndarray, y: np.ndarray, effort: float) -> Any:
 
 
 class _Rfflearn:
-    """rfflearn's classifier behind a scaler; it knows no scikit-learn pipeline."""
+    """rfflearn's classifier after a scaler; scikit-learn pipelines do not take it."""
 
     def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
         import rfflearn.cpu as rfflearn
@@ -90,7 +90,7 @@ def _rfflearn(X: np.ndarray, y: np.ndarray, effort: float) -> Any:
     return _Rfflearn(X, y)
 
 
-CONTENDERS: dict[str, Fit] = {
+CONTENDERS: dict[str, FitFunction] = {
     "VFF-GPC D=50": _ours(VFFGPC, 50),
     "VFF-GPC D=75": _ours(VFFGPC, 75),
     "VFF-GPC D=100": _ours(VFFGPC, 100),
@@ -104,9 +104,11 @@ CONTENDERS: dict[str, Fit] = {
     "scikit-learn GPC n=2000": _sklearn_gpc,
     "rfflearn RFFGPC D=200": _rfflearn,
 }
-CURVES = {  # how much of the full effort is spent at each point of the curve
+
+CURVES = {
     "VFF-GPC D=50": (0.04, 0.08, 0.16, 0.32),
     "VFF-GPC D=100": (0.08, 0.16, 0.32, 0.64),
     "VFF-GPC D=200": (0.16, 0.32, 0.64),
     "LightGBM 300": (0.1, 0.3),
 }
+"""Shares of the full effort at which a curve of loss against time is measured."""

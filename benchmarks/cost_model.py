@@ -1,9 +1,9 @@
-"""What fits and maps cost, fitted to measurements on this machine, and what follows for archives.
+"""A model of the cost of fits and maps, fitted to measurements here, and applied to archives.
 
 python -m benchmarks.cost_model
 
-One core, single precision: seconds a row of an exact pass and of a prediction, for several numbers
-of waves D and features d, and the coefficients of
+It measures seconds a row of an exact pass and of a prediction (one core, single precision) for
+several numbers of waves D and features d, and fits the coefficients of
 
     pass, variance   = a k² + b k d + c k + e        k = 2D
     labels           =        u k d + v k + w d + z
@@ -45,25 +45,25 @@ ARCHIVES = {
         "rows": 1_100 * 10_980**2, "D": 100, "d": 13, "read": 13 * 2, "write": 10,
     },
 }  # fmt: skip
-"""Rows, bytes read and written a row; a model for each."""
+"""Rows, size of the model, and bytes read and written for each row."""
 WORKERS = (1, 16, 256)
 PASSES = 5
-"""Exact passes of a fit over everything, as a rule."""
+"""Typical number of exact passes of a fit."""
 GPU_ROWS = {
     ("pass", 200): 43.5e6,
     ("variance", 200): 84.3e6,
     ("pass", 100): 133.5e6,
     ("variance", 100): 232.2e6,
 }
-"""Rows a second of one H200, by kind of work and D; benchmarks.gpu_pass measures them."""
+"""Rows a second of one H200, by kind of work and D, measured by benchmarks.gpu_pass."""
 MAP_SHARE = 0.85
-"""Rate of a whole map, from disk to disk, over the predictor's; benchmarks.tile measures it."""
+"""Rate of a map from disk to disk, as a share of the predictor's; from benchmarks.tile."""
 SPECTRUM_SECONDS = 2 / 13_213
-"""Of one core for a spectrum, reduced and classified; benchmarks.sounder_day measures it."""
+"""Seconds of one core to reduce and classify a spectrum; from benchmarks.sounder_day."""
 
 
 def best(work: Callable[[], Any], repeats: int = 3) -> float:
-    """Return the least seconds of a few runs."""
+    """Return the shortest time of a few runs, seconds."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -73,7 +73,7 @@ def best(work: Callable[[], Any], repeats: int = 3) -> float:
 
 
 def measure(n_frequencies: int, d: int) -> dict[str, float]:
-    """Return seconds a row on one core."""
+    """Return seconds a row on one core, by kind of work."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((ROWS, d), dtype=np.float32)
     y = X[:, 0] + X[:, 1] * X[:, 2] > 0
@@ -93,23 +93,23 @@ def measure(n_frequencies: int, d: int) -> dict[str, float]:
 
 
 def terms(n_frequencies: int, d: int) -> dict[str, float]:
-    """Return the terms of the model of costs."""
+    """Return the terms of the cost model."""
     k = 2.0 * n_frequencies
     return {"kk": k * k, "kd": k * d, "k": k, "d": float(d), "1": 1.0}
 
 
 def fit(measured: dict[tuple[int, int], dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the coefficients of each kind of work, seconds a row and term, none negative."""
+    """Return the coefficients of each kind of work, in seconds a row; none is negative."""
     from scipy.optimize import nnls
 
-    found = {}
+    coefficients = {}
     for kind, names in TERMS.items():
         seconds = np.array([row[kind] for row in measured.values()])
         rows = np.array([[terms(*place)[name] for name in names] for place in measured])
-        # Relative errors count: each line is divided by what was measured.
+        # Errors are relative: each equation is divided by the measured time.
         solution, _ = nnls(rows / seconds[:, None], np.ones(len(seconds)))
-        found[kind] = dict(zip(names, solution.tolist(), strict=True))
-    return found
+        coefficients[kind] = dict(zip(names, solution.tolist(), strict=True))
+    return coefficients
 
 
 def predict(fitted: dict[str, float], n_frequencies: int, d: int) -> float:
@@ -118,7 +118,7 @@ def predict(fitted: dict[str, float], n_frequencies: int, d: int) -> float:
 
 
 def main() -> None:
-    """Measure, fit, print."""
+    """Measure, fit, and print."""
     with single_threaded_blas():
         measured = {place: measure(*place) for place in GRID}
     fitted = fit(measured)
@@ -134,13 +134,13 @@ def main() -> None:
         print(f"| {D} | {d} | " + " | ".join(cells) + " |")
     print(f"\nlargest error of the model: {max(errors):.0%}")
     for kind, values in fitted.items():
-        told = ", ".join(f"{value * 1e12:.3g} {name}" for name, value in values.items())
-        print(f"{kind}: {told} (1e-12 s)")
+        terms_text = ", ".join(f"{value * 1e12:.3g} {name}" for name, value in values.items())
+        print(f"{kind}: {terms_text} (1e-12 s)")
     print_archives(fitted)
 
 
 def print_archives(fitted: dict[str, dict[str, float]]) -> None:
-    """Print hours of maps and of fits, for workers of one core and for one GPU."""
+    """Print the hours of maps and of fits, for workers of one core and for one GPU."""
     columns = [*(f"{w} worker{'s' * (w > 1)}" for w in WORKERS), "one GPU"]
     for kind, title in (("variance", "map"), ("pass", f"fit, {PASSES} passes")):
         print(f"\n| {title} | rows | read | " + " | ".join(columns) + " |")
@@ -156,16 +156,16 @@ def print_archives(fitted: dict[str, dict[str, float]]) -> None:
             hours = [facts["rows"] * each / workers / 3600 for workers in WORKERS]
             per_second = GPU_ROWS.get((kind, facts["D"]))
             if per_second is None:
-                cells = "as fast as spectra are read"
+                on_gpu = "as fast as spectra are read"
             else:
                 gpu_hours = passes * facts["rows"] / per_second / 3600
-                cells = f"{gpu_hours:,.1f} h at {facts['read'] * per_second / 1e6:,.0f} MB/s"
-            told = [
+                on_gpu = f"{gpu_hours:,.1f} h at {facts['read'] * per_second / 1e6:,.0f} MB/s"
+            on_workers = [
                 f"{h:,.1f} h at {r / 1e6:,.0f} MB/s" for h, r in zip(hours, rates, strict=True)
             ]
             print(
                 f"| {name} | {facts['rows']:.2g} | {read / 1e12:,.1f} TB | "
-                + " | ".join([*told, cells])
+                + " | ".join([*on_workers, on_gpu])
                 + " |"
             )
 

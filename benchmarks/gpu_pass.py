@@ -1,9 +1,9 @@
-"""The arithmetic of one exact pass on a GPU, by torch: what a device could do. Prints JSON.
+"""Time the arithmetic of one exact pass on a GPU with torch. Prints JSON.
 
 python -m benchmarks.gpu_pass [ROWS] [D] [FEATURES]
 
-The package itself computes on CPUs; this times the same products on random numbers: features, ξ,
-statistics, and for prediction the variance, in single precision.
+The package itself computes on CPUs. This times the same products on random numbers in single
+precision: features, ξ and statistics; for prediction the variance.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 def measure(n: int, n_frequencies: int, d: int) -> dict[str, float | int | str]:
-    """Return seconds of a pass and of a prediction with variance over ``n`` rows in memory."""
+    """Return the times of a pass, and of a prediction with variance, over ``n`` rows in memory."""
     device = torch.device("cuda")
     k = 2 * n_frequencies
     x = torch.randn(n, d, device=device)
@@ -38,7 +38,7 @@ def measure(n: int, n_frequencies: int, d: int) -> dict[str, float | int | str]:
         z = features()
         return (z @ second_moment).square().sum(1)
 
-    found: dict[str, float | int | str] = {"rows": n, "D": n_frequencies, "features": d}
+    results: dict[str, float | int | str] = {"rows": n, "D": n_frequencies, "features": d}
     for name, work in (("pass", exact_pass), ("predict", predict)):
         for _ in range(3):
             work()
@@ -48,9 +48,9 @@ def measure(n: int, n_frequencies: int, d: int) -> dict[str, float | int | str]:
             work()
         torch.cuda.synchronize()
         seconds = (time.perf_counter() - began) / 10
-        found[f"{name}_seconds"] = seconds
-        found[f"{name}_million_rows_a_second"] = n / seconds / 1e6
-    return found | {"device": torch.cuda.get_device_name()}
+        results[f"{name}_seconds"] = seconds
+        results[f"{name}_million_rows_a_second"] = n / seconds / 1e6
+    return results | {"device": torch.cuda.get_device_name()}
 
 
 if __name__ == "__main__":

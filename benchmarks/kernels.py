@@ -1,4 +1,4 @@
-"""How close the hot loops come to the machine: rates, growth, cost a pixel. Prints JSON."""
+"""Rates of the hot loops, their growth, and the cost of a pixel. Prints JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from undulatus.gp.stochastic import draw_sample, walk
 
 
 def best_seconds(function: Callable[[], object], repeats: int) -> float:
-    """Return the shortest of ``repeats`` runs."""
+    """Return the shortest time of ``repeats`` runs."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -30,7 +30,7 @@ def best_seconds(function: Callable[[], object], repeats: int) -> float:
 
 
 def product_rate() -> float:
-    """Return operations a second of a large float32 matrix product on all cores."""
+    """Return the operations a second of a large float32 matrix product on all cores."""
     rng = np.random.default_rng(0)
     a = rng.standard_normal((8192, 2048), dtype=np.float32)
     b = rng.standard_normal((2048, 2048), dtype=np.float32)
@@ -65,7 +65,7 @@ def pass_seconds(n: int, d: int, n_frequencies: int, repeats: int = 3) -> float:
 
 
 def walk_seconds(n: int, d: int, n_frequencies: int, iterations: int) -> float:
-    """Return the time of the stochastic phase, its sample included, for fixed minibatches."""
+    """Return the time of the stochastic phase, drawing its sample included."""
     pixels = make_pixels(n, d, n_frequencies)
     unit = np.random.default_rng(2).standard_normal((n_frequencies, d))
 
@@ -92,7 +92,7 @@ def exponent(sizes: list[int], seconds: list[float]) -> float:
 
 
 def prediction_costs(n: int, d: int, n_frequencies: int) -> dict[str, float]:
-    """Return nanoseconds a pixel for labels, probabilities, and tolerant probabilities."""
+    """Return nanoseconds a pixel for labels, probabilities, and probabilities with tolerance."""
     pixels = make_pixels(n, d, n_frequencies)
     model = VFFGPC(
         n_frequencies, solver="stochastic", max_iter=4, random_state=0, precision="single"
@@ -108,24 +108,24 @@ def prediction_costs(n: int, d: int, n_frequencies: int) -> dict[str, float]:
 
 
 def rff_against_sampler(n: int) -> dict[str, Any]:
-    """Return fit seconds and test NLL of RFF-GPC and of random features + logistic, in turn."""
+    """Return fit times and test NLL of RFF-GPC and of random features with logistic regression."""
     from benchmarks import tasks
     from benchmarks.contenders import CONTENDERS
     from undulatus.products.scores import score
 
     task = tasks.load("covertype", n)
-    found = {}
+    results = {}
     for name in ("RFF-GPC D=200", "RBFSampler 400 + logistic"):
         began = time.perf_counter()
         model = CONTENDERS[name](task.X, task.y, 1.0)
         seconds = time.perf_counter() - began
         nll = score(task.y_test == 1, model.predict_proba(task.X_test)[:, 1]).nll
-        found[name] = {"fit_seconds": seconds, "nll": nll}
-    return found
+        results[name] = {"fit_seconds": seconds, "nll": nll}
+    return results
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Return all figures of this file."""
+    """Return all measurements of this module."""
     n_hot = 50_000 if quick else 300_000
     top = 10**6 if quick else 10**7
     rate = product_rate()

@@ -1,4 +1,4 @@
-"""Clocks and memory of this process."""
+"""The time and memory that a block of code takes in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def anonymous_memory() -> float:
 
 
 class Meter:
-    """Wall and CPU seconds of a block, and the peak of anonymous memory above its start."""
+    """Wall and CPU seconds of a block, and its peak of anonymous memory above that held before."""
 
     def __enter__(self) -> Self:
         self._before = self._peak = anonymous_memory()

@@ -1,6 +1,6 @@
-"""Anonymous memory of a fit and a prediction from a memory map. Prints JSON.
+"""Peak memory of a fit and a prediction from a memory map. Prints JSON.
 
-python -m benchmarks.memory ROWS [ITERATIONS]
+python -m benchmarks.memory ROWS ITERATIONS SOLVER
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def make_map(path: Path, n: int, d: int) -> np.memmap:
 
 
 def measure(n: int, d: int, iterations: int, solver: str) -> dict[str, float | str]:
-    """Return the peaks above what imports and labels take."""
+    """Return times, and peaks of memory above what imports and labels take."""
     with tempfile.TemporaryDirectory() as folder:
         rows = make_map(Path(folder) / "pixels.dat", n, d)
         y = np.empty(n, dtype=np.int8)

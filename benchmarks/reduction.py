@@ -1,10 +1,10 @@
-"""Ways to reduce spectra to components, by time, memory and exactness. Prints a table.
+"""Compare ways to reduce spectra to components: time, memory, exactness. Prints tables.
 
 python -m benchmarks.reduction IASI.zarr [COMPONENTS]
 
-IASI.zarr is what ``undulatus twin sounder`` makes. Each way runs in a process of its own; the
-angle is the largest between its subspace and that of a full decomposition of the same 3,000 rows
-(first table), and between its subspace of all rows and SpectralPCA's (second table).
+IASI.zarr is made by ``undulatus twin sounder``. Each way runs in its own process. The angle is the
+largest between its subspace and that of a full decomposition of the same 3,000 rows (first table),
+or between its subspace of all rows and SpectralPCA's (second table).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ BATCH = 1_024
 
 
 def spectral(rows: Any, noise: np.ndarray, components: int) -> np.ndarray:
-    """Sum the covariance in one pass, in double precision, then Lanczos."""
+    """Sum the covariance in one pass, in double precision, then use Lanczos."""
     return SpectralPCA(components, noise=noise).fit(rows).components_
 
 
 def incremental(rows: Any, noise: np.ndarray, components: int) -> np.ndarray:
     """scikit-learn's IncrementalPCA, a batch at a time."""
     model = IncrementalPCA(components)
-    # A batch must have as many rows as there are components: the last takes the rest.
+    # A batch needs as many rows as components, so the last takes the rest.
     starts = range(0, max(rows.shape[0] - BATCH + 1, 1), BATCH)
     for start in starts:
         stop = rows.shape[0] if start == starts[-1] else start + BATCH
@@ -71,20 +71,20 @@ WAYS = {f.__name__: f for f in (spectral, incremental, randomised, covariance_ei
 
 
 def run(way: str, path: str, components: int, count: int | None, output: str) -> None:
-    """Reduce with one way, and print how long it took and how much memory."""
+    """Reduce spectra in one way; print its time and peak memory."""
     opened = open_spectra(path)
     noise = opened["noise"].values.astype(np.float64)
     rows = opened["radiance"].data[:count]
     began = time.perf_counter()
-    found = WAYS[way](rows, noise, components)
+    subspace = WAYS[way](rows, noise, components)
     seconds = time.perf_counter() - began
-    np.save(output, found)
+    np.save(output, subspace)
     peak = peak_memory() / 2**20
     print(json.dumps({"seconds": seconds, "peak_mb": peak}))
 
 
 def compare(path: str, components: int, count: int | None, oracle: str, others: list[str]) -> None:
-    """Print a table of ways on the first ``count`` rows, all if None."""
+    """Print a table of ways on the first ``count`` rows, or on all if None."""
     print(f"\n{'way':18}{'seconds':>9}{'peak MB':>9}{'angle to ' + oracle + ', degrees':>28}")
     with tempfile.TemporaryDirectory() as folder:
         reference = None
@@ -99,10 +99,10 @@ def compare(path: str, components: int, count: int | None, oracle: str, others: 
             if done.returncode:
                 print(f"{way:18}  failed: {done.stderr.strip().splitlines()[-1:]}")
                 continue
-            told, found = json.loads(done.stdout), np.load(output).astype(np.float64)
-            reference = found if reference is None else reference
-            angle = np.degrees(subspace_angles(found.T, reference.T).max())
-            print(f"{way:18}{told['seconds']:9.1f}{told['peak_mb']:9.0f}{angle:28.2g}", flush=True)
+            cost, subspace = json.loads(done.stdout), np.load(output).astype(np.float64)
+            reference = subspace if reference is None else reference
+            angle = np.degrees(subspace_angles(subspace.T, reference.T).max())
+            print(f"{way:18}{cost['seconds']:9.1f}{cost['peak_mb']:9.0f}{angle:28.2g}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The benchmark's table and plots, drawn from its records."""
+"""Tables and plots of the benchmark, from its records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def full_trials(found: dict[str, Any], task: str) -> list[dict[str, Any]]:
 
 
 def curve_of(found: dict[str, Any], task: str, who: str) -> list[tuple[float, float]]:
-    """Return fit seconds and test NLL of a contender at each effort, by time."""
+    """Return the fit times and test NLL of a contender at each effort, sorted by time."""
     trials = [
         t for t in found["trials"] if (t["task"], t["contender"]) == (task, who) and "nll" in t
     ]
@@ -60,7 +60,7 @@ def task_table(found: dict[str, Any], task: str) -> list[str]:
 
 
 def ratio_lines(found: dict[str, Any]) -> list[str]:
-    """Return the figures that compare us with the peers, as lines of Markdown."""
+    """Return lines of Markdown that compare our classifiers with the others."""
     lines = []
     for task in ("sentinel2", "covertype"):
         trials = {t["contender"]: t for t in full_trials(found, task) if "nll" in t}
@@ -97,7 +97,7 @@ def ratio_lines(found: dict[str, Any]) -> list[str]:
 
 
 def kernel_lines(found: dict[str, Any]) -> list[str]:
-    """Return the figures of the hot loops and of memory."""
+    """Return lines of Markdown about the hot loops and memory."""
     kernels = found["kernels"]
     if "failed" in kernels:
         return [f"- failed: {kernels['failed']}"]
@@ -192,8 +192,8 @@ def write_report(found: dict[str, Any], folder: Path, name: str) -> list[Path]:
     lines = [f"# Benchmark ({name})", "", f"Machine: {machine}.", ""]
     lines += [
         f"Made by `make bench{' QUICK=1' if found['quick'] else ''}` in "
-        f"{found['minutes']:.0f} minutes, legs of a resumed run added up. Compare figures "
-        f"within this run only.",
+        f"{found['minutes']:.0f} minutes (a resumed run: all sessions together). Compare "
+        f"numbers only within this run.",
         "",
     ]
     for task, (title, *_) in TASKS.items():

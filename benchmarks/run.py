@@ -1,9 +1,9 @@
-"""Everyone on every task, one after the other, each in a process of its own.
+"""Run every contender on every task, one after the other, each in its own process.
 
     python -m benchmarks.run [--quick] [--resume]
 
 Writes ``benchmarks/results/benchmark.json`` (``quick.json``) after each trial, then a table and
-plots; ``--resume`` goes on from what an interrupted run wrote.
+plots. ``--resume`` continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUICK_CONTENDERS = (
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the machine and the versions of packages, on which times depend."""
     packages = ("numpy", "scipy", "scikit-learn", "lightgbm", "torch", "gpytorch", "rfflearn")
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -45,8 +45,8 @@ def describe_machine() -> dict[str, Any]:
 
 
 def run_module(module: str, *arguments: str) -> dict[str, Any]:
-    """Return the JSON that a module prints last, or what went wrong."""
-    # Every library takes the cores this process may use; `taskset` narrows them for all alike.
+    """Return the JSON that a module prints last, or its error."""
+    # Every library uses the cores this process may use; `taskset` limits them for all.
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         capture_output=True,
@@ -59,7 +59,7 @@ def run_module(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def trials(quick: bool) -> list[tuple[str, str, float]]:
-    """Return task, contender and effort of each trial: a task's full efforts, then its curves."""
+    """Return the task, contender and effort of each trial: first full efforts, then curves."""
     names = QUICK_CONTENDERS if quick else tuple(CONTENDERS)
     with_curves = ("sentinel2",) if quick else ("sentinel2", "covertype")
     plan = []
@@ -71,7 +71,7 @@ def trials(quick: bool) -> list[tuple[str, str, float]]:
 
 
 def main(quick: bool, resume: bool) -> None:
-    """Run all trials and write the results as they come."""
+    """Run all trials, and write the results after each."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / ("quick.json" if quick else "benchmark.json")
     found: dict[str, Any] = {
@@ -108,13 +108,13 @@ def main(quick: bool, resume: bool) -> None:
         result = run_module("benchmarks.trial", task, who, str(effort), str(rows))
         found["trials"].append({"task": task, "contender": who, "effort": effort, **result})
         keep()
-        said = result.get("failed") or (
+        outcome = result.get("failed") or (
             f"NLL {result.get('nll', float('nan')):.4f}, accuracy {result['accuracy']:.4f}, "
             f"fit {result['fit_seconds']:.1f} s"
         )
         print(
             f"[{number}/{len(plan)}, {found['minutes']:.1f} min] "
-            f"{task}, {who}, effort {effort}: {said}",
+            f"{task}, {who}, effort {effort}: {outcome}",
             flush=True,
         )
     for written in write_report(found, RESULTS, path.stem):

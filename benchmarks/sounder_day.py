@@ -1,10 +1,10 @@
-"""A day of IASI: spectra reduced and classified with probability and variance. Prints a summary.
+"""Reduce and classify a day of IASI spectra, with probability and variance. Prints a summary.
 
 python -m benchmarks.sounder_day MODEL [SPECTRA] [THREADS]
 
-Synthetic spectra are made a chunk at a time while it runs, on all cores; making them is timed
-apart. MODEL is what ``undulatus fit`` made of spectra. The share of the matrix product is measured
-on the same blocks: spectra times components alone, on as many threads.
+Synthetic spectra are generated chunk by chunk on all cores, which is timed separately. MODEL is a
+model of spectra, from ``undulatus fit``. The matrix product of spectra and components is also
+timed alone, on the same blocks and as many threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHUNK, BLOCK = 8_192, 512
 
 
 def product_seconds(spectra: np.ndarray, weights: np.ndarray, threads: int) -> float:
-    """Return the time of the product of spectra and components alone."""
+    """Return the time of the matrix product of spectra and components alone."""
     blocks = [spectra[i : i + BLOCK] for i in range(0, len(spectra), BLOCK)]
     began = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
@@ -36,7 +36,7 @@ def product_seconds(spectra: np.ndarray, weights: np.ndarray, threads: int) -> f
 
 
 def measure(path: str, count: int, threads: int) -> None:
-    """Classify ``count`` spectra, and print rates."""
+    """Classify ``count`` spectra and print rates."""
     model = load_model(path)
     weights = np.ascontiguousarray((model[0].components_ / model[0].noise_).T, np.float32)
     day = synthetic_sounder(count, seed=1, chunk=BLOCK)

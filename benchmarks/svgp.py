@@ -1,4 +1,4 @@
-"""GPyTorch's stochastic variational GP classifier, set up the way its documentation does."""
+"""GPyTorch's stochastic variational GP classifier, set up as in its documentation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SVGP:
         return self
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return a copy of all that was learned."""
+        """Return a copy of the learned parameters."""
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:

@@ -27,7 +27,7 @@ TASKS = {
 
 
 def load(name: str, most_rows: int | None = None) -> Task:
-    """Return a task, its training rows thinned to at most ``most_rows``."""
+    """Return a task with at most ``most_rows`` training rows, drawn at random."""
     _, loader, positive = TASKS[name]
     data = loader()
     y = (data.y == positive).astype(np.int64)

@@ -1,9 +1,9 @@
-"""A Sentinel-2 tile mapped from Zarr to Zarr in bounded memory, against the predictor in memory.
+"""Map a Sentinel-2 tile from Zarr to Zarr in bounded memory; compare with prediction in memory.
 
 python -m benchmarks.tile [SIDE] [D] [FOLDER]
 
-The image, SIDE x SIDE pixels of 13 bands, is generated once and kept in FOLDER. Prints JSON: rates
-of the predictor on pixels in memory and of the whole map, both with probability and variance.
+The image, SIDE x SIDE pixels of 13 bands, is generated once and kept in FOLDER. Prints JSON: the
+rates of the predictor on pixels in memory and of the whole map, with probability and variance.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IN_MEMORY = 4_000_000
 
 
 def make_bands(block_info: Any = None) -> np.ndarray:
-    """Return one block of all bands: smooth fields, and noise; digital numbers."""
+    """Return one block of all bands: digital numbers of smooth fields with noise."""
     (_, _), (top, bottom), (left, right) = block_info[None]["array-location"]
     y, x = np.arange(top, bottom)[:, None] / 300.0, np.arange(left, right)[None] / 300.0
     rng = np.random.default_rng([top, left])
@@ -49,7 +49,7 @@ def make_bands(block_info: Any = None) -> np.ndarray:
 
 
 def make_tile(path: Path, side: int) -> None:
-    """Write the image, unless it is there."""
+    """Write the image if it is missing."""
     if path.exists():
         return
     edges = da.core.normalize_chunks(CHUNK, (side,))[0]
@@ -61,7 +61,7 @@ def make_tile(path: Path, side: int) -> None:
 
 
 def fit(image: xr.Dataset, n_frequencies: int) -> VFFGPC:
-    """Return a model of a corner of the image."""
+    """Return a model fitted to a corner of the image."""
     corner = image.isel(y=slice(0, CHUNK), x=slice(0, CHUNK)).load()
     table = pd.DataFrame({name: corner[name].values.ravel()[::20] for name in BANDS})
     bright = table["B02"] + np.random.default_rng(0).normal(0.0, 300.0, len(table)) > 2200.0
@@ -69,7 +69,7 @@ def fit(image: xr.Dataset, n_frequencies: int) -> VFFGPC:
 
 
 def measure(side: int, n_frequencies: int, folder: Path) -> dict[str, Any]:
-    """Return the rates, in millions of pixels a second, and the peak of memory."""
+    """Return rates, in millions of pixels a second, and peaks of memory."""
     path, output = folder / f"tile_{side}.zarr", folder / f"map_{side}_{n_frequencies}.zarr"
     make_tile(path, side)
     image = open_scene(path)

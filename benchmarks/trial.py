@@ -1,4 +1,4 @@
-"""One contender on one task, in a process of its own; prints one line of JSON."""
+"""One contender on one task, in its own process. Prints a line of JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from undulatus.products.scores import score
 
 
 def rate(function: Any, X: np.ndarray, least_seconds: float = 1.0) -> float:
-    """Return rows a second of a prediction, the best of repeated calls."""
+    """Return the rows a second of a prediction, the best of repeated calls."""
     best, spent = np.inf, 0.0
     while spent < least_seconds:
         began = time.perf_counter()
@@ -30,7 +30,7 @@ def rate(function: Any, X: np.ndarray, least_seconds: float = 1.0) -> float:
 def run(task_name: str, contender: str, effort: float, most_rows: int | None) -> dict[str, Any]:
     """Fit, score and time one contender."""
     task = tasks.load(task_name, most_rows)
-    # Imports and first calls are not anyone's fit: a tiny fit pays for them.
+    # A tiny fit first, so that imports and first calls are not timed.
     few = np.r_[np.flatnonzero(task.y == 0)[:100], np.flatnonzero(task.y == 1)[:100]]
     CONTENDERS[contender](task.X[few], task.y[few], 0.01)
     with Meter() as meter:
@@ -47,7 +47,7 @@ def run(task_name: str, contender: str, effort: float, most_rows: int | None) ->
     if hasattr(model, "fit_report_"):
         result["solver"] = model.fit_report_["solver"]
         result["steps"] = model.fit_report_["steps"]
-    # rfflearn's classifier has no probabilities: labels stand in, and only accuracy is kept.
+    # rfflearn's classifier has no probabilities: only its accuracy is known.
     has_probability = hasattr(model, "predict_proba")
     if has_probability:
         scores = score(task.y_test == 1, model.predict_proba(task.X_test)[:, 1]).as_dict()
