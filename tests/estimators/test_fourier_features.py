@@ -41,7 +41,7 @@ def test_the_automatic_lengthscale_is_half_the_mean_distance(clouds):
     assert_allclose(features.lengthscale_, 0.5 * np.sqrt(pairs.mean()), rtol=1e-10)
 
 
-def test_the_automatic_lengthscale_is_what_scikit_learn_calls_scale(clouds):
+def test_the_automatic_lengthscale_is_scikit_learns_gamma_scale(clouds):
     X = StandardScaler().fit_transform(clouds[0])
     features = FourierFeatures(20_000, random_state=0).fit(X)
     z = features.transform(X[:30])
@@ -49,14 +49,14 @@ def test_the_automatic_lengthscale_is_what_scikit_learn_calls_scale(clouds):
     assert_allclose(z @ z.T, exact, atol=5 / np.sqrt(2 * 20_000))
 
 
-def test_a_lengthscale_that_is_given_is_used():
+def test_a_given_lengthscale_is_used():
     X = np.random.default_rng(0).normal(size=(20, 3))
     one, two = (FourierFeatures(5, lengthscale=s, random_state=0).fit(X) for s in (1.0, 2.0))
     assert (one.lengthscale_, two.lengthscale_) == (1.0, 2.0)
     assert_allclose(one.frequencies_, 2.0 * two.frequencies_, rtol=1e-12)
 
 
-def test_rows_that_are_all_equal_are_given_a_lengthscale():
+def test_equal_rows_get_a_lengthscale_of_one_half():
     features = FourierFeatures(5, random_state=0).fit(np.ones((4, 2)))
     assert features.lengthscale_ == 0.5
 
@@ -77,7 +77,7 @@ def test_the_precision_of_the_rows_is_kept(moons, dtype):
     assert_allclose(z, exact, rtol=0, atol=1e-14 if dtype == np.float64 else 1e-5)
 
 
-def test_whole_numbers_are_rows_too():
+def test_integer_rows_are_accepted():
     X = np.arange(12, dtype=np.int16).reshape(6, 2)
     features = FourierFeatures(5, random_state=0).fit(X)
     assert_allclose(features.transform(X), features.transform(X.astype(float)), atol=1e-5)
@@ -93,12 +93,12 @@ def test_columns_and_features_are_named(moons):
     assert list(out.columns) == list(names)
 
 
-def test_a_linear_model_on_them_bends(moons):
+def test_a_linear_model_on_the_features_is_nonlinear_in_the_rows(moons):
     X, y = moons
-    straight = LogisticRegression().fit(X, y).score(X, y)
+    linear = LogisticRegression().fit(X, y).score(X, y)
     features = FourierFeatures(50, random_state=0)
-    bent = make_pipeline(StandardScaler(), features, LogisticRegression(C=10)).fit(X, y)
-    assert bent.score(X, y) > straight
+    nonlinear = make_pipeline(StandardScaler(), features, LogisticRegression(C=10)).fit(X, y)
+    assert nonlinear.score(X, y) > linear
 
 
 @pytest.mark.parametrize(("bad", "kind"), [(np.nan, "NaN"), (np.inf, "infinity")])
@@ -120,7 +120,7 @@ def test_a_row_too_far_out_is_named(moons):
         features.transform(far)
 
 
-def test_features_that_are_not_fitted_say_so(moons):
+def test_an_unfitted_transformer_raises(moons):
     with pytest.raises(NotFittedError):
         FourierFeatures().transform(moons[0])
 
@@ -130,7 +130,7 @@ def test_features_that_are_not_fitted_say_so(moons):
     [{"n_frequencies": 0}, {"kernel": "linear"}, {"lengthscale": 0.0}, {"lengthscale": "long"}],
     ids=str,
 )
-def test_parameters_that_cannot_be_used_are_named(moons, wrong):
+def test_invalid_parameters_are_named(moons, wrong):
     (parameter,) = wrong
     with pytest.raises(InputError, match=parameter):
         FourierFeatures(**wrong).fit(moons[0])

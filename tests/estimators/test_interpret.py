@@ -1,7 +1,4 @@
-"""Waves of a classifier: they sum to its latent mean, and their weights are what they move.
-
-Affine steps: frequencies and covariances go back through them as they should.
-"""
+"""Waves of a classifier sum to its latent mean, and go back through the steps of a pipeline."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -21,7 +18,7 @@ from sklearn.preprocessing import (
 
 from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import InputError
-from undulatus.estimators.interpret import STEPS, affine_steps, wave_deviation, waves_of
+from undulatus.estimators.interpret import AFFINE_STEPS, affine_steps, wave_deviation, waves_of
 from undulatus.estimators.pca import SpectralPCA
 
 
@@ -48,7 +45,7 @@ def test_no_weight_exceeds_the_amplitude(amplitude, delay, turn):
     assert 0.0 <= weight <= amplitude * (1.0 + 1e-12)
 
 
-def test_small_phases_keep_their_digits():
+def test_weights_of_small_phases_keep_their_digits():
     # To first order a wave is a slope, a sin(delay); the next order is s² of it.
     weight = wave_deviation(np.array(2.0), np.array(1.0), np.array(1e-9))
     assert_allclose(weight, 2.0 * 1e-9 * np.sin(1.0), rtol=1e-12)
@@ -70,7 +67,7 @@ def test_waves_sum_to_the_latent_mean(clouds, kind, standardize):
     assert_allclose(found, model.decision_function(X), rtol=1e-9, atol=1e-9)
 
 
-def test_waves_are_ranked_and_point_towards_the_second_class(clouds):
+def test_waves_are_sorted_by_weight_and_point_towards_the_second_class(clouds):
     waves = waves_of(RFFGPC(20, random_state=0).fit(*clouds))
     assert (np.diff(waves.weights) <= 0.0).all()
     assert (waves.delays >= 0.0).all()
@@ -89,7 +86,7 @@ def test_weights_are_the_deviations_of_waves_over_uncorrelated_training_rows():
     assert (np.abs(waves.weights - found) <= 5.0 * error).all()
 
 
-def test_a_constant_feature_turns_no_phase(clouds):
+def test_a_constant_feature_adds_nothing_to_a_phase(clouds):
     X, y = clouds
     with_constant = np.column_stack([X, np.full(len(X), 7.0)])
     waves = waves_of(RFFGPC(5, random_state=0).fit(with_constant, y))
@@ -101,7 +98,7 @@ def test_a_constant_feature_turns_no_phase(clouds):
     )
 
 
-def test_features_left_as_they_are_have_the_deviation_of_their_quartiles(clouds):
+def test_without_standardisation_deviations_come_from_quartiles(clouds):
     X, y = clouds
     scaled = X / [15.0, 0.2, 4.0]
     waves = waves_of(RFFGPC(5, standardize=False, random_state=0).fit(scaled, y))
@@ -110,16 +107,18 @@ def test_features_left_as_they_are_have_the_deviation_of_their_quartiles(clouds)
     assert_array_equal(waves.centre, np.quantile(scaled, 0.5, axis=0, method="inverted_cdf"))
 
 
-def test_an_unfitted_classifier_has_no_waves():
+def test_waves_of_an_unfitted_classifier_are_an_error():
     with pytest.raises(NotFittedError):
         waves_of(RFFGPC())
 
+
+# Steps before the classifier
 
 CHANNELS = 12
 
 NOISE = np.linspace(0.5, 2.0, CHANNELS)
 
-# One batch of all rows: over several, IncrementalPCA finds components only nearly.
+# One batch of all rows: with several, the components of IncrementalPCA are approximate.
 STEPS_BY_NAME = {
     "SpectralPCA": SpectralPCA(4),
     "SpectralPCA, noise": SpectralPCA(4, noise=NOISE),
@@ -160,8 +159,10 @@ def back_through(steps, values, method):
 each_step = pytest.mark.parametrize("step", STEPS_BY_NAME.values(), ids=STEPS_BY_NAME)
 
 
-def test_every_step_that_is_taken_is_tested():
-    assert {name.split(",")[0] for name in STEPS_BY_NAME} >= {kind.__name__ for kind in STEPS}
+def test_every_supported_step_is_tested():
+    assert {name.split(",")[0] for name in STEPS_BY_NAME} >= {
+        kind.__name__ for kind in AFFINE_STEPS
+    }
 
 
 @each_step
@@ -172,12 +173,12 @@ def test_frequencies_are_finite_differences_of_phases(rows, step):
     shifted = rows[0] + np.eye(CHANNELS)
     change = (step.transform(shifted) - step.transform(rows[:1])) @ frequencies.T
     found = back_through(affine_steps([step]), frequencies, "carry_back")
-    # A step of 1 on values of 250 that are transformed with 1e-16 leaves 1e-12 or so.
+    # A difference of 1 between values of 250, each rounded to 1e-16, is known to about 1e-12.
     assert_allclose(found, change.T, rtol=1e-9, atol=1e-11)
 
 
 @each_step
-def test_the_centre_goes_to_nought(rows, step):
+def test_the_centre_is_transformed_to_zero(rows, step):
     step.fit(rows)
     steps = affine_steps([step])
     width = step.transform(rows[:1]).shape[1]
@@ -203,7 +204,7 @@ def test_covariances_with_a_phase_are_restored_exactly(rows, step):
     [SpectralPCA(4), SpectralPCA(4, noise=NOISE), PCA(4), IncrementalPCA(4, batch_size=300)],
     ids=str,
 )
-def test_what_components_hold_and_leave_out_is_all_the_variance(rows, step):
+def test_components_and_the_rest_add_up_to_the_variance(rows, step):
     step.fit(rows)
     (affine,) = affine_steps([step])
     unit = NOISE if affine.noise is not None else np.ones(CHANNELS)
@@ -211,23 +212,23 @@ def test_what_components_hold_and_leave_out_is_all_the_variance(rows, step):
     found = (held + affine.left_out) / unit**2
     exact = rows.var(axis=0, ddof=1) / unit**2
     assert_allclose(found.sum(), exact.sum(), rtol=1e-9)
-    # One component of the signal and the noise are left out, not the same in all directions.
+    # The rest, one component of the signal and the noise, is not equal in all directions.
     assert_allclose(found, exact, rtol=0.25)
 
 
-def test_scalers_leave_nothing_out(rows):
+def test_scalers_leave_no_variance_out(rows):
     (affine,) = affine_steps([StandardScaler().fit(rows)])
     assert not affine.left_out.any()
     assert not affine.uncorrelated
 
 
-def test_noise_is_known_where_it_was_told(rows):
-    told, untold = affine_steps([SpectralPCA(2, noise=NOISE).fit(rows), SpectralPCA(2).fit(rows)])
-    assert_allclose(told.noise, NOISE)
-    assert untold.noise is None
+def test_noise_is_known_if_it_was_given(rows):
+    given, absent = affine_steps([SpectralPCA(2, noise=NOISE).fit(rows), SpectralPCA(2).fit(rows)])
+    assert_allclose(given.noise, NOISE)
+    assert absent.noise is None
 
 
-def test_a_step_that_is_not_linear_is_named_with_those_that_are_taken(rows):
+def test_a_nonlinear_step_is_named_with_the_supported_ones(rows):
     step = QuantileTransformer(n_quantiles=20).fit(rows)
-    with pytest.raises(InputError, match=r"(?s)QuantileTransformer.*taken: SpectralPCA, PCA"):
+    with pytest.raises(InputError, match=r"(?s)QuantileTransformer.*supported: SpectralPCA, PCA"):
         affine_steps([step])

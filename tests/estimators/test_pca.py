@@ -1,4 +1,4 @@
-"""Principal components of many rows: those of a full decomposition, in units of the noise."""
+"""SpectralPCA: the components of a full decomposition, in units of the noise."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from undulatus.estimators.pca import SpectralPCA
 
 @pytest.fixture(scope="module")
 def spectra():
-    """600 rows of 300 channels: ten directions that fall off, and noise that differs."""
+    """600 rows of 300 channels: ten directions of falling variance, and noise."""
     rng = np.random.default_rng(0)
     noise = rng.uniform(0.5, 2.0, 300)
     weights = rng.normal(size=(600, 10)) * 30.0 / 1.6 ** np.arange(10)
@@ -31,7 +31,7 @@ def full(spectra):
 
 
 @parametrize_with_checks([SpectralPCA(n_components=1)])
-def test_scikit_learn_finds_nothing_amiss(estimator, check):
+def test_scikit_learns_checks_pass(estimator, check):
     check(estimator)
 
 
@@ -46,7 +46,7 @@ def test_the_components_are_those_of_a_full_decomposition(spectra, full, block, 
     assert_allclose(found.mean_, X.mean(axis=0), rtol=1e-12)
 
 
-def test_scores_are_those_of_a_full_decomposition_but_for_signs(spectra, full):
+def test_scores_are_those_of_a_full_decomposition_up_to_signs(spectra, full):
     X, noise = spectra
     found = SpectralPCA(10, noise=noise).fit(X)
     signs = np.sign(np.sum(found.components_ * full.components_, axis=1))
@@ -54,18 +54,18 @@ def test_scores_are_those_of_a_full_decomposition_but_for_signs(spectra, full):
     assert_allclose(found.transform(X), expected, atol=1e-9)
     single = found.transform(X.astype(np.float32))
     assert single.dtype == np.float32
-    # Rows of 250 hold 1e-5 in single precision, and scores add 300 of them up.
+    # Values of 250 are known to 1e-5 in single precision, and a score sums 300 of them.
     assert_allclose(single, expected, atol=1e-2)
 
 
-def test_few_features_are_decomposed_whole(spectra):
+def test_a_few_features_are_decomposed_without_lanczos(spectra):
     X, noise = spectra
     found = SpectralPCA(5, noise=noise[:20]).fit(X[:, :20])
     expected = PCA(5, svd_solver="full").fit(X[:, :20] / noise[:20])
     assert_allclose(found.explained_variance_, expected.explained_variance_, rtol=1e-10)
 
 
-def test_few_rows_are_decomposed_themselves_to_the_same_components(spectra):
+def test_a_few_rows_give_the_same_components_by_their_products(spectra):
     X, noise = spectra
     few = X[:60]
     found = SpectralPCA(8, noise=noise).fit(few)
@@ -101,14 +101,14 @@ def test_rows_are_read_in_slices(spectra, tmp_path):
     )
 
 
-def test_its_outputs_have_names(spectra):
+def test_outputs_are_named(spectra):
     found = SpectralPCA(3, noise=spectra[1]).set_output(transform="pandas").fit(spectra[0])
     names = ["spectralpca0", "spectralpca1", "spectralpca2"]
     assert list(found.get_feature_names_out()) == names
     assert list(found.transform(spectra[0]).columns) == names
 
 
-def test_it_stands_before_a_classifier_in_a_pipeline(spectra):
+def test_a_classifier_can_follow_in_a_pipeline(spectra):
     X, noise = spectra
     rng = np.random.default_rng(1)
     y = X @ rng.normal(size=300) / noise.mean() + rng.normal(size=600) * 100.0
@@ -118,12 +118,12 @@ def test_it_stands_before_a_classifier_in_a_pipeline(spectra):
 
 
 @pytest.mark.parametrize("noise", [np.ones(299), np.zeros(300), np.full(300, np.nan)])
-def test_noise_that_cannot_be_is_refused(spectra, noise):
+def test_noise_must_be_positive_for_every_feature(spectra, noise):
     with pytest.raises(InputError, match="noise must hold a positive number"):
         SpectralPCA(3, noise=noise).fit(spectra[0])
 
 
-def test_more_components_than_there_are_are_refused(spectra):
+def test_more_components_than_features_are_refused(spectra):
     with pytest.raises(InputError, match="n_components=301"):
         SpectralPCA(301).fit(spectra[0])
 

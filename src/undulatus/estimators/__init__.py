@@ -1,7 +1,4 @@
-"""The scikit-learn contract around :mod:`undulatus.gp`.
-
-The paper's classifiers by the names the command line has for them.
-"""
+"""scikit-learn estimators around :mod:`undulatus.gp`, and their names on the command line."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from undulatus.estimators.pca import SpectralPCA
 __all__ = ["GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA"]
 
 METHODS = {"vff": VFFGPC, "rff": RFFGPC, "gpc": GPC}
+"""The paper's classifiers by their names on the command line."""
 
 
 def make_classifier(
@@ -26,21 +24,21 @@ def make_classifier(
     seed: int,
     verbose: int = 0,
     checkpoint: Path | None = None,
-    **more: Any,
+    **params: Any,
 ) -> Any:
-    """Return the classifier a name stands for, not yet fitted.
+    """Return an unfitted classifier of ``METHODS``, with further ``params``.
 
-    GPC has no frequencies, and no checkpoints: it is for a few thousand rows.
+    ``n_frequencies`` and ``checkpoint`` are ignored for GPC, which has neither.
     """
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
-    params: dict[str, Any] = {"random_state": seed, "verbose": verbose, **more}
+    params = {"random_state": seed, "verbose": verbose, **params}
     if method != "gpc":
         params |= {"n_frequencies": n_frequencies, "checkpoint": checkpoint}
     return METHODS[method](**params)
 
 
 def forget_checkpoint(classifier: Any) -> None:
-    """Let a fitted classifier not write where this fit was kept, should it be fitted again."""
+    """Unset the checkpoint of a fitted classifier, so that another fit does not overwrite it."""
     if hasattr(classifier, "checkpoint"):
         classifier.set_params(checkpoint=None)

@@ -1,4 +1,4 @@
-"""Random Fourier features as a scikit-learn transformer, for use before any linear model."""
+"""Random Fourier features as a scikit-learn transformer, for any linear model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from undulatus.gp.moments import summarise
 Array = npt.NDArray[Any]
 
 
-class FourierFeatures(
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    BaseEstimator,
-):
+class FourierFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Paired cosines and sines whose inner product approximates a stationary kernel.
 
     Unlike features with one cosine and a random offset, every row has norm 1 exactly.
@@ -34,14 +30,14 @@ class FourierFeatures(
 
     Parameters
     ----------
-    n_frequencies : int
+    n_frequencies : int, default=100
         Number D of frequencies; the output has 2 D columns.
-    kernel : {"rbf", "matern32", "matern52"}
-        The kernel that is approximated.
-    lengthscale : float or "auto"
-        Of the kernel; ``"auto"`` is half the root-mean-square distance between rows,
-        which is what ``gamma="scale"`` means to scikit-learn's RBF kernels.
-    random_state : int, RandomState or None
+    kernel : {"rbf", "matern32", "matern52"}, default="rbf"
+        The kernel to approximate.
+    lengthscale : float or "auto", default="auto"
+        Lengthscale of the kernel; ``"auto"`` is half the root-mean-square distance between
+        rows, the same as ``gamma="scale"`` of scikit-learn's RBF kernels.
+    random_state : int, RandomState or None, default=None
         Seed of the frequencies.
 
     Attributes
@@ -49,13 +45,17 @@ class FourierFeatures(
     frequencies_ : (D, d) array
         Radians per unit of the input.
     lengthscale_ : float
-    n_features_in_, feature_names_in_
+        The lengthscale used.
+    n_features_in_ : int
+    feature_names_in_ : array of str
+        Only if ``X`` has named columns.
 
     Examples
     --------
     >>> from sklearn.datasets import make_moons
     >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn.pipeline import make_pipeline
+    >>> from undulatus import FourierFeatures
     >>> X, y = make_moons(200, noise=0.1, random_state=0)
     >>> model = make_pipeline(FourierFeatures(50, random_state=0), LogisticRegression(C=100))
     >>> bool(model.fit(X, y).score(X, y) > 0.99)

@@ -1,4 +1,4 @@
-"""Principal components of spectra too many for memory: one pass, exact, in units of the noise."""
+"""Exact principal components of more rows than fit in memory, in units of the noise."""
 
 from __future__ import annotations
 
@@ -24,40 +24,53 @@ Array = npt.NDArray[Any]
 BLOCK_ROWS = 512
 """Rows read at a time: 17 MB of IASI spectra."""
 
-FEW_ROWS = 0.25
-"""Up to so many rows a feature, products of rows are decomposed, not those of features."""
+ROWS_PER_FEATURE = 0.25
+"""Up to this many rows per feature, the n x n products of rows are decomposed instead."""
 
-WHOLE_BELOW = 200
-"""A covariance of fewer features is decomposed whole."""
+LANCZOS_FEATURES = 200
+"""From this many features on, leading eigenvectors are found by Lanczos' method."""
 
 
 class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Principal components of rows divided by their noise, from one pass over the data.
 
-    The covariance of :math:`(x - \bar x) / \sigma` is summed block by block about a row near
-    the mean, and its leading eigenvectors are found by Lanczos' method: the components are
-    those of a full decomposition, and memory is that of the covariance (573 MB for 8,461
-    channels) however many rows there are, and less for a few. It is summed
-    in double precision: the first component of spectra has a million times the variance of
-    the last ones worth keeping.
+    The covariance of :math:`(x - \bar x) / \sigma` is summed block by block, and its leading
+    eigenvectors are found by Lanczos' method: the components are those of a full
+    decomposition. Memory is that of the covariance (573 MB for 8,461 channels) for any number
+    of rows, and less if there are few. Sums are in double precision: the first component of
+    spectra has a million times the variance of the last ones worth keeping.
 
     Parameters
     ----------
-    n_components : int
-        Number of components; at most that of features.
-    noise : (d,) array, optional
-        Standard deviation of the noise of each feature; ones when absent.
-    n_jobs : int, optional
-        Threads of ``transform``; all cores when absent.
+    n_components : int, default=100
+        Number of components; at most the number of rows and of features.
+    noise : (d,) array, default=None
+        Standard deviation of the noise of each feature; ones if None.
+    n_jobs : int, default=None
+        Threads of ``transform``; None is all cores.
 
     Attributes
     ----------
     components_ : (n_components, d) array
-        Unit vectors in units of the noise, the first of the largest variance.
+        Unit vectors in units of the noise, the first with the largest variance.
     explained_variance_, explained_variance_ratio_ : (n_components,) arrays
+        Variance along each component, and its share of the variance of all features.
     mean_, noise_ : (d,) arrays
+        Mean of each feature, and the noise used.
     n_samples_seen_, n_components_ : int
-    n_features_in_, feature_names_in_
+        Rows fitted on, and number of components.
+    n_features_in_ : int
+    feature_names_in_ : array of str
+        Only if ``X`` has named columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from undulatus import SpectralPCA
+    >>> spectra = np.random.default_rng(0).normal(size=(50, 8))
+    >>> components = SpectralPCA(n_components=3, noise=np.full(8, 0.1)).fit(spectra)
+    >>> components.transform(spectra).shape
+    (50, 3)
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -84,28 +97,28 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @property
     def _n_features_out(self) -> int:
-        """What scikit-learn names the outputs by."""
+        """Number of outputs, which scikit-learn asks for to name them."""
         return self.n_components_
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the components of rows, (n, d): an array, or anything to slice."""
+        """Find the components of rows, (n, d): an array, or anything that can be sliced."""
         with as_input_errors():
             self._validate_params()
             rows = validate_rows(self, X, reset=True)
         n, d = rows.shape
         if self.n_components > min(n, d):
             raise InputError(
-                f"n_components={self.n_components} is more than {n} rows of {d} features have. "
-                f"Ask for at most {min(n, d)}."
+                f"n_components={self.n_components} is too many for {n} rows of {d} features. "
+                f"Use at most {min(n, d)}."
             )
         self.noise_ = self._read_noise(d)
-        if n <= FEW_ROWS * d and d >= WHOLE_BELOW:
+        if n <= ROWS_PER_FEATURE * d and d >= LANCZOS_FEATURES:
             values, vectors, total = self._decompose_rows(rows)
         else:
             covariance, self.mean_ = self._accumulate(rows)
             total = float(np.trace(covariance))
             values, vectors = _leading(covariance, self.n_components)
-        # Vectors are known but for their sign: the largest entry is made positive.
+        # The sign of a vector is arbitrary: make its largest entry positive.
         largest = np.abs(vectors).argmax(axis=0)
         vectors *= np.sign(vectors[largest, np.arange(self.n_components)])
         self.components_ = vectors.T
@@ -116,7 +129,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self
 
     def transform(self, X: Any) -> Array:
-        """Return the components of rows, (n, n_components); single of single precision rows."""
+        """Return the components of rows, (n, n_components); single precision if the rows are."""
         check_is_fitted(self, "components_")
         with as_input_errors():
             rows = validate_rows(self, X, reset=False)
@@ -126,12 +139,14 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         weights = np.ascontiguousarray((self.components_ / self.noise_).T, dtype=dtype)
         scores = np.empty((rows.shape[0], self.n_components_), dtype)
 
-        def part(block: slice) -> None:
+        def transform_block(block: slice) -> None:
             raw = np.asarray(rows[block])
             require_finite(raw, columns, block.start)
             scores[block] = (raw.astype(dtype) - mean) @ weights
 
-        for _ in map_blocks(part, rows.shape[0], BLOCK_ROWS, count_threads(self.n_jobs)):
+        for _ in map_blocks(
+            transform_block, rows.shape[0], BLOCK_ROWS, count_threads(self.n_jobs)
+        ):
             pass
         return scores
 
@@ -148,7 +163,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return noise
 
     def _decompose_rows(self, rows: Any) -> tuple[Array, Array, float]:
-        """Return variances, vectors (d, n_components) and all variance of rows that are few."""
+        """Return variances, vectors (d, n_components) and the total variance of a few rows."""
         raw = np.asarray(rows[: rows.shape[0]])
         require_finite(raw, column_namer(self), 0)
         self.mean_ = raw.mean(axis=0, dtype=np.float64)
@@ -173,7 +188,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             raw = np.asarray(rows[first : first + BLOCK_ROWS])
             require_finite(raw, columns, first)
             if shift is None:
-                # Sums of squares about a place near the mean keep their digits.
+                # Sums of squares about a point near the mean keep their digits.
                 shift = raw.mean(axis=0, dtype=np.float64)
             x = np.asfortranarray((raw - shift) / self.noise_)
             total += x.sum(axis=0)
@@ -189,7 +204,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
     """Return the largest eigenvalues of a lower triangle, and their vectors (d, count)."""
     d = len(covariance)
-    if count >= d // 2 or d < WHOLE_BELOW:
+    if count >= d // 2 or d < LANCZOS_FEATURES:
         full = np.tril(covariance)
         full += np.tril(full, -1).T
         values, vectors = np.linalg.eigh(full)
@@ -199,7 +214,7 @@ def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
             matvec=lambda x: dsymv(1.0, covariance, x, lower=1),
             dtype=np.float64,
         )
-        # A start that is the same each time.
+        # The same start each time, for the same result.
         start = np.random.default_rng(0).standard_normal(d)
         values, vectors = eigsh(product, count, which="LA", v0=start)
     order = np.argsort(values)[::-1][:count]

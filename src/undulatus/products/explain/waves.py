@@ -35,7 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
 from undulatus.estimators.fourier import FourierGPC
-from undulatus.estimators.interpret import Affine, Waves, affine_steps, waves_of
+from undulatus.estimators.interpret import AffineStep, Waves, affine_steps, waves_of
 from undulatus.products.provenance import Provenance
 from undulatus.regimes import RegimeClassifier
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
@@ -172,7 +172,7 @@ def _explain_one(model: Any, names: Any, provenance: Provenance, regime: str = "
     )
 
 
-def _split_model(model: Any) -> tuple[FourierGPC, list[Affine]]:
+def _split_model(model: Any) -> tuple[FourierGPC, list[AffineStep]]:
     """Return the classifier at the end of a model, and the steps before it in order."""
     before: list[Any] = []
     while isinstance(model, Pipeline):
@@ -187,7 +187,7 @@ def _split_model(model: Any) -> tuple[FourierGPC, list[Affine]]:
     return model, affine_steps(before)
 
 
-def _deviations(waves: Waves, steps: list[Affine]) -> Array:
+def _deviations(waves: Waves, steps: list[AffineStep]) -> Array:
     """Return the standard deviation of each channel over the training rows, (d,)."""
     mixed = any(step.restoring.ndim == 2 for step in steps)
     parts = np.diag(waves.deviation) if mixed else waves.deviation[None]
@@ -198,7 +198,7 @@ def _deviations(waves: Waves, steps: list[Affine]) -> Array:
     return np.sqrt(np.sum(parts**2, axis=0) + left_out[0])
 
 
-def _pattern(waves: Waves, steps: list[Affine]) -> Array | None:
+def _pattern(waves: Waves, steps: list[AffineStep]) -> Array | None:
     """Return Cov(x, φ) / s in units of the channels, (D, d); None without components."""
     if not any(step.uncorrelated for step in steps):
         return None
