@@ -111,7 +111,7 @@ class _TrialDisplay:
         self._last_line = -math.inf
 
     def show(self, progress: Any) -> None:
-        """Show the progress of a run, of which ``progress.record`` is the last trial."""
+        """Show the progress of a run; ``progress.record`` is its last trial."""
         record = progress.record or {"id": "starting"}
         last = str(record["id"])
         if "accuracy" in record:

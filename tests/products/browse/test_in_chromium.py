@@ -44,8 +44,8 @@ return [view.frame.x_scale.compute(arguments[1]) + box.left - host.left - host.w
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory, maps, seen):
-    return build_site(maps, seen, tmp_path_factory.mktemp("chromium") / "site").as_uri()
+def page(tmp_path_factory, maps, scene):
+    return build_site(maps, scene, tmp_path_factory.mktemp("chromium") / "site").as_uri()
 
 
 def start(*arguments):
@@ -173,10 +173,10 @@ def test_a_click_shows_the_acquisition_of_the_cell(opened):
 
 
 @pytest.mark.parametrize("moment", ["2010-01-01T14:00", "2010-01-03T11:45"])
-def test_every_panel_has_the_colours_of_its_data(opened, seen, maps, moment):
+def test_every_panel_has_the_colours_of_its_data(opened, scene, maps, moment):
     browser = opened(f"#{moment}")
     expect(browser, moment)
-    view = view_scene(seen, maps)
+    view = view_scene(scene, maps)
     everything = np.arange(len(view.times))
     chosen = np.flatnonzero(view.times == np.datetime64(moment))
     (acquisition,) = read_acquisitions(view, chosen, scales_for(view, everything))
@@ -213,11 +213,11 @@ def test_keys_step_through_times_and_days(opened):
         expect(browser, moment)
 
 
-def test_j_steps_through_the_list_from_the_largest_difference(opened, maps, seen):
+def test_j_steps_through_the_list_from_the_largest_difference(opened, maps, scene):
     browser = opened()
     listed = browser.find_elements("css selector", "#differences button")
-    both = (maps["cloud_mask"] != 255) & seen["cloud_mask_l2"].isin([0, 1])
-    differ = (maps["cloud_mask"] != seen["cloud_mask_l2"]).where(both).mean(("y", "x")).values
+    both = (maps["cloud_mask"] != 255) & scene["cloud_mask_l2"].isin([0, 1])
+    differ = (maps["cloud_mask"] != scene["cloud_mask_l2"]).where(both).mean(("y", "x")).values
     times = maps["time"].values
     for button in listed[:3]:
         press(browser, "j")

@@ -21,8 +21,8 @@ def numbers(text, kind):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory, maps, seen):
-    return build_site(maps, seen, tmp_path_factory.mktemp("browse") / "site", title="a <map>")
+def page(tmp_path_factory, maps, scene):
+    return build_site(maps, scene, tmp_path_factory.mktemp("browse") / "site", title="a <map>")
 
 
 def test_the_folder_has_the_page_and_everything_it_loads(page):
@@ -51,18 +51,18 @@ def test_times_and_the_share_of_cloud_are_those_of_the_map(page, maps):
     assert np.allclose(cloud, known.mean(("y", "x")), rtol=1e-6)
 
 
-def test_the_list_of_differences_begins_with_the_largest(page, maps, seen):
+def test_the_list_of_differences_begins_with_the_largest(page, maps, scene):
     data = data_of(page)
-    both = (maps["cloud_mask"] != 255) & seen["cloud_mask_l2"].isin([0, 1])
-    differ = (maps["cloud_mask"] != seen["cloud_mask_l2"]).where(both).mean(("y", "x"))
+    both = (maps["cloud_mask"] != 255) & scene["cloud_mask_l2"].isin([0, 1])
+    differ = (maps["cloud_mask"] != scene["cloud_mask_l2"]).where(both).mean(("y", "x"))
     assert data["differences"][0] == np.argmax(differ.values)
 
 
-def test_the_page_opens_in_sunlight_on_the_first_day(page, seen):
+def test_the_page_opens_in_sunlight_on_the_first_day(page, scene):
     opening = data_of(page)["opening"]
-    shown = seen.isel(time=opening)
+    shown = scene.isel(time=opening)
     assert shown["solar_zenith_angle"].max() < 90.0
-    assert shown["time"].values < seen["time"].values[0] + np.timedelta64(1, "D")
+    assert shown["time"].values < scene["time"].values[0] + np.timedelta64(1, "D")
 
 
 def test_a_map_without_its_scene_has_fewer_panels_and_the_page_says_so(tmp_path, maps):
@@ -76,10 +76,10 @@ def test_a_map_without_its_scene_has_fewer_panels_and_the_page_says_so(tmp_path,
     assert data_of(page)["differences"] == []
 
 
-def test_images_of_any_size_step_and_order_are_shown(tmp_path, maps, seen):
+def test_images_of_any_size_step_and_order_are_shown(tmp_path, maps, scene):
     hourly = slice(None, None, 4)
     window = {"y": slice(0, 7), "x": slice(3, 26)}
-    maps, scene = (each.isel(window).isel(time=hourly) for each in (maps, seen))
+    maps, scene = (each.isel(window).isel(time=hourly) for each in (maps, scene))
     shuffled = np.random.default_rng(0).permutation(maps.sizes["time"])
     page = build_site(maps.isel(time=shuffled), scene.isel(time=shuffled), tmp_path / "site")
     data = data_of(page)
@@ -89,9 +89,9 @@ def test_images_of_any_size_step_and_order_are_shown(tmp_path, maps, seen):
     assert (np.diff(numbers(data["seconds"], "<u4").astype(int)) > 0).all()
 
 
-def test_progress_counts_up_to_all_acquisitions(tmp_path, maps, seen):
+def test_progress_counts_up_to_all_acquisitions(tmp_path, maps, scene):
     calls = []
-    build_site(maps, seen, tmp_path / "site", progress=lambda *done: calls.append(done))
+    build_site(maps, scene, tmp_path / "site", progress=lambda *done: calls.append(done))
     assert calls[-1] == (278, 278)
 
 

@@ -61,8 +61,8 @@ def test_tiles_lie_inside_the_sheet_and_do_not_overlap(tile, count):
     assert covered.sum() == count * tile[0] * tile[1]
 
 
-def test_sprites_have_exactly_the_colours_of_the_panels(tmp_path, seen, maps):
-    view = view_scene(seen, maps)
+def test_sprites_have_exactly_the_colours_of_the_panels(tmp_path, scene, maps):
+    view = view_scene(scene, maps)
     chosen = np.arange(80, 92)  # Across midnight: the first day has 86 acquisitions.
     scales = scales_for(view, chosen)
     acquisitions = list(read_acquisitions(view, chosen, scales))
@@ -84,8 +84,8 @@ def test_sprites_have_exactly_the_colours_of_the_panels(tmp_path, seen, maps):
                 assert np.array_equal(found[known], expected[known])
 
 
-def test_a_sheet_that_cannot_be_written_is_an_error(tmp_path, seen, maps):
-    view = view_scene(seen, maps)
+def test_a_sheet_that_cannot_be_written_is_an_error(tmp_path, scene, maps):
+    view = view_scene(scene, maps)
     chosen = np.arange(2)
     with (  # noqa: PT012
         pytest.raises(OSError, match="nowhere"),

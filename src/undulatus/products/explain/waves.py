@@ -120,7 +120,7 @@ def explain(model: Any) -> tuple[Explanation, ...]:
     model : RFFGPC, VFFGPC, a Pipeline that ends in one, or a RegimeClassifier of these
         Fitted. Steps before the classifier are components or scalers. 8,461 features are taken
         as IASI's channels, unless ``provenance_["measurement"]`` says otherwise; without it,
-        their mean tells radiances from brightness temperatures.
+        radiances and brightness temperatures are distinguished by their mean.
     """
     provenance = Provenance.of(model)
     if not isinstance(model, RegimeClassifier):

@@ -1,0 +1,54 @@
+"""Made-up explanations, of named features and of spectra."""
+
+import numpy as np
+import pytest
+
+from undulatus.products.explain.waves import Explanation
+from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
+
+
+def make_explanation(regime="", names=("R1", "BT9", "BT10"), waves=4, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    frequency = rng.normal(size=(waves, len(names)))
+    values = {
+        "regime": regime,
+        "towards": "class 1",
+        "measurement": "",
+        "names": tuple(names),
+        "wavenumbers": None,
+        "mean_spectrum": None,
+        "weights": np.sort(rng.uniform(0.1, 2.0, waves))[::-1],
+        "amplitudes": rng.uniform(1.0, 3.0, waves),
+        "phase_deviations": np.linalg.norm(frequency, axis=1),
+        "frequency": frequency,
+        "frequency_step": "standard deviations",
+        "pattern": None,
+        "unit": "standard deviations",
+    }
+    return Explanation(**{**values, **changes})
+
+
+def make_spectral(waves=3, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    values = {
+        "measurement": "radiance",
+        "wavenumbers": WAVENUMBERS,
+        "mean_spectrum": np.full(CHANNELS, 250.0) + rng.normal(size=CHANNELS),
+        "pattern": rng.normal(size=(waves, CHANNELS)),
+        "frequency_step": "noise",
+        "unit": "K",
+    }
+    names = [f"{value:.2f}" for value in WAVENUMBERS]
+    return make_explanation(names=names, waves=waves, seed=seed, **{**values, **changes})
+
+
+@pytest.fixture(scope="session")
+def explanation():
+    """Return a function that makes up explanations of named features."""
+    return make_explanation
+
+
+@pytest.fixture(scope="session")
+def spectral():
+    """Return a function that makes up explanations of spectra."""
+    return make_spectral
