@@ -6,11 +6,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus import load_model, save_model
 from undulatus.errors import InputError, SceneError
-from undulatus.products import landmarks
+from undulatus.products import landmarks, predict
 from undulatus.products.landmarks import fit_scene, score_scene
 from undulatus.products.maps import map_scene
-from undulatus.scenes import scene
+from undulatus.scenes import features
 from undulatus.scenes.sampling import near_coast, on_days
+from undulatus.scenes.scene import check_scene
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 QUICK = {"method": "rff", "n_frequencies": 5, "pixels": 400}
@@ -153,8 +154,13 @@ def test_missing_labels_and_pixels_are_left_out(days, monkeypatch):
 
 def test_a_scene_is_checked_once(model, days, monkeypatch):
     checks = []
-    tidy = scene._in_order
-    monkeypatch.setattr(scene, "_in_order", lambda *given: (checks.append(1), tidy(*given))[1])
+
+    def check(scene):
+        checks.append(scene)
+        return check_scene(scene)
+
+    for module in (landmarks, predict, features):
+        monkeypatch.setattr(module, "check_scene", check)
     for use in (
         lambda: fit_scene(days, **QUICK),
         lambda: map_scene(model, days),

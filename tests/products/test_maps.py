@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline
 
 from undulatus import RFFGPC, save_model
 from undulatus.errors import InputError, SceneError
@@ -133,6 +134,13 @@ def test_in_a_blend_a_pixel_that_lacks_features_of_its_own_regime_has_no_class(b
     assert near_night.any()
     blind = dawn.assign(VIS006=xr.full_like(dawn["VIS006"], np.nan))
     assert (map_scene(blended, blind)["cloud_mask"].values[near_night] == 255).all()
+
+
+def test_regimes_of_pipelines_have_the_map_of_their_classifiers(model, noon, mapped):
+    pipelines = {name: Pipeline([("only", m)]) for name, m in model.estimators_.items()}
+    result = map_scene(RegimeClassifier.from_fitted(pipelines, model.regimes_), noon)
+    for name in NAMES:
+        assert_array_equal(result[name].values, mapped[name].values)
 
 
 def test_nothing_is_computed_before_it_is_asked_for(model, days):

@@ -11,6 +11,8 @@ from sklearn.metrics import accuracy_score
 from undulatus import load_model, save_model
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.pca import SpectralPCA
+from undulatus.products import predict
+from undulatus.products import sounder as sounder_chain
 from undulatus.products.maps import map_scene
 from undulatus.products.predict import MISSING, OUT_OF_RANGE
 from undulatus.products.sounder import (
@@ -19,7 +21,6 @@ from undulatus.products.sounder import (
     fit_spectra,
     score_spectra,
 )
-from undulatus.scenes import spectra as spectra_module
 from undulatus.scenes import synthetic_sounder
 from undulatus.scenes.channels import WAVENUMBERS
 from undulatus.scenes.radiometry import brightness_temperature
@@ -185,10 +186,13 @@ def test_any_slices_give_the_chosen_rows_and_report_progress(spectra):
 
 def test_spectra_are_checked_once(sounder, spectra, monkeypatch):
     checks = []
-    order = spectra_module._in_order
-    monkeypatch.setattr(
-        spectra_module, "_in_order", lambda *given: (checks.append(1), order(*given))[1]
-    )
+
+    def check(spectra):
+        checks.append(spectra)
+        return check_spectra(spectra)
+
+    for module in (sounder_chain, predict):
+        monkeypatch.setattr(module, "check_spectra", check)
     some = spectra.isel(sample=slice(0, 300))
     for use in (
         lambda: fit(some, method="rff"),
