@@ -206,17 +206,6 @@ def test_the_bound_never_decreases(kernel, seed):
     assert np.all(np.diff(fit.bounds) >= -1e-10 * np.abs(fit.bounds).max())
 
 
-def test_a_given_start_leads_to_the_same_maximum():
-    x, v, weight, distance = problem()
-    kernel = KERNELS["rbf"]
-    chosen = fit_exact(x, v, weight, kernel, distance, max_iter=60, tol=1e-8)
-    given_start = fit_exact(
-        x, v, weight, kernel, distance, max_iter=60, tol=1e-8, start=(1.0, 0.8 * distance)
-    )
-    # Bounds at a flat maximum agree far better than hyperparameters.
-    assert_allclose(given_start.bounds[-1], chosen.bounds[-1], rtol=1e-4)
-
-
 def test_the_hyperparameters_stay_within_their_limits():
     # Labels without structure push the lengthscale or the variance to a limit.
     rng = np.random.default_rng(0)

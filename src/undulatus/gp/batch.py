@@ -304,27 +304,7 @@ def fit_batch(
         held_back_loss=None if held_back is None else partial(evidence.held_back_loss, held_back),
         report=lambda ascent: report(replace(state, ascent=ascent)),
     )
-    theta = ascent.theta if ascent.best_theta is None else ascent.best_theta
-    final = fit_posterior(
-        pixels,
-        evidence.frequencies(theta),
-        evidence.signal_variance(theta),
-        state.xi,
-        max_passes=FINAL_PASSES if ascent.outcome != "interrupted" else 1,
-        tol=0.1 * tol,
-        initial_posterior=None if held_back is None else evidence.solve(theta)[1],
-        interruptible=True,
-    )
-    return FourierFit(
-        evidence.frequencies(theta),
-        evidence.lengthscale(theta),
-        final.signal_variance,
-        final.posterior,
-        (*ascent.bounds, final.bounds[-1]) if held_back is None else final.bounds,
-        ascent.n_iter,
-        "interrupted" if final.interrupted else ascent.outcome,
-        ascent.losses,
-    )
+    return _finish(pixels, evidence, ascent, tol, early_stopped=held_back is not None)
 
 
 def _split(pixels: Pixels, seed: int) -> tuple[Pixels, Block]:
@@ -344,3 +324,30 @@ def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool, seed: in
     start = replace(start, signal_variance=fit.signal_variance)
     theta = FourierEvidence(pixels, start, learn_frequencies, xi).start_theta
     return BatchState(start, Ascent(theta), xi, seed)
+
+
+def _finish(
+    pixels: Pixels, evidence: FourierEvidence, ascent: Ascent, tol: float, *, early_stopped: bool
+) -> FourierFit:
+    """Return the fit after exact passes over all pixels at the final frequencies."""
+    theta = ascent.theta if ascent.best_theta is None else ascent.best_theta
+    final = fit_posterior(
+        pixels,
+        evidence.frequencies(theta),
+        evidence.signal_variance(theta),
+        evidence.xi,
+        max_passes=FINAL_PASSES if ascent.outcome != "interrupted" else 1,
+        tol=0.1 * tol,
+        initial_posterior=evidence.solve(theta)[1] if early_stopped else None,
+        interruptible=True,
+    )
+    return FourierFit(
+        evidence.frequencies(theta),
+        evidence.lengthscale(theta),
+        final.signal_variance,
+        final.posterior,
+        final.bounds if early_stopped else (*ascent.bounds, final.bounds[-1]),
+        ascent.n_iter,
+        "interrupted" if final.interrupted else ascent.outcome,
+        ascent.losses,
+    )

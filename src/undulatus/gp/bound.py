@@ -32,6 +32,8 @@ from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, borrow, give_
 from undulatus.gp.fourier import fourier_features, frequency_gradient
 from undulatus.gp.posterior import Posterior, WeightMoments, solve_moments, solve_posterior
 
+# The bound on one logistic likelihood
+
 
 def half_slope(xi: Array) -> Array:
     """Return λ(ξ) = tanh(ξ/2) / (4ξ), with its limit 1/8 at zero."""
@@ -48,6 +50,9 @@ def offset(xi: Array) -> Array:
 def log_sigmoid_bound(f: Array, xi: Array) -> Array:
     """Return the lower bound on log ψ(f) that touches it at f = ±ξ (ξ >= 0)."""
     return 0.5 * f - half_slope(xi) * f**2 + offset(xi)
+
+
+# Sums over all pixels
 
 
 @dataclass(frozen=True)
@@ -189,6 +194,9 @@ def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 
     limits = (float(np.log(low)), float(np.log(high)))
     optimum = minimize_scalar(loss, bounds=limits, method="bounded")
     return float(np.exp(optimum.x)) if optimum.fun < loss(0.0) else 1.0
+
+
+# Sums over one block
 
 
 def block_features(block: Block, frequencies: Array, signal_variance: float) -> Array:

@@ -143,19 +143,16 @@ def fit_exact(
     *,
     max_iter: int,
     tol: float,
-    start: tuple[float, float] | None = None,
     report: Callable[[Ascent], None] = lambda ascent: None,
 ) -> ExactFit:
     """Fit an exact GP classifier to standardised pixels ``x`` (n, d), v = y - 1/2 (n,).
 
-    ``start`` is a signal variance and a lengthscale; without it, the fit starts from γ = 1 and
-    the share of the mean distance with the best bound.
+    The fit starts from γ = 1 and the share of the mean distance with the best bound.
     """
     require_memory(len(x))
     with single_threaded_blas() if len(x) <= SINGLE_THREAD_ROWS else nullcontext():
         evidence = ExactEvidence(x, v, weight, kernel, mean_distance)
-        theta = _choose_theta(evidence, mean_distance) if start is None else np.log(start)
-        theta = np.clip(theta, *np.transpose(evidence.limits))
+        theta = np.clip(_choose_theta(evidence, mean_distance), *np.transpose(evidence.limits))
         ascent = ascend(evidence, Ascent(theta), max_iter=max_iter, tol=tol, report=report)
         for _ in range(2):
             evidence.tighten(ascent.theta)

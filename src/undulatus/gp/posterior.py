@@ -124,6 +124,9 @@ def solve_moments(precision: Array, projected: Array) -> WeightMoments:
     return WeightMoments(mean, inverse + np.tril(inverse, -1).T)
 
 
+# Prediction
+
+
 def variance_root(posterior: Posterior, signal_variance: float, tolerance: float = 0.0) -> Array:
     r"""Return a (k, r) matrix R such that the latent variance is :math:`|R^\top z|^2`.
 

@@ -188,7 +188,7 @@ class Walk:
         return np.array([losses[max(0, end - SMOOTHING) : end].mean() for end in ends])
 
     @property
-    def has_worsened(self) -> bool:
+    def loss_has_worsened(self) -> bool:
         """Whether the loss has risen since the last restart, and stays up."""
         smoothed = self.smoothed_losses
         lowest = int(np.argmin(smoothed))
@@ -204,7 +204,7 @@ class Walk:
         """Whether the best position was found since the last restart."""
         return self.best_iter > self.restarted_at
 
-    def has_stalled(self, window: int, tol: float) -> bool:
+    def loss_has_stalled(self, window: int, tol: float) -> bool:
         """Whether the mean of the last ``window`` losses is hardly below that of those before."""
         losses = self.losses[self.restarted_at :]
         if len(losses) < 2 * window:
@@ -267,6 +267,17 @@ def fit_stochastic(
         report=report,
     )
     position = end.best if early_stopping else end.position
+    return _finish(pixels, position, end, tol, report_pass)
+
+
+def _finish(
+    pixels: PixelSource,
+    position: Position,
+    end: Walk,
+    tol: float,
+    report_pass: Callable[[int, float], None],
+) -> FourierFit:
+    """Return the fit after exact passes over all pixels at a position of the walk."""
     final = fit_posterior(
         pixels,
         position.frequencies,
@@ -410,7 +421,7 @@ def _may_restart(setup: WalkSetup, state: Walk) -> bool:
     """Whether to try a longer lengthscale: the last start helped, and half the time is left."""
     return (
         setup.early_stopping
-        and state.has_worsened
+        and state.loss_has_worsened
         and state.improved_since_restart
         and 2.0 * state.position.lengthscale <= 2.0**COARSENINGS * setup.start.lengthscale
         and 2 * state.n_iter * STEPS_PER_ITERATION <= setup.max_steps
@@ -467,14 +478,14 @@ def _iterate(setup: WalkSetup, state: Walk) -> Walk:
 
 def _anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
     """Start to anneal when the loss stalls or the steps run out; end after that, or if worse."""
-    if setup.early_stopping and state.has_worsened:
+    if setup.early_stopping and state.loss_has_worsened:
         return replace(state, outcome="converged")
     if state.anneal_from is not None:
         annealed = state.step >= state.anneal_from + setup.anneal_steps(state.anneal_from)
         return replace(state, outcome="converged") if annealed else state
     steps = setup.max_steps - state.restarted_at * STEPS_PER_ITERATION
     window = STALL_WINDOW if setup.learn_frequencies else STALL_WINDOW_FIXED
-    if state.step >= (1.0 - ANNEAL_SHARE) * steps or state.has_stalled(window, setup.tol):
+    if state.step >= (1.0 - ANNEAL_SHARE) * steps or state.loss_has_stalled(window, setup.tol):
         return replace(state, anneal_from=state.step)
     return state
 
