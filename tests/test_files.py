@@ -318,6 +318,13 @@ def test_a_record_after_a_line_that_was_cut_short_is_read(log):
     assert log.read() == [{"number": 0}, {"number": 2}]
 
 
+def test_every_line_of_an_undamaged_log_is_a_record(log):
+    log.append({"number": 0})
+    log.rewrite([{"number": 1}])
+    log.append({"number": 2})
+    assert [json.loads(line)["number"] for line in log.path.read_text().splitlines()] == [1, 2]
+
+
 @pytest.mark.parametrize("line", ["17", "[]", "null", "words", "\x00\xff"])
 def test_a_line_that_is_no_record_is_skipped_or_named(log, line):
     log.append({"number": 0})

@@ -290,11 +290,15 @@ class JsonLines:
 
     def append(self, record: dict[str, Any]) -> None:
         """Add a record."""
-        # The line break comes first: it ends a line that was cut short.
-        line = b"\n" + _json(record).encode()
+        line = _json(record).encode() + b"\n"
         # Opened anew each time: a log without an open file can be sent to other processes.
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
+            if os.lseek(descriptor, 0, os.SEEK_END) > 0:
+                os.lseek(descriptor, -1, os.SEEK_END)
+                if os.read(descriptor, 1) != b"\n":
+                    # The last line was cut short; a new one must not continue it.
+                    line = b"\n" + line
             if os.write(descriptor, line) != len(line):
                 raise WritingError(errno.ENOSPC, "a record was cut short", str(self.path))
             if self.sync:

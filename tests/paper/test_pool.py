@@ -18,7 +18,7 @@ from undulatus.paper.pool import (
     run_trials,
     seconds_left,
 )
-from undulatus.paper.trials import TrialStore, read_records
+from undulatus.paper.trials import open_store, read_records
 
 AMPLE = Budgets(600.0, 64e9)
 
@@ -29,7 +29,7 @@ def run(data, tmp_path):
 
     def run(trials, budgets=AMPLE, workers=1, folder=data):
         reports = []
-        with TrialStore(tmp_path / "trials.jsonl") as store:
+        with open_store(tmp_path / "trials.jsonl") as store:
             run_trials(
                 trials, folder, store, workers=workers, budgets=budgets, progress=reports.append
             )
@@ -96,11 +96,11 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from undulatus.paper.pool import Budgets, run_trials
-from undulatus.paper.trials import Trial, TrialStore
+from undulatus.paper.trials import Trial, open_store
 
 trials = [Trial("landmarks", "rff", "stochastic", n, 3, run, 0, 5, "high")
           for n in (200, 300) for run in range(2)]
-with TrialStore(Path(sys.argv[2])) as store:
+with open_store(Path(sys.argv[2])) as store:
     run_trials(trials, Path(sys.argv[1]), store, workers=1, budgets=Budgets(600.0, 64e9),
                progress=lambda s: print(s.done, flush=True))
 """

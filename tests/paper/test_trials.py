@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from undulatus.errors import InputError
-from undulatus.paper.trials import Trial, TrialStore, read_records
+from undulatus.errors import InputError, SceneError
+from undulatus.paper.trials import Trial, open_store, read_records
 
 
 def test_the_id_of_a_trial_names_every_setting(trial):
@@ -47,7 +47,7 @@ def path(tmp_path):
 
 
 def test_a_record_is_in_the_file_when_append_returns(path):
-    with TrialStore(path) as store:
+    with open_store(path) as store:
         store.append({"id": "c", "status": "done"})
         assert [record["id"] for record in read_records(path)] == ["a", "b", "c"]
 
@@ -57,16 +57,19 @@ def test_a_last_line_that_was_cut_short_is_dropped_and_can_be_written_again(path
     with path.open("a") as file:
         file.write(json.dumps({"id": "c", "status": "done"})[:-cut])
     assert [record["id"] for record in read_records(path)] == ["a", "b"]
-    with TrialStore(path) as store:
+    with open_store(path) as store:
         assert set(store.records) == {"a", "b"}
         store.append({"id": "c", "status": "done"})
     assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ["a", "b", "c"]
 
 
-def test_a_line_without_its_newline_counts_as_cut_short(path):
+def test_a_last_record_that_lacks_only_its_newline_counts(path):
     with path.open("a") as file:
         file.write(json.dumps({"id": "c", "status": "done"}))
-    assert [record["id"] for record in read_records(path)] == ["a", "b"]
+    assert [record["id"] for record in read_records(path)] == ["a", "b", "c"]
+    with open_store(path) as store:
+        store.append({"id": "d", "status": "done"})
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == list("abcd")
 
 
 def test_a_broken_line_is_named_with_its_remedy(path):
@@ -76,20 +79,20 @@ def test_a_broken_line_is_named_with_its_remedy(path):
 
 
 def test_dropped_records_leave_the_file(path):
-    with TrialStore(path) as store:
+    with open_store(path) as store:
         store.drop(lambda record: record["status"] == "failed")
         store.append({"id": "c", "status": "done"})
     assert [record["id"] for record in read_records(path)] == ["a", "c"]
 
 
 def test_two_runs_cannot_write_to_one_folder(path):
-    with TrialStore(path), pytest.raises(InputError, match="another run"):
-        TrialStore(path).__enter__()
-    with TrialStore(path) as store:
+    with open_store(path), pytest.raises(SceneError, match="is being written"):
+        open_store(path).__enter__()
+    with open_store(path) as store:
         assert len(store.records) == 2
 
 
 def test_a_number_that_json_cannot_hold_is_refused_before_anything_is_written(path):
-    with TrialStore(path) as store, pytest.raises(ValueError, match="JSON"):
+    with open_store(path) as store, pytest.raises(ValueError, match="JSON"):
         store.append({"id": "c", "nll": float("nan")})
     assert len(read_records(path)) == 2

@@ -34,7 +34,7 @@ from undulatus.paper.scales import (
     SOUNDER_SCALES,
     Scale,
 )
-from undulatus.paper.trials import Trial, TrialStore, write_synced
+from undulatus.paper.trials import Trial, open_store
 
 TWIN_SOURCE = "undulatus synthetic"
 """How the ``source`` of a twin begins."""
@@ -110,7 +110,7 @@ def reproduce(
     size = recipe.scales[scale]
     out.mkdir(parents=True, exist_ok=True)
     budgets = Budgets(seconds or size.seconds, memory or MEMORY_SHARE * available_memory())
-    with TrialStore(out / TRIALS_FILE) as store:
+    with open_store(out / TRIALS_FILE) as store:
         facts = _begin(out, experiment, scale, data, seed)
         began = time.monotonic()
         try:
@@ -221,7 +221,7 @@ def _prepare(
     with whole_or_not_at_all(folder) as unfinished:
         unfinished.mkdir()
         manifest = recipe.prepare(opened, scale, seed, unfinished, say)
-        write_synced(unfinished / MANIFEST, [json.dumps(manifest, indent=1)])
+        (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     return manifest
 
 

@@ -6,7 +6,6 @@ The page is self-contained: figures are embedded, and nothing is loaded over a n
 from __future__ import annotations
 
 import base64
-import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from undulatus._files import write_text
 from undulatus.paper.claims import SYMBOLS, Finding, tally
 from undulatus.paper.figures import SOLVER_NAMES, WrittenFigure, data_statement, draw_figures
 from undulatus.paper.runs import METHOD_NAMES, SETTING, Run, means, regimes_in
@@ -42,9 +42,7 @@ def write_report(out: Path, run: Run, findings: Sequence[Finding]) -> Path:
     figures = draw_figures(run, out / "figures")
     page = out / "report" / "index.html"
     page.parent.mkdir(exist_ok=True)
-    unfinished = page.with_name(f".index.unfinished-{os.getpid()}.html")
-    unfinished.write_text(render(run, findings, figures, out.name), encoding="utf-8")
-    unfinished.replace(page)
+    write_text(page, render(run, findings, figures, out.name))
     return page
 
 

@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 
 from undulatus._daylight import REGIMES
+from undulatus._files import write_text
 from undulatus.errors import InputError
 from undulatus.paper.scales import SOUNDER
-from undulatus.paper.trials import DONE, read_records, write_synced
+from undulatus.paper.trials import DONE, read_records
 
 FACTS_FILE, TRIALS_FILE, DATA_FOLDER = "run.json", "trials.jsonl", "data"
 
@@ -79,10 +80,8 @@ class RunFacts:
         return bool(self.data.get("synthetic", False))
 
     def write(self, out: Path) -> None:
-        """Write ``run.json`` into the run's folder, whole."""
-        fresh = out / f".{FACTS_FILE}.new"
-        write_synced(fresh, [json.dumps(asdict(self), indent=1) + "\n"])
-        fresh.replace(out / FACTS_FILE)
+        """Write ``run.json`` into the run's folder."""
+        write_text(out / FACTS_FILE, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def read_facts(out: Path) -> RunFacts:
