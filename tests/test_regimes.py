@@ -1,4 +1,4 @@
-"""One classifier a regime: assignment at the edges, blending, errors that name the regime."""
+"""RegimeClassifier: assignment at the edges, blending, errors that name the regime, files."""
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ def table():
 def cloudy(table):
     dark = table["solar_zenith_angle"] >= 90.0
     rule = np.where(dark, table["BT9"] < 280.0, table["R1"] > 0.0)
-    # Some labels are wrong: of a rule without exception, any fit grows for ever.
+    # Some labels are wrong: with perfectly separable classes a fit would not converge.
     return (rule ^ (np.random.default_rng(4).random(len(table)) < 0.05)).astype(int)
 
 
@@ -44,7 +44,7 @@ def fitted(table, cloudy):
     return RegimeClassifier(RFFGPC(10, random_state=0), TWO).fit(table, cloudy)
 
 
-def at(angle, model):
+def regime_at(angle, model):
     return model.assign(np.array([angle]))[0]
 
 
@@ -55,7 +55,7 @@ def test_each_regime_learns_its_own_rule(fitted, table, cloudy):
     assert fitted.estimators_["night"].n_features_in_ == 1
 
 
-def test_a_regime_predicts_what_its_classifier_does(fitted, table):
+def test_a_regime_predicts_the_same_as_its_classifier_alone(fitted, table):
     day = (table["solar_zenith_angle"] < 90.0).to_numpy()
     alone = fitted.estimators_["day"]
     rows = table.loc[day, ["R1", "BT9"]].to_numpy()
@@ -65,11 +65,11 @@ def test_a_regime_predicts_what_its_classifier_does(fitted, table):
     mean, variance = fitted.latent_mean_and_variance(table)
     its_mean, its_variance = alone.latent_mean_and_variance(rows)
     assert_array_equal(mean[day], its_mean)
-    # The variance passes through the mean square and back.
+    # The variance is computed from the mean square.
     assert_allclose(variance[day], its_variance, rtol=1e-9, atol=1e-9)
 
 
-def test_probability_and_variance_in_one_go_are_those_asked_for_apart(fitted, table):
+def test_probability_and_variance_together_equal_those_of_two_calls(fitted, table):
     probability, variance = fitted.predict_proba_and_variance(table)
     assert_array_equal(probability, fitted.predict_proba(table))
     assert_allclose(variance, fitted.latent_mean_and_variance(table)[1], rtol=1e-9, atol=1e-9)
@@ -83,12 +83,12 @@ def test_the_condition_is_not_a_feature(fitted):
 @pytest.mark.parametrize("edge", [0.0, 90.0])
 def test_bins_are_half_open(fitted, edge):
     above = {0.0: 0, 90.0: 1}[edge]
-    assert at(edge, fitted) == above
-    assert at(np.nextafter(edge, -1.0), fitted) == above - 1
-    assert at(np.nextafter(edge, 999.0), fitted) == above
+    assert regime_at(edge, fitted) == above
+    assert regime_at(np.nextafter(edge, -1.0), fitted) == above - 1
+    assert regime_at(np.nextafter(edge, 999.0), fitted) == above
 
 
-def test_what_lies_beyond_every_regime_belongs_to_none(fitted):
+def test_values_outside_all_regimes_are_assigned_to_none(fitted):
     assert_array_equal(fitted.assign([-0.1, 180.0, np.nan]), [-1, -1, -1])
 
 
@@ -130,13 +130,13 @@ def test_blended_moments_are_those_of_the_mixture(table, cloudy):
     night = blended.estimators_["night"].latent_mean_and_variance(np.array([[278.0]]))
     assert_allclose(mean, (day[0] + night[0]) / 2)
     assert_allclose(variance, (day[1] + night[1]) / 2 + ((day[0] - night[0]) / 2) ** 2)
-    _, in_one_go = blended.predict_proba_and_variance(
+    _, together = blended.predict_proba_and_variance(
         {**row, "solar_zenith_angle": np.array([90.0])}
     )
-    assert_allclose(in_one_go, variance)
+    assert_allclose(together, variance)
 
 
-def test_a_row_without_the_features_beyond_the_edge_keeps_to_its_own_regime(table, cloudy):
+def test_a_row_without_the_features_across_the_edge_uses_its_own_regime_only(table, cloudy):
     blended = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=5.0).fit(table, cloudy)
     row = {
         "R1": np.array([np.nan]),
@@ -155,7 +155,7 @@ def test_labels_follow_the_blended_probability(table, cloudy):
     )
 
 
-def test_a_missing_feature_is_an_error_in_ones_own_regime(fitted):
+def test_a_missing_feature_of_the_rows_own_regime_is_an_error(fitted):
     row = {
         "R1": np.array([np.nan]),
         "BT9": np.array([278.0]),
@@ -166,7 +166,7 @@ def test_a_missing_feature_is_an_error_in_ones_own_regime(fitted):
 
 
 @pytest.mark.parametrize("form", ["mapping", "structured"])
-def test_any_named_table_will_do(fitted, table, form):
+def test_any_table_with_named_columns_is_accepted(fitted, table, form):
     other = {name: table[name].to_numpy() for name in table}
     if form == "structured":
         other = table.to_records(index=False)
@@ -192,7 +192,7 @@ def test_the_default_classifier_is_vff():
     assert type(RegimeClassifier()._estimator_of(DAYLIGHT[0])) is VFFGPC
 
 
-def test_weights_reach_the_classifiers(table, cloudy):
+def test_weights_are_passed_to_the_classifiers(table, cloudy):
     weight = np.where(table["R1"] > 0.0, 1.0, 0.0) + 1e-3
     plain = RegimeClassifier(LogisticRegression(), TWO).fit(table, cloudy)
     weighted = RegimeClassifier(LogisticRegression(), TWO).fit(table, cloudy, weight)
@@ -201,14 +201,14 @@ def test_weights_reach_the_classifiers(table, cloudy):
     )
 
 
-def test_scikit_learn_can_clone_it(table, cloudy):
+def test_the_classifier_can_be_cloned(table, cloudy):
     model = RegimeClassifier(RFFGPC(5), TWO, blend=1.0)
     again = clone(model)
     assert again.get_params(deep=False)["regimes"] == TWO
     assert again.set_params(estimator__n_frequencies=7).estimator.n_frequencies == 7
 
 
-def test_an_unfitted_one_says_so(table):
+def test_an_unfitted_classifier_raises(table):
     with pytest.raises(NotFittedError):
         RegimeClassifier(regimes=TWO).predict(table)
 
@@ -221,7 +221,7 @@ def test_an_array_without_names_is_refused(cloudy):
         RegimeClassifier(regimes=TWO).fit(np.zeros((800, 3)), cloudy)
 
 
-def test_a_missing_condition_is_named_with_what_was_found(fitted, table):
+def test_a_missing_condition_is_named_with_the_columns_found(fitted, table):
     with pytest.raises(InputError, match=r"solar_zenith_angle.*\n.*R1, BT9"):
         fitted.predict(table.drop(columns="solar_zenith_angle"))
 
@@ -231,7 +231,7 @@ def test_a_missing_feature_is_named_with_its_regime(table, cloudy):
         RegimeClassifier(regimes=TWO).fit(table.drop(columns="BT9"), cloudy)
 
 
-def test_a_missing_angle_is_counted(fitted, table):
+def test_rows_without_an_angle_are_counted(fitted, table):
     broken = table.assign(solar_zenith_angle=table["solar_zenith_angle"].where(table["R1"] < 2.0))
     count = int((table["R1"] >= 2.0).sum())
     with pytest.raises(InputError, match=f"NaN. in {count} of 800"):
@@ -252,7 +252,7 @@ def test_a_regime_with_too_few_rows_is_named_with_its_counts(table, cloudy, kept
         RegimeClassifier(RFFGPC(5), TWO).fit(table.iloc[rows], cloudy[rows])
 
 
-def test_an_error_of_a_classifier_names_its_regime(table, cloudy):
+def test_an_error_in_a_classifier_names_its_regime(table, cloudy):
     broken = table.assign(BT9=np.where(np.arange(800) == 5, np.nan, table["BT9"]))
     with pytest.raises(UndulatusError, match=r"Regime '(day|night)'.*NaN"):
         RegimeClassifier(RFFGPC(5), TWO).fit(broken, cloudy)
@@ -273,22 +273,22 @@ def test_an_error_of_a_classifier_names_its_regime(table, cloudy):
         ((Regime("a", 200.0, MEDIAN), Regime("b", MEDIAN, 300.0)), "there are none"),
     ],
 )
-def test_regimes_that_make_no_sense_are_refused(table, cloudy, regimes, message):
+def test_invalid_regimes_are_refused(table, cloudy, regimes, message):
     with pytest.raises(InputError, match=message):
         RegimeClassifier(regimes=regimes).fit(table, cloudy)
 
 
 @pytest.mark.parametrize("blend", [-1.0, 46.0])
-def test_blending_stays_within_the_narrowest_regime(table, cloudy, blend):
+def test_blending_beyond_half_the_narrowest_regime_is_refused(table, cloudy, blend):
     with pytest.raises(InputError, match="between 0 and half"):
         RegimeClassifier(regimes=TWO, blend=blend).fit(table, cloudy)
 
 
-# One file
+# In a file
 
 
 @pytest.mark.parametrize("blend", [0.0, 3.0])
-def test_a_saved_model_predicts_bit_for_bit_the_same(table, cloudy, blend, tmp_path):
+def test_a_loaded_model_predicts_the_same_bits(table, cloudy, blend, tmp_path):
     model = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=blend).fit(table, cloudy)
     model.provenance_ = {"label": "cloud_mask_l2", "held_out_days": ["2010-01-01"]}
     save_model(model, tmp_path / "clouds.undulatus")
@@ -301,21 +301,21 @@ def test_a_saved_model_predicts_bit_for_bit_the_same(table, cloudy, blend, tmp_p
     assert_array_equal(refitted.predict_proba(table), model.predict_proba(table))
 
 
-def test_infinite_edges_survive_the_file(table, cloudy, tmp_path):
-    endless = (Regime("day", 0.0, 90.0), Regime("night", 90.0, np.inf))
-    model = RegimeClassifier(RFFGPC(5, random_state=0), endless).fit(table, cloudy)
+def test_infinite_edges_are_restored(table, cloudy, tmp_path):
+    open_ended = (Regime("day", 0.0, 90.0), Regime("night", 90.0, np.inf))
+    model = RegimeClassifier(RFFGPC(5, random_state=0), open_ended).fit(table, cloudy)
     save_model(model, tmp_path / "m.undulatus")
     assert load_model(tmp_path / "m.undulatus").regimes_[1].high == np.inf
 
 
-def test_a_regime_that_is_not_ours_cannot_be_saved(table, cloudy, tmp_path):
+def test_a_classifier_of_another_package_in_a_regime_cannot_be_saved(table, cloudy, tmp_path):
     model = RegimeClassifier(LogisticRegression(), TWO).fit(table, cloudy)
     with pytest.raises(InputError, match="LogisticRegression"):
         save_model(model, tmp_path / "m.undulatus")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_whose_regimes_lack_a_classifier_is_refused(fitted, tmp_path):
+def test_a_file_with_a_regime_without_classifier_is_refused(fitted, tmp_path):
     path = tmp_path / "m.undulatus"
     save_model(fitted, path)
     tensors, header = read_tensors(path)
