@@ -23,7 +23,7 @@ from sklearn.decomposition import PCA, IncrementalPCA
 
 from undulatus._system import peak_memory
 from undulatus.estimators.pca import SpectralPCA
-from undulatus.scenes.spectra import open_spectra
+from undulatus.scenes.files.opening import open_spectra
 
 SUBSET = 3_000
 BATCH = 1_024

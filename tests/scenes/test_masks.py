@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 
 from undulatus.errors import SceneError
-from undulatus.scenes.files.mask_files import open_mask, place
+from undulatus.scenes.files.mask_files import align_mask, open_mask
 from undulatus.scenes.masks import ENCODINGS, decode, encode, guess_encoding
 
 each_encoding = pytest.mark.parametrize("name", list(ENCODINGS))
@@ -186,7 +186,7 @@ LABELS = np.random.default_rng(2).integers(0, 2, (4, 5)).astype(np.uint8)
 
 def test_a_mask_the_other_way_up_half_a_pixel_off_is_laid_right(scene):
     mask = image(LABELS).assign_coords(y=scene["y"] + 1500.0, x=scene["x"] - 1500.0)
-    assert_array_equal(place(mask[::-1, ::-1], scene), LABELS)
+    assert_array_equal(align_mask(mask[::-1, ::-1], scene), LABELS)
 
 
 def test_a_mask_of_a_larger_region_is_cut_to_the_scene(scene):
@@ -195,14 +195,14 @@ def test_a_mask_of_a_larger_region_is_cut_to_the_scene(scene):
         dims=("y", "x"),
         coords={"y": 3e3 * np.arange(6, -4, -1), "x": 3e3 * np.arange(-3, 8)},
     )
-    placed = place(wide, scene)
+    placed = align_mask(wide, scene)
     assert_array_equal(placed, LABELS)
     assert_array_equal(placed["y"], scene["y"])
 
 
 def test_pixels_beyond_the_mask_are_missing(scene):
     mask = image(LABELS).assign_coords(y=scene["y"], x=scene["x"]).isel(x=slice(1, 4))
-    placed = place(mask, scene)
+    placed = align_mask(mask, scene)
     assert_array_equal(placed[:, 1:4], LABELS[:, 1:4])
     assert_array_equal(placed[:, [0, 4]], 255)
     assert placed.dtype == np.uint8
@@ -210,16 +210,16 @@ def test_pixels_beyond_the_mask_are_missing(scene):
 
 def test_a_mask_of_elsewhere_or_of_another_size_is_refused(scene):
     with pytest.raises(SceneError, match="no pixel in common along x"):
-        place(image(LABELS).assign_coords(y=scene["y"], x=scene["x"] + 1e6), scene)
+        align_mask(image(LABELS).assign_coords(y=scene["y"], x=scene["x"] + 1e6), scene)
     with pytest.raises(SceneError, match="3 pixels along y, the scene 4"):
-        place(image(LABELS[:3]), scene)
+        align_mask(image(LABELS[:3]), scene)
     with pytest.raises(SceneError, match="rename them"):
-        place(image(LABELS).rename(y="ny"), scene)
+        align_mask(image(LABELS).rename(y="ny"), scene)
 
 
 def test_a_mask_of_another_time_is_refused(scene):
     with pytest.raises(SceneError, match="mask: 2010-06-01T12:15") as caught:
-        place(image(LABELS).assign_coords(time=NOON + QUARTER), scene)
+        align_mask(image(LABELS).assign_coords(time=NOON + QUARTER), scene)
     assert "scene: 2010-06-01T12:00" in str(caught.value)
 
 
@@ -228,15 +228,15 @@ def test_acquisitions_get_the_masks_of_their_times(scene):
     late = image(1 - LABELS).assign_coords(time=NOON + 2 * QUARTER)
     # A mask's clock may differ by the minutes of a scan.
     early = image(LABELS).assign_coords(time=NOON + np.timedelta64(5, "m"))
-    placed = place(xr.concat([late, early], "time"), series)
+    placed = align_mask(xr.concat([late, early], "time"), series)
     assert_array_equal(placed, np.stack([LABELS, np.full((4, 5), 255), 1 - LABELS]))
     assert_array_equal(placed["time"], series["time"])
 
 
 def test_one_mask_without_a_time_cannot_serve_several_acquisitions(scene):
     series = xr.concat([scene, scene.assign_coords(time=NOON + QUARTER)], "time")
-    with pytest.raises(SceneError, match="does not say of when it is"):
-        place(image(LABELS), series)
+    with pytest.raises(SceneError, match="has no time coordinate"):
+        align_mask(image(LABELS), series)
 
 
 def test_the_time_of_a_product_comes_from_its_attributes():

@@ -8,9 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.scenes.channels import CHANNELS, RADIANCE_UNITS, WAVENUMBERS, radiance_factor
-from undulatus.scenes.files.writing import write_dataset
 from undulatus.scenes.radiometry import blackbody_radiance, radiance_slope
-from undulatus.scenes.spectra import CODES, check_spectra, measurement, open_spectra
+from undulatus.scenes.spectra import CODES, check_spectra, measurement
 
 SAMPLES = 6
 DIMS = ("sample", "channel")
@@ -423,67 +422,3 @@ REMEDIES = {
 def test_the_remedy_fixes_the_defect(defect):
     fixed = REMEDIES[defect](DEFECTS[defect][0]())
     assert_array_equal(check_spectra(fixed)["radiance"], RADIANCES)
-
-
-# Files
-
-
-@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
-def test_what_was_written_is_opened_lazily_and_in_order(tmp_path, suffix):
-    given = check_spectra(spectra())
-    write_dataset(given, tmp_path / f"spectra{suffix}")
-    with open_spectra(tmp_path / f"spectra{suffix}") as found:
-        assert isinstance(found["radiance"].data, da.Array)
-        checked = check_spectra(found)
-        for name in ("radiance", "noise", "cloud_class", "cloudy", "wavenumber"):
-            assert_array_equal(checked[name], given[name])
-
-
-@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
-def test_several_files_are_put_together_sample_by_sample(tmp_path, suffix):
-    given = check_spectra(spectra())
-    parts = [slice(0, 2), slice(2, 5), slice(5, 6)]
-    paths = [tmp_path / f"part{i}{suffix}" for i in range(3)]
-    for path, part in zip(paths, parts, strict=True):
-        write_dataset(given.isel(sample=part), path)
-    with open_spectra(paths) as found:
-        assert found["radiance"].chunksizes["sample"] == (2, 3, 1)
-        assert found["noise"].dims == ("channel",)
-        assert_array_equal(check_spectra(found)["radiance"], RADIANCES)
-        assert_array_equal(found["surface_type"], given["surface_type"])
-
-
-def test_files_with_other_channels_do_not_fit_together(tmp_path):
-    write_dataset(spectra(), tmp_path / "a.nc")
-    write_dataset(with_wavenumber(WAVENUMBERS * 100.0), tmp_path / "b.nc")
-    with pytest.raises(SceneError, match=r"a\.nc, b\.nc do not fit together: .*wavenumber"):
-        open_spectra([tmp_path / "a.nc", tmp_path / "b.nc"])
-
-
-def test_a_file_without_chunks_is_read_512_spectra_at_a_time(tmp_path):
-    many = xr.Dataset({"scores": (("sample", "component"), np.zeros((1300, 300), np.float32))})
-    many.to_netcdf(tmp_path / "scores.nc", encoding={"scores": {"contiguous": True}})
-    with open_spectra(tmp_path / "scores.nc") as found:
-        assert found["scores"].chunks == ((512, 512, 276), (300,))
-
-
-UNREADABLE = {
-    "nothing": ("spectra.nc", lambda path: None, "does not exist"),
-    "a text named .nc": ("spectra.nc", lambda path: path.write_text("hello"), "cannot be read"),
-    "an empty .zarr": ("spectra.zarr", lambda path: path.mkdir(), "cannot be read"),
-    "another name": ("spectra.txt", lambda path: path.touch(), "tells no format"),
-}
-
-
-@pytest.mark.parametrize("what", UNREADABLE)
-def test_what_cannot_be_read_is_an_error_that_names_it(tmp_path, what):
-    name, make, said = UNREADABLE[what]
-    make(tmp_path / name)
-    with pytest.raises(SceneError, match=said) as error:
-        open_spectra(str(tmp_path / name))
-    assert str(tmp_path / name) in str(error.value)
-
-
-def test_no_file_at_all_is_said_so():
-    with pytest.raises(SceneError, match="No file was given"):
-        open_spectra([])

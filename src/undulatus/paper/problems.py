@@ -42,10 +42,10 @@ from undulatus.products.sounder import (
 from undulatus.regimes import DAYLIGHT, Regime
 from undulatus.scenes import synthetic_landmark, synthetic_sounder
 from undulatus.scenes.features import landmark_features
-from undulatus.scenes.files.opening import open_scene
+from undulatus.scenes.files.opening import open_scene, open_spectra
 from undulatus.scenes.sampling import COAST_WIDTH, gather_pixels, on_days
 from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK, check_scene
-from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUDY, check_spectra, open_spectra
+from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUDY, check_spectra
 from undulatus.scenes.twins.landmark import DAYS, TIMES_A_DAY
 
 Array = npt.NDArray[Any]

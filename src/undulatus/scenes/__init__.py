@@ -2,8 +2,11 @@
 
 from undulatus.scenes import features, illumination, masks, sampling, scene, spectra
 from undulatus.scenes.files import seviri
+from undulatus.scenes.files.opening import open_data, open_map, open_scene, open_spectra
+from undulatus.scenes.files.writing import write_dataset
+from undulatus.scenes.files.zarr_store import verify
 from undulatus.scenes.scene import check_scene
-from undulatus.scenes.spectra import check_spectra, open_spectra
+from undulatus.scenes.spectra import check_spectra
 from undulatus.scenes.twins.landmark import synthetic_landmark
 from undulatus.scenes.twins.sounder import synthetic_sounder
 
@@ -13,6 +16,9 @@ __all__ = [
     "features",
     "illumination",
     "masks",
+    "open_data",
+    "open_map",
+    "open_scene",
     "open_spectra",
     "sampling",
     "scene",
@@ -20,4 +26,6 @@ __all__ = [
     "spectra",
     "synthetic_landmark",
     "synthetic_sounder",
+    "verify",
+    "write_dataset",
 ]

@@ -22,15 +22,11 @@ Values that are not finite are missing, which is allowed.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from zarr.errors import BaseZarrError
 
 from undulatus.errors import SceneError
 from undulatus.scenes.channels import (
@@ -42,7 +38,6 @@ from undulatus.scenes.channels import (
     channel_problems,
     radiance_factor,
 )
-from undulatus.scenes.files import iasi_native
 from undulatus.scenes.radiometry import brightness_temperature
 from undulatus.scenes.scene import CELSIUS, KELVIN, MISSING_CODE
 
@@ -72,9 +67,6 @@ CODES = {
     "day": range(2),
 }
 """Values of labels and strata."""
-
-ROWS = 512
-"""Spectra in a chunk, where a file has no chunks of its own: 17 MB."""
 
 _WINDOW = slice(620, 1421, 20)
 """Channels from 800 to 1000 cm⁻¹, where the air is transparent ..."""
@@ -342,62 +334,3 @@ def _code_problems(array: xr.DataArray, name: str) -> list[str]:
         f"{name} has values such as {wrong[0]:g}; {expected}, and {MISSING_CODE} for missing: "
         f"recode it."
     ]
-
-
-def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> xr.Dataset:
-    """Open spectra lazily: Zarr, netCDF, or IASI Level 1C as EUMETSAT sends it.
-
-    Parameters
-    ----------
-    source : path or list of paths
-        ``.zarr`` folders and ``.nc`` files in the form that :func:`check_spectra` describes, or
-        native files (``IASI_xxx_1C_...``), which are read through CODA if it is installed.
-        Several are put together sample by sample.
-    """
-    if isinstance(source, (str, os.PathLike)):
-        return _open_one(Path(source))
-    paths = [Path(path) for path in source]
-    if not paths:
-        raise SceneError("No file was given to read spectra from. Give a path, or a list of them.")
-    parts = [_open_one(path) for path in paths]
-    if len(parts) == 1:
-        return parts[0]
-    try:
-        return xr.concat(
-            parts, "sample", data_vars="minimal", coords="minimal", compat="equals", join="exact",
-            combine_attrs="drop_conflicts",
-        )  # fmt: skip
-    except (ValueError, KeyError) as error:
-        names = ", ".join(path.name for path in paths)
-        raise SceneError(
-            f"{names} do not fit together: {error}. Open them one by one, and mend what differs."
-        ) from error
-
-
-def _open_one(path: Path) -> xr.Dataset:
-    if not path.exists():
-        raise SceneError(f"{path} does not exist. Check its name and folder.")
-    if path.name.startswith(iasi_native.PREFIX) or path.suffix == ".nat":
-        return iasi_native.open_native(path)
-    how: dict[str, Any] = {"engine": "netcdf4"}
-    if path.suffix == ".zarr" or (path / "zarr.json").exists():
-        how = {"engine": "zarr", "consolidated": False}
-    elif path.suffix not in (".nc", ".nc4"):
-        raise SceneError(
-            f"{path} has a name that tells no format: spectra are read from .zarr, .nc, and "
-            f"native files named {iasi_native.PREFIX}_... Rename or convert it."
-        )
-    try:
-        opened = xr.open_dataset(path, chunks=None, decode_coords="all", **how)
-    except (OSError, ValueError, KeyError, BaseZarrError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
-    return opened.chunk(_chunks(opened))
-
-
-def _chunks(opened: xr.Dataset) -> dict[Any, int]:
-    """Return how many rows to read at once: as many as the file keeps together, or 512."""
-    if not opened.data_vars:
-        return {}
-    largest = max(opened.data_vars.values(), key=lambda array: array.size)
-    rows = largest.dims[0] if largest.dims else "sample"
-    return {rows: largest.encoding.get("preferred_chunks", {}).get(rows, ROWS)}

@@ -1,6 +1,6 @@
-"""Native IASI files through CODA: what is read, when, and what is said when it cannot be.
+"""Native IASI files through CODA: what is read, when, and the errors.
 
-CODA is not on PyPI, so a module of the same functions stands in for it; its names, shapes and
+CODA is not on PyPI, so a module with the same functions stands in for it; its names, shapes and
 scales are those of the product's definition, as CODA 2.24 gives them.
 """
 
@@ -14,20 +14,21 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
+from undulatus.scenes.files.opening import open_spectra
 from undulatus.scenes.radiometry import blackbody_radiance
-from undulatus.scenes.spectra import check_spectra, open_spectra
+from undulatus.scenes.spectra import check_spectra
 
 NAME = "IASI_xxx_1C_M01_20240819103856Z_20240819104152Z_N_C_20240819112911Z.nat"
 FIRST, LAST = [2581, 5921, 9009, 9541, 10721], [5920, 9008, 9540, 10720, 11041]
 POWERS = [7, 8, 9, 8, 9]
 STEPS = np.repeat(10.0 ** (5 - np.array(POWERS)), np.array(LAST) - np.array(FIRST) + 1)
-"""Of each channel, mW m-2 sr-1 (cm-1)-1."""
+"""Radiance of one count in each channel, mW m-2 sr-1 (cm-1)-1."""
 LINES, LOST = 7, 2
 TEMPERATURES = 230.0 + np.arange(LINES * 120).reshape(LINES, 30, 4) * 0.08
 
 
 def a_line(line):
-    """The fields of one line."""
+    """Return the fields of one line."""
     counts = np.full((30, 4, 8700), -32768, np.int16)
     radiance = blackbody_radiance(WAVENUMBERS, TEMPERATURES[line][..., None])
     counts[..., :CHANNELS] = np.round(radiance / STEPS)
@@ -62,7 +63,7 @@ class Product:
 
 
 class FakeCoda:
-    """The functions of CODA that are called, over one product of seven lines, one of them lost."""
+    """The functions of CODA that are called, for one product of seven lines, one of them lost."""
 
     CodaError = FakeError
 
@@ -114,7 +115,7 @@ def path(tmp_path):
     return tmp_path / NAME
 
 
-def test_radiances_are_counts_by_the_powers_of_their_range(coda, path):
+def test_radiances_are_counts_scaled_by_the_power_of_their_channels(coda, path):
     found = check_spectra(open_spectra(path))
     assert found["radiance"].shape == ((LINES - 1) * 120, CHANNELS)
     kept = np.delete(TEMPERATURES, LOST, axis=0).reshape(-1)
@@ -124,7 +125,7 @@ def test_radiances_are_counts_by_the_powers_of_their_range(coda, path):
     assert (np.abs(values - expected) <= 0.5 * STEPS + 1e-6 * expected).all()
 
 
-def test_no_spectrum_is_read_before_it_is_asked_for_and_then_four_lines_at_a_time(coda, path):
+def test_spectra_are_read_when_they_are_computed_four_lines_at_a_time(coda, path):
     found = open_spectra(path)
     assert isinstance(found["radiance"].data, da.Array)
     assert found["radiance"].chunks[0] == (480, 240)
@@ -134,7 +135,7 @@ def test_no_spectrum_is_read_before_it_is_asked_for_and_then_four_lines_at_a_tim
     assert read == [5, 6]
 
 
-def test_lines_that_were_lost_are_left_out(coda, path):
+def test_lost_lines_are_left_out(coda, path):
     found = open_spectra(path)
     lines = found["longitude"].values.reshape(-1, 120)[:, 0] - 10.0
     assert lines.tolist() == [0, 1, 3, 4, 5, 6]
@@ -148,7 +149,7 @@ def test_spectra_of_bad_quality_are_missing(coda, path):
     assert np.isfinite(values[~bad]).all()
 
 
-def test_cloudy_is_what_the_imager_saw_and_missing_where_it_saw_nothing(coda, path):
+def test_cloudy_is_what_avhrr_saw_and_missing_where_it_saw_nothing(coda, path):
     found = check_spectra(open_spectra(path))
     first = found["cloudy"].values[:12]
     assert first.tolist() == [0] * 4 + [255] * 4 + [1] * 4
@@ -156,13 +157,13 @@ def test_cloudy_is_what_the_imager_saw_and_missing_where_it_saw_nothing(coda, pa
     assert found["day"].values[:120].tolist() == [1] * 60 + [0] * 60
 
 
-def test_times_are_those_of_each_four_fields_of_view(coda, path):
+def test_four_fields_of_view_share_a_time(coda, path):
     time = open_spectra(path)["time"].values
     since = (time - np.datetime64("2000-01-01", "ns")) / np.timedelta64(1, "s")
     assert_allclose(since[:8], 777_000_000.25 + np.repeat([0.0, 0.2], 4), rtol=0, atol=1e-3)
 
 
-def test_several_files_are_put_together(coda, path, tmp_path):
+def test_several_files_are_concatenated(coda, path, tmp_path):
     other = tmp_path / "again" / NAME
     other.parent.mkdir()
     other.write_bytes(b"native")
@@ -171,24 +172,24 @@ def test_several_files_are_put_together(coda, path, tmp_path):
     assert found["wavenumber"].dims == ("channel",)
 
 
-def test_an_orbit_without_a_line_is_said_so(coda, path):
+def test_an_orbit_without_lines_is_an_error(coda, path):
     coda.lost = set(range(LINES))
     with pytest.raises(SceneError, match=r"\.nat has no line with spectra\. Fetch it again"):
         open_spectra(path)
 
 
-def test_a_file_that_coda_cannot_read_is_named_with_what_may_be_lacking(coda, tmp_path):
+def test_a_file_that_coda_cannot_read_is_named_with_what_may_be_missing(coda, tmp_path):
     path = tmp_path / "seviri.nat"
     path.write_bytes(b"another thing")
-    with pytest.raises(SceneError, match=r"seviri\.nat is unreadable: coda_open\(\)") as error:
+    with pytest.raises(SceneError, match=r"seviri\.nat cannot be read: coda_open\(\)") as error:
         open_spectra(path)
     assert "EPS.codadef" in str(error.value)
     assert "CODA_DEFINITION" in str(error.value)
 
 
 @pytest.mark.parametrize("installed", [None, SimpleNamespace(__name__="coda")])
-def test_without_coda_the_way_to_it_is_told(monkeypatch, path, installed):
-    # None makes the import fail; a module without CODA's functions is the one on PyPI.
+def test_without_coda_the_error_says_how_to_install_it(monkeypatch, path, installed):
+    # None makes the import fail; PyPI's module has none of CODA's functions.
     monkeypatch.setitem(sys.modules, "coda", installed)
     with pytest.raises(SceneError, match="which is not installed") as error:
         open_spectra(path)

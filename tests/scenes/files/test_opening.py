@@ -1,4 +1,4 @@
-"""Scenes on disk: what is read is what was written."""
+"""Opening: scenes, maps and spectra are read as they were written; the rest is an error."""
 
 import datetime
 
@@ -10,10 +10,19 @@ import xarray as xr
 from numpy.testing import assert_array_equal
 
 from undulatus.errors import SceneError
+from undulatus.scenes.channels import CHANNELS, RADIANCE_UNITS, WAVENUMBERS
 from undulatus.scenes.files import seviri
-from undulatus.scenes.files.opening import CONTIGUOUS_BYTES, open_data, open_map, open_scene
+from undulatus.scenes.files.opening import (
+    CONTIGUOUS_BYTES,
+    open_data,
+    open_map,
+    open_scene,
+    open_spectra,
+)
 from undulatus.scenes.files.writing import write_dataset
+from undulatus.scenes.radiometry import blackbody_radiance
 from undulatus.scenes.scene import BANDS, check_scene
+from undulatus.scenes.spectra import check_spectra
 from undulatus.scenes.twins.landmark import synthetic_landmark
 
 both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
@@ -21,12 +30,12 @@ both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
 
 @pytest.fixture(scope="module")
 def twin():
-    """Five hours of a summer's day of the twin, in memory."""
+    """Five hours of a summer day of the twin, in memory."""
     return synthetic_landmark(1, first_day=170).isel(time=slice(15, 35)).load()
 
 
 def a_map():
-    """What a map is like: codes with a fill value, probabilities, bits, and things in attrs."""
+    """Return something like a map: codes with a fill value, probabilities, bits, attributes."""
     rng = np.random.default_rng(0)
     dims = ("y", "x")
     probability = rng.random((6, 8)).astype(np.float32)
@@ -78,16 +87,16 @@ def same_values(found, expected):
     for name, array in expected.variables.items():
         values = found[name].values
         if array.dtype.kind == "u" and values.dtype.kind == "f":
-            # What has a fill value is read as floats, and missing.
+            # Codes with a fill value are read as floats, with NaN for missing.
             values = np.where(np.isnan(values), 255, values)
         assert_array_equal(values.astype(array.dtype), array.values, err_msg=name)
 
 
-# There and back
+# Round trip
 
 
 @both_formats
-def test_a_scene_comes_back_as_it_was_and_lazily(tmp_path, twin, suffix):
+def test_a_scene_is_read_lazily_as_it_was_written(tmp_path, twin, suffix):
     path = tmp_path / f"twin{suffix}"
     write_dataset(twin, path)
     with open_scene(path) as found:
@@ -105,7 +114,7 @@ def test_a_scene_comes_back_as_it_was_and_lazily(tmp_path, twin, suffix):
 
 
 @both_formats
-def test_a_map_comes_back_as_it_was_but_for_what_no_file_can_hold(tmp_path, suffix):
+def test_a_map_is_read_as_it_was_written_without_what_no_file_can_hold(tmp_path, suffix):
     made = a_map()
     path = tmp_path / f"map{suffix}"
     write_dataset(made, path)
@@ -128,7 +137,7 @@ def test_a_map_comes_back_as_it_was_but_for_what_no_file_can_hold(tmp_path, suff
 
 
 @both_formats
-def test_writing_changes_nothing_of_what_is_written(tmp_path, suffix):
+def test_writing_does_not_change_the_dataset(tmp_path, suffix):
     made, before = a_map(), a_map()
     before.attrs["area"] = made.attrs["area"]
     write_dataset(made, tmp_path / f"map{suffix}")
@@ -138,7 +147,7 @@ def test_writing_changes_nothing_of_what_is_written(tmp_path, suffix):
 
 @pytest.mark.parametrize("second", [".zarr", ".nc"])
 @pytest.mark.parametrize("first", [".zarr", ".nc"])
-def test_what_was_read_can_be_written_again_to_either_format(tmp_path, twin, first, second):
+def test_a_scene_that_was_read_can_be_written_to_either_format(tmp_path, twin, first, second):
     write_dataset(twin, tmp_path / f"first{first}")
     with open_scene(tmp_path / f"first{first}") as scene:
         write_dataset(scene, tmp_path / f"second{second}")
@@ -149,7 +158,7 @@ def test_what_was_read_can_be_written_again_to_either_format(tmp_path, twin, fir
 
 
 @both_formats
-def test_what_stands_in_the_attributes_and_in_the_encoding_is_no_conflict(tmp_path, suffix):
+def test_attributes_take_precedence_over_encoding(tmp_path, suffix):
     made = a_map()
     made["cloud_mask"].encoding = {"_FillValue": np.uint8(254), "grid_mapping": "elsewhere"}
     write_dataset(made, tmp_path / f"map{suffix}")
@@ -160,21 +169,21 @@ def test_what_stands_in_the_attributes_and_in_the_encoding_is_no_conflict(tmp_pa
 
 
 @both_formats
-def test_blocks_of_different_sizes_are_written_too(tmp_path, twin, suffix):
+def test_blocks_of_different_sizes_can_be_written(tmp_path, twin, suffix):
     uneven = twin.chunk(time=(3, 11, 6), y=(7, 13))
     write_dataset(uneven, tmp_path / f"twin{suffix}")
     with open_scene(tmp_path / f"twin{suffix}") as found:
         same_values(found, twin)
 
 
-def test_a_folder_with_a_zarr_in_it_may_have_any_name_and_paths_any_letters(tmp_path, twin):
+def test_a_zarr_folder_may_have_any_name(tmp_path, twin):
     write_dataset(twin, tmp_path / "twin.zarr")
     odd = tmp_path / "año 2010"
     (tmp_path / "twin.zarr").rename(odd)
     same_values(open_scene(str(odd)), twin)
 
 
-def test_a_start_time_in_the_attributes_survives(tmp_path, twin):
+def test_a_start_time_in_the_attributes_is_kept(tmp_path, twin):
     image = twin.isel(time=10, drop=True).drop_vars("solar_zenith_angle")
     image.attrs["start_time"] = datetime.datetime(2010, 6, 20, 6, 15)
     write_dataset(image, tmp_path / "image.nc")
@@ -185,20 +194,20 @@ def test_a_start_time_in_the_attributes_survives(tmp_path, twin):
 
 
 @both_formats
-def test_progress_is_told_from_the_first_task_to_the_last(tmp_path, twin, suffix):
-    told = []
+def test_progress_is_reported_from_the_first_task_to_the_last(tmp_path, twin, suffix):
+    reported = []
     write_dataset(
-        twin.chunk(time=5), tmp_path / f"twin{suffix}", lambda *counts: told.append(counts)
+        twin.chunk(time=5), tmp_path / f"twin{suffix}", lambda *counts: reported.append(counts)
     )
-    total = told[0][1]
-    assert told == [(done, total) for done in range(1, total + 1)]
+    total = reported[0][1]
+    assert reported == [(done, total) for done in range(1, total + 1)]
 
 
-# Files of satpy's
+# Files that satpy wrote
 
 
 def test_reflectances_that_satpy_wrote_are_divided_by_the_sun(tmp_path, monkeypatch, twin):
-    # Its files have bands of the same names, which are not divided yet: they are for seviri.
+    # Bands have the same names in its files, but are not divided by the sun yet.
     image = twin.isel(time=10)
     for name in BANDS:
         image[name].attrs = {"units": BANDS[name].units, "modifiers": np.array([])}
@@ -211,13 +220,13 @@ def test_reflectances_that_satpy_wrote_are_divided_by_the_sun(tmp_path, monkeypa
     assert asked == [{}, {"calibration": "GSICS"}]
 
 
-def test_a_file_of_other_variables_is_opened_as_it_is(tmp_path):
+def test_a_file_without_bands_is_opened_as_it_is(tmp_path):
     write_dataset(a_map(), tmp_path / "map.nc")
     with open_scene(tmp_path / "map.nc") as opened:
         assert set(opened.data_vars) == set(a_map().data_vars)
 
 
-def test_a_variable_in_one_piece_is_read_in_rows(tmp_path):
+def test_a_variable_without_chunks_is_read_in_rows(tmp_path):
     values = np.zeros((3000, 40, 50), np.float32)
     plain = xr.Dataset({"B02": (("y", "x", "z"), values)})
     plain.to_netcdf(tmp_path / "plain.nc", engine="netcdf4")
@@ -244,27 +253,27 @@ def test_a_geotiff_is_opened_lazily_with_its_descriptions(tmp_path):
     assert_array_equal(opened.values, values)
 
 
-def test_what_is_no_image_is_said_so(tmp_path):
+def test_a_damaged_image_is_an_error_that_names_it(tmp_path):
     (tmp_path / "image.tif").write_bytes(b"II*\0 but no more")
     with pytest.raises(SceneError, match=r"image\.tif cannot be read"):
         open_data(tmp_path / "image.tif")
 
 
 @pytest.mark.parametrize("name", ["map.zarr", "map.nc"])
-def test_a_map_opens_as_one_whatever_its_form(tmp_path, name):
+def test_a_map_opens_in_either_format(tmp_path, name):
     write_dataset(a_map(), tmp_path / name)
     with open_map(tmp_path / name) as opened:
         assert set(opened.data_vars) == set(a_map().data_vars)
 
 
-@pytest.mark.parametrize(("name", "told"), [("a.txt", "is no map"), ("b.nc", "does not exist")])
-def test_what_is_no_map_is_told_so(tmp_path, name, told):
+@pytest.mark.parametrize(("name", "message"), [("a.txt", "not a map"), ("b.nc", "does not exist")])
+def test_a_path_that_is_not_a_map_is_refused(tmp_path, name, message):
     (tmp_path / "a.txt").write_text("words")
-    with pytest.raises(SceneError, match=told):
+    with pytest.raises(SceneError, match=message):
         open_map(tmp_path / name)
 
 
-# What cannot be read
+# Unreadable files
 
 
 def cut(path, twin):
@@ -292,9 +301,93 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_what_cannot_be_read_is_an_error_that_names_it(tmp_path, twin, what):
+def test_an_unreadable_scene_is_an_error_that_names_it(tmp_path, twin, what):
     name, make = UNREADABLE[what]
     make(tmp_path / name, twin)
     with pytest.raises(SceneError) as error:
         open_scene(tmp_path / name)
     assert str(tmp_path / name) in str(error.value)
+
+
+# Spectra
+
+RADIANCES = blackbody_radiance(WAVENUMBERS, np.linspace(240.0, 300.0, 6)[:, None])
+
+
+def spectra(wavenumbers=WAVENUMBERS):
+    return xr.Dataset(
+        {
+            "radiance": (
+                ("sample", "channel"),
+                RADIANCES.astype(np.float32),
+                {"units": RADIANCE_UNITS},
+            ),
+            "noise": ("channel", np.full(CHANNELS, 0.2, np.float32), {"units": RADIANCE_UNITS}),
+            "cloud_class": ("sample", np.array([0, 1, 2, 3, 0, 255], np.uint8)),
+            "surface_type": ("sample", np.array([1, 18, 17, 17, 16, 2], np.uint8)),
+        },
+        coords={"wavenumber": ("channel", wavenumbers, {"units": "cm-1"})},
+    )
+
+
+@both_formats
+@pytest.mark.parametrize("open_", [open_spectra, open_data])
+def test_spectra_are_read_lazily_as_they_were_written(tmp_path, suffix, open_):
+    given = check_spectra(spectra())
+    write_dataset(given, tmp_path / f"spectra{suffix}")
+    with open_(tmp_path / f"spectra{suffix}") as found:
+        assert isinstance(found["radiance"].data, da.Array)
+        checked = check_spectra(found)
+        for name in ("radiance", "noise", "cloud_class", "cloudy", "wavenumber"):
+            assert_array_equal(checked[name], given[name])
+
+
+@both_formats
+def test_several_files_of_spectra_are_concatenated(tmp_path, suffix):
+    given = check_spectra(spectra())
+    parts = [slice(0, 2), slice(2, 5), slice(5, 6)]
+    paths = [tmp_path / f"part{i}{suffix}" for i in range(3)]
+    for path, part in zip(paths, parts, strict=True):
+        write_dataset(given.isel(sample=part), path)
+    with open_spectra(paths) as found:
+        assert found["radiance"].chunksizes["sample"] == (2, 3, 1)
+        assert found["noise"].dims == ("channel",)
+        assert_array_equal(check_spectra(found)["radiance"], given["radiance"])
+        assert_array_equal(found["surface_type"], given["surface_type"])
+
+
+def test_files_of_spectra_with_different_channels_do_not_fit_together(tmp_path):
+    write_dataset(spectra(), tmp_path / "a.nc")
+    write_dataset(spectra(WAVENUMBERS * 100.0), tmp_path / "b.nc")
+    with pytest.raises(SceneError, match=r"a\.nc, b\.nc do not fit together: .*wavenumber"):
+        open_spectra([tmp_path / "a.nc", tmp_path / "b.nc"])
+
+
+@pytest.mark.parametrize("open_", [open_spectra, open_data])
+def test_a_file_without_chunks_is_read_512_spectra_at_a_time(tmp_path, open_):
+    many = xr.Dataset({"scores": (("sample", "component"), np.zeros((1300, 300), np.float32))})
+    many.to_netcdf(tmp_path / "scores.nc", encoding={"scores": {"contiguous": True}})
+    with open_(tmp_path / "scores.nc") as found:
+        assert found["scores"].chunks == ((512, 512, 276), (300,))
+
+
+UNREADABLE_SPECTRA = {
+    "nothing": ("spectra.nc", lambda path: None, "does not exist"),
+    "a text named .nc": ("spectra.nc", lambda path: path.write_text("hello"), "cannot be read"),
+    "an empty .zarr": ("spectra.zarr", lambda path: path.mkdir(), "cannot be read"),
+    "another name": ("spectra.txt", lambda path: path.touch(), "no known format"),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE_SPECTRA)
+def test_unreadable_spectra_are_an_error_that_names_them(tmp_path, what):
+    name, make, message = UNREADABLE_SPECTRA[what]
+    make(tmp_path / name)
+    with pytest.raises(SceneError, match=message) as error:
+        open_spectra(str(tmp_path / name))
+    assert str(tmp_path / name) in str(error.value)
+
+
+def test_an_empty_list_of_files_is_refused():
+    with pytest.raises(SceneError, match="No file was given"):
+        open_spectra([])

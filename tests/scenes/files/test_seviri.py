@@ -1,4 +1,4 @@
-"""SEVIRI through satpy: one small image over Dakhla, in memory and in real files."""
+"""SEVIRI through satpy: a small image over Dakhla, in memory and in real files."""
 
 import datetime
 import importlib.util
@@ -25,7 +25,7 @@ from undulatus.scenes.scene import BANDS, check_scene
 satpy = pytest.importorskip("satpy")
 pyresample = pytest.importorskip("pyresample")
 
-# satpy writes a time beside its bounds in days, and xarray says that they are fractions.
+# satpy writes times whose bounds are fractions of days, of which xarray warns.
 pytestmark = pytest.mark.filterwarnings("ignore:Times can't be serialized:UserWarning")
 
 NOON = datetime.datetime(2010, 6, 1, 12, 0)
@@ -51,7 +51,7 @@ def area():
 
 @pytest.fixture(scope="module")
 def images():
-    """What the instrument saw: reflectances before the sun is divided out (%), and kelvins."""
+    """What the instrument saw: reflectances before division by the sun (%), and kelvins."""
     rng = np.random.default_rng(3)
     seen = {
         name: rng.uniform(5.0, 60.0, SHAPE) if name in REFLECTANCES else rng.normal(285, 8, SHAPE)
@@ -65,7 +65,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def satpy_scene(area, images):
-    """Make a satpy Scene at a time; keywords become attributes of every band."""
+    """A function that makes a satpy Scene; its keywords become attributes of every band."""
 
     def make(start=NOON, bands=tuple(BANDS), line_times=None, **attrs):
         scene = satpy.Scene()
@@ -101,7 +101,7 @@ def satpy_scene(area, images):
 
 
 def save(scene, folder, start=NOON):
-    """Write a Scene with satpy's CF writer, under a name that its reader knows."""
+    """Write a Scene with satpy's CF writer, under a name that its reader recognises."""
     end = start + QUARTER
     path = folder / f"Meteosat-9-seviri-{start:%Y%m%d%H%M%S}-{end:%Y%m%d%H%M%S}.nc"
     scene.save_datasets(writer="cf", filename=str(path))
@@ -122,7 +122,7 @@ def zenith(area, time):
 
 
 def by_hand(area, images, start=NOON):
-    """The scene's contract, written out with numpy."""
+    """Return what a scene should be, computed with numpy."""
     angle = zenith(area, start)
     cosine = np.maximum(np.cos(np.radians(angle)), COSINE_FLOOR)
     arrays = {
@@ -141,7 +141,7 @@ def no_scheduler(*args, **kwargs):
     raise AssertionError("something was computed")
 
 
-def test_features_are_the_same_through_satpy_s_files_as_from_the_arrays(area, images, series):
+def test_features_from_satpy_files_are_those_from_the_arrays(area, images, series):
     opened = open_scene(series[NOON])
     expected = landmark_features(by_hand(area, images))
     # Longitudes, and so cosines, are rounded to float32.
@@ -150,7 +150,7 @@ def test_features_are_the_same_through_satpy_s_files_as_from_the_arrays(area, im
     assert opened["time"].values == np.datetime64("2010-06-01T12:00")
 
 
-def test_a_scene_in_memory_and_its_file_give_the_same_scene(series, satpy_scene):
+def test_a_scene_in_memory_and_its_file_open_alike(series, satpy_scene):
     from_memory, from_file = open_scene(satpy_scene()), open_scene(series[NOON])
     xr.testing.assert_equal(from_memory, from_file)
     assert from_memory["VIS006"].attrs == from_file["VIS006"].attrs
@@ -166,25 +166,25 @@ def test_nothing_is_computed_on_opening(series, satpy_scene):
         assert all(array.dtype == np.float32 for array in opened.data_vars.values())
 
 
-def test_all_have_the_blocks_asked_for(tmp_path, satpy_scene):
+def test_all_variables_have_the_requested_blocks(tmp_path, satpy_scene):
     lines = np.full(20, np.datetime64(NOON, "ns"))
     path = save(satpy_scene(bands=SOME, line_times=lines), tmp_path)
     clm = xr.DataArray(np.zeros(SHAPE, "u1"), dims=("y", "x"))
     opened = open_scene(
         path, bands=SOME, chunks={"y": 7, "x": 26}, mask=clm, mask_encoding="eumetsat-clm"
     )
-    # Of blocks that differ between variables xarray makes an error.
+    # xarray raises an error if blocks differ between variables.
     assert opened.chunksizes == {"y": (7, 7, 6), "x": (26,)}
 
 
-def test_what_is_opened_is_a_scene_in_order(satpy_scene):
+def test_an_opened_scene_needs_no_correction(satpy_scene):
     opened = open_scene(satpy_scene())
     checked = check_scene(opened)
     for name in BANDS:
         assert_array_equal(checked[name], opened[name])
 
 
-def test_pixels_without_sun_are_missing_and_their_temperatures_are_not(area, images, satpy_scene):
+def test_pixels_without_sun_have_temperatures_but_no_reflectances(area, images, satpy_scene):
     minutes = [NOON - datetime.timedelta(minutes=minute) for minute in range(0, 480)]
     sunrise = min(minutes, key=lambda time: abs(zenith(area, time).mean() - 90.0))
     opened = open_scene(satpy_scene(sunrise))
@@ -192,7 +192,7 @@ def test_pixels_without_sun_are_missing_and_their_temperatures_are_not(area, ima
     assert 0.2 < night.mean() < 0.8
     for name in REFLECTANCES:
         assert_array_equal(np.isnan(opened[name]), night)
-        # Nearer to the horizon than two degrees, the cosine is held at that of 88 degrees.
+        # Within two degrees of the horizon the cosine is that of 88 degrees.
         assert_allclose(
             opened[name].values[~night], images[name][~night] / COSINE_FLOOR, rtol=1e-6
         )
@@ -207,12 +207,12 @@ def test_each_scan_line_has_the_sun_of_its_own_time(area, satpy_scene):
     lines[4] = np.datetime64(NOON, "ns")
     longitude, latitude = area.get_lonlats()
     expected = sun_zenith_angle(lines[:, None], longitude, latitude)
-    # Twelve minutes are up to three degrees; float32 longitudes are good to a millionth.
+    # The sun moves up to three degrees in twelve minutes; float32 longitudes err by 1e-6.
     assert_allclose(opened["solar_zenith_angle"], expected, atol=1e-4)
     assert_array_equal(opened["acq_time"], lines)
 
 
-def test_scan_lines_keep_their_times_through_satpy_s_files(tmp_path, satpy_scene):
+def test_scan_lines_keep_their_times_in_satpy_files(tmp_path, satpy_scene):
     lines = np.datetime64(NOON, "ns") + np.arange(20) * np.timedelta64(1, "s")
     scene = satpy_scene(bands=SOME, line_times=lines)
     from_memory = open_scene(scene, bands=SOME)
@@ -227,7 +227,7 @@ def test_features_of_scan_lines_with_times_are_those_of_the_acquisition(satpy_sc
     assert_array_equal(timed.values, landmark_features(open_scene(satpy_scene())).values)
 
 
-def test_space_has_no_place_and_no_sun(area, images, satpy_scene):
+def test_pixels_in_space_have_no_position_and_no_sun(area, images, satpy_scene):
     beyond = area.copy(area_extent=(-4_400_000.0, 2_400_000.0, -3_400_000.0, 4_400_000.0))
     scene = satpy_scene(area=beyond)
     x, y = beyond.get_proj_vectors()
@@ -241,7 +241,7 @@ def test_space_has_no_place_and_no_sun(area, images, satpy_scene):
 
 
 @pytest.mark.parametrize("through_a_file", [False, True])
-def test_a_scene_of_ours_is_not_divided_by_the_sun_again(
+def test_reflectances_are_not_divided_by_the_sun_twice(
     tmp_path, area, satpy_scene, through_a_file
 ):
     once = open_scene(satpy_scene(), bands=SOME)
@@ -273,7 +273,7 @@ def test_counts_and_radiances_are_refused_with_their_remedy(satpy_scene, calibra
         open_scene(scene)
 
 
-def test_attributes_tell_the_platform_and_the_calibration(satpy_scene):
+def test_attributes_name_the_platform_and_the_calibration(satpy_scene):
     opened = open_scene(satpy_scene(), calibration="GSICS")
     assert opened.attrs["calibration_mode"] == "GSICS"
     assert opened.attrs["platform_name"] in THERMAL_BANDS
@@ -281,7 +281,7 @@ def test_attributes_tell_the_platform_and_the_calibration(satpy_scene):
     assert opened["IR_108"].attrs["standard_name"] == "toa_brightness_temperature"
 
 
-def test_a_calibration_on_record_cannot_be_called_another(satpy_scene):
+def test_a_recorded_calibration_contradicts_another(satpy_scene):
     with pytest.raises(SceneError, match="calibration='GSICS'"):
         open_scene(satpy_scene(calibration_mode="GSICS"), calibration="nominal")
 
@@ -300,13 +300,13 @@ def test_a_band_that_does_not_exist_is_refused(satpy_scene):
         open_scene(satpy_scene(), bands=["IR_999"])
 
 
-def test_bands_not_yet_loaded_are_loaded(series):
+def test_bands_that_are_not_loaded_yet_are_loaded(series):
     scene = satpy.Scene(filenames=[str(series[NOON])], reader="satpy_cf_nc")
     scene.load(["VIS006"])
     assert set(BANDS) <= set(open_scene(scene).data_vars)
 
 
-def test_acquisitions_are_put_in_order_of_time(area, images, series):
+def test_acquisitions_are_sorted_by_time(area, images, series):
     starts = [NOON + QUARTER, NOON - QUARTER, NOON]
     opened = open_scene([series[start] for start in starts], bands=SOME)
     assert opened["VIS006"].dims == ("time", "y", "x")
@@ -332,8 +332,8 @@ def test_a_folder_of_files_is_a_series(series):
     assert open_scene(folder, bands=SOME).sizes["time"] == 3
 
 
-def test_two_acquisitions_of_one_time_are_refused(series):
-    with pytest.raises(SceneError, match="Two acquisitions are of 2010-06-01T12:00"):
+def test_two_acquisitions_of_the_same_time_are_refused(series):
+    with pytest.raises(SceneError, match="Two acquisitions have the time 2010-06-01T12:00"):
         open_scene([series[NOON], series[NOON]], bands=SOME)
 
 
@@ -360,10 +360,10 @@ def test_bands_on_different_grids_are_refused(satpy_scene):
         open_scene(scene)
 
 
-def test_a_scene_without_a_time_or_a_place_says_so(satpy_scene):
+def test_a_scene_without_a_time_or_a_position_is_refused(satpy_scene):
     with pytest.raises(SceneError, match="start_time"):
         open_scene(satpy_scene(start_time=None))
-    with pytest.raises(SceneError, match="where it lies"):
+    with pytest.raises(SceneError, match="has no position"):
         open_scene(satpy_scene(area=None))
 
 
@@ -381,7 +381,7 @@ def test_bands_without_a_projection_are_placed_by_their_longitudes(area, satpy_s
     assert "grid_mapping" not in placed["VIS006"].attrs
 
 
-def test_a_scene_in_memory_is_left_as_it_was(images, satpy_scene):
+def test_a_scene_in_memory_is_not_changed(images, satpy_scene):
     scene = satpy_scene()
     before = {name: dict(scene[name].attrs) for name in BANDS}
     open_scene(scene).compute()
@@ -391,7 +391,7 @@ def test_a_scene_in_memory_is_left_as_it_was(images, satpy_scene):
 
 
 @pytest.mark.parametrize("store", ["netcdf", "zarr"])
-def test_all_but_the_area_can_be_written(tmp_path, satpy_scene, store):
+def test_everything_but_the_area_can_be_written(tmp_path, satpy_scene, store):
     scene = open_scene(satpy_scene(), mask=xr.DataArray(np.zeros(SHAPE, "u1"), dims=("y", "x")),
                        mask_encoding="cf")  # fmt: skip
     del scene.attrs["area"]
@@ -407,7 +407,7 @@ def test_all_but_the_area_can_be_written(tmp_path, satpy_scene, store):
 
 
 class Recorder:
-    """Stands in for satpy's Scene, and remembers how it was made and asked."""
+    """Stands in for satpy's Scene, and remembers how it was made."""
 
     made: ClassVar[list] = []
 
@@ -444,7 +444,7 @@ SEGMENT = "H-000-MSG2__-MSG2________-{}-{}___-201006011200-{}"
         ("Meteosat-9-seviri-20100601120000-20100601121500.nc", "GSICS", "satpy_cf_nc", {}),
     ],
 )
-def test_the_name_of_a_file_tells_its_reader(
+def test_the_reader_is_guessed_from_the_name_of_a_file(
     tmp_path, recorder, name, calibration, reader, kwargs
 ):
     (tmp_path / name).write_bytes(b"x")
@@ -464,31 +464,31 @@ def test_a_folder_of_segments_is_one_acquisition(tmp_path, recorder):
     assert recorder == [("seviri_l1b_hrit", 4, {"calib_mode": "nominal"})]
 
 
-def test_compressed_segments_need_their_library(tmp_path, monkeypatch):
+def test_compressed_segments_need_a_library(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     (tmp_path / SEGMENT.format("IR_108___", "000001", "C_")).write_bytes(b"x")
     with pytest.raises(SceneError, match="pip install pyPublicDecompWT"):
         open_scene(tmp_path)
 
 
-def test_netcdf_holds_nominal_coefficients_alone(tmp_path):
+def test_netcdf_has_only_nominal_coefficients(tmp_path):
     (tmp_path / NETCDF).write_bytes(b"x")
     with pytest.raises(SceneError, match="cannot calibrate by 'GSICS'"):
         open_scene(tmp_path / NETCDF, calibration="GSICS")
 
 
-def test_a_name_that_tells_nothing_gets_the_list_of_readers(tmp_path):
+def test_a_name_without_a_reader_gets_the_list_of_readers(tmp_path):
     path = tmp_path / "picture.dat"
     path.write_bytes(b"x")
-    with pytest.raises(SceneError, match="has a name that tells no reader") as caught:
+    with pytest.raises(SceneError, match="from which no reader can be guessed") as caught:
         open_scene(path)
     assert all(reader in str(caught.value) for reader in READERS)
 
 
-def test_files_of_two_kinds_are_refused(tmp_path):
+def test_files_for_two_readers_are_refused(tmp_path):
     for name in (NATIVE, NETCDF):
         (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(SceneError, match="several kinds"):
+    with pytest.raises(SceneError, match="need several readers"):
         open_scene(tmp_path)
     with pytest.raises(SceneError, match="seviri_l1b_native"):
         open_scene(tmp_path, reader="seviri_l1b_native")
@@ -498,12 +498,12 @@ def test_files_of_two_kinds_are_refused(tmp_path):
     ("source", "message"),
     [
         ("nowhere.nat", "nowhere.nat does not exist"),
-        (".", "folder without a file of SEVIRI"),
+        (".", "folder without SEVIRI files"),
         (3, "from a int"),
         ([], "from a list"),
     ],
 )
-def test_a_source_that_is_none_says_why(tmp_path, monkeypatch, source, message):
+def test_an_unusable_source_is_refused_with_the_reason(tmp_path, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SceneError, match=message):
         open_scene(source)
@@ -531,7 +531,7 @@ def test_a_truncated_file_is_named(tmp_path, series, kept):
     assert caught.value.__cause__ is not None
 
 
-def test_a_machine_without_satpy_is_told_how_to_get_it(tmp_path, monkeypatch):
+def test_without_satpy_the_error_says_how_to_install_it(tmp_path, monkeypatch):
     (tmp_path / NATIVE).write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "satpy", None)
     with pytest.raises(SceneError, match=r'pip install "undulatus\[seviri\]"'):
@@ -541,7 +541,7 @@ def test_a_machine_without_satpy_is_told_how_to_get_it(tmp_path, monkeypatch):
 def write_native(path, counts, first_line=2676, first_column=2366):
     """Write a Level-1.5 file in the native format: counts (line, band, column) of all bands.
 
-    The first line is the southernmost, the first column the easternmost, as they are scanned.
+    The first line is the southernmost, the first column the easternmost, as scanned.
     """
     from satpy.readers.seviri_l1b_native_hdr import GSDTRecords, get_native_header, native_trailer
 
@@ -606,7 +606,7 @@ no_orbit = pytest.mark.filterwarnings("ignore:No orbit polynomial valid:UserWarn
 
 
 @no_orbit
-def test_a_native_file_is_what_satpy_reads_divided_by_the_sun_and_north_up(native):
+def test_a_native_file_is_read_as_by_satpy_but_divided_by_the_sun_and_north_up(native):
     opened = open_scene(native)
     plain = satpy.Scene(filenames=[str(native)], reader="seviri_l1b_native")
     plain.load(list(BANDS))
@@ -626,7 +626,7 @@ def test_a_native_file_is_what_satpy_reads_divided_by_the_sun_and_north_up(nativ
 
 
 @no_orbit
-def test_the_calibration_changes_what_is_read(native):
+def test_the_calibration_changes_the_bands_it_is_for(native):
     nominal, gsics, meirink = (
         open_scene(native, calibration=mode, bands=SOME)
         for mode in ("nominal", "GSICS", "meirink-2023")
@@ -639,7 +639,7 @@ def test_the_calibration_changes_what_is_read(native):
 
 
 @no_orbit
-def test_a_native_file_of_some_bands_says_which_it_lacks(tmp_path):
+def test_missing_bands_of_a_native_file_are_named(tmp_path):
     write_native(tmp_path / NATIVE, np.full((12, 9, 16), 500))
     with pytest.raises(
         SceneError, match=r"Z-NA\.nat lacks bands\.\n  missing: IR_120\n"
@@ -664,20 +664,20 @@ CLM = xr.DataArray(
 )
 
 
-def test_a_mask_is_decoded_and_laid_on_the_scene(satpy_scene):
+def test_a_mask_is_decoded_and_aligned_with_the_scene(satpy_scene):
     opened = open_scene(satpy_scene(), mask=CLM, bands=SOME)
     assert_array_equal(opened["cloud_mask_l2"], masks.decode(CLM))
     assert opened["cloud_mask_l2"].dtype == np.uint8
 
 
-def test_a_mask_s_file_is_found_and_read(tmp_path, satpy_scene):
+def test_a_mask_is_read_from_a_file(tmp_path, satpy_scene):
     written = masks.encode(masks.decode(CLM), "cf").rename("cloud_mask")
     written.to_netcdf(tmp_path / "mask.nc")
     opened = open_scene(satpy_scene(), mask=tmp_path / "mask.nc", bands=SOME)
     assert_array_equal(opened["cloud_mask_l2"], masks.decode(CLM))
 
 
-def test_masks_of_several_files_find_their_acquisitions(tmp_path, series):
+def test_masks_of_several_files_are_matched_to_acquisitions(tmp_path, series):
     starts = [NOON, NOON + QUARTER]
     found = []
     for index, start in enumerate(starts):

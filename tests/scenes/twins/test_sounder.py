@@ -11,9 +11,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
+from undulatus.scenes.files.opening import open_spectra
 from undulatus.scenes.files.writing import write_dataset
 from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperature
-from undulatus.scenes.spectra import check_spectra, open_spectra
+from undulatus.scenes.spectra import check_spectra
 from undulatus.scenes.twins.sounder import (
     BLOCK,
     TRUTH_VARIABLES,

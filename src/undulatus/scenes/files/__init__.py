@@ -1,1 +1,1 @@
-"""Files: scenes, spectra, images and maps from disk and back."""
+"""Files of scenes, spectra, images and maps: opening, writing and verifying."""

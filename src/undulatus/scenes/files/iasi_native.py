@@ -1,4 +1,4 @@
-"""IASI Level 1C in EUMETSAT's native format, read by CODA a few lines at a time."""
+"""IASI Level 1C in EUMETSAT's native format, read through CODA a few lines at a time."""
 
 from __future__ import annotations
 
@@ -21,48 +21,62 @@ from undulatus.scenes.channels import (
     WAVENUMBERS,
 )
 
-PREFIX, LINES_A_BLOCK = "IASI_xxx_1C", 4
+PREFIX = "IASI_xxx_1C"
+"""How the names of such files begin."""
+
+LINES_PER_BLOCK = 4
+"""Lines of 120 spectra that are read at a time: 16 MB."""
 
 _NUMBERS = round(FIRST_WAVENUMBER / CHANNEL_SPACING) + 1 + np.arange(CHANNELS)
 """Channels as the format counts them."""
 
-_DEFINED = "EPS.codadef (github.com/stcorp/codadef-eps) in the folder that CODA_DEFINITION names"
+_DEFINITIONS = (
+    "EPS.codadef (github.com/stcorp/codadef-eps) in the folder that CODA_DEFINITION names"
+)
 
-_REMEDY = f"apt-get install python3-coda, or conda-forge's coda (not PyPI's), and put {_DEFINED}."
+_REMEDY = (
+    f"apt-get install python3-coda, or conda-forge's coda (not PyPI's), and put {_DEFINITIONS}."
+)
 
 _FIELDS = ["GGeoSondLoc", "GGeoSondAnglesSUN", "GEUMAvhrr1BCldFrac", "OnboardUTC"]
 
 _SPECTRA = ["GS1cSpect", "GQisFlagQual", "IDefNsfirst1b"]
 
 _READING = Lock()
+"""CODA is not thread-safe."""
 
 
 def _fetch(path: Path, names: list[str], lines: Any = None) -> tuple[list[Any], Any, Any]:
-    """Return fields of lines (by default, all that hold spectra), the lines, and the scales."""
+    """Return fields of some lines (by default all with spectra), the lines, and the scales."""
     try:
         import coda  # type: ignore[import-not-found]
 
-        failure = coda.CodaError  # PyPI's coda is another thing, and has none.
+        failure = coda.CodaError  # PyPI's coda is another package, without it.
     except (ImportError, OSError, AttributeError):
         raise SceneError(f"{path} is read by CODA, which is not installed: {_REMEDY}") from None
     try:
         with _READING, coda.open(str(path)) as product:
             if lines is None:
-                every = range(coda.get_size(product, "MDR")[0])  # Lost lines have no inner MDR.
+                # Lost lines have no inner MDR.
+                every = range(coda.get_size(product, "MDR")[0])
                 lines = [n for n in every if coda.get_field_available(product, "MDR", n, "MDR")]
             if not len(lines):
-                raise SceneError(f"{path} has no line with spectra. Fetch it again, or another.")
+                raise SceneError(
+                    f"{path} has no line with spectra. Fetch it again, or use another."
+                )
             where = [("MDR", int(line), "MDR") for line in lines]
             fields = [np.array([coda.fetch(product, *at, name) for at in where]) for name in names]
             return fields, np.array(lines, int), coda.fetch(product, "GIADR_ScaleFactors")
     except failure as error:
-        raise SceneError(f"{path} is unreadable: {error}. Is it whole, and {_DEFINED}?") from error
+        raise SceneError(
+            f"{path} cannot be read: {error}. Is it complete, and is {_DEFINITIONS}?"
+        ) from error
 
 
 def open_native(path: Path) -> xr.Dataset:
-    """Open a file as spectra, lazily; ``cloudy`` is whether AVHRR saw any cloud in them."""
+    """Open a file as lazy spectra; ``cloudy`` says whether AVHRR saw any cloud in a spectrum."""
     (place, sun, cloud, seconds), lines, _ = _fetch(path, _FIELDS)
-    blocks = da.from_array(lines, chunks=LINES_A_BLOCK)
+    blocks = da.from_array(lines, chunks=LINES_PER_BLOCK)
     chunks, meta = (tuple(120 * n for n in blocks.chunks[0]), CHANNELS), np.empty((0, 0), "f4")
     radiance = blocks.map_blocks(partial(_radiances, path), new_axis=1, chunks=chunks, meta=meta)
     percent, zenith = cloud.reshape(-1).astype(np.uint8), sun[..., 0].reshape(-1)

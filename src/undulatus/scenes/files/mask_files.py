@@ -1,4 +1,4 @@
-"""Level-2 cloud masks from files, laid on the pixels and times of a scene."""
+"""Level-2 cloud masks from files, brought to the pixels and times of a scene."""
 
 from __future__ import annotations
 
@@ -16,73 +16,73 @@ from undulatus.scenes.scene import LEVEL2_MASK, MISSING_CODE
 Array = npt.NDArray[Any]
 
 MASK_NAMES = (LEVEL2_MASK, "cloud_mask", "cma_extended", "cma")
-"""Variables that :func:`open_mask` knows for masks, the best first."""
+"""Variables that :func:`open_mask` takes for a mask, in order of preference."""
 
 TOLERANCE = np.timedelta64(450, "s")
-"""A mask belongs to an acquisition if it is at most half a repeat cycle away."""
+"""A mask belongs to an acquisition within half a repeat cycle of it."""
 
 
 def open_mask(path: str | Path) -> xr.DataArray:
     """Return the mask in a netCDF file or a Zarr store, lazily, in the product's own codes."""
     engine = "zarr" if Path(path).is_dir() else None
     try:
-        # Unmasked, so that codes stay integers; decode knows the fill values.
+        # Not masked, so that codes stay integers; decode handles the fill values.
         found = xr.open_dataset(path, engine=engine, chunks={}, mask_and_scale=False)
     except (OSError, ValueError) as error:
         raise SceneError(f"{path} cannot be read as a mask: {error}") from error
     for name in MASK_NAMES:
         if name in found:
             return found[name]
-    told = [array for array in found.data_vars.values() if guess_encoding(array) is not None]
-    if len(told) == 1:
-        return told[0]
+    recognised = [array for array in found.data_vars.values() if guess_encoding(array) is not None]
+    if len(recognised) == 1:
+        return recognised[0]
     raise SceneError(
-        f"{path} has no variable that is known for a mask.\n"
+        f"{path} has no variable that is recognised as a mask.\n"
         f"  found: {', '.join(map(str, found.data_vars)) or 'none'}\n"
         f"Open it with xarray, and pass the variable itself."
     )
 
 
-def place(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
+def align_mask(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
     """Return labels on the pixels and times of a scene, 255 where the mask has none.
 
-    Grids of one size less than a pixel apart are paired pixel by pixel, either way up: the
-    georeferencing of Level-1.5 data and masks differed by half a pixel until 2017.
+    Grids of the same size that are less than a pixel apart are matched pixel by pixel, either way
+    up: the georeferencing of Level-1.5 data and masks differed by half a pixel until 2017.
     """
     if not {"y", "x"} <= set(mask.dims):
-        raise SceneError(f"The mask has dims {mask.dims}, where (y, x) is due: rename them.")
-    placed = _in_time(mask, scene).reset_coords(drop=True)
+        raise SceneError(f"The mask has dims {mask.dims}, but needs (y, x): rename them.")
+    aligned = _align_times(mask, scene).reset_coords(drop=True)
     for dim in ("y", "x"):
-        placed = _along(placed, scene, dim)
-    coords = {dim: scene.coords[dim] for dim in placed.dims if dim in scene.coords}
-    return placed.drop_vars("time", errors="ignore").assign_coords(coords)
+        aligned = _align_pixels(aligned, scene, dim)
+    coords = {dim: scene.coords[dim] for dim in aligned.dims if dim in scene.coords}
+    return aligned.drop_vars("time", errors="ignore").assign_coords(coords)
 
 
-def _in_time(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
+def _align_times(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
     several = "time" in scene["time"].dims
     wanted = np.atleast_1d(scene["time"].values)
     dated = mask if "time" in mask.dims else mask.expand_dims("time")
     if "time" not in mask.coords:
         if dated.sizes["time"] != wanted.size:
             raise SceneError(
-                f"The mask does not say of when it is, and has {dated.sizes['time']} times where "
-                f"the scene has {wanted.size}: give it times (mask.assign_coords(time=...))."
+                f"The mask has no time coordinate, and {dated.sizes['time']} times where the "
+                f"scene has {wanted.size}: give it times (mask.assign_coords(time=...))."
             )
         return dated if several else dated.isel(time=0)
     dated = dated.sortby("time")
     index = dated.indexes["time"].get_indexer(wanted, method="nearest", tolerance=TOLERANCE)
     if (index < 0).all():
         raise SceneError(
-            f"The mask is of another time than the scene.\n"
+            f"The mask and the scene have different times.\n"
             f"  mask: {_span(dated['time'].values)}\n  scene: {_span(wanted)}\n"
-            f"Use the mask of the scene's time, or mend its own (mask.assign_coords(time=...))."
+            f"Use the mask of the scene's time, or correct its own (mask.assign_coords(time=...))."
         )
-    found = _taken(dated, "time", index)
+    found = _select(dated, "time", index)
     return found if several else found.isel(time=0)
 
 
-def _taken(mask: xr.DataArray, dim: str, index: Array) -> xr.DataArray:
-    """Take pixels by their index along a dimension; those of index -1 are missing."""
+def _select(mask: xr.DataArray, dim: str, index: Array) -> xr.DataArray:
+    """Select pixels by their index along a dimension; pixels with index -1 are missing."""
     found = mask.isel({dim: index}).drop_vars(dim)
     return found.where(xr.DataArray(index >= 0, dims=dim), np.uint8(MISSING_CODE))
 
@@ -92,7 +92,7 @@ def _span(times: Array) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
-def _along(mask: xr.DataArray, scene: xr.Dataset, dim: str) -> xr.DataArray:
+def _align_pixels(mask: xr.DataArray, scene: xr.Dataset, dim: str) -> xr.DataArray:
     theirs, ours = (each.indexes.get(dim) for each in (mask, scene))
     if theirs is None or ours is None:
         if mask.sizes[dim] != scene.sizes[dim]:
@@ -112,4 +112,4 @@ def _along(mask: xr.DataArray, scene: xr.Dataset, dim: str) -> xr.DataArray:
             f"The mask and the scene have no pixel in common along {dim}: use a mask of the "
             f"scene's region and projection."
         )
-    return _taken(mask, dim, index)
+    return _select(mask, dim, index)

@@ -1,56 +1,78 @@
-"""Data on disk, opened lazily whatever they are."""
+"""Scenes, spectra, images and maps from disk: opened lazily, whatever their format."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 from zarr.errors import BaseZarrError
 
-from undulatus._files import whole_or_not_at_all
 from undulatus.errors import SceneError
 from undulatus.scenes.files import iasi_native, satpy_files, seviri
-from undulatus.scenes.files.writing import write_dataset
-from undulatus.scenes.files.zarr_store import verify
 from undulatus.scenes.scene import BANDS
-from undulatus.scenes.spectra import is_spectra, open_spectra
+from undulatus.scenes.spectra import is_spectra
+
+NETCDF = (".nc", ".nc4")
 
 RASTERS = (".tif", ".tiff", ".vrt", ".jp2")
-"""Names of images that are opened through rasterio."""
+"""Suffixes of images that rasterio opens."""
 
 RASTER_BLOCK = 1024
-"""Rows and columns read at a time from an image."""
+"""Rows and columns of an image that are read at a time."""
 
 CONTIGUOUS_BYTES = 16 * 2**20
-"""Bytes read at a time from a variable that lies in its file in one piece."""
+"""Bytes that are read at a time from a variable without chunks in its file."""
 
-__all__ = ["open_data", "open_map", "open_scene", "verify", "whole_or_not_at_all", "write_dataset"]
+SPECTRA_ROWS = 512
+"""Spectra in a block, where a file has no chunks: 17 MB."""
 
 
 def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
-    """Open a scene: Zarr or netCDF in the scene's own form, or SEVIRI files through satpy.
+    """Open a scene: Zarr or netCDF in the form of a scene, or SEVIRI files through satpy.
 
     Parameters
     ----------
     path : path
         A ``.zarr`` folder, a ``.nc`` file, or what
-        :func:`undulatus.scenes.files.seviri.open_scene` reads, to which ``options`` go.
+        :func:`undulatus.scenes.files.seviri.open_scene` reads, which gets the ``options``.
     """
-    path = Path(path)
-    if not path.exists():
-        raise SceneError(f"{path} does not exist. Check its name and folder.")
-    if path.suffix == ".zarr" or (path / "zarr.json").exists():
-        # Consolidated or not, its metadata are there; xarray would warn about the latter.
-        return _open(path, chunks={}, engine="zarr", consolidated=False)
-    if path.suffix in (".nc", ".nc4"):
-        scene = _open_netcdf(path)
-        foreign = options or _is_satpys(scene) or satpy_files.guess(path)
-        if not foreign or (set(BANDS) & set(scene.variables) and not _is_satpys(scene)):
-            return scene
-        scene.close()
+    path = _existing(path)
+    if _is_zarr(path) or path.suffix in NETCDF:
+        return _as_scene(_open(path), path, options)
     return seviri.open_scene(path, **options)
+
+
+def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> xr.Dataset:
+    """Open spectra: Zarr, netCDF, or IASI Level 1C as EUMETSAT sends it.
+
+    Parameters
+    ----------
+    source : path or list of paths
+        ``.zarr`` folders and ``.nc`` files in the form that
+        :func:`undulatus.scenes.check_spectra` describes, or native files (``IASI_xxx_1C_...``),
+        which are read through CODA if it is installed. Several are concatenated.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return _open_spectra_file(_existing(source))
+    paths = [_existing(path) for path in source]
+    if not paths:
+        raise SceneError("No file was given to read spectra from. Give a path, or a list of them.")
+    parts = [_open_spectra_file(path) for path in paths]
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        return xr.concat(
+            parts, "sample", data_vars="minimal", coords="minimal", compat="equals", join="exact",
+            combine_attrs="drop_conflicts",
+        )  # fmt: skip
+    except (ValueError, KeyError) as error:
+        names = ", ".join(path.name for path in paths)
+        raise SceneError(
+            f"{names} do not fit together: {error}. Open each by itself, and correct what differs."
+        ) from error
 
 
 def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
@@ -60,33 +82,110 @@ def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
         return _open_raster(path)
     if path.name.startswith(iasi_native.PREFIX):
         return open_spectra(path)
-    opened = open_scene(path)
-    # In rows that fit into memory, which files of spectra are not always kept in.
-    return open_spectra(path) if is_spectra(opened) else opened
+    if not (_is_zarr(path) or path.suffix in NETCDF):
+        return open_scene(path)
+    opened = _open(_existing(path))
+    return _as_spectra(opened) if is_spectra(opened) else _as_scene(opened, path, {})
 
 
 def open_map(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Open a map that :func:`write_dataset` wrote: a ``.zarr`` folder or a ``.nc`` file."""
-    path = Path(path)
-    if path.suffix in (".nc", ".nc4") and path.exists():
-        return _open_netcdf(path)
-    if path.exists() and not (path.suffix == ".zarr" or (path / "zarr.json").exists()):
+    """Open a map that :func:`undulatus.scenes.write_dataset` wrote as ``.zarr`` or ``.nc``."""
+    path = _existing(path)
+    if path.suffix not in NETCDF and not _is_zarr(path):
         raise SceneError(
-            f"{path} is no map: give the .zarr folder or .nc file that undulatus map wrote."
+            f"{path} is not a map: give the .zarr folder or .nc file that undulatus map wrote."
         )
-    return open_scene(path)
+    return _in_blocks(_open(path))
 
 
-def _is_satpys(scene: xr.Dataset) -> bool:
-    """Say if satpy wrote the file: its reflectances are not divided by the sun's cosine yet."""
+def _existing(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    if not path.exists():
+        raise SceneError(f"{path} does not exist. Check its name and folder.")
+    return path
+
+
+def _is_zarr(path: Path) -> bool:
+    return path.suffix == ".zarr" or (path / "zarr.json").exists()
+
+
+def _as_scene(opened: xr.Dataset, path: Path, options: dict[str, Any]) -> xr.Dataset:
+    """Return a scene in blocks; files that satpy wrote or knows are opened through it instead."""
+    if not _is_zarr(path):
+        satpys = _is_from_satpy(opened)
+        has_bands = bool(set(BANDS) & set(opened.variables))
+        if satpys or ((options or satpy_files.guess_reader(path)) and not has_bands):
+            opened.close()
+            return seviri.open_scene(path, **options)
+    return _in_blocks(opened)
+
+
+def _is_from_satpy(scene: xr.Dataset) -> bool:
+    """Return whether satpy wrote the file: its reflectances still depend on the sun's height."""
     bands = [scene[name].attrs for name in BANDS if name in scene]
     return any("modifiers" in attrs and "sun_normalised" not in attrs for attrs in bands)
+
+
+def _open(path: Path) -> xr.Dataset:
+    """Open a Zarr or netCDF file whose variables are not in blocks yet."""
+    # Whether its metadata are consolidated or not, these can be read; xarray would warn.
+    how: dict[str, Any] = {"engine": "zarr", "consolidated": False}
+    if not _is_zarr(path):
+        how = {"engine": "netcdf4"}
+    try:
+        opened = xr.open_dataset(path, chunks=None, decode_coords="all", **how)
+    except (OSError, ValueError, KeyError, BaseZarrError) as error:
+        raise SceneError(f"{path} cannot be read: {error}") from error
+    if not opened.variables:
+        raise SceneError(f"{path} is empty or truncated. Fetch or write it again.")
+    return opened
+
+
+def _in_blocks(opened: xr.Dataset) -> xr.Dataset:
+    """Return a dataset in dask blocks, as its file is chunked, or of some rows."""
+    return opened.assign(
+        {
+            name: array.chunk(_block(array))
+            for name, array in opened.variables.items()
+            if array.ndim and name not in opened.indexes
+        }
+    )
+
+
+def _block(array: xr.Variable) -> dict[Any, int]:
+    preferred = array.encoding.get("preferred_chunks")
+    if preferred:
+        return dict(preferred)
+    row = max(array.nbytes // max(array.shape[0], 1), 1)
+    return {array.dims[0]: max(1, CONTIGUOUS_BYTES // row)}
+
+
+def _open_spectra_file(path: Path) -> xr.Dataset:
+    if path.name.startswith(iasi_native.PREFIX) or path.suffix == ".nat":
+        return iasi_native.open_native(path)
+    if not _is_zarr(path) and path.suffix not in NETCDF:
+        raise SceneError(
+            f"{path} has a name of no known format: spectra are read from .zarr, .nc, and native "
+            f"files named {iasi_native.PREFIX}_... Rename or convert it."
+        )
+    return _as_spectra(_open(path))
+
+
+def _as_spectra(opened: xr.Dataset) -> xr.Dataset:
+    """Return spectra in blocks of rows: those of a chunk of the largest variable, or 512."""
+    if not opened.data_vars:
+        return opened.chunk()
+    largest = max(opened.data_vars.values(), key=lambda array: array.size)
+    rows = largest.dims[0] if largest.dims else "sample"
+    return opened.chunk(
+        {rows: largest.encoding.get("preferred_chunks", {}).get(rows, SPECTRA_ROWS)}
+    )
 
 
 def _open_raster(path: Path) -> xr.Dataset:
     import rioxarray
 
-    # Digital numbers stay as they are: what marks missing ones is told in the attributes.
+    # Digital numbers stay as they are; the attributes say which of them mark missing pixels.
     chunks = {"band": -1, "y": RASTER_BLOCK, "x": RASTER_BLOCK}
     try:
         opened = rioxarray.open_rasterio(path, chunks=chunks)
@@ -95,38 +194,6 @@ def _open_raster(path: Path) -> xr.Dataset:
     if not isinstance(opened, xr.DataArray):
         raise SceneError(
             f"{path} holds several images of different sizes. Open one of them with rioxarray, "
-            f"and give it to undulatus.products.maps.map_scene."
+            f"and give it to undulatus.products.map_scene."
         )
     return opened.to_dataset(name="image")
-
-
-def _open_netcdf(path: Path) -> xr.Dataset:
-    opened = _open(path, chunks=None, engine="netcdf4")
-    return opened.assign(
-        {
-            name: array.chunk(_pieces(array))
-            for name, array in opened.variables.items()
-            if array.ndim and name not in opened.indexes
-        }
-    )
-
-
-def _pieces(array: xr.Variable) -> dict[Any, int]:
-    """Return how much of a variable to read at once: a chunk of the file, or some rows."""
-    preferred = array.encoding.get("preferred_chunks")
-    if preferred:
-        return dict(preferred)
-    row = max(array.nbytes // max(array.shape[0], 1), 1)
-    return {array.dims[0]: max(1, CONTIGUOUS_BYTES // row)}
-
-
-def _open(path: Path, **how: Any) -> xr.Dataset:
-    try:
-        opened = xr.open_dataset(path, decode_coords="all", **how)
-    except (OSError, ValueError, KeyError, BaseZarrError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
-    if not opened.variables:
-        raise SceneError(
-            f"{path} holds nothing: it is empty, or cut off. Fetch or write it again."
-        )
-    return opened

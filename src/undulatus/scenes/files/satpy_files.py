@@ -1,4 +1,4 @@
-"""Files of SEVIRI: which are there, which reader they are for, and what satpy makes of them."""
+"""SEVIRI files: finding them, choosing satpy's reader for them, and loading their bands."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ READERS = {
     "seviri_l1b_nc": ("W_XX-EUMETSAT*SEVIRI*.nc", "MSG*SEVI*.nc"),
     "satpy_cf_nc": ("*-??????????????-??????????????.nc",),
 }
-"""satpy's readers, and the names of the files each is guessed for."""
+"""satpy's readers, and the names of files from which each is guessed."""
 
 CALIBRATIONS = {
     "seviri_l1b_native": ("nominal", "GSICS", "meirink-2023"),
     "seviri_l1b_hrit": ("nominal", "GSICS", "meirink-2023"),
     "seviri_l1b_nc": ("nominal",),
 }
-"""The calibrations that readers of counts can make."""
+"""The calibrations of each reader that calibrates."""
 
 
 def find_files(source: Any, reader: str | None) -> list[Path]:
-    """Return the files a source names; one that is not there is a :class:`SceneError`."""
+    """Return the files that a source names, or raise a :class:`SceneError` if one is missing."""
     if reader is not None and reader not in READERS:
         raise SceneError(f"No reader {reader!r}. Choose from: {', '.join(READERS)}.")
     found: list[Path] = []
-    for path in paths_of(source):
+    for path in as_paths(source):
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.is_file())
-            known = [file for file in inside if guess(file) and reader in (None, guess(file))]
+            guesses = {file: guess_reader(file) for file in inside}
+            known = [file for file, guess in guesses.items() if guess and reader in (None, guess)]
             if not known:
-                raise SceneError(f"{path} is a folder without a file of SEVIRI.\n{_remedy()}")
+                raise SceneError(f"{path} is a folder without SEVIRI files.\n{_remedy()}")
             found.extend(known)
         elif not path.exists():
             raise SceneError(f"{path} does not exist. Check its name and folder.")
@@ -51,45 +52,47 @@ def find_files(source: Any, reader: str | None) -> list[Path]:
     return found
 
 
-def paths_of(source: Any) -> list[Path]:
-    """Return a path, or a list of them, as a list of paths."""
+def as_paths(source: Any) -> list[Path]:
+    """Return a path or a list of paths as a list."""
     paths = source if isinstance(source, (list, tuple)) else [source]
     if paths and all(isinstance(path, (str, os.PathLike)) for path in paths):
         return [Path(path) for path in paths]
     raise SceneError(
-        f"Nothing can be read from a {type(source).__name__}. Give a path, a list of them, "
-        f"a folder, or what satpy or xarray made of them."
+        f"Nothing can be read from a {type(source).__name__}. Give a path, a list of paths, "
+        f"a folder, or a satpy Scene or xarray DataArray."
     )
 
 
-def guess(file: Path) -> str | None:
-    """Return the reader that the name of a file tells, if it tells one."""
+def guess_reader(file: Path) -> str | None:
+    """Return the reader for a file, by its name, or None."""
     for reader, patterns in READERS.items():
         if any(fnmatchcase(file.name, pattern) for pattern in patterns):
             return reader
     return None
 
 
-def reader_of(files: list[Path]) -> str:
-    """Return the reader that the names of files tell."""
-    guesses = {guess(file): file for file in files}
+def common_reader(files: list[Path]) -> str:
+    """Return the one reader for all files, by their names."""
+    guesses = {guess_reader(file): file for file in files}
     if None in guesses:
-        raise SceneError(f"{guesses[None]} has a name that tells no reader.\n{_remedy()}")
+        raise SceneError(
+            f"{guesses[None]} has a name from which no reader can be guessed.\n{_remedy()}"
+        )
     if len(guesses) > 1:
         raise SceneError(
-            f"The files are of several kinds: {', '.join(f.name for f in guesses.values())}.\n"
-            f"Open each kind by itself."
+            f"The files need several readers: {', '.join(f.name for f in guesses.values())}.\n"
+            f"Open those of each reader by themselves."
         )
     return str(next(iter(guesses)))
 
 
 def _remedy() -> str:
     known = "\n".join(f"  {name}: {', '.join(names)}" for name, names in READERS.items())
-    return f"Say which reader it is for (reader=...); these are guessed from names:\n{known}"
+    return f"Name the reader (reader=...); these are guessed from names:\n{known}"
 
 
-def calibration_of(asked: str, reader: str) -> str:
-    """Return a calibration as satpy spells it, if the reader can make it."""
+def check_calibration(asked: str, reader: str) -> str:
+    """Return a calibration as satpy spells it, or raise an error if the reader lacks it."""
     if reader not in CALIBRATIONS:
         return asked
     for mode in CALIBRATIONS[reader]:
@@ -100,8 +103,8 @@ def calibration_of(asked: str, reader: str) -> str:
     )
 
 
-def by_acquisition(files: list[Path], reader: str) -> list[list[Path]]:
-    """Return the files of each acquisition together."""
+def group_by_acquisition(files: list[Path], reader: str) -> list[list[Path]]:
+    """Return the files in one list per acquisition."""
     if reader != "seviri_l1b_hrit":
         return [[file] for file in files]
     groups: dict[tuple[str, ...], list[Path]] = {}
@@ -112,27 +115,27 @@ def by_acquisition(files: list[Path], reader: str) -> list[list[Path]]:
         packed = file.name.endswith("-C_")
         if packed and importlib.util.find_spec("pyPublicDecompWT") is None:
             raise SceneError(
-                f"{file} is compressed (-C_), and the library that unpacks it is not there.\n"
-                f"Install it (pip install pyPublicDecompWT), or unpack the files beforehand."
+                f"{file} is compressed (-C_), and the library that unpacks it is not installed.\n"
+                f"Install it (pip install pyPublicDecompWT), or unpack the files first."
             )
     return list(groups.values())
 
 
-def load(files: list[Path], reader: str, calibration: str, bands: tuple[str, ...]) -> Any:
-    """Return a satpy Scene of one acquisition, north up, with the bands there are."""
+def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[str, ...]) -> Any:
+    """Return a satpy Scene of one acquisition, north up, with all bands."""
     solar = tuple(name for name in bands if BANDS[name].quantity == REFLECTANCE)
     thermal = tuple(name for name in bands if name not in solar)
     if calibration == "meirink-2023" and solar and thermal:
-        # These coefficients are for the solar bands, and satpy fails on others: nominal there.
-        scene = load(files, reader, calibration, solar)
-        others = load(files, reader, "nominal", thermal)
+        # These coefficients are for solar bands, and satpy fails on others, which stay nominal.
+        scene = load_bands(files, reader, calibration, solar)
+        others = load_bands(files, reader, "nominal", thermal)
         for name in thermal:
             scene[name] = others[name]
         return scene
     calibrated = len(CALIBRATIONS.get(reader, ())) > 1
     upright = {"upper_right_corner": "NE"} if reader != "satpy_cf_nc" else {}
     more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-    with reading(f"{files[0]}{more} cannot be read by satpy's {reader}") as complaints:
+    with as_satpy_errors(f"{files[0]}{more} cannot be read by satpy's {reader}") as complaints:
         scene = import_satpy().Scene(
             filenames=[str(file) for file in files],
             reader=reader,
@@ -141,72 +144,72 @@ def load(files: list[Path], reader: str, calibration: str, bands: tuple[str, ...
         there = set(scene.available_dataset_names())
         scene.load([name for name in bands if name in there], **upright)
     if any(name not in scene for name in bands):
-        raise lacking(str(files[0]), scene, bands, complaints)
+        raise missing_bands_error(str(files[0]), scene, bands, complaints)
     return scene
 
 
 def import_satpy() -> Any:
-    """Return satpy, or say how to get it."""
+    """Return satpy, or raise an error that says how to install it."""
     try:
         import satpy
     except ImportError as error:
         raise SceneError(
-            "Files of SEVIRI are read with satpy, which is not installed: "
+            "SEVIRI files are read with satpy, which is not installed: "
             'pip install "undulatus[seviri]"'
         ) from error
     return satpy
 
 
 class _Complaints(logging.Handler):
-    """Hears what satpy logs of bands it could not load, so that no traceback is printed."""
+    """Collects what satpy logs about bands it could not load, so that no traceback is printed."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.heard: list[str] = []
+        self.reasons: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and error.args:
-            self.heard.append(str(error.args[0]))
+            self.reasons.append(str(error.args[0]))
 
 
 @contextmanager
-def reading(what: str) -> Iterator[list[str]]:
-    """Turn whatever satpy raises into a :class:`SceneError`; give what it logs of lost bands."""
+def as_satpy_errors(what: str) -> Iterator[list[str]]:
+    """Turn whatever satpy raises into a :class:`SceneError`; give its reasons for lost bands."""
     complaints, log = _Complaints(), logging.getLogger("satpy")
     log.addHandler(complaints)
     try:
-        yield complaints.heard
+        yield complaints.reasons
     except SceneError:
         raise
-    except Exception as error:  # satpy, and what it stands on, raise all kinds
+    except Exception as error:  # satpy and the libraries below it raise many types
         raise SceneError(
             f"{what}: {str(error).strip() or type(error).__name__}\n"
-            f"Is it whole, and under the name it was delivered with? If not, fetch it again."
+            f"Is it complete, and does it have its original name? If not, fetch it again."
         ) from error
     finally:
         log.removeHandler(complaints)
 
 
-def lacking(
+def missing_bands_error(
     name: str, scene: Any, bands: tuple[str, ...], complaints: Iterable[str] = ()
 ) -> SceneError:
-    """Return the error that names the bands a Scene does not have, and satpy's reasons."""
+    """Return an error that names the bands a Scene lacks, and satpy's reasons."""
     missing = ", ".join(band for band in bands if band not in scene)
     found = ", ".join(band for band in BANDS if band in scene) or "none"
-    # "Could not load" comes after the reason, and gives none.
-    heard = [reason for reason in complaints if not reason.startswith("Could not load")]
-    reasons = "".join(f"\n  satpy: {reason}" for reason in dict.fromkeys(heard))
+    # "Could not load" follows the reason, and gives none itself.
+    given = [reason for reason in complaints if not reason.startswith("Could not load")]
+    reasons = "".join(f"\n  satpy: {reason}" for reason in dict.fromkeys(given))
     return SceneError(
         f"{name} lacks bands.\n  missing: {missing}\n  found: {found}{reasons}\n"
         f"Use data with these bands, or ask for fewer (bands=...)."
     )
 
 
-def load_more(scene: Any, bands: tuple[str, ...]) -> Any:
-    """Load the bands that a Scene in memory could have, and has not yet."""
+def load_missing_bands(scene: Any, bands: tuple[str, ...]) -> Any:
+    """Load the bands that a Scene in memory has not loaded yet."""
     there = set(scene.available_dataset_names())
     if wanted := [name for name in bands if name not in scene and name in there]:
-        with reading("the Scene cannot be loaded"):
+        with as_satpy_errors("the Scene cannot be loaded"):
             scene.load(wanted)
     return scene
