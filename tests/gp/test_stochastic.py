@@ -341,7 +341,7 @@ def has_worsened(losses):
 
 @pytest.fixture
 def no_restart(monkeypatch):
-    """A walk that worsens ends: no longer lengthscale is allowed."""
+    """A walk that worsens ends instead of restarting."""
     monkeypatch.setattr(stochastic, "COARSENINGS", 0)
 
 
