@@ -124,5 +124,5 @@ def test_a_map_without_times_is_an_error_that_says_so(tmp_path, maps):
 
 def test_a_map_of_spectra_is_an_error_that_says_so(tmp_path, maps):
     spectra = maps.isel(time=0).stack(sample=("y", "x"))
-    with pytest.raises(SceneError, match="only images can be shown"):
+    with pytest.raises(SceneError, match="only images"):
         build_site(spectra, None, tmp_path / "site")
