@@ -12,7 +12,7 @@ from undulatus.paper.figures import (
     TRADE,
     FigureStyle,
     draw_figures,
-    draw_legend,
+    draw_method_legend,
     draw_panel,
 )
 from undulatus.paper.runs import make_run, means
@@ -136,7 +136,7 @@ def test_methods_differ_by_more_than_colour_and_sizes_by_width(table):
 
 def test_the_legend_names_every_method_and_size(table):
     figure = Figure()
-    draw_legend(figure, table, FigureStyle(table), 0.1)
+    draw_method_legend(figure, table, FigureStyle(table), 0.1)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "GPC, n = 15,000" in labels
     assert len(labels) == 9

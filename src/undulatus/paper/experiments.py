@@ -70,7 +70,7 @@ EXPERIMENTS = {
         open_sounder,
         prepare_sounder,
         "the twin was made so hard that gradient boosting is right in 85 % of its spectra; no "
-        "other classifier was tried on it before",
+        "other classifier was used to set that",
     ),
 }
 

@@ -213,7 +213,7 @@ def _finish(
     for place, line in enumerate(notes):
         y = (below - 0.03 - 0.19 * place) / tall
         figure.text(0.5, y, line, fontsize=9.5, style="italic", ha="center", va="top")
-    strip = below + 0.1 + draw_legend(figure, shown, style, below)
+    strip = below + 0.1 + draw_method_legend(figure, shown, style, below)
     room = (0.0, strip / tall, 1.0, 1.0 - strip / tall)
     figure.set_layout_engine("constrained", rect=room, w_pad=0.1, h_pad=0.08)
     png, pdf = path.with_suffix(".png"), path.with_suffix(".pdf")
@@ -322,7 +322,9 @@ def _ticks(waves: Sequence[int]) -> list[int]:
     return kept[::-1]
 
 
-def draw_legend(figure: Figure, table: pd.DataFrame, style: FigureStyle, above: float) -> float:
+def draw_method_legend(
+    figure: Figure, table: pd.DataFrame, style: FigureStyle, above: float
+) -> float:
     """Put one legend below all panels, ``above`` inches above the edge; return its height.
 
     It has a column for each method and a line for each n.
