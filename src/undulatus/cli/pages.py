@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from undulatus.cli.console import (
     split_span,
     trial_progress,
 )
+from undulatus.paper.scales import LANDMARK_SCALES, LANDMARKS, SOUNDER, SOUNDER_SCALES
 
 WIDEST_LINE = 99
 """Characters in a line of the claims, at most."""
@@ -125,22 +126,29 @@ def reproduce() -> None:
     """Repeat the paper's experiments and test its claims."""
 
 
-def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that all experiments share; the last is listed first."""
-    for option in (
+def _experiment_options(scales: Iterable[str]) -> Callable[..., Any]:
+    """Return a decorator that adds the options of an experiment."""
+    options = (
         click.option(
-            "-o",
-            "--output",
-            type=FOLDER,
-            required=True,
-            help="Folder of the run; an interrupted run continues.",
+            "--scale",
+            type=click.Choice(list(scales)),
+            default="quick",
+            show_default=True,
+            help="How much to run: quick takes 5 minutes on two cores, medium an hour; paper is "
+            "the paper's whole grid and takes weeks.",
         ),
         click.option(
-            "--memory-budget",
-            "memory",
-            metavar="SIZE",
-            show_default="4/5 of the free memory",
-            help="Memory that all trials together may hold, such as 8GB.",
+            "--data",
+            type=EXISTING_PATH,
+            show_default="a synthetic twin",
+            help="Real data to run on.",
+        ),
+        seed_option,
+        click.option(
+            "--workers",
+            type=click.IntRange(1),
+            show_default="one per core",
+            help="Number of processes, with one thread each.",
         ),
         click.option(
             "--time-budget",
@@ -151,50 +159,49 @@ def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="CPU time that a trial may take, in seconds.",
         ),
         click.option(
-            "--workers",
-            type=click.IntRange(1),
-            show_default="one per core",
-            help="Number of processes, with one thread each.",
-        ),
-        seed_option,
-        click.option(
-            "--data",
-            type=EXISTING_PATH,
-            show_default="a synthetic twin",
-            help="Real data to run on.",
+            "--memory-budget",
+            "memory",
+            metavar="SIZE",
+            show_default="4/5 of the free memory",
+            help="Memory that all trials together may hold, such as 8GB.",
         ),
         click.option(
-            "--scale",
-            type=click.Choice(["quick", "medium", "paper"]),
-            default="quick",
-            show_default=True,
-            help="How much to run: quick takes 5 minutes on two cores, medium an hour; paper is "
-            "the paper's whole grid and takes weeks.",
+            "-o",
+            "--output",
+            type=FOLDER,
+            required=True,
+            help="Folder of the run; an interrupted run continues.",
         ),
-    ):
-        command = option(command)
-    return command
+    )
+
+    def add_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        # Decorators nearest to the function are listed last.
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add_options
 
 
-@reproduce.command()
-@_experiment_options
-def landmarks(**options: Any) -> None:
+@reproduce.command(name=LANDMARKS)
+@_experiment_options(LANDMARK_SCALES)
+def landmark_experiment(**options: Any) -> None:
     """Clouds over a landmark, at each height of the sun.
 
     Compares RFF-GPC, VFF-GPC and GPC. --data takes a scene of many days with the mask
     cloud_mask_l2.
     """
-    _reproduce("landmarks", **options)
+    _reproduce(LANDMARKS, **options)
 
 
-@reproduce.command()
-@_experiment_options
-def iavisa(**options: Any) -> None:
+@reproduce.command(name=SOUNDER)
+@_experiment_options(SOUNDER_SCALES)
+def sounder_experiment(**options: Any) -> None:
     """Clouds in IASI spectra, in five folds.
 
     Compares RFF-GPC, VFF-GPC and GPC. --data takes spectra with the label cloudy.
     """
-    _reproduce("iavisa", **options)
+    _reproduce(SOUNDER, **options)
 
 
 def _reproduce(experiment: str, output: Path, memory: str | None, **options: Any) -> None:
