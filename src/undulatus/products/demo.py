@@ -20,6 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import Bunch
 
+from undulatus._files import write_text
 from undulatus.datasets import load_sentinel2_clouds
 from undulatus.errors import DatasetError
 from undulatus.estimators import VFFGPC
@@ -209,7 +210,7 @@ def write_demo_page(folder: Path, image: ImageDemo, month: MonthDemo) -> Path:
         picture=link(month.written["picture"]),
     )
     page = folder / "index.html"
-    page.write_text(text, encoding="utf-8")
+    write_text(page, text)
     return page
 
 

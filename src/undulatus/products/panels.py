@@ -172,7 +172,7 @@ def read_acquisitions(
 ) -> Iterator[Acquisition]:
     """Yield acquisitions by their indices; one block of them is in memory at a time."""
     for numbers in blocks_of_time(view, chosen):
-        yield from render_acquisitions(view, view.layers.isel(time=numbers).compute(), scales)
+        yield from render_acquisitions(view, view.read(numbers), scales)
 
 
 def render_acquisitions(

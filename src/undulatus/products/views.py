@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
+from undulatus._files import as_reading_errors
 from undulatus.errors import SceneError
 from undulatus.products.maps import BLOCK_PIXELS, MASK, PROBABILITY, QUALITY, VARIANCE
 from undulatus.scenes.masks import decode, guess_encoding
@@ -55,6 +56,11 @@ class MapView:
     def times(self) -> Array:
         """When each acquisition was taken, UTC."""
         return np.asarray(self.layers["time"].values)
+
+    def read(self, indices: Array) -> xr.Dataset:
+        """Return the layers of some acquisitions, in memory."""
+        with as_reading_errors():
+            return self.layers.isel(time=indices).compute()
 
     @property
     def shape(self) -> tuple[int, int]:

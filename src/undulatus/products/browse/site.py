@@ -129,7 +129,7 @@ def _write_acquisitions(
         SeriesWriter(folder / "rows", view.shape[0]) as series,
     ):
         for indices in blocks_of_time(view, chosen):
-            block = view.layers.isel(time=indices).compute()
+            block = view.read(indices)
             series.add(block[PROBABILITY].values)
             acquisitions: list[Acquisition] = []
             for acquisition in render_acquisitions(view, block, contents.scales):
