@@ -126,57 +126,60 @@ def reproduce() -> None:
     """Repeat the paper's experiments and test its claims."""
 
 
+_RUN_OPTIONS = (
+    click.option(
+        "--data",
+        type=EXISTING_PATH,
+        show_default="a synthetic twin",
+        help="Real data to run on.",
+    ),
+    seed_option,
+    click.option(
+        "--workers",
+        type=click.IntRange(1),
+        show_default="one per core",
+        help="Number of processes, with one thread each.",
+    ),
+    click.option(
+        "--time-budget",
+        "seconds",
+        type=click.FloatRange(0.0, min_open=True),
+        metavar="SECONDS",
+        show_default="set by the scale",
+        help="CPU time that a trial may take, in seconds.",
+    ),
+    click.option(
+        "--memory-budget",
+        "memory",
+        metavar="SIZE",
+        show_default="4/5 of the free memory",
+        help="Memory that all trials together may hold, such as 8GB.",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=FOLDER,
+        required=True,
+        help="Folder of the run; an interrupted run continues.",
+    ),
+)
+"""Options that both experiments share."""
+
+
 def _experiment_options(scales: Iterable[str]) -> Callable[..., Any]:
-    """Return a decorator that adds the options of an experiment."""
-    options = (
-        click.option(
-            "--scale",
-            type=click.Choice(list(scales)),
-            default="quick",
-            show_default=True,
-            help="How much to run: quick takes 5 minutes on two cores, medium an hour; paper is "
-            "the paper's whole grid and takes weeks.",
-        ),
-        click.option(
-            "--data",
-            type=EXISTING_PATH,
-            show_default="a synthetic twin",
-            help="Real data to run on.",
-        ),
-        seed_option,
-        click.option(
-            "--workers",
-            type=click.IntRange(1),
-            show_default="one per core",
-            help="Number of processes, with one thread each.",
-        ),
-        click.option(
-            "--time-budget",
-            "seconds",
-            type=click.FloatRange(0.0, min_open=True),
-            metavar="SECONDS",
-            show_default="set by the scale",
-            help="CPU time that a trial may take, in seconds.",
-        ),
-        click.option(
-            "--memory-budget",
-            "memory",
-            metavar="SIZE",
-            show_default="4/5 of the free memory",
-            help="Memory that all trials together may hold, such as 8GB.",
-        ),
-        click.option(
-            "-o",
-            "--output",
-            type=FOLDER,
-            required=True,
-            help="Folder of the run; an interrupted run continues.",
-        ),
+    """Return a decorator that adds the options of an experiment with these scales."""
+    scale_option = click.option(
+        "--scale",
+        type=click.Choice(list(scales)),
+        default="quick",
+        show_default=True,
+        help="How much to run: quick takes 5 minutes on two cores, medium an hour; paper is "
+        "the paper's whole grid and takes weeks.",
     )
 
     def add_options(command: Callable[..., Any]) -> Callable[..., Any]:
-        # Decorators nearest to the function are listed last.
-        for option in reversed(options):
+        # The option added last is listed first.
+        for option in reversed((scale_option, *_RUN_OPTIONS)):
             command = option(command)
         return command
 

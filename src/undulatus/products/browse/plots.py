@@ -104,10 +104,7 @@ def _heat_map(calendar: Calendar, cloud: Array) -> Any:
     _label_hours(plot, 6, minor=2)
     _label_days(plot, first, days)
     plot.grid.visible = False
-    describe = CustomJSHover(code="return undulatus.describeCell(special_vars.x, special_vars.y)")
-    plot.add_tools(
-        HoverTool(tooltips="$y{custom}", formatters={"$y": describe}, renderers=[cells])
-    )
+    _describe_on_hover(plot, cells)
     bar = ColorBar(
         color_mapper=colours,
         title="share of cloud in the image (model)",
@@ -118,6 +115,12 @@ def _heat_map(calendar: Calendar, cloud: Array) -> Any:
     plot.add_layout(bar, "below")
     _call_on_tap(plot, "chooseCell")
     return plot
+
+
+def _describe_on_hover(plot: Any, cells: Any) -> None:
+    describe = CustomJSHover(code="return undulatus.describeCell(special_vars.x, special_vars.y)")
+    hover = HoverTool(tooltips="$y{custom}", formatters={"$y": describe}, renderers=[cells])
+    plot.add_tools(hover)
 
 
 def _draw_ground(plot: Any, first: float, last: float) -> None:
