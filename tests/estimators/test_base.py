@@ -1,7 +1,4 @@
-"""The line that says how far a fit has come.
-
-What all three classifiers promise about weights, classes, priors, input and prediction.
-"""
+"""What all three classifiers have in common: weights, classes, priors, input, prediction."""
 
 import io
 import sys
@@ -29,129 +26,20 @@ from undulatus.gp.posterior import expected_sigmoid
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 MODELS = {
-    "GPC": lambda verbose: GPC(max_iter=3, tol=0.0, verbose=verbose),
-    "RFFGPC": lambda verbose: RFFGPC(
-        4, solver="batch", max_iter=3, tol=0.0, random_state=0, verbose=verbose
-    ),
-    "VFFGPC": lambda verbose: VFFGPC(
-        4, solver="batch", max_iter=3, tol=0.0, random_state=0, verbose=verbose
-    ),
-}
-
-each_model = pytest.mark.parametrize("name", MODELS)
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that shows what it is told."""
-    now = [100.0]
-    monkeypatch.setattr(base.time, "monotonic", lambda: now[0])
-    return now
-
-
-@each_model
-def test_nothing_is_written_unless_asked_for(name, moons, capsys):
-    MODELS[name](0).fit(*moons)
-    assert capsys.readouterr() == ("", "")
-
-
-@each_model
-@pytest.mark.parametrize("verbose", [1, 2])
-def test_progress_goes_to_standard_error_a_line_an_iteration(name, moons, capsys, verbose):
-    fitted = MODELS[name](verbose).fit(*moons)
-    out, err = capsys.readouterr()
-    assert out == ""
-    lines = err.splitlines()
-    assert len(lines) == fitted.n_iter_
-    assert all(line.startswith(f"{name}: step") for line in lines)
-
-
-def test_the_stochastic_solver_tells_its_iterations_and_its_exact_passes(moons, capsys):
-    fitted = RFFGPC(4, solver="stochastic", max_iter=2, random_state=0, verbose=2).fit(*moons)
-    lines = capsys.readouterr().err.splitlines()
-    steps = [line for line in lines if "RFFGPC: step" in line]
-    passes = [line for line in lines if "RFFGPC: exact pass" in line]
-    assert len(steps) == fitted.n_iter_ == 2
-    assert all("held-back NLL" in line for line in steps)
-    assert steps + passes == lines
-    assert len(passes) == len(fitted.bound_history_) - 1
-
-
-def test_a_line_tells_step_bound_and_time(capsys, clock):
-    line = ProgressLine("VFFGPC", 2, 10)
-    clock[0] += 6.0
-    line(2, "bound -1234.57")
-    line.close()
-    told = capsys.readouterr().err
-    # Two steps took 6 s, so eight take 24 s.
-    assert told == (
-        "VFFGPC: step 2 of at most 10, bound -1234.57, 6 s elapsed, at most 24 s left\n"
-    )
-
-
-def test_a_note_tells_what_is_done_after_the_last_step(capsys, clock):
-    line = ProgressLine("VFFGPC", 2, 10)
-    clock[0] += 6.0
-    line.note("exact pass 3")
-    assert capsys.readouterr().err == "VFFGPC: exact pass 3, 6 s elapsed\n"
-
-
-@pytest.mark.usefixtures("clock")
-def test_on_a_terminal_one_line_is_rewritten(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    line = ProgressLine("GPC", 1, 3)
-    line(1, "bound -3")
-    line(2, "bound -2")
-    line.close()
-    told = terminal.getvalue()
-    assert told.count("\r") == 2
-    assert told.count("\n") == 1
-    assert told.endswith("\n")
-
-
-@pytest.mark.usefixtures("clock")
-def test_a_terminal_gets_a_line_an_iteration_when_asked_twice(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    line = ProgressLine("GPC", 2, 3)
-    line(1, "bound -3")
-    line(2, "bound -2")
-    line.close()
-    assert terminal.getvalue().count("\n") == 2
-    assert "\r" not in terminal.getvalue()
-
-
-def test_a_silent_line_writes_nothing_even_on_a_terminal(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    line = ProgressLine("GPC", 0, 3)
-    line(1, "bound -3")
-    line.note("exact pass 1")
-    line.close()
-    assert terminal.getvalue() == ""
-
-
-MODELS_OF_CLASSIFIER = {
     "GPC": GPC(max_iter=4),
     "RFFGPC": RFFGPC(8, solver="batch", max_iter=4, random_state=0),
     "VFFGPC": VFFGPC(6, solver="batch", max_iter=4, random_state=0),
 }
 
-each_model = pytest.mark.parametrize("name", MODELS_OF_CLASSIFIER)
+each_model = pytest.mark.parametrize("name", MODELS)
 
 
 def model(name, **params):
-    return clone(MODELS_OF_CLASSIFIER[name]).set_params(**params)
+    return clone(MODELS[name]).set_params(**params)
 
 
 def assert_same_model(one, other, X):
-    """Bit for bit: the same hyperparameters, bounds and predictions."""
+    """The same hyperparameters, bounds and predictions, bit for bit."""
     assert one.bound_ == other.bound_
     assert one.lengthscale_ == other.lengthscale_
     assert one.signal_variance_ == other.signal_variance_
@@ -160,6 +48,8 @@ def assert_same_model(one, other, X):
 
 
 # Weights
+
+
 @each_model
 def test_a_row_of_weight_two_equals_the_row_given_twice(name, clouds):
     X, y = clouds
@@ -171,7 +61,7 @@ def test_a_row_of_weight_two_equals_the_row_given_twice(name, clouds):
 
 
 @each_model
-def test_a_row_of_no_weight_is_absent(name, clouds):
+def test_a_row_of_zero_weight_equals_an_absent_row(name, clouds):
     X, y = clouds
     weight = np.random.default_rng(0).integers(0, 2, len(y))
     weighted = model(name).fit(X, y, sample_weight=weight)
@@ -187,7 +77,7 @@ def test_the_order_of_rows_does_not_matter(name, clouds):
 
 
 @each_model
-def test_class_weights_are_sample_weights(name, clouds):
+def test_class_weights_equal_the_same_sample_weights(name, clouds):
     X, y = clouds
     by_class = model(name, class_weight={0: 0.5, 1: 3.0}).fit(X, y)
     by_sample = model(name).fit(X, y, sample_weight=np.where(y == 1, 3.0, 0.5))
@@ -213,7 +103,7 @@ def test_class_and_sample_weights_multiply(name, clouds):
 
 
 @each_model
-def test_a_class_without_weight_is_an_error_that_says_so(name, moons):
+def test_a_class_without_weight_is_an_input_error(name, moons):
     X, y = moons
     for failing in (
         lambda: model(name).fit(X, y, sample_weight=(y == 1).astype(float)),
@@ -235,7 +125,7 @@ def test_a_class_without_weight_is_an_error_that_says_so(name, moons):
     ],
     ids=["negative", "zero", "NaN", "infinite", "too few"],
 )
-def test_weights_that_cannot_be_used_are_input_errors(name, moons, weight, message):
+def test_invalid_weights_are_input_errors(name, moons, weight, message):
     X, y = moons
     weight = np.full(len(y), weight) if np.isscalar(weight) else weight
     with pytest.raises(InputError, match=message):
@@ -243,6 +133,8 @@ def test_weights_that_cannot_be_used_are_input_errors(name, moons, weight, messa
 
 
 # Class priors
+
+
 def rare_event_problem(n, rng):
     """One feature, logistic truth: about one row in twelve is positive."""
     X = rng.normal(size=(n, 1))
@@ -270,8 +162,8 @@ def test_prior_correction_undoes_balanced_class_weights():
         fitted = model("RFFGPC", prior_correction=correction, **options).fit(X, y)
         errors[correction] = calibration_error(y_test, fitted.predict_proba(X_test)[:, 1])
     # Balanced weights multiply the odds by about 11, which puts the mean probability near 0.37
-    # where the frequency is 0.08. Corrected, what is left is sampling: 15 bins of 4,000 rows
-    # (below 0.01) and what 120 positive rows say about a curve (a standard error near 0.01).
+    # where the frequency is 0.08. After correction only sampling error is left: 15 bins of 4,000
+    # rows (below 0.01), and a curve fitted to 120 positive rows (a standard error near 0.01).
     assert errors[None] > 0.15
     assert errors["training"] < 0.03
 
@@ -297,7 +189,7 @@ def test_prior_correction_shifts_the_latent_mean_by_the_change_in_log_odds(name,
 
 
 @each_model
-def test_prior_correction_counts_from_the_training_shares(name, clouds):
+def test_prior_correction_is_relative_to_the_training_shares(name, clouds):
     X, y = clouds
     plain, corrected = (
         model(name, prior_correction=real).fit(X, y) for real in (None, [0.8, 0.2])
@@ -332,27 +224,20 @@ def test_prior_correction_by_label_follows_the_classes(moons):
     ],
     ids=str,
 )
-def test_class_frequencies_that_cannot_be_used_name_the_parameter(moons, wrong):
+def test_the_error_for_invalid_class_frequencies_names_the_parameter(moons, wrong):
     with pytest.raises(InputError, match="prior_correction"):
         model("RFFGPC", prior_correction=wrong).fit(*moons)
 
 
-in_words = pytest.mark.parametrize("wrong", [["many", "few"], {0: "many", 1: "few"}], ids=str)
-
-
-@in_words
-def test_class_frequencies_in_words_are_an_input_error(moons, wrong):
-    with pytest.raises(InputError, match="many"):
-        model("RFFGPC", prior_correction=wrong).fit(*moons)
-
-
-@in_words
-def test_class_frequencies_in_words_name_the_parameter(moons, wrong):
-    with pytest.raises(InputError, match="prior_correction"):
+@pytest.mark.parametrize("wrong", [["many", "few"], {0: "many", 1: "few"}], ids=str)
+def test_the_error_for_class_frequencies_in_words_names_parameter_and_word(moons, wrong):
+    with pytest.raises(InputError, match=r"prior_correction.*many"):
         model("RFFGPC", prior_correction=wrong).fit(*moons)
 
 
 # Labels
+
+
 LABELS = {
     "strings": np.array(["clear", "cloud"]),
     "objects": np.array(["clear", "cloud"], dtype=object),
@@ -365,7 +250,7 @@ LABELS = {
 
 @each_model
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
-def test_labels_of_any_type_come_back_as_they_went_in(name, moons, labels):
+def test_labels_of_any_type_are_predicted_with_that_type(name, moons, labels):
     X, y = moons
     numbers = model(name).fit(X, y)
     fitted = model(name).fit(X, labels[y])
@@ -377,7 +262,7 @@ def test_labels_of_any_type_come_back_as_they_went_in(name, moons, labels):
     assert_array_equal(fitted.predict_proba(X), numbers.predict_proba(X))
 
 
-def test_labels_in_a_pandas_series_or_a_list_are_as_good(moons):
+def test_labels_may_be_a_pandas_series_or_a_list(moons):
     X, y = moons
     words = np.array(["clear", "cloud"])[y]
     for labels in (pd.Series(words), pd.Series(words, dtype="category"), words.tolist()):
@@ -412,7 +297,7 @@ def test_many_classes_are_an_error_with_a_remedy(name, moons):
     ],
     ids=["none", "too few", "continuous", "NaN", "missing", "two columns"],
 )
-def test_labels_that_cannot_be_used_are_input_errors(name, moons, labels, message):
+def test_invalid_labels_are_input_errors(name, moons, labels, message):
     X, _ = moons
     with pytest.raises(InputError, match=message) as caught:
         model(name).fit(X, labels)
@@ -421,6 +306,8 @@ def test_labels_that_cannot_be_used_are_input_errors(name, moons, labels, messag
 
 
 # Values
+
+
 @each_model
 @pytest.mark.parametrize(("bad", "kind"), [(np.nan, "NaN"), (np.inf, "infinity")])
 def test_a_bad_value_is_named_by_row_and_column_in_fit_and_predict(name, moons, bad, kind):
@@ -452,7 +339,7 @@ def test_a_bad_value_is_named_by_the_name_of_its_column(name, moons):
 
 
 @each_model
-@pytest.mark.parametrize("row", [2, 17], ids=["of no weight", "of some"])
+@pytest.mark.parametrize("row", [2, 17], ids=["without weight", "with weight"])
 def test_a_bad_value_is_named_by_its_row_whatever_the_weights(name, moons, row):
     X, y = moons
     broken, weight = X.copy(), np.ones(len(y))
@@ -484,7 +371,7 @@ def test_a_row_too_far_out_to_be_predicted_is_named(name, moons, value):
 
 
 @each_model
-def test_a_constant_column_changes_nothing_but_the_count(name, moons):
+def test_a_constant_column_does_no_harm(name, moons):
     X, y = moons
     wide = np.column_stack([X, np.full(len(X), 273.15)])
     fitted = model(name).fit(wide, y)
@@ -495,10 +382,10 @@ def test_a_constant_column_changes_nothing_but_the_count(name, moons):
 
 
 @each_model
-def test_columns_that_are_all_constant_leave_the_class_shares(name):
+def test_with_constant_columns_only_the_larger_class_is_predicted(name):
     X, y = np.ones((30, 2)), np.arange(30) % 3 == 0
     probability = model(name).fit(X, y).predict_proba(X)[:, 1]
-    # Nothing to go by: one probability for all, on the side of the larger class.
+    # Without information all rows get one probability, on the side of the larger class.
     assert_allclose(probability, probability[0])
     assert 0.0 < probability[0] < 0.5
 
@@ -509,11 +396,13 @@ def test_units_do_not_matter_when_features_are_standardised(name, clouds, offset
     X, y = clouds
     one = model(name).fit(X, y)
     other = model(name).fit(X * 4.0 + offset, y)
-    # Rounding of the offset data, 1e-12 relative to a deviation, times the length of a climb.
+    # The offset rounds data to 1e-12 of a deviation; the iterations of a fit amplify this.
     assert_allclose(other.predict_proba(X * 4.0 + offset), one.predict_proba(X), rtol=0, atol=1e-5)
 
 
 # Prediction
+
+
 @each_model
 def test_the_ways_to_predict_agree(name, clouds):
     X, y = clouds
@@ -523,7 +412,7 @@ def test_the_ways_to_predict_agree(name, clouds):
     assert mean.shape == variance.shape == (len(X),)
     assert probability.shape == (len(X), 2)
     assert np.all(variance >= 0)
-    # Two routes to the mean, each a sum of waves or kernels of size 10 or so.
+    # The mean is computed in two ways, each a sum of waves or kernels of size 10 or so.
     assert_allclose(fitted.decision_function(X), mean, rtol=0, atol=1e-10)
     assert_allclose(probability[:, 1], expected_sigmoid(mean, variance), rtol=1e-12)
     assert_allclose(probability.sum(axis=1), 1.0, rtol=1e-12)
@@ -551,7 +440,7 @@ def test_a_problem_of_two_moons_is_solved(name):
 
 
 @each_model
-def test_a_model_that_is_not_fitted_says_so(name, moons):
+def test_an_unfitted_model_raises(name, moons):
     X, _ = moons
     unfitted = model(name)
     for predict in (
@@ -609,6 +498,8 @@ def test_an_interrupt_before_the_first_iteration_leaves_no_half_fitted_model(
 
 
 # Parameters and attributes
+
+
 @each_model
 @pytest.mark.parametrize(
     "wrong",
@@ -623,38 +514,38 @@ def test_an_interrupt_before_the_first_iteration_leaves_no_half_fitted_model(
     ],
     ids=str,
 )
-def test_parameters_that_cannot_be_used_are_named(name, moons, wrong):
+def test_invalid_parameters_are_named(name, moons, wrong):
     (parameter,) = wrong
     with pytest.raises(InputError, match=parameter):
         model(name, **wrong).fit(*moons)
 
 
-def smallest_that_reach(values, weight, levels):
-    """The smallest value at or below which lies a share of the weight, for each level."""
+def weighted_quantiles(values, weight, levels):
+    """For each level, the smallest value with that share of the weight at or below it."""
     order = np.argsort(values)
     share = np.cumsum(weight[order]) / weight.sum()
-    found = [values[order][np.argmax(share >= level)] for level in levels]
-    return [values.min(), *found[1:-1], values.max()]
+    reached = [values[order][np.argmax(share >= level)] for level in levels]
+    return [values.min(), *reached[1:-1], values.max()]
 
 
 @each_model
-def test_the_quantiles_of_the_features_are_kept(name, clouds):
+def test_feature_quantiles_are_those_of_the_rows(name, clouds):
     X, y = clouds
     found = model(name).fit(X, y).feature_quantiles_
     assert_array_equal(found, np.quantile(X, QUANTILES, axis=0, method="inverted_cdf"))
 
 
 @each_model
-def test_the_quantiles_of_the_features_are_weighted(name, clouds):
+def test_feature_quantiles_are_weighted(name, clouds):
     X, y = clouds
     weight = np.random.default_rng(0).uniform(0.0, 3.0, len(y))
     found = model(name).fit(X, y, sample_weight=weight).feature_quantiles_
     for column in range(X.shape[1]):
-        expected = smallest_that_reach(X[:, column], weight, QUANTILES)
+        expected = weighted_quantiles(X[:, column], weight, QUANTILES)
         assert_array_equal(found[:, column], expected)
 
 
-def test_the_quantiles_of_the_features_count_every_row():
+def test_feature_quantiles_count_merged_rows():
     X = np.concatenate([np.zeros(80), np.arange(1.0, 21.0)])[:, None]
     fitted = model("RFFGPC").fit(X, X[:, 0] > 10)
     expected = np.quantile(X, QUANTILES, axis=0, method="inverted_cdf")
@@ -662,9 +553,7 @@ def test_the_quantiles_of_the_features_count_every_row():
 
 
 @pytest.mark.parametrize("merge_rows", [0, 10**6], ids=["as they are", "merged"])
-def test_smallest_and_largest_are_exact_where_quantiles_come_from_some_rows(
-    clouds, monkeypatch, merge_rows
-):
+def test_extremes_are_exact_when_quantiles_come_from_some_rows(clouds, monkeypatch, merge_rows):
     X, y = clouds
     monkeypatch.setattr(training, "MERGE_ROWS", merge_rows)
     monkeypatch.setattr(training, "QUANTILE_ROWS", 10)
@@ -676,7 +565,7 @@ def test_smallest_and_largest_are_exact_where_quantiles_come_from_some_rows(
 
 
 @each_model
-def test_the_report_says_how_the_fit_went_in_plain_values(name, clouds):
+def test_the_fit_report_holds_plain_values(name, clouds):
     X, y = clouds
     fitted = model(name).fit(X, y)
     report = fitted.fit_report_
@@ -699,7 +588,7 @@ def test_the_history_of_the_bound_ends_at_the_bound(name, clouds):
 
 
 @each_model
-def test_stopping_early_is_said(name, clouds):
+def test_a_fit_that_did_not_converge_warns(name, clouds):
     with pytest.warns(ConvergenceWarning, match="max_iter=1.*tol"):
         model(name, max_iter=1, tol=0.0).fit(*clouds)
     with warnings.catch_warnings():
@@ -709,13 +598,15 @@ def test_stopping_early_is_said(name, clouds):
 
 
 @each_model
-def test_all_labels_right_or_wrong_the_evidence_prefers_structure(name, clouds):
+def test_the_evidence_of_structured_labels_exceeds_that_of_shuffled_ones(name, clouds):
     X, y = clouds
     shuffled = np.random.default_rng(0).permutation(y)
     assert model(name).fit(X, y).bound_ > model(name).fit(X, shuffled).bound_
 
 
-# In company
+# With scikit-learn's tools
+
+
 @each_model
 def test_a_classifier_works_in_a_pipeline_and_a_search(name, moons):
     X, y = moons
@@ -727,7 +618,7 @@ def test_a_classifier_works_in_a_pipeline_and_a_search(name, moons):
 
 
 @each_model
-def test_weights_pass_through_a_pipeline(name, moons):
+def test_sample_weights_can_be_passed_through_a_pipeline(name, moons):
     X, y = moons
     weight = np.where(y == 1, 2.0, 1.0)
     step = name.lower()
@@ -738,7 +629,7 @@ def test_weights_pass_through_a_pipeline(name, moons):
 
 
 @each_model
-def test_a_clone_has_the_parameters_and_nothing_else(name, moons):
+def test_a_clone_has_the_parameters_and_is_not_fitted(name, moons):
     fitted = model(name, tol=0.01, class_weight={0: 1.0, 1: 2.0}).fit(*moons)
     twin = clone(fitted)
     assert twin.get_params() == fitted.get_params()
@@ -746,9 +637,108 @@ def test_a_clone_has_the_parameters_and_nothing_else(name, moons):
 
 
 @each_model
-def test_fitting_leaves_parameters_and_data_alone(name, moons):
+def test_fit_changes_neither_parameters_nor_data(name, moons):
     X, y = moons  # read-only, so that writing to them would raise
     fitted = model(name, class_weight={0: 1.0, 1: 2.0})
     before = fitted.get_params()
     fitted.fit(X, y)
     assert fitted.get_params() == before
+
+
+# The progress line
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that shows the time it is set to."""
+    now = [100.0]
+    monkeypatch.setattr(base.time, "monotonic", lambda: now[0])
+    return now
+
+
+@each_model
+def test_a_fit_is_silent_by_default(name, moons, capsys):
+    model(name).fit(*moons)
+    assert capsys.readouterr() == ("", "")
+
+
+@each_model
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_progress_is_one_line_per_iteration_on_standard_error(name, moons, capsys, verbose):
+    fitted = model(name, max_iter=3, tol=0.0, verbose=verbose).fit(*moons)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == fitted.n_iter_
+    assert all(line.startswith(f"{name}: step") for line in lines)
+
+
+def test_the_stochastic_solver_reports_iterations_and_exact_passes(moons, capsys):
+    fitted = RFFGPC(4, solver="stochastic", max_iter=2, random_state=0, verbose=2).fit(*moons)
+    lines = capsys.readouterr().err.splitlines()
+    steps = [line for line in lines if "RFFGPC: step" in line]
+    passes = [line for line in lines if "RFFGPC: exact pass" in line]
+    assert len(steps) == fitted.n_iter_ == 2
+    assert all("held-back NLL" in line for line in steps)
+    assert steps + passes == lines
+    assert len(passes) == len(fitted.bound_history_) - 1
+
+
+def test_a_progress_line_shows_step_bound_and_time(capsys, clock):
+    line = ProgressLine("VFFGPC", 2, 10)
+    clock[0] += 6.0
+    line(2, "bound -1234.57")
+    line.close()
+    written = capsys.readouterr().err
+    # Two steps took 6 s, so eight take 24 s.
+    assert written == (
+        "VFFGPC: step 2 of at most 10, bound -1234.57, 6 s elapsed, at most 24 s left\n"
+    )
+
+
+def test_a_note_shows_what_is_done_after_the_last_step(capsys, clock):
+    line = ProgressLine("VFFGPC", 2, 10)
+    clock[0] += 6.0
+    line.note("exact pass 3")
+    assert capsys.readouterr().err == "VFFGPC: exact pass 3, 6 s elapsed\n"
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_terminal_shows_one_line_that_is_rewritten(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = ProgressLine("GPC", 1, 3)
+    line(1, "bound -3")
+    line(2, "bound -2")
+    line.close()
+    written = terminal.getvalue()
+    assert written.count("\r") == 2
+    assert written.count("\n") == 1
+    assert written.endswith("\n")
+
+
+@pytest.mark.usefixtures("clock")
+def test_verbose_2_writes_a_line_per_iteration_on_a_terminal_too(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = ProgressLine("GPC", 2, 3)
+    line(1, "bound -3")
+    line(2, "bound -2")
+    line.close()
+    assert terminal.getvalue().count("\n") == 2
+    assert "\r" not in terminal.getvalue()
+
+
+def test_verbose_0_writes_nothing_on_a_terminal(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = ProgressLine("GPC", 0, 3)
+    line(1, "bound -3")
+    line.note("exact pass 1")
+    line.close()
+    assert terminal.getvalue() == ""

@@ -1,4 +1,4 @@
-"""A fit under way, kept on disk and continued from."""
+"""A fit in progress, saved to disk and continued."""
 
 from dataclasses import is_dataclass, replace
 
@@ -22,8 +22,8 @@ from undulatus.gp.stochastic import AdamState, Position, Walk
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 BATCH = {"solver": "batch", "max_iter": 5, "tol": 0.0, "random_state": 1}
-# Three minibatches an epoch, so that it matters where in one a walk goes on. Early stopping,
-# which "auto" leaves out of the batch solver alone, is on here.
+# Three minibatches per epoch, so that it matters where in an epoch the fit continues. Early
+# stopping is on: "auto" turns it off for the batch solver only.
 STOCHASTIC = BATCH | {"solver": "stochastic", "batch_size": 50}
 MODELS = {
     "RFFGPC": RFFGPC(8, **BATCH),
@@ -62,14 +62,14 @@ def fit_and_interrupt(fitted, X, y, after):
 
 @pytest.fixture(scope="module")
 def noise():
-    """200 rows of 10 features, of which one tells a little about the class."""
+    """200 rows of 10 features, of which one is slightly informative."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 10))
     return X, (X[:, 0] + rng.normal(size=200) > 0).astype(int)
 
 
 class Killed(BaseException):
-    """The process ends here: nothing after it runs."""
+    """Stands for the end of the process."""
 
 
 # In the file
@@ -171,11 +171,11 @@ def test_a_file_that_is_no_checkpoint_is_an_error_and_is_not_overwritten(tmp_pat
         checkpoint(tmp_path / "model").load()
 
 
-def test_without_a_file_there_is_nothing_to_go_on_from(tmp_path):
+def test_without_a_file_there_is_nothing_to_continue(tmp_path):
     assert checkpoint(tmp_path / "state").load() is None
 
 
-def test_the_state_of_another_fit_is_not_gone_on_from(tmp_path):
+def test_the_state_of_another_fit_is_not_continued(tmp_path):
     checkpoint(tmp_path / "state", "one").save(batch_state())
     with pytest.warns(UserWarning, match=r"state belongs to other data or settings"):
         assert checkpoint(tmp_path / "state", "other").load() is None
@@ -195,7 +195,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
 @each_model
 @pytest.mark.parametrize("after", [1, 3])
 @pytest.mark.parametrize("precision", ["single", "double"])
-def test_interrupted_and_continued_is_the_uninterrupted_fit(
+def test_an_interrupted_and_continued_fit_equals_the_uninterrupted_one(
     name, clouds, tmp_path, after, precision
 ):
     X, y = clouds
@@ -208,7 +208,9 @@ def test_interrupted_and_continued_is_the_uninterrupted_fit(
 
 
 @each_model
-def test_killed_and_continued_is_the_uninterrupted_fit(name, clouds, tmp_path, monkeypatch):
+def test_a_killed_and_continued_fit_equals_the_uninterrupted_one(
+    name, clouds, tmp_path, monkeypatch
+):
     X, y = clouds
     whole = model(name).fit(X, y)
     path = tmp_path / "state"
@@ -225,7 +227,7 @@ def test_killed_and_continued_is_the_uninterrupted_fit(name, clouds, tmp_path, m
 
 
 @each_stochastic_model
-def test_interrupted_in_the_exact_passes_and_continued_is_the_uninterrupted_fit(
+def test_a_fit_interrupted_in_its_exact_passes_can_be_continued(
     name, clouds, tmp_path, monkeypatch
 ):
     X, y = clouds
@@ -261,7 +263,7 @@ def test_a_fit_that_stops_early_may_be_interrupted_anywhere(solver, noise, tmp_p
     losses = whole.fit_report_["held_back_nll"]
     assert whole.n_iter_ < whole.max_iter
     assert min(losses) < losses[-1]
-    # Before the best, and while what comes after it is found to be no better.
+    # Before the best iteration, and in the iterations without improvement after it.
     for after in (1, whole.n_iter_ - 2):
         path = tmp_path / f"state{after}"
         fit_and_interrupt(clone(stopping).set_params(checkpoint=path), X, y, after)
@@ -270,7 +272,7 @@ def test_a_fit_that_stops_early_may_be_interrupted_anywhere(solver, noise, tmp_p
 
 
 @each_stochastic_model
-def test_a_walk_may_be_continued_with_other_threads(name, clouds, tmp_path):
+def test_a_stochastic_fit_may_be_continued_with_other_threads(name, clouds, tmp_path):
     X, y = clouds
     whole = model(name).fit(X, y)
     path = tmp_path / "state"
@@ -278,12 +280,12 @@ def test_a_walk_may_be_continued_with_other_threads(name, clouds, tmp_path):
     assert_same_model(model(name, n_jobs=2, checkpoint=path).fit(X, y), whole, X)
 
 
-def test_a_continued_walk_keeps_its_unit_frequencies_whatever_is_drawn(clouds, tmp_path):
+def test_a_continued_fit_keeps_its_unit_frequencies_whatever_is_drawn(clouds, tmp_path):
     X, y = clouds
     name, path, generator = "stochastic RFFGPC", tmp_path / "state", np.random.RandomState(0)
     stopped = model(name, checkpoint=path, random_state=generator)
     fit_and_interrupt(stopped, X, y, 2)
-    # The same generator, drawn from a second time; random_state=None is one, too.
+    # The generator is drawn from a second time, as with random_state=None.
     continued = model(name, checkpoint=path, random_state=generator).fit(X, y)
     one, other = (m.frequencies_ * m.lengthscale_ for m in (stopped, continued))
     assert_allclose(other, one, rtol=1e-10)
@@ -346,7 +348,7 @@ def row_data(rows, weight=None):
 
 
 @pytest.mark.parametrize("weight", [None, np.arange(8.0)], ids=["without", "with weights"])
-def test_rows_that_a_summary_cannot_tell_apart_have_other_fingerprints(weight):
+def test_different_rows_with_the_same_summary_have_different_fingerprints(weight):
     rows = np.array([[-9.0], [9.0], [-5.0], [5.0], [1.0], [1.0], [3.0], [-3.0]])
     one, other = row_data(rows, weight), row_data(rows[[0, 1, 2, 3, 4, 5, 7, 6]], weight)
     for name in ("mean", "variance", "low", "high"):
@@ -355,10 +357,10 @@ def test_rows_that_a_summary_cannot_tell_apart_have_other_fingerprints(weight):
     assert fingerprint(one, {}) == fingerprint(row_data(rows.copy(), weight), {})
 
 
-def test_a_fingerprint_is_of_some_rows_where_there_are_many():
+def test_a_fingerprint_of_many_rows_is_that_of_some():
     data = row_data(np.arange(4000.0)[:, None])
     mark = fingerprint(data, {})
-    # One row in four, from the first on.
+    # Every fourth row counts, from the first on.
     for row in range(0, 4000, 100):
         changed = data.rows.copy()
         changed[row] += 0.5
@@ -412,7 +414,7 @@ def test_after_starting_anew_the_file_belongs_to_the_new_fit(clouds, tmp_path):
     assert_same_model(continued, model("RFFGPC", tol=1e-9).fit(X, y), X)
 
 
-def test_class_weights_by_numpy_integers_do_not_hinder_a_checkpoint(clouds, tmp_path):
+def test_class_weights_by_numpy_integers_work_with_a_checkpoint(clouds, tmp_path):
     X, y = clouds
     weights = dict(zip(np.unique(y), [1.0, 2.0], strict=True))
     model("RFFGPC", class_weight=weights, checkpoint=tmp_path / "state").fit(X, y)

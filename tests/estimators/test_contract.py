@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, all of them, on every estimator as it comes."""
+"""All of scikit-learn's own checks, on every estimator with its default parameters."""
 
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -8,5 +8,5 @@ from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks([GPC(), RFFGPC(), VFFGPC(), FourierFeatures()])
-def test_scikit_learns_contract_is_kept(estimator, check):
+def test_scikit_learns_checks_pass(estimator, check):
     check(estimator)

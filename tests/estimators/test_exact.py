@@ -1,4 +1,4 @@
-"""GPC as an estimator: against scikit-learn's, against random features, and its limits."""
+"""GPC compared with scikit-learn's classifier and with random features, and its limits."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def problem():
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4])
-def test_the_classifier_agrees_with_that_of_scikit_learn_at_the_same_hyperparameters(seed):
+def test_gpc_agrees_with_scikit_learn_at_the_same_hyperparameters(seed):
     X, y = make_moons(420, noise=0.25, random_state=seed)
     ours = GPC(tol=1e-6).fit(X[:120], y[:120])
     scaler = StandardScaler().fit(X[:120])
@@ -34,22 +34,22 @@ def test_the_classifier_agrees_with_that_of_scikit_learn_at_the_same_hyperparame
     theirs.fit(scaler.transform(X[:120]), y[:120])
     found = ours.predict_proba(X[120:])[:, 1]
     expected = theirs.predict_proba(scaler.transform(X[120:]))[:, 1]
-    # Laplace takes the curvature at the mode, the bound that of a parabola below the sigmoid:
-    # both are Gaussians whose probabilities are off by a few hundredths between 0 and 1/2.
+    # Laplace's method uses the curvature at the mode, ours that of a parabola below the sigmoid:
+    # two Gaussian approximations, whose probabilities differ by a few hundredths.
     assert np.mean((found > 0.5) == (expected > 0.5)) >= 0.97
     assert np.mean(np.abs(found - expected)) < 0.05
     assert np.max(np.abs(found - expected)) < 0.15
 
 
-def test_the_classifier_agrees_with_that_of_scikit_learn_when_each_learns_its_own(problem):
+def test_gpc_agrees_with_scikit_learn_when_each_learns_its_hyperparameters(problem):
     X, y, X_test, _ = problem
     scaler = StandardScaler().fit(X)
     theirs = GaussianProcessClassifier(1.0 * RBF(1.0), random_state=0).fit(scaler.transform(X), y)
     ours = GPC(tol=1e-6).fit(X, y)
     found = ours.predict_proba(X_test)[:, 1]
     expected = theirs.predict_proba(scaler.transform(X_test))[:, 1]
-    # The bound is the looser the larger the latent function, so it settles on a smaller
-    # signal variance than Laplace (9 against 34 here): slopes differ by a third or so.
+    # The bound gets looser as the latent function grows, so it prefers a smaller signal
+    # variance than Laplace's method (9 against 34 here): slopes differ by about a third.
     assert np.mean((found > 0.5) == (expected > 0.5)) >= 0.97
     assert np.mean(np.abs(found - expected)) < 0.08
 
@@ -81,14 +81,14 @@ def test_every_kernel_classifies(problem, kernel):
     assert GPC(kernel=kernel, max_iter=10).fit(X, y).score(X_test, y_test) > 0.9
 
 
-def test_equal_rows_are_kept_once(moons):
+def test_equal_rows_are_merged(moons):
     X, y = moons
     fitted = GPC(max_iter=2).fit(np.vstack([X, X]), np.concatenate([y, y]))
     assert fitted.training_.shape == X.shape
     assert fitted.fit_report_["rows"] == len(X)
 
 
-def test_a_row_of_both_classes_is_kept_twice():
+def test_equal_rows_of_different_classes_are_not_merged():
     X = np.array([[0.0], [0.0], [1.0], [2.0]])
     fitted = GPC(max_iter=2).fit(X, [0, 1, 1, 0])
     assert len(fitted.training_) == 4
@@ -105,13 +105,13 @@ def test_the_training_rows_are_standardised_by_their_weights(moons):
     assert_allclose(found, ((X - mean) / deviation)[order], rtol=1e-9, atol=1e-12)
 
 
-def test_rows_need_not_be_standardised(moons):
+def test_rows_are_left_as_they_are_without_standardize(moons):
     X, y = moons
     fitted = GPC(max_iter=2, standardize=False).fit(X, y)
     assert_array_equal(np.sort(fitted.training_, axis=0), np.sort(X, axis=0))
 
 
-def test_the_seed_is_of_no_consequence(moons):
+def test_the_seed_has_no_effect(moons):
     X, y = moons
     one, other = (GPC(max_iter=2, random_state=seed).fit(X, y) for seed in (0, 1))
     assert_array_equal(one.predict_proba(X), other.predict_proba(X))
@@ -130,7 +130,7 @@ def test_far_from_the_data_the_classes_are_equally_likely(moons):
     assert_allclose(fitted.predict_proba(np.full((1, 2), 1e6)), 0.5)
 
 
-def test_too_many_rows_are_refused_with_the_numbers(monkeypatch, moons):
+def test_too_many_rows_for_memory_are_refused(monkeypatch, moons):
     monkeypatch.setattr(exact, "available_memory", lambda: 2.0**19)
     with pytest.raises(
         TooManyRowsError, match=r"120 training rows(.|\n)*RFFGPC or VFFGPC"
@@ -139,7 +139,7 @@ def test_too_many_rows_are_refused_with_the_numbers(monkeypatch, moons):
     assert isinstance(caught.value, InputError)
 
 
-def test_an_interrupt_keeps_the_iterations_that_are_done(moons, monkeypatch):
+def test_an_interrupt_keeps_the_finished_iterations(moons, monkeypatch):
     X, y = moons
     short = GPC(max_iter=2, tol=0.0).fit(X, y)
 

@@ -1,4 +1,4 @@
-"""RFFGPC and VFFGPC: frequencies, precision, determinism, blocks, restarts and interrupts."""
+"""RFFGPC and VFFGPC: frequencies, precision, determinism, solvers, restarts, interrupts."""
 
 from contextlib import contextmanager
 from itertools import pairwise
@@ -42,13 +42,13 @@ def assert_same_model(one, other, X):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks of 256 rows, the smallest there are, so that a few hundred rows are several."""
+    """Blocks of 256 rows, the smallest possible, so that a few hundred rows make several."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
 
 
 @pytest.fixture
 def no_merging(monkeypatch):
-    """The path of large data: rows are read where they are, in the order they have."""
+    """Rows are read from where they are, in their own order, as large data are."""
     monkeypatch.setattr(training, "MERGE_ROWS", 0)
 
 
@@ -65,13 +65,13 @@ def many():
 # Frequencies
 
 
-def test_random_frequencies_are_those_that_were_given(moons):
+def test_given_frequencies_stay_as_they_are_in_rff(moons):
     unit = np.random.default_rng(5).normal(size=(8, 2))
     fitted = model("RFFGPC", frequencies=unit).fit(*moons)
     assert_allclose(fitted.frequencies_ * fitted.lengthscale_, unit, rtol=1e-12)
 
 
-def test_learned_frequencies_start_from_those_that_were_given_and_move(moons):
+def test_vff_starts_from_given_frequencies_and_moves_them(moons):
     unit = np.random.default_rng(5).normal(size=(6, 2))
     given = model("VFFGPC", frequencies=unit).fit(*moons)
     listed = model("VFFGPC", frequencies=unit.tolist(), random_state=99).fit(*moons)
@@ -96,27 +96,16 @@ def test_learned_frequencies_raise_the_bound_above_random_ones(moons):
 @pytest.mark.parametrize(
     "wrong",
     [np.ones(2), np.ones((7, 2)), np.ones((50, 3)), np.ones((2, 8)), np.full((1, 2), np.nan)],
-    ids=["flat", "too few", "too many", "turned", "NaN"],
+    ids=["1-D", "too few", "too many", "transposed", "NaN"],
 )
-def test_frequencies_that_cannot_be_used_name_the_parameter(name, moons, wrong):
+def test_the_error_for_invalid_frequencies_names_the_parameter(name, moons, wrong):
     D = 1 if np.isnan(wrong).any() else MODELS[name].n_frequencies + 3
     with pytest.raises(InputError, match="frequencies must"):
         model(name, n_frequencies=D, frequencies=wrong).fit(*moons)
 
 
-no_array = pytest.mark.parametrize(
-    "wrong", [[["a", "b"]], [[1.0, 2.0], [3.0]]], ids=["words", "ragged"]
-)
-
-
-@no_array
-def test_frequencies_that_are_no_array_are_an_input_error(moons, wrong):
-    with pytest.raises(InputError):
-        model("RFFGPC", frequencies=wrong, n_frequencies=len(wrong)).fit(*moons)
-
-
-@no_array
-def test_frequencies_that_are_no_array_name_the_parameter(moons, wrong):
+@pytest.mark.parametrize("wrong", [[["a", "b"]], [[1.0, 2.0], [3.0]]], ids=["words", "ragged"])
+def test_the_error_for_frequencies_that_are_no_matrix_names_the_parameter(moons, wrong):
     with pytest.raises(InputError, match="frequencies"):
         model("RFFGPC", frequencies=wrong, n_frequencies=len(wrong)).fit(*moons)
 
@@ -135,7 +124,7 @@ def test_every_kernel_classifies(name, moons, kernel):
     assert model(name, kernel=kernel, n_frequencies=20).fit(X, y).score(X, y) > 0.8
 
 
-# Too far out
+# Rows too far out
 
 
 @each_model
@@ -163,7 +152,7 @@ def test_a_fill_value_is_named_in_either_precision(name, moons, precision):
         fitted.predict(filled)
 
 
-def test_a_value_beyond_single_precision_is_named_too(moons):
+def test_a_value_beyond_single_precision_is_named(moons):
     X, y = moons
     fitted = model("RFFGPC", precision="single").fit(X, y)
     filled = X.copy()
@@ -181,7 +170,7 @@ def test_data_too_far_from_zero_cannot_be_fitted_without_standardising(name, moo
     model(name, standardize=True).fit(far, y)
 
 
-STEEP = 1e6 * np.ones((8, 2))
+HIGH_FREQUENCIES = 1e6 * np.ones((8, 2))
 
 
 @pytest.mark.parametrize("solver", ["batch", "stochastic"])
@@ -190,25 +179,27 @@ def test_a_row_too_far_out_is_named_in_fitting(moons, solver):
     far = X.copy()
     far[9, 1] = 1e3
     with pytest.raises(PhaseTooLargeError, match=r"Row 9 (.|\n)*column 1"):
-        model("RFFGPC", solver=solver, standardize=False, frequencies=STEEP).fit(far, y)
+        model("RFFGPC", solver=solver, standardize=False, frequencies=HIGH_FREQUENCIES).fit(far, y)
 
 
-def test_a_row_of_no_weight_is_not_blamed_for_another(moons):
+def test_a_row_of_zero_weight_is_not_named_instead_of_another(moons):
     X, y = moons
     far, weight = X.copy(), np.ones(len(y))
     far[9, 1], far[5, 0], weight[5] = 1e3, 1e6, 0.0
     with pytest.raises(PhaseTooLargeError, match=r"Row 9 (.|\n)*column 1"):
-        model("RFFGPC", standardize=False, frequencies=STEEP).fit(far, y, sample_weight=weight)
+        model("RFFGPC", standardize=False, frequencies=HIGH_FREQUENCIES).fit(
+            far, y, sample_weight=weight
+        )
 
 
-def test_rows_within_reach_are_fitted_though_the_corner_of_their_box_is_not(moons, monkeypatch):
+def test_rows_in_range_are_fitted_even_if_a_corner_of_their_box_is_not(moons, monkeypatch):
     X, y = moons
     far = X.copy()
     far[9], far[5] = [0.0, 30.0], [30.0, 0.0]
     fitted = model("RFFGPC", standardize=False).fit(far, y)
     longest = np.linalg.norm(fitted.frequencies_ * fitted.lengthscale_, axis=1).max()
     longest /= fitted.fit_report_["starting_lengthscale"]
-    # Rows reach 30 x longest at the start, the corner of their box the root of two times that.
+    # The largest phase of a row is 30 x longest at the start; of a corner, sqrt(2) times that.
     monkeypatch.setattr(blocks, "PHASE_LIMIT", 1.2 * 30 * longest)
     monkeypatch.setattr(fourier, "PHASE_LIMIT", 1.2 * 30 * longest)
     assert_same_model(model("RFFGPC", standardize=False).fit(far, y), fitted, X)
@@ -292,12 +283,12 @@ def test_single_precision_follows_double(name, many):
     double, single = (model(name, precision=p, max_iter=3).fit(X, y) for p in ("double", "single"))
     assert double.fit_report_["precision"] == "double"
     assert single.fit_report_["precision"] == "single"
-    # Features agree to 1e-6 or so; the climb may part ways a little, the answer may not.
-    # Rounding sends two climbs on ways of their own: close everywhere, and closer on average.
+    # Features agree to about 1e-6, but two fits amplify rounding: the models are close
+    # everywhere, and closer on average.
     gap = np.abs(single.predict_proba(X) - double.predict_proba(X))
     assert gap.max() < 0.05
     assert gap.mean() < 0.005
-    # The same posterior read in single: rounding of features and root, 1e-4.
+    # The same posterior in single precision: rounding of features and root, 1e-4.
     single.posterior_, single.frequencies_ = double.posterior_, double.frequencies_
     single.signal_variance_ = double.signal_variance_
     assert_allclose(single.predict_proba(X), double.predict_proba(X), rtol=0, atol=1e-4)
@@ -311,15 +302,15 @@ def test_automatic_precision_is_decided_by_the_training_rows_alone(monkeypatch, 
     fast = model("RFFGPC", precision="auto", max_iter=1).fit(X, y)
     assert exact.fit_report_["precision"] == "double"
     assert fast.fit_report_["precision"] == "single"
-    # Whatever the size of what is predicted.
+    # The number of rows to predict makes no difference.
     assert_allclose(fast.predict_proba(X[:1]), fast.predict_proba(X)[:1], rtol=0, atol=1e-5)
 
 
-# Rows as users have them
+# Kinds of input
 
 
 @each_model
-def test_rows_may_come_in_any_layout_and_from_a_memory_map(name, many, tmp_path):
+def test_rows_may_have_any_memory_layout_or_be_a_memory_map(name, many, tmp_path):
     X, y = many
     fitted = model(name).fit(X, y)
     stored = np.memmap(tmp_path / "rows", dtype=np.float64, mode="w+", shape=X.shape)
@@ -340,26 +331,26 @@ def test_a_memory_map_is_fitted_without_merging_as_an_array_is(name, many, tmp_p
 
 
 @each_model
-def test_whole_numbers_are_rows_too(name, many):
+def test_integer_rows_are_accepted(name, many):
     X, y = many
     counts = np.round(X * [10, 1000, 100]).astype(np.int16)
     fitted = model(name).fit(counts, y)
     same = model(name).fit(counts.astype(np.float64), y)
     assert_same_model(fitted, same, counts.astype(np.float64))
-    # Read as integers they are standardised in single precision, exactly known to 1e-7.
+    # Integers are standardised in single precision, which rounds to 1e-7.
     assert_allclose(
         fitted.predict_proba(counts), same.predict_proba(counts.astype(float)), atol=1e-4
     )
 
 
 @each_model
-def test_single_precision_rows_are_the_numbers_they_are(name, many):
+def test_single_precision_rows_give_nearly_the_model_of_the_same_doubles(name, many):
     X, y = many
     stored = X.astype(np.float32)
     fitted = model(name).fit(stored, y)
     same = model(name).fit(stored.astype(np.float64), y)
     assert_array_equal(fitted.frequencies_, same.frequencies_)
-    # Kelvins of 280 stored to 1.5e-5, standardised by 15: 1e-6, and a slope of 10 or so.
+    # 280 K is stored to 1.5e-5 K, 1e-6 of a deviation of 15 K; the slope is about 10.
     assert_allclose(
         fitted.predict_proba(stored), same.predict_proba(stored.astype(float)), atol=1e-4
     )
@@ -384,58 +375,58 @@ def test_another_number_of_columns_is_an_input_error(name, moons):
         fitted.predict(np.ones((4, 3)))
 
 
-class Shelf:
-    """Rows that can only be sliced, and that remember how much was taken at a time."""
+class SliceOnly:
+    """Rows that can only be sliced, and that record the size of each slice."""
 
     def __init__(self, rows):
         self._rows = rows
         self.shape, self.dtype = rows.shape, rows.dtype
-        self.taken = []
+        self.slices = []
 
     def __array__(self, dtype=None, copy=None):
-        raise AssertionError("the rows were asked for all at once")
+        raise AssertionError("all rows were read at once")
 
     def __getitem__(self, key):
-        assert isinstance(key, slice), "rows were asked for by number"
+        assert isinstance(key, slice), "rows were read by number"
         part = self._rows[key]
-        self.taken.append((key, len(part)))
+        self.slices.append((key, len(part)))
         return part
 
 
 @each_model
 @pytest.mark.usefixtures("small_blocks")
-def test_anything_to_slice_is_predicted_block_by_block(name, many):
+def test_sliceable_rows_are_predicted_block_by_block(name, many):
     X, y = many
     fitted = model(name).fit(X, y)
-    shelf = Shelf(X)
-    assert_array_equal(fitted.predict_proba(shelf), fitted.predict_proba(X))
-    assert_array_equal(fitted.predict(shelf), fitted.predict(X))
-    assert max(size for _, size in shelf.taken) <= 256
+    sliceable = SliceOnly(X)
+    assert_array_equal(fitted.predict_proba(sliceable), fitted.predict_proba(X))
+    assert_array_equal(fitted.predict(sliceable), fitted.predict(X))
+    assert max(size for _, size in sliceable.slices) <= 256
 
 
 @each_model
 @pytest.mark.usefixtures("small_blocks", "no_merging")
-def test_anything_to_slice_is_fitted_block_by_block(name, many, monkeypatch):
+def test_sliceable_rows_are_fitted_block_by_block(name, many, monkeypatch):
     X, y = many
     monkeypatch.setattr(training, "QUANTILE_ROWS", 100)
     monkeypatch.setattr(passes, "SEARCH_ROWS", 200)
-    shelf = Shelf(X)
-    assert_same_model(model(name).fit(shelf, y), model(name).fit(X, y), X)
-    # Blocks of 256; every seventh row for the quantiles; 200 rows to choose a start on.
-    assert max(size for _, size in shelf.taken) <= 256
+    sliceable = SliceOnly(X)
+    assert_same_model(model(name).fit(sliceable, y), model(name).fit(X, y), X)
+    # Blocks of 256, every seventh row for quantiles, and 200 rows to choose a start.
+    assert max(size for _, size in sliceable.slices) <= 256
 
 
 @each_model
-def test_anything_to_slice_is_fitted_however_small(name, moons):
+def test_few_sliceable_rows_are_fitted_like_an_array(name, moons):
     X, y = moons
-    assert_same_model(model(name).fit(Shelf(X), y), model(name).fit(X, y), X)
+    assert_same_model(model(name).fit(SliceOnly(X), y), model(name).fit(X, y), X)
 
 
 @each_model
-def test_anything_to_slice_may_have_rows_of_no_weight(name, moons):
+def test_sliceable_rows_may_have_zero_weights(name, moons):
     X, y = moons
     weight = np.arange(len(y)) % 3
-    sliced = model(name).fit(Shelf(X), y, sample_weight=weight)
+    sliced = model(name).fit(SliceOnly(X), y, sample_weight=weight)
     assert_same_model(sliced, model(name).fit(X, y, sample_weight=weight), X)
 
 
@@ -456,26 +447,26 @@ def test_a_truncated_variance_moves_no_probability_by_more_than_the_tolerance(
     assert off.max() <= tolerance + 1e-12
     assert_array_equal(fast.predict(new), exact.predict(new))
     if tolerance == 1e-2:
-        assert off.max() > 0  # so that the test tests
+        assert off.max() > 0  # the tolerance is in use
 
 
-# Going on
+# Warm starts
 
 
 @each_model
-def test_a_warm_start_goes_on_from_where_it_was(name, clouds):
+def test_a_warm_start_continues_from_the_last_fit(name, clouds):
     X, y = clouds
     fitted = model(name, warm_start=True, max_iter=2).fit(X, y)
     bound = fitted.bound_
     for _ in range(3):
         fitted.fit(X, y)
-        # Settling stops a share of the tolerance short of the top, and starts over from ξ = 1.
+        # The exact passes start again from ξ = 1, and stop within the tolerance of the optimum.
         assert fitted.bound_ >= bound - 1e-4 * (abs(bound) + 100)
         bound = fitted.bound_
 
 
 @each_model
-def test_without_a_warm_start_every_fit_is_the_first(name, clouds):
+def test_without_a_warm_start_a_second_fit_is_like_the_first(name, clouds):
     X, y = clouds
     once = model(name).fit(X, y)
     again = model(name).fit(*clouds).fit(X, y)
@@ -510,7 +501,7 @@ def test_a_warm_start_with_other_columns_is_an_input_error(moons, clouds):
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    """A context in which Ctrl-C is pressed as soon as the second iteration is done."""
+    """A context that interrupts fits as soon as the second iteration is done."""
 
     def call(self, step, state):
         if step == 2:
@@ -526,7 +517,7 @@ def interrupt(monkeypatch):
 
 
 @each_model
-def test_an_interrupt_keeps_the_iterations_that_are_done_and_says_so(name, clouds, interrupt):
+def test_an_interrupt_keeps_the_finished_iterations_and_warns(name, clouds, interrupt):
     X, y = clouds
     short = model(name, max_iter=2, tol=0.0).fit(X, y)
     stopped = model(name, max_iter=20, tol=0.0)
@@ -536,12 +527,12 @@ def test_an_interrupt_keeps_the_iterations_that_are_done_and_says_so(name, cloud
     assert stopped.fit_report_["stopped"] == "interrupted"
     assert_array_equal(stopped.bound_history_[:2], short.bound_history_[:2])
     assert_array_equal(stopped.frequencies_, short.frequencies_)
-    # ξ is as it was left rather than settled: the same model, a little less sure of itself.
+    # The last exact passes are left out: the same model, slightly less certain.
     assert np.mean(stopped.predict(X) == short.predict(X)) > 0.97
 
 
 @each_model
-def test_an_interrupted_fit_goes_on_with_a_warm_start(name, clouds, interrupt):
+def test_an_interrupted_fit_continues_with_a_warm_start(name, clouds, interrupt):
     X, y = clouds
     fitted = model(name, max_iter=6, tol=0.0, warm_start=True)
     with interrupt():
@@ -572,7 +563,7 @@ def test_an_interrupted_fit_goes_on_with_a_warm_start(name, clouds, interrupt):
     ],
     ids=str,
 )
-def test_parameters_that_cannot_be_used_are_named(name, moons, wrong):
+def test_invalid_parameters_are_named(name, moons, wrong):
     (parameter,) = wrong
     with pytest.raises(InputError, match=parameter):
         model(name, **wrong).fit(*moons)
@@ -580,15 +571,15 @@ def test_parameters_that_cannot_be_used_are_named(name, moons, wrong):
 
 @each_model
 @pytest.mark.parametrize("n_jobs", [-2, -1, 1, 2, None])
-def test_any_other_number_of_jobs_is_allowed(name, moons, n_jobs):
+def test_any_nonzero_number_of_jobs_is_allowed(name, moons, n_jobs):
     model(name, n_jobs=n_jobs, max_iter=1).fit(*moons)
 
 
-# The solver
+# Choice of the solver
 
 
 @each_model
-def test_the_automatic_solver_is_the_batch_one_for_a_few_rows(name, moons):
+def test_the_automatic_solver_is_batch_for_a_few_rows(name, moons):
     X, y = moons
     automatic = model(name, solver="auto", early_stopping=False).fit(X, y)
     assert automatic.fit_report_["solver"] == "batch"
@@ -613,19 +604,19 @@ def test_the_automatic_solver_is_chosen_by_the_number_of_distinct_rows(
 # Early stopping
 
 
-def test_learning_stops_early_unless_the_solver_is_the_papers(moons):
+def test_early_stopping_is_the_default_unless_the_solver_is_batch(moons):
     X, y = moons
-    automatic, paper, early = (
+    automatic, batched, early = (
         model("VFFGPC", **params).fit(X, y)
         for params in ({"solver": "auto"}, {"solver": "batch"}, {"early_stopping": True})
     )
-    # The start is looked at too.
+    # The start has a loss, too.
     assert len(automatic.fit_report_["held_back_nll"]) == automatic.n_iter_ + 1
-    assert paper.fit_report_["held_back_nll"] == []
+    assert batched.fit_report_["held_back_nll"] == []
     assert_same_model(automatic, early, X)
 
 
-def test_the_papers_solver_raises_its_bound_to_the_end(clouds):
+def test_the_batch_solver_never_lowers_its_bound(clouds):
     fitted = model("VFFGPC", max_iter=15, tol=0.0).fit(*clouds)
     history = fitted.bound_history_
     assert len(history) == fitted.n_iter_ + 1
@@ -633,7 +624,7 @@ def test_the_papers_solver_raises_its_bound_to_the_end(clouds):
 
 
 @pytest.mark.parametrize("solver", ["batch", "stochastic"])
-def test_random_frequencies_have_nothing_to_stop_early(solver, many):
+def test_early_stopping_has_no_effect_on_random_frequencies(solver, many):
     options = {"solver": solver, "batch_size": 64, "max_iter": 6}
     early, whole = (
         model("RFFGPC", early_stopping=stops, **options).fit(*many) for stops in (True, False)
@@ -642,7 +633,7 @@ def test_random_frequencies_have_nothing_to_stop_early(solver, many):
     assert early.fit_report_ == whole.fit_report_
 
 
-def test_a_row_of_weight_two_equals_the_row_given_twice_when_some_are_held_back(clouds):
+def test_a_row_of_weight_two_equals_the_row_given_twice_with_early_stopping(clouds):
     X, y = clouds
     weight = np.random.default_rng(0).integers(1, 4, len(y))
     rows = np.repeat(np.arange(len(y)), weight)
@@ -655,7 +646,7 @@ def test_a_row_of_weight_two_equals_the_row_given_twice_when_some_are_held_back(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_one_seed_stops_early_at_one_model_for_any_number_of_threads(many):
+def test_one_seed_gives_one_model_with_early_stopping_for_any_number_of_threads(many):
     X, y = many
     one, two = (model("VFFGPC", solver="auto", n_jobs=n, max_iter=2).fit(X, y) for n in (1, 2))
     assert one.fit_report_ == two.fit_report_
@@ -663,13 +654,13 @@ def test_one_seed_stops_early_at_one_model_for_any_number_of_threads(many):
 
 
 def mostly_noise(seed, n):
-    """Rows of 30 features, of which one tells something about the class."""
+    """Rows of 30 features, of which one is informative."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 30))
     return X, (rng.random(n) < 1.0 / (1.0 + np.exp(-1.5 * X[:, 0]))).astype(int)
 
 
-def test_early_stopping_guards_a_default_model_against_learning_noise():
+def test_early_stopping_keeps_a_default_model_from_fitting_noise():
     X, y = mostly_noise(1, 400)
     new, truth = mostly_noise(2, 2000)
     early, whole = (
@@ -681,27 +672,28 @@ def test_early_stopping_guards_a_default_model_against_learning_noise():
         -np.mean(np.log(fitted.predict_proba(new)[np.arange(len(new)), truth]))
         for fitted in (early, whole)
     )
-    # Guessing costs log 2. Of 2,000 rows, a mean of losses about 1 has an error of 0.02.
+    # Guessing has a loss of log 2. A mean of 2,000 losses near 1 has an error of 0.02.
     assert loss_early < np.log(2.0)
     assert loss_whole > loss_early + 0.1
 
 
-# On minibatches
+# Minibatches
 
 
-def walker(name, **params):
-    """A model of the stochastic solver, whose minibatches are a part of the rows."""
+def minibatch_model(name, **params):
+    """A model with the stochastic solver and minibatches smaller than the data."""
     return model(name, **({"solver": "stochastic", "batch_size": 64, "max_iter": 3} | params))
 
 
 @each_model
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("precision", ["single", "double"])
-def test_one_seed_gives_one_walk_for_any_number_of_threads(name, many, precision):
+def test_one_seed_gives_one_minibatch_model_for_any_number_of_threads(name, many, precision):
     X, y = many
-    # Minibatches of 600 rows are two pieces of up to 512, exact passes three blocks of 256.
+    # A minibatch of 600 rows is two pieces of up to 512; an exact pass, three blocks of 256.
     one, two, three = (
-        walker(name, n_jobs=n, precision=precision, batch_size=600).fit(X, y) for n in (1, 2, 3)
+        minibatch_model(name, n_jobs=n, precision=precision, batch_size=600).fit(X, y)
+        for n in (1, 2, 3)
     )
     for other in (two, three):
         assert_same_model(one, other, X)
@@ -709,15 +701,15 @@ def test_one_seed_gives_one_walk_for_any_number_of_threads(name, many, precision
 
 
 @each_model
-def test_another_seed_gives_another_walk(name, many):
-    one, same, other = (walker(name, random_state=seed).fit(*many) for seed in (0, 0, 1))
+def test_another_seed_gives_another_minibatch_model(name, many):
+    one, same, other = (minibatch_model(name, random_state=seed).fit(*many) for seed in (0, 0, 1))
     assert_same_model(one, same, many[0])
     assert not np.array_equal(one.frequencies_, other.frequencies_)
 
 
 @pytest.fixture(scope="module")
 def logistic():
-    """1,500 rows of one feature whose classes overlap, the second the rarer one."""
+    """1,500 rows of one feature with overlapping classes, the second one rarer."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1500, 1))
     y = (rng.random(1500) < 1.0 / (1.0 + np.exp(-(1.5 * X[:, 0] - 1.5)))).astype(int)
@@ -726,37 +718,39 @@ def logistic():
 
 
 @each_model
-def test_a_weight_is_worth_as_many_rows_on_minibatches_too(name, logistic):
+def test_a_weight_counts_as_that_many_rows_on_minibatches(name, logistic):
     X, y = logistic
     weight = np.where(y == 1, 4, 1) + np.random.default_rng(1).integers(0, 2, len(y))
     rows = np.repeat(np.arange(len(y)), weight)
     options = {"batch_size": 256, "max_iter": 10}
-    weighted = walker(name, **options).fit(X, y, sample_weight=weight).predict_proba(X)[:, 1]
-    repeated = walker(name, **options).fit(X[rows], y[rows]).predict_proba(X)[:, 1]
-    plain = walker(name, **options).fit(X, y).predict_proba(X)[:, 1]
-    # Two walks over other minibatches, two samples of the same curve: their difference is to
-    # stay below what 1,500 rows leave open about ten waves, sqrt(0.25 x 10 / 1,500) = 0.04.
+    weighted = (
+        minibatch_model(name, **options).fit(X, y, sample_weight=weight).predict_proba(X)[:, 1]
+    )
+    repeated = minibatch_model(name, **options).fit(X[rows], y[rows]).predict_proba(X)[:, 1]
+    plain = minibatch_model(name, **options).fit(X, y).predict_proba(X)[:, 1]
+    # Different minibatches give two samples of the same curve. 1,500 rows determine ten waves
+    # to sqrt(0.25 x 10 / 1,500) = 0.04.
     assert np.mean(np.abs(weighted - repeated)) < 0.04
-    # Odds times four move a probability of a half by 0.3.
+    # Four times the odds move a probability of 0.5 by 0.3.
     assert np.mean(np.abs(weighted - plain)) > 0.1
 
 
 @each_model
-def test_class_weights_are_sample_weights_on_minibatches_too(name, logistic):
+def test_class_weights_equal_the_same_sample_weights_on_minibatches(name, logistic):
     X, y = logistic
-    by_class = walker(name, class_weight={0: 0.5, 1: 3.0}).fit(X, y)
-    by_sample = walker(name).fit(X, y, sample_weight=np.where(y == 1, 3.0, 0.5))
+    by_class = minibatch_model(name, class_weight={0: 0.5, 1: 3.0}).fit(X, y)
+    by_sample = minibatch_model(name).fit(X, y, sample_weight=np.where(y == 1, 3.0, 0.5))
     assert_same_model(by_class, by_sample, X)
 
 
 @each_model
-def test_balanced_classes_are_equally_likely_on_minibatches_too(name, logistic):
+def test_balanced_classes_are_equally_likely_on_minibatches(name, logistic):
     X, y = logistic
     plain, balanced = (
-        walker(name, class_weight=weights, max_iter=10).fit(X, y).predict_proba(X)[:, 1]
+        minibatch_model(name, class_weight=weights, max_iter=10).fit(X, y).predict_proba(X)[:, 1]
         for weights in (None, "balanced")
     )
-    # A logistic fit reproduces the (weighted) share of the classes; the prior pulls a little.
+    # A logistic fit reproduces the (weighted) class shares, but for the pull of the prior.
     assert abs(plain.mean() - y.mean()) < 0.03
     shares = [balanced[y == 0].mean(), balanced[y == 1].mean()]
     assert abs(np.mean(shares) - 0.5) < 0.03
@@ -765,7 +759,7 @@ def test_balanced_classes_are_equally_likely_on_minibatches_too(name, logistic):
 @each_model
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("sample_rows", [10**6, 300], ids=["all", "a sample"])
-def test_anything_to_slice_is_walked_on_and_never_read_whole(
+def test_sliceable_rows_are_never_read_whole_by_the_stochastic_solver(
     name, many, monkeypatch, sample_rows, tmp_path
 ):
     X, y = many
@@ -773,18 +767,18 @@ def test_anything_to_slice_is_walked_on_and_never_read_whole(
     monkeypatch.setattr(passes, "SEARCH_ROWS", 200)
     monkeypatch.setattr(stochastic, "SAMPLE_ROWS", sample_rows)
     monkeypatch.setattr(training, "FINGERPRINT_ROWS", 100)
-    shelf = Shelf(X)
-    sliced = walker(name, checkpoint=tmp_path / "state").fit(shelf, y)
-    assert_same_model(sliced, walker(name).fit(X, y), X)
-    # Blocks of 256, or slices of 100 of which every seventh row is taken.
-    assert max(size for _, size in shelf.taken) <= 256
+    sliceable = SliceOnly(X)
+    sliced = minibatch_model(name, checkpoint=tmp_path / "state").fit(sliceable, y)
+    assert_same_model(sliced, minibatch_model(name).fit(X, y), X)
+    # Blocks of 256, or slices of 100 from which every seventh row is taken.
+    assert max(size for _, size in sliceable.slices) <= 256
 
 
 @each_model
 @pytest.mark.usefixtures("small_blocks")
 def test_exact_passes_never_lower_the_bound(name, many):
     for seed in range(3):
-        fitted = walker(name, precision="double", tol=0.0, random_state=seed).fit(*many)
+        fitted = minibatch_model(name, precision="double", tol=0.0, random_state=seed).fit(*many)
         assert len(fitted.bound_history_) > 2
         assert fitted.bound_ == fitted.bound_history_[-1]
         slack = 1e-10 * np.abs(fitted.bound_history_).max()
@@ -792,8 +786,8 @@ def test_exact_passes_never_lower_the_bound(name, many):
 
 
 @each_model
-def test_the_report_tells_the_loss_of_held_back_rows(name, many):
-    fitted = walker(name, max_iter=20).fit(*many)
+def test_the_fit_report_holds_the_losses_of_held_back_rows(name, many):
+    fitted = minibatch_model(name, max_iter=20).fit(*many)
     report = fitted.fit_report_
     losses = report["held_back_nll"]
     assert report["solver"] == "stochastic"
@@ -801,44 +795,44 @@ def test_the_report_tells_the_loss_of_held_back_rows(name, many):
     assert report["stopped"] == "converged"
     assert len(losses) == fitted.n_iter_
     assert all(type(loss) is float for loss in losses)
-    # Guessing costs log 2.
+    # Guessing has a loss of log 2.
     assert 0 < min(losses) < np.log(2.0)
 
 
 @each_model
-def test_a_walk_that_runs_out_of_iterations_says_so(name, many):
+def test_the_stochastic_solver_warns_when_it_stops_at_max_iter(name, many):
     with pytest.warns(ConvergenceWarning, match="max_iter=1"):
-        fitted = walker(name, max_iter=1).fit(*many)
+        fitted = minibatch_model(name, max_iter=1).fit(*many)
     assert fitted.fit_report_["stopped"] == "max_iter"
 
 
 @each_model
-def test_two_moons_are_solved_on_minibatches_too(name):
+def test_two_moons_are_solved_on_minibatches(name):
     X, y = make_moons(1000, noise=0.15, random_state=1)
-    fitted = walker(name, n_frequencies=20, max_iter=15).fit(X[:600], y[:600])
+    fitted = minibatch_model(name, n_frequencies=20, max_iter=15).fit(X[:600], y[:600])
     assert fitted.score(X[600:], y[600:]) > 0.95
 
 
-def test_frequencies_are_learned_from_a_share_of_the_best_random_lengthscale(many, monkeypatch):
+def test_vff_starts_from_a_share_of_the_best_random_lengthscale(many, monkeypatch):
     monkeypatch.setattr(passes, "COARSENINGS", 0)
     random, learned = (
-        walker(name, n_frequencies=5).fit(*many).fit_report_["starting_lengthscale"]
+        minibatch_model(name, n_frequencies=5).fit(*many).fit_report_["starting_lengthscale"]
         for name in ("RFFGPC", "VFFGPC")
     )
     assert learned == LEARNING_SHARE * random
 
 
-def test_random_frequencies_keep_their_directions_on_minibatches(many):
+def test_rff_changes_only_the_lengthscale_on_minibatches(many):
     unit = np.random.default_rng(5).normal(size=(8, 3))
-    fitted = walker("RFFGPC", frequencies=unit).fit(*many)
+    fitted = minibatch_model("RFFGPC", frequencies=unit).fit(*many)
     assert_allclose(fitted.frequencies_ * fitted.lengthscale_, unit, rtol=1e-10)
     assert fitted.lengthscale_ != fitted.fit_report_["starting_lengthscale"]
 
 
 @each_model
-def test_a_warm_start_walks_on_from_where_it_was(name, many):
+def test_a_warm_start_continues_from_the_last_fit_on_minibatches(name, many):
     X, y = many
-    fitted = walker(name, warm_start=True).fit(X, y)
+    fitted = minibatch_model(name, warm_start=True).fit(X, y)
     lengthscale, unit = fitted.lengthscale_, fitted.frequencies_ * fitted.lengthscale_
     fitted.fit(X, y)
     assert fitted.fit_report_["starting_lengthscale"] == lengthscale
@@ -856,16 +850,16 @@ def assert_usable(fitted, X):
 
 
 @each_model
-def test_an_interrupt_in_the_walk_keeps_the_iterations_that_are_done(name, many, interrupt):
+def test_an_interrupt_on_minibatches_keeps_the_finished_iterations(name, many, interrupt):
     X, y = many
-    seen = walker(name, max_iter=20).fit(X, y)
-    stopped = walker(name, max_iter=20)
+    whole = minibatch_model(name, max_iter=20).fit(X, y)
+    stopped = minibatch_model(name, max_iter=20)
     with interrupt(), pytest.warns(ConvergenceWarning, match=r"after 2 .*warm_start=True"):
         stopped.fit(X, y)
     report = stopped.fit_report_
     assert (stopped.n_iter_, report["stopped"]) == (2, "interrupted")
-    assert report["held_back_nll"] == seen.fit_report_["held_back_nll"][:2]
-    # One exact pass, so that the posterior is that of all rows.
+    assert report["held_back_nll"] == whole.fit_report_["held_back_nll"][:2]
+    # One exact pass is done, so that the posterior is that of all rows.
     assert len(stopped.bound_history_) == 1
     assert_usable(stopped, X)
 
@@ -873,8 +867,8 @@ def test_an_interrupt_in_the_walk_keeps_the_iterations_that_are_done(name, many,
 @each_model
 def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one(name, many, monkeypatch):
     X, y = many
-    whole = walker(name, tol=0.0).fit(X, y)
-    stopped = walker(name, tol=0.0)
+    whole = minibatch_model(name, tol=0.0).fit(X, y)
+    stopped = minibatch_model(name, tol=0.0)
 
     def note(self, state):
         if state.startswith("exact pass 2"):
@@ -891,7 +885,7 @@ def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one(name, many
 
 
 @each_model
-def test_an_interrupt_before_the_first_iteration_of_a_walk_leaves_no_model(
+def test_an_interrupt_before_the_first_minibatches_are_done_leaves_no_model(
     name, many, monkeypatch
 ):
     X, y = many
@@ -899,7 +893,7 @@ def test_an_interrupt_before_the_first_iteration_of_a_walk_leaves_no_model(
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    fitted = walker(name)
+    fitted = minibatch_model(name)
     with monkeypatch.context() as patch:
         patch.setattr(stochastic, "_iterate", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -908,7 +902,7 @@ def test_an_interrupt_before_the_first_iteration_of_a_walk_leaves_no_model(
         fitted.predict(X)
 
 
-# A root that is kept
+# Cached roots of the variance
 
 
 @each_model
@@ -921,9 +915,9 @@ def test_predicting_leaves_the_model_as_it_was(name, moons):
 
 
 @each_model
-def test_a_model_fitted_again_forgets_its_variances(name, moons, monkeypatch):
+def test_a_model_fitted_again_does_not_reuse_old_variances(name, moons, monkeypatch):
     X, y = moons
-    # A new posterior may lie where the last one did: one refit in 300, say.
+    # A new posterior may have the memory address of the last one: about one refit in 300.
     monkeypatch.setattr(fourier, "id", lambda thing: 0, raising=False)
     fitted = model(name).fit(X, y)
     fitted.predict_proba(X)
@@ -932,7 +926,7 @@ def test_a_model_fitted_again_forgets_its_variances(name, moons, monkeypatch):
 
 
 @each_model
-def test_another_tolerance_is_followed_without_another_fit(name, clouds):
+def test_another_tolerance_takes_effect_without_another_fit(name, clouds):
     X, y = clouds
     fitted = model(name).fit(X, y)
     for tolerance in (0.0, 1e-2, 0.0):
@@ -946,7 +940,7 @@ def test_another_tolerance_is_followed_without_another_fit(name, clouds):
 
 @pytest.fixture(scope="module")
 def days_of_noise():
-    """Ten days of 60 rows: each day has its own wrong labels along its own feature."""
+    """Ten days of 60 rows: on each day another feature moves the labels."""
     rng = np.random.default_rng(5)
     X = rng.normal(size=(600, 12))
     day = np.repeat(np.arange(10), 60)
@@ -970,14 +964,14 @@ def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch):
 
 
 @pytest.mark.parametrize("solver", ["auto", "stochastic"])
-def test_groups_of_no_weight_do_not_count(days_of_noise, solver):
+def test_groups_of_zero_weight_do_not_count(days_of_noise, solver):
     X, y, day = days_of_noise
     weight = (day == 0).astype(float)
     fitted = VFFGPC(5, solver=solver, max_iter=2, random_state=0)
     assert fitted.fit(X, y, sample_weight=weight, groups=day).score(X[day == 0], y[day == 0]) > 0.5
 
 
-def test_one_group_is_as_good_as_none(days_of_noise):
+def test_a_single_group_counts_as_none(days_of_noise):
     X, y, _ = days_of_noise
     one, none = (
         VFFGPC(5, solver="stochastic", max_iter=2, random_state=0).fit(X, y, groups=groups)
@@ -992,8 +986,8 @@ def test_groups_of_another_length_are_refused(days_of_noise):
         VFFGPC(5).fit(X, y, groups=day[:-1])
 
 
-def test_rows_that_can_only_be_sliced_may_have_groups(days_of_noise):
+def test_sliceable_rows_may_have_groups(days_of_noise):
     X, y, day = days_of_noise
     fitted = VFFGPC(5, max_iter=2, random_state=0)
-    sliced = clone(fitted).fit(Shelf(X), y, groups=day)
+    sliced = clone(fitted).fit(SliceOnly(X), y, groups=day)
     assert_array_equal(sliced.frequencies_, fitted.fit(X, y, groups=day).frequencies_)

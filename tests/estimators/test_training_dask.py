@@ -1,4 +1,4 @@
-"""Fits on dask arrays: the model of an array, whatever the chunks, schedulers and accidents."""
+"""Fits on dask arrays give the model of an array, for any chunks, scheduler or lost worker."""
 
 import os
 import pickle
@@ -26,7 +26,7 @@ COMMON = {"solver": "stochastic", "max_iter": 3, "batch_size": 200, "random_stat
 MODELS = {"RFFGPC": RFFGPC(6, **COMMON), "VFFGPC": VFFGPC(6, **COMMON)}
 each_model = pytest.mark.parametrize("name", MODELS)
 each_precision = pytest.mark.parametrize("precision", ["single", "double"])
-# What one seed's sample of other chunks' sums leaves of rounding, in a few iterations.
+# Rounding of sums over other chunks, after a few iterations from the same sample.
 TOLERANCE = {"double": 1e-9, "single": 1e-5}
 
 
@@ -48,7 +48,7 @@ def data():
     return arrays
 
 
-def far(*arrays, sizes=(400, 300, 200)):
+def chunked(*arrays, sizes=(400, 300, 200)):
     return tuple(da.from_array(array, chunks=(sizes, *array.shape[1:])) for array in arrays)
 
 
@@ -68,17 +68,19 @@ def assert_near_model(one, other, X, tolerance):
     assert_allclose(one.feature_quantiles_, other.feature_quantiles_, rtol=1e-12)
 
 
-# The same model as of an array
+# The model of an array
 
 
 @each_model
 @each_precision
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_a_dask_array_is_fitted_as_the_array_in_it(name, data, precision, early_stopping):
+def test_a_dask_array_gives_the_model_of_the_array_in_it(name, data, precision, early_stopping):
     X, y, *_ = data
     options = {"precision": precision, "early_stopping": early_stopping}
-    due = model(name, **options).fit(X, y)
-    assert_near_model(model(name, **options).fit(*far(X, y)), due, X, TOLERANCE[precision])
+    expected = model(name, **options).fit(X, y)
+    assert_near_model(
+        model(name, **options).fit(*chunked(X, y)), expected, X, TOLERANCE[precision]
+    )
 
 
 @each_model
@@ -93,76 +95,76 @@ def test_a_dask_array_is_fitted_as_the_array_in_it(name, data, precision, early_
     ],
     ids=lambda options: "-".join(options),
 )
-def test_weights_classes_and_groups_count_as_they_do_in_arrays(name, data, options):
+def test_weights_classes_and_groups_count_as_in_arrays(name, data, options):
     X, y, weight, groups = data
     X = (X - 250.0) / 50.0 if options.get("standardize") is False else X
-    due = model(name, **options).fit(X, y, weight, groups)
-    fX, fy, fweight, fgroups = far(X, y, weight, groups)
-    assert_near_model(model(name, **options).fit(fX, fy, fweight, fgroups), due, X, 1e-9)
-    # Labels, weights and groups may be at hand all the same.
-    assert_near_model(model(name, **options).fit(fX, y, weight, groups), due, X, 1e-9)
+    expected = model(name, **options).fit(X, y, weight, groups)
+    fX, fy, fweight, fgroups = chunked(X, y, weight, groups)
+    assert_near_model(model(name, **options).fit(fX, fy, fweight, fgroups), expected, X, 1e-9)
+    # Labels, weights and groups may be arrays in memory.
+    assert_near_model(model(name, **options).fit(fX, y, weight, groups), expected, X, 1e-9)
 
 
 @each_model
-def test_a_sample_is_drawn_by_number_and_seed(name, data, monkeypatch):
+def test_the_sample_depends_on_row_numbers_and_seed_only(name, data, monkeypatch):
     X, y, weight, _ = data
     monkeypatch.setattr(stochastic, "SAMPLE_ROWS", 300)
     monkeypatch.setattr(passes, "SEARCH_ROWS", 100)
-    due = model(name).fit(X, y, weight)
+    expected = model(name).fit(X, y, weight)
     for sizes in [(900,), (7, 893), (300, 0, 300, 300)]:
-        found = model(name).fit(*far(X, y, weight, sizes=sizes))
-        assert_near_model(found, due, X, 1e-9)
+        found = model(name).fit(*chunked(X, y, weight, sizes=sizes))
+        assert_near_model(found, expected, X, 1e-9)
 
 
 @given(st.lists(st.integers(0, 899), max_size=12))
 @settings(max_examples=8)
-def test_chunks_do_not_change_a_model_beyond_rounding(data, edges):
+def test_chunks_change_a_model_by_rounding_only(data, edges):
     X, y, weight, _ = data
     sizes = tuple(np.diff([0, *sorted(edges), 900]).tolist())
     with dask.config.set(scheduler="synchronous"):
         one, other = (
-            model("VFFGPC", max_iter=1, n_jobs=1).fit(*far(X, y, weight, sizes=cut))
+            model("VFFGPC", max_iter=1, n_jobs=1).fit(*chunked(X, y, weight, sizes=cut))
             for cut in ((900,), sizes)
         )
     assert_near_model(one, other, X, 1e-9)
 
 
-def test_labels_in_other_chunks_and_columns_apart_are_brought_together(data):
+def test_labels_in_other_chunks_and_columns_in_several_are_rechunked(data):
     X, y, *_ = data
-    due = model("RFFGPC").fit(*far(X, y, sizes=(500, 400)))
+    expected = model("RFFGPC").fit(*chunked(X, y, sizes=(500, 400)))
     rows = da.from_array(X, chunks=((500, 400), (2, 1)))
-    assert_same_model(model("RFFGPC").fit(rows, da.from_array(y, chunks=77)), due, X)
+    assert_same_model(model("RFFGPC").fit(rows, da.from_array(y, chunks=77)), expected, X)
 
 
-def test_few_rows_go_the_way_of_an_array(data):
+def test_a_few_rows_are_fitted_in_memory(data):
     X, y, weight, _ = data
-    due = VFFGPC(6, max_iter=2, random_state=0).fit(X, y, weight)
-    found = VFFGPC(6, max_iter=2, random_state=0).fit(*far(X, y, weight))
+    expected = VFFGPC(6, max_iter=2, random_state=0).fit(X, y, weight)
+    found = VFFGPC(6, max_iter=2, random_state=0).fit(*chunked(X, y, weight))
     assert found.fit_report_["solver"] == "batch"
-    assert_same_model(found, due, X)
+    assert_same_model(found, expected, X)
 
 
 def test_the_automatic_solver_reads_many_rows_in_chunks(data, monkeypatch):
     monkeypatch.setattr(fourier, "BATCH_ROWS", 500)
     X, y, *_ = data
-    found = model("VFFGPC", solver="auto").fit(*far(X, y))
-    assert_same_model(found, model("VFFGPC").fit(*far(X, y)), X)
+    found = model("VFFGPC", solver="auto").fit(*chunked(X, y))
+    assert_same_model(found, model("VFFGPC").fit(*chunked(X, y)), X)
     assert found.fit_report_["solver"] == "stochastic"
 
 
-def test_an_exact_process_takes_dask_arrays_into_memory(data):
+def test_gpc_loads_dask_arrays_into_memory(data):
     X, y, *_ = data
-    due = GPC(max_iter=2).fit(X[:60], y[:60])
-    found = GPC(max_iter=2).fit(*far(X[:60], y[:60], sizes=(40, 20)))
-    assert_array_equal(found.predict_proba(X), due.predict_proba(X))
-    assert_array_equal(found.predict_proba(far(X)[0]), due.predict_proba(X))
+    expected = GPC(max_iter=2).fit(X[:60], y[:60])
+    found = GPC(max_iter=2).fit(*chunked(X[:60], y[:60], sizes=(40, 20)))
+    assert_array_equal(found.predict_proba(X), expected.predict_proba(X))
+    assert_array_equal(found.predict_proba(chunked(X)[0]), expected.predict_proba(X))
 
 
-def test_a_warm_start_goes_on_from_where_it_was(data):
+def test_a_warm_start_continues_from_the_last_fit(data):
     X, y, *_ = data
-    warm = model("VFFGPC", warm_start=True).fit(*far(X, y))
+    warm = model("VFFGPC", warm_start=True).fit(*chunked(X, y))
     start = warm.lengthscale_
-    warm.fit(*far(X, y))
+    warm.fit(*chunked(X, y))
     assert warm.fit_report_["starting_lengthscale"] == start
 
 
@@ -188,7 +190,7 @@ def test_a_labelled_array_without_names_has_none(data):
     X, y, *_ = data
     fitted = model("RFFGPC").fit(xr.DataArray(X).chunk(300), y)
     assert not hasattr(fitted, "feature_names_in_")
-    assert_same_model(fitted, model("RFFGPC").fit(*far(X, y, sizes=(300,) * 3)), X)
+    assert_same_model(fitted, model("RFFGPC").fit(*chunked(X, y, sizes=(300,) * 3)), X)
 
 
 def test_a_bad_value_is_named_by_its_column(data):
@@ -199,7 +201,7 @@ def test_a_bad_value_is_named_by_its_column(data):
         model("RFFGPC").fit(named(X).chunk({"pixel": 300}), y)
 
 
-# Nothing comes here that is as long as the data
+# Memory
 
 
 def test_nothing_as_long_as_the_data_comes_to_the_client(monkeypatch, tmp_path):
@@ -222,7 +224,7 @@ def test_nothing_as_long_as_the_data_comes_to_the_client(monkeypatch, tmp_path):
     X = da.random.default_rng(0).normal(size=(n, 2), chunks=(2_000, 2))
     y, weight = (X[:, 0] > 0).astype(np.int8), da.ones(n, chunks=1_000)
     model("VFFGPC", checkpoint=tmp_path / "walk").fit(X, y, weight)
-    # A survey, quantiles, a fingerprint, a search, a sample, and passes.
+    # Class moments, quantiles, a fingerprint, a search for the start, a sample, and passes.
     assert len(sizes) > 6
     assert max(sizes) < n / 2
 
@@ -246,45 +248,45 @@ def client():
 @each_precision
 def test_a_scheduler_does_not_change_a_bit(name, data, precision, client):
     X, y, weight, groups = data
-    arrays = far(X, y, weight, groups, sizes=(90,) * 10)
+    arrays = chunked(X, y, weight, groups, sizes=(90,) * 10)
     with dask.config.set(scheduler="synchronous"):
-        due = model(name, precision=precision).fit(*arrays)
+        expected = model(name, precision=precision).fit(*arrays)
     for workers in (1, 4):
         with dask.config.set(scheduler="threads", num_workers=workers):
-            assert_same_model(model(name, precision=precision).fit(*arrays), due, X)
+            assert_same_model(model(name, precision=precision).fit(*arrays), expected, X)
     with client.as_current():
-        assert_same_model(model(name, precision=precision).fit(*arrays), due, X)
-        # At hand, they go to the workers once.
+        assert_same_model(model(name, precision=precision).fit(*arrays), expected, X)
+        # Arrays in memory are sent to the workers once.
         assert_same_model(
-            model(name, precision=precision).fit(arrays[0], y, weight, groups), due, X
+            model(name, precision=precision).fit(arrays[0], y, weight, groups), expected, X
         )
-        found = due.predict_proba(arrays[0])
-        assert_allclose(found, due.predict_proba(X), rtol=0, atol=TOLERANCE[precision])
+        found = expected.predict_proba(arrays[0])
+        assert_allclose(found, expected.predict_proba(X), rtol=0, atol=TOLERANCE[precision])
 
 
 @pytest.mark.slow
-def test_an_error_on_a_worker_is_the_users(data, client):
+def test_an_error_on_a_worker_is_raised_here(data, client):
     X, y, *_ = data
     bad = X.copy()
     bad[[500, 800], 2] = np.inf
     fitted = model("RFFGPC").fit(X, y)
     with client.as_current():
         with pytest.raises(NotFiniteError, match="row 500, column 2"):
-            model("RFFGPC").fit(*far(bad, y))
+            model("RFFGPC").fit(*chunked(bad, y))
         with pytest.raises(NotFiniteError, match="row 500, column 2"):
-            fitted.predict(far(bad)[0])
+            fitted.predict(chunked(bad)[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reads", [1, 5, 6])
-def test_a_worker_that_is_killed_costs_a_retry_and_not_a_bit(data, client, tmp_path, reads):
+def test_a_killed_worker_causes_a_retry_and_the_same_bits(data, client, tmp_path, reads):
     X, y, *_ = data
     flag, log = str(tmp_path / "flag"), str(tmp_path / "log")
 
-    def stumble(part, block_id):
-        """Kill this worker in the middle of the fit: the first time that chunk 3 is so often read.
+    def kill_once(part, block_id):
+        """Kill this worker once, when chunk 3 is read for the ``reads``-th time.
 
-        Of six reads four are the survey, quantiles, the search and the sample; the rest, passes.
+        The first four reads are for class moments, quantiles, search and sample; then passes.
         """
         if block_id[0] == 3:
             with open(log, "a") as lines:
@@ -296,17 +298,17 @@ def test_a_worker_that_is_killed_costs_a_retry_and_not_a_bit(data, client, tmp_p
                 os.kill(os.getpid(), signal.SIGKILL)
         return part
 
-    fX, fy = far(X, y, sizes=(90,) * 10)
+    fX, fy = chunked(X, y, sizes=(90,) * 10)
     with dask.config.set(scheduler="synchronous"):
-        due = model("VFFGPC").fit(fX, fy)
+        expected = model("VFFGPC").fit(fX, fy)
     with client.as_current():
         client.wait_for_workers(2)
-        found = model("VFFGPC").fit(da.map_blocks(stumble, fX, meta=np.empty((0, 0))), fy)
+        found = model("VFFGPC").fit(da.map_blocks(kill_once, fX, meta=np.empty((0, 0))), fy)
     assert os.path.exists(flag)
-    assert_same_model(found, due, X)
+    assert_same_model(found, expected, X)
 
 
-# Going on
+# Continuing a fit
 
 
 def stop_after(fitted, arrays, after):
@@ -322,41 +324,41 @@ def stop_after(fitted, arrays, after):
 
 @each_model
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_fit_goes_on_from_its_checkpoint_bit_for_bit(name, data, tmp_path, after):
+def test_a_fit_continued_from_its_checkpoint_gives_the_same_bits(name, data, tmp_path, after):
     X, y, weight, groups = data
-    arrays, path = far(X, y, weight, groups), tmp_path / "walk"
+    arrays, path = chunked(X, y, weight, groups), tmp_path / "walk"
     whole = model(name).fit(*arrays)
     stop_after(model(name, checkpoint=path), arrays, after)
     assert path.exists()
-    told = []
+    steps = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ProgressLine, "__call__", lambda self, step, state: told.append(step))
+        patch.setattr(ProgressLine, "__call__", lambda self, step, state: steps.append(step))
         rest = model(name, checkpoint=path).fit(*arrays)
-    assert told[0] == after + 1
+    assert steps[0] == after + 1
     assert_same_model(rest, whole, X)
 
 
 @pytest.mark.parametrize("what", ["rows", "labels", "weights", "groups"])
-def test_a_checkpoint_of_other_data_is_not_gone_on_from(data, tmp_path, what):
+def test_a_checkpoint_of_other_data_is_not_continued(data, tmp_path, what):
     arrays, path = [array.copy() for array in data], tmp_path / "walk"
     arrays[3] = arrays[3].astype(str).astype(object)
-    model("RFFGPC", checkpoint=path).fit(*far(*arrays))
-    # Of the same data it is: a warning would be an error.
-    model("RFFGPC", checkpoint=path).fit(*far(*arrays))
+    model("RFFGPC", checkpoint=path).fit(*chunked(*arrays))
+    # The same data are continued without a warning, which would be an error here.
+    model("RFFGPC", checkpoint=path).fit(*chunked(*arrays))
     used = np.flatnonzero(arrays[2])[5]
     other = "cloud" if arrays[1][used] == "clear" else "clear"
     changes = {"rows": 281.0, "labels": other, "weights": 7.0, "groups": "another day"}
     arrays[list(changes).index(what)][used] = changes[what]
     with pytest.warns(UserWarning, match="belongs to other data"):
-        model("RFFGPC", checkpoint=path).fit(*far(*arrays))
+        model("RFFGPC", checkpoint=path).fit(*chunked(*arrays))
 
 
-def test_progress_tells_of_passes(data, capsys):
+def test_progress_shows_exact_passes(data, capsys):
     X, y, *_ = data
-    model("VFFGPC", verbose=2).fit(*far(X, y))
-    told = capsys.readouterr().err
-    assert "step 3 of at most 3" in told
-    assert "exact pass 1" in told
+    model("VFFGPC", verbose=2).fit(*chunked(X, y))
+    written = capsys.readouterr().err
+    assert "step 3 of at most 3" in written
+    assert "exact pass 1" in written
 
 
 # Errors
@@ -365,12 +367,12 @@ def test_progress_tells_of_passes(data, capsys):
 def test_the_batch_solver_needs_data_in_memory(data):
     X, y, *_ = data
     with pytest.raises(InputError, match=r'solver="batch".*X\.compute\(\).*solver="stochastic"'):
-        model("VFFGPC", solver="batch").fit(*far(X, y))
+        model("VFFGPC", solver="batch").fit(*chunked(X, y))
 
 
 def test_chunks_of_unknown_size_are_refused_with_a_remedy(data):
     X, y, *_ = data
-    fX, fy = far(X, y)
+    fX, fy = chunked(X, y)
     unknown = fX[fy == "cloud"]
     with pytest.raises(InputError, match=r"X\.compute_chunk_sizes\(\)"):
         model("RFFGPC").fit(unknown, fy)
@@ -401,31 +403,31 @@ def test_chunks_of_unknown_size_are_refused_with_a_remedy(data):
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
-def test_mistakes_are_told_as_for_arrays(data, wrong, message):
-    arrays = wrong(*far(*data[:3]))
+def test_invalid_input_is_refused_as_for_arrays(data, wrong, message):
+    arrays = wrong(*chunked(*data[:3]))
     with pytest.raises(InputError, match=message):
         model("RFFGPC").fit(*arrays)
 
 
-def test_a_class_of_no_weight_is_refused(data):
+def test_a_class_of_zero_weight_is_refused(data):
     with pytest.raises(InputError, match="rows of both classes"):
-        model("RFFGPC", class_weight={"clear": 0.0}).fit(*far(*data[:2]))
+        model("RFFGPC", class_weight={"clear": 0.0}).fit(*chunked(*data[:2]))
 
 
 def test_a_row_too_far_out_is_named(data):
     X, y, *_ = data
     X = X.copy()
     X[800, 1] = 1e5
-    steep = 1e6 * np.ones((6, 3))
+    high_frequencies = 1e6 * np.ones((6, 3))
     with pytest.raises(PhaseTooLargeError, match=r"Row 800 (.|\n)*column 1"):
-        model("RFFGPC", standardize=False, frequencies=steep).fit(*far(X - X[0], y))
+        model("RFFGPC", standardize=False, frequencies=high_frequencies).fit(*chunked(X - X[0], y))
 
 
-def test_a_fit_that_failed_leaves_no_model(data):
+def test_a_failed_fit_leaves_no_model(data):
     X, y, *_ = data
-    fitted = model("RFFGPC").fit(*far(X, y))
+    fitted = model("RFFGPC").fit(*chunked(X, y))
     with pytest.raises(InputError):
-        fitted.fit(*far(np.full_like(X, np.nan), y))
+        fitted.fit(*chunked(np.full_like(X, np.nan), y))
     assert not hasattr(fitted, "posterior_")
 
 
@@ -434,7 +436,7 @@ def test_a_fit_that_failed_leaves_no_model(data):
 
 @each_model
 @pytest.mark.parametrize("tolerance", [0.0, 1e-3])
-def test_prediction_reads_each_chunk_once_and_gives_what_an_array_does(name, data, tolerance):
+def test_prediction_reads_each_chunk_once_and_equals_that_of_an_array(name, data, tolerance):
     X, y, *_ = data
     fitted = model(name, variance_tolerance=tolerance).fit(X, y)
     read = []
@@ -443,7 +445,7 @@ def test_prediction_reads_each_chunk_once_and_gives_what_an_array_does(name, dat
         read.append(block_id[0])
         return part
 
-    rows = da.map_blocks(note, *far(X), meta=np.empty((0, 0)))
+    rows = da.map_blocks(note, *chunked(X), meta=np.empty((0, 0)))
     for method in (
         "predict",
         "predict_proba",
@@ -451,19 +453,19 @@ def test_prediction_reads_each_chunk_once_and_gives_what_an_array_does(name, dat
         "latent_mean_and_variance",
         "predict_proba_and_variance",
     ):
-        found, due = (getattr(fitted, method)(given) for given in (rows, X))
+        found, expected = (getattr(fitted, method)(given) for given in (rows, X))
         if method == "predict":
-            assert_array_equal(found, due)
-        elif isinstance(due, tuple):
-            for one, other in zip(found, due, strict=True):
+            assert_array_equal(found, expected)
+        elif isinstance(expected, tuple):
+            for one, other in zip(found, expected, strict=True):
                 assert_allclose(one, other, rtol=1e-9, atol=1e-9)
         else:
-            assert_allclose(found, due, rtol=1e-9, atol=1e-9)
+            assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
         assert sorted(read) == [0, 1, 2]
         read.clear()
 
 
-def test_dask_is_not_asked_for_rows_in_an_array(data, monkeypatch):
+def test_dask_is_not_used_for_rows_in_an_array(data, monkeypatch):
     X, y, *_ = data
     monkeypatch.setattr(dask_blocks, "LabelledArrays", None)
     model("RFFGPC").fit(X, y).predict(X)
