@@ -137,7 +137,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         y = np.asarray(y)
         if y.shape != condition.shape:
             raise InputError(f"y has shape {y.shape}, but {condition.shape} is needed.")
-        self.regimes_ = _resolve(tuple(self.regimes), condition, _names(X), self.by)
+        self.regimes_ = _resolve(tuple(self.regimes), condition, _column_names(X), self.by)
         self._require_blend(self.regimes_)
         self.classes_ = np.unique(y)
         assigned = self.assign(condition)
@@ -151,7 +151,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             fitted = self._estimator_of(regime)
             own = {name: values[rows] for name, values in extra.items()}
             try:
-                fitted.fit(_matrix(X, self._features(regime), rows), y[rows], **own)
+                fitted.fit(_select_columns(X, self._features(regime), rows), y[rows], **own)
             except ValueError as error:
                 raise InputError(f"Regime {regime.name!r}: {error}") from error
             self.estimators_[regime.name] = fitted
@@ -268,7 +268,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         total = np.zeros((len(condition), width))
         weight = np.zeros(len(condition))
         for index, (regime, rows, share) in enumerate(self.shares(condition, assigned)):
-            values = _matrix(X, self._features(regime), rows)
+            values = _select_columns(X, self._features(regime), rows)
             if self.blend:
                 usable = (assigned[rows] == index) | np.isfinite(values).all(axis=1)
                 rows, share, values = rows[usable], share[usable], values[usable]
@@ -292,7 +292,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         return np.where(assigned == index, np.maximum(share, 1e-12), share)
 
     def _condition(self, X: Any) -> Array:
-        names = _names(X)
+        names = _column_names(X)
         if self.by not in names:
             raise InputError(
                 f"X has no column {self.by!r}, which assigns rows to regimes.\n"
@@ -370,7 +370,7 @@ def _resolve(
 
     ``names`` are all columns; ``by`` names the one whose values are ``condition``.
     """
-    _require_order(regimes)
+    _require_contiguous(regimes)
     others = tuple(name for name in names if name != by)
     medians = [
         _median_between(condition, below, above) if below.high == MEDIAN else below.high
@@ -396,7 +396,7 @@ def _resolve(
     return resolved
 
 
-def _require_order(regimes: tuple[Regime, ...]) -> None:
+def _require_contiguous(regimes: tuple[Regime, ...]) -> None:
     names = [regime.name for regime in regimes]
     if not regimes or len(set(names)) < len(names):
         raise InputError(f"regimes must have distinct names, got {names}.")
@@ -425,7 +425,7 @@ def _median_between(condition: Array, below: Regime, above: Regime) -> float:
     return float(np.median(inside))
 
 
-def _names(X: Any) -> tuple[str, ...]:
+def _column_names(X: Any) -> tuple[str, ...]:
     if isinstance(X, Mapping):
         return tuple(map(str, X))
     columns = getattr(X, "columns", None)
@@ -439,5 +439,5 @@ def _names(X: Any) -> tuple[str, ...]:
     return tuple(map(str, columns))
 
 
-def _matrix(X: Any, names: Iterable[str], rows: Array) -> Array:
+def _select_columns(X: Any, names: Iterable[str], rows: Array) -> Array:
     return np.column_stack([np.asarray(X[name])[rows] for name in names])

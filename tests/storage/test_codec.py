@@ -14,8 +14,8 @@ from undulatus.storage.codec import (
     InvalidModelError,
     decode_value,
     encode_value,
-    feature_names,
     join_tensors,
+    list_feature_names,
     memory_order,
     restore_feature_names,
     split_tensors,
@@ -91,14 +91,14 @@ class Model:
 def test_feature_names_are_restored_as_scikit_learn_stores_them():
     model, again = Model(), Model()
     model.feature_names_in_ = np.array(["IR_108", "Größe"], dtype=object)
-    restore_feature_names(again, feature_names(model))
+    restore_feature_names(again, list_feature_names(model))
     assert again.feature_names_in_.dtype == object
     assert_array_equal(again.feature_names_in_, model.feature_names_in_)
 
 
 def test_a_model_without_names_gets_none():
     again = Model()
-    restore_feature_names(again, feature_names(Model()))
+    restore_feature_names(again, list_feature_names(Model()))
     assert not hasattr(again, "feature_names_in_")
 
 

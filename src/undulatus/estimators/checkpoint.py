@@ -64,10 +64,10 @@ class Checkpoint(Generic[State]):
             self._warn("belongs to other data or settings")
             return None
         values: dict[str, Any] = {**tensors, **header["values"]}
-        if set(values) != set(_names(self._state)):
+        if set(values) != set(_field_names(self._state)):
             self._warn("was written by another version of undulatus")
             return None
-        state: State = _build(self._state, values)
+        state: State = _build_state(self._state, values)
         return state
 
     def _warn(self, reason: str) -> None:
@@ -87,18 +87,18 @@ def _flatten(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + field.name, value
 
 
-def _names(kind: Any, prefix: str = "") -> Iterator[str]:
+def _field_names(kind: Any, prefix: str = "") -> Iterator[str]:
     for name, hint in get_type_hints(kind).items():
         if is_dataclass(hint):
-            yield from _names(hint, f"{prefix}{name}.")
+            yield from _field_names(hint, f"{prefix}{name}.")
         else:
             yield prefix + name
 
 
-def _build(kind: Any, values: dict[str, Any], prefix: str = "") -> Any:
+def _build_state(kind: Any, values: dict[str, Any], prefix: str = "") -> Any:
     def value_of(name: str, hint: Any) -> Any:
         if is_dataclass(hint):
-            return _build(hint, values, f"{prefix}{name}.")
+            return _build_state(hint, values, f"{prefix}{name}.")
         value = values[prefix + name]
         # JSON knows no tuples.
         return tuple(value) if isinstance(value, list) else value

@@ -270,7 +270,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         if unit.shape[0] != self.n_frequencies:
             raise InputError(
                 f"warm_start=True continues with {unit.shape[0]} frequencies, but n_frequencies "
-                f"is {self.n_frequencies}. Set warm_start=False to fit anew."
+                f"is {self.n_frequencies}. Set warm_start=False to start again."
             )
         return Start(unit, self.lengthscale_, self.signal_variance_)
 
@@ -341,7 +341,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         if start.unit_frequencies.shape[1] != n_features:
             raise InputError(
                 f"warm_start=True continues with {start.unit_frequencies.shape[1]} features, but "
-                f"X has {n_features}. Set warm_start=False to fit anew."
+                f"X has {n_features}. Set warm_start=False to start again."
             )
         # Rows are read only if a corner of the box around them would be too far out.
         summary, frequencies = data.overview.summary, start.frequencies

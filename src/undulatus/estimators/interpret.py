@@ -168,15 +168,15 @@ class AffineStep:
 
     def carry_back(self, frequencies: Array) -> Array:
         """Turn frequencies per unit of outputs, (D, k), into those per unit of inputs, (D, d)."""
-        return _times(frequencies, self.matrix)
+        return _multiply(frequencies, self.matrix)
 
     def restore(self, covariances: Array) -> Array:
         """Turn covariances with the outputs, (D, k), into covariances with the inputs, (D, d)."""
-        return _times(covariances, self.restoring)
+        return _multiply(covariances, self.restoring)
 
     def restore_variances(self, variances: Array) -> Array:
         """Turn variances of independent errors of the outputs, (D, k), into those of inputs."""
-        return self.left_out + _times(variances, self.restoring**2)
+        return self.left_out + _multiply(variances, self.restoring**2)
 
 
 def affine_steps(steps: Iterable[Any]) -> list[AffineStep]:
@@ -192,7 +192,7 @@ def affine_steps(steps: Iterable[Any]) -> list[AffineStep]:
     return found
 
 
-def _times(rows: Array, matrix: Array) -> Array:
+def _multiply(rows: Array, matrix: Array) -> Array:
     return np.asarray(rows * matrix if matrix.ndim == 1 else rows @ matrix)
 
 

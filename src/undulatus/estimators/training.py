@@ -180,7 +180,7 @@ def prepare_rows(
     if weight is not None and not weight.all():
         dropped = weight == 0
         used = np.flatnonzero(weight)
-        # Rows of no weight are dropped, but must be finite like the others.
+        # Rows of zero weight are dropped, but must be finite like the others.
         summarise(rows, None, options.threads, options.columns)
         rows = read_rows(rows, used, QUANTILE_ROWS)
         positive, weight = positive[used], weight[used]

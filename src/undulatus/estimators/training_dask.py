@@ -66,7 +66,7 @@ class ChunkedData:
 
     def fingerprint_parts(self) -> Iterator[bytes]:
         """Yield a digest of each chunk: of some rows, all labels, weights and groups."""
-        for digest in self._double_pixels().digests(_digest):
+        for digest in self._double_pixels().digests(_digest_pixels):
             yield digest.encode()
 
     def _double_pixels(self) -> ChunkedPixels:
@@ -85,7 +85,7 @@ def prepare_chunks(
     with as_input_errors():
         rows = whole_rows(rows)
         n = rows.shape[0]
-        labels, known = _labels(name, y, n)
+        labels, known = _read_labels(name, y, n)
         given_weight, given_groups = is_chunked(sample_weight), is_chunked(groups)
         weight = dask_array(sample_weight) if given_weight else read_weights(sample_weight, n)
         group = dask_array(groups) if given_groups else read_groups(groups, n)
@@ -117,7 +117,7 @@ def prepare_chunks(
     return ChunkedData(overview, chunks, by_class.labels[1], factors, by_class.used)
 
 
-def _labels(classifier: str, y: Any, n_rows: int) -> tuple[Any, Array | None]:
+def _read_labels(classifier: str, y: Any, n_rows: int) -> tuple[Any, Array | None]:
     """Return the labels, and the classes if they are known; then the labels are bool."""
     if is_chunked(y):
         return dask_array(y), None
@@ -146,7 +146,7 @@ def _shares(totals: Array) -> tuple[float, float]:
     return float(totals[0] / totals.sum()), float(totals[1] / totals.sum())
 
 
-def _digest(pixels: Pixels) -> str:
+def _digest_pixels(pixels: Pixels) -> str:
     digest = hashlib.sha256()
     groups = pixels.groups
     if groups is not None and groups.dtype.kind == "O":

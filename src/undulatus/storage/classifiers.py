@@ -21,7 +21,7 @@ from undulatus.storage.codec import (
     Tensors,
     decode_value,
     encode_value,
-    feature_names,
+    list_feature_names,
     restore_feature_names,
     with_memory_order,
 )
@@ -60,7 +60,7 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
             name: encode_value(value) for name, value in model.get_params(deep=False).items()
         },
         "classes": encode_value(model.classes_),
-        "feature_names": feature_names(model),
+        "feature_names": list_feature_names(model),
         "n_features": model.n_features_in_,
         "prior_shift": model._prior_shift,
         "posterior": {name: getattr(model.posterior_, name) for name in layout.posterior_scalars},

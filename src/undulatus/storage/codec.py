@@ -163,7 +163,7 @@ def decode_value(value: Any) -> Any:
     return array[0] if value.get("scalar") else array
 
 
-def feature_names(model: Any) -> list[str] | None:
+def list_feature_names(model: Any) -> list[str] | None:
     """Return the names of the features that a model was fitted on, if they had any."""
     names = getattr(model, "feature_names_in_", None)
     return None if names is None else [str(name) for name in names]

@@ -21,7 +21,7 @@ from undulatus.storage.codec import (
     Tensors,
     decode_value,
     encode_value,
-    feature_names,
+    list_feature_names,
     memory_order,
     restore_feature_names,
     with_memory_order,
@@ -117,13 +117,13 @@ def _describe(layout: TransformerLayout, model: Any) -> tuple[Tensors, Header]:
         for name in layout.attributes
         if hasattr(model, name)
     }
-    _require_sound(layout, params, values)
+    _require_valid(layout, params, values)
     tensors = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     header = {
         "params": {
             name: encode_value(value) for name, value in params.items() if name not in values
         },
-        "feature_names": feature_names(model),
+        "feature_names": list_feature_names(model),
         "fitted": {
             name: encode_value(value) for name, value in values.items() if name not in tensors
         },
@@ -143,7 +143,7 @@ def _build(layout: TransformerLayout, tensors: Tensors, header: Header) -> Any:
         )
     values = {**fitted, **tensors}
     params = {name: decode_value(value) for name, value in header["params"].items()}
-    _require_sound(layout, params, values)
+    _require_valid(layout, params, values)
     for name, order in header["order"].items():
         values[name] = with_memory_order(tensors[name], order)
     model = layout.model(**params)
@@ -162,7 +162,7 @@ def _as_array(value: Any) -> Any:
     return np.asarray(array, array.dtype.newbyteorder("=") if known else np.float64)
 
 
-def _require_sound(
+def _require_valid(
     layout: TransformerLayout, params: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
     """Require every attribute in a form it may have, and no unknown ones."""
@@ -179,7 +179,7 @@ def _require_sound(
         if not any(_has_form(value, form) for form in forms):
             expected = " or ".join(map(str, forms))
             raise InvalidModelError(
-                f"holds {name!r} as {_brief(value)}, but {expected} is expected."
+                f"holds {name!r} as {_value_text(value)}, but {expected} is expected."
             )
     for parameter, name in layout.needed.items():
         if params[parameter] and values[name] is None:
@@ -209,7 +209,7 @@ def _has_form(value: Any, form: str | tuple[Any, ...]) -> bool:
     return form == NUMBER or (form == COUNT and isinstance(value, Integral) and int(value) > 0)
 
 
-def _brief(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if not isinstance(value, np.ndarray):
         return repr(value)
     finite = value.dtype.kind not in "fiu" or np.isfinite(value).all()
