@@ -11,6 +11,8 @@ CONTRACT = {
     "undulatus": "GPC RFFGPC VFFGPC FourierFeatures save_model load_model datasets scenes "
     "products",
     "undulatus.regimes": "RegimeClassifier Regime DAYLIGHT",
+    "undulatus.scenes": "open_scene open_spectra write_dataset synthetic_landmark check_scene",
+    "undulatus.products": "fit_scene score_scene map_scene fit_spectra score_spectra maps",
 }
 
 

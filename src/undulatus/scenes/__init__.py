@@ -1,31 +1,30 @@
-"""The Earth: images and spectra in xarray, from satellites or synthetic, without any model."""
+"""The Earth: images and spectra in xarray, from satellites or synthetic, without any model.
 
-from undulatus.scenes import features, illumination, masks, sampling, scene, spectra
-from undulatus.scenes.files import seviri
-from undulatus.scenes.files.opening import open_data, open_map, open_scene, open_spectra
-from undulatus.scenes.files.writing import write_dataset
-from undulatus.scenes.files.zarr_store import verify
-from undulatus.scenes.scene import check_scene
-from undulatus.scenes.spectra import check_spectra
-from undulatus.scenes.twins.landmark import synthetic_landmark
-from undulatus.scenes.twins.sounder import synthetic_sounder
+>>> from undulatus import scenes
+>>> [name for name in dir(scenes) if name.startswith(("open", "write"))]
+['open_data', 'open_map', 'open_scene', 'open_spectra', 'write_dataset']
 
-__all__ = [
-    "check_scene",
-    "check_spectra",
-    "features",
-    "illumination",
-    "masks",
-    "open_data",
-    "open_map",
-    "open_scene",
-    "open_spectra",
-    "sampling",
-    "scene",
-    "seviri",
-    "spectra",
-    "synthetic_landmark",
-    "synthetic_sounder",
-    "verify",
-    "write_dataset",
-]
+Each name is imported when it is first used.
+"""
+
+from undulatus._lazy import lazy_names
+
+_MODULES = ("features", "illumination", "masks", "radiometry", "sampling", "scene", "spectra")
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **{name: name for name in _MODULES},
+        "check_scene": "scene",
+        "check_spectra": "spectra",
+        "open_data": "files.opening",
+        "open_map": "files.opening",
+        "open_scene": "files.opening",
+        "open_spectra": "files.opening",
+        "seviri": "files.seviri",
+        "synthetic_landmark": "twins.landmark",
+        "synthetic_sounder": "twins.sounder",
+        "verify": "files.zarr_store",
+        "write_dataset": "files.writing",
+    },
+)
