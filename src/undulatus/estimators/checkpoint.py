@@ -39,9 +39,9 @@ class Checkpoint(Generic[State]):
     these. In the file every value is known by its path, such as ``position.frequencies``.
     """
 
-    def __init__(self, path: str | os.PathLike[str], mark: str, state: type[State]) -> None:
+    def __init__(self, path: str | os.PathLike[str], digest: str, state: type[State]) -> None:
         self._path = Path(path)
-        self._mark = mark
+        self._fingerprint = digest
         self._state: type[State] = state
 
     def save(self, state: State) -> None:
@@ -49,7 +49,7 @@ class Checkpoint(Generic[State]):
         values = dict(_flatten(state))
         tensors = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
         plain = {name: v for name, v in values.items() if name not in tensors}
-        write_tensors(self._path, tensors, {"fingerprint": self._mark, "values": plain})
+        write_tensors(self._path, tensors, {"fingerprint": self._fingerprint, "values": plain})
 
     def load(self) -> State | None:
         """Return the state to continue from, or None if there is none for this fit."""
@@ -60,7 +60,7 @@ class Checkpoint(Generic[State]):
             raise ModelFileError(
                 self._path, "is not a checkpoint. Move it away, or choose another checkpoint."
             )
-        if header["fingerprint"] != self._mark:
+        if header["fingerprint"] != self._fingerprint:
             self._warn("belongs to other data or settings")
             return None
         values: dict[str, Any] = {**tensors, **header["values"]}
