@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 import xarray as xr
 
+from undulatus._daylight import NIGHT
 from undulatus.errors import SceneError
 from undulatus.scenes.channels import (
     CHANNEL_SPACING,
@@ -85,7 +86,7 @@ def open_native(path: Path) -> xr.Dataset:
         "radiance": (("sample", "channel"), radiance, {"units": RADIANCE_UNITS}),
         "cloudy": ("sample", np.where(percent > 100, 255, percent > 0).astype(np.uint8)),
         "avhrr_cloud_fraction": ("sample", percent, {"units": "percent"}),
-        "day": ("sample", (zenith < 90.0).astype(np.uint8)),
+        "day": ("sample", (zenith < NIGHT).astype(np.uint8)),
     }
     coords = {
         "longitude": ("sample", place[..., 0].reshape(-1), {"units": "degrees_east"}),
