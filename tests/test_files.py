@@ -326,13 +326,13 @@ def test_every_line_of_an_undamaged_log_is_a_record(log):
 
 
 @pytest.mark.parametrize("line", ["17", "[]", "null", "words", "\x00\xff"])
-def test_a_line_that_is_no_record_is_skipped_or_named(log, line):
+def test_a_line_that_is_not_a_record_is_skipped_or_named(log, line):
     log.append({"number": 0})
     with log.path.open("a") as lines:
         lines.write("\n" + line)
     log.append({"number": 2})
     assert log.read() == [{"number": 0}, {"number": 2}]
-    with pytest.raises(InputError, match=r"log\.jsonl, line 3 is no JSON object"):
+    with pytest.raises(InputError, match=r"log\.jsonl, line 3 is not a JSON object"):
         log.read(strict=True)
 
 

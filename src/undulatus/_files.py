@@ -30,10 +30,10 @@ from undulatus.errors import InputError, ModelFileError, SceneError
 Array = npt.NDArray[Any]
 
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-"""Error numbers that say there is no room for what is written."""
+"""Error numbers of a full disk, a full quota, and a file larger than allowed."""
 
 LOCK_SECONDS = 0.2
-"""How long to try for a lock: another process may be removing its own just now."""
+"""How long to try for a lock, which another process may be releasing just now."""
 
 ALLOWED_DTYPES = ("float64", "float32", "int64", "bool")
 """Types of arrays that a file of arrays may hold."""
@@ -168,7 +168,7 @@ def as_writing_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def as_reading_errors() -> Iterator[None]:
-    """Turn errors of the system and of netCDF into reading errors, but for writing errors."""
+    """Turn errors of the system and of netCDF into reading errors; writing errors stay."""
     with _as(ReadingError, OSError, RuntimeError):
         yield
 
@@ -291,7 +291,7 @@ class JsonLines:
     def append(self, record: dict[str, Any]) -> None:
         """Add a record."""
         line = _json(record).encode() + b"\n"
-        # Opened anew each time: a log without an open file can be sent to other processes.
+        # Opened for each record: a log without an open file can be sent to other processes.
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             if os.lseek(descriptor, 0, os.SEEK_END) > 0:
@@ -309,7 +309,7 @@ class JsonLines:
     def read(self, *, strict: bool = False) -> list[dict[str, Any]]:
         """Return the records in order; none if there is no file.
 
-        Lines that are no JSON object are skipped. With ``strict`` such a line is an
+        Lines that are not JSON objects are skipped. With ``strict`` such a line is an
         :class:`InputError`, unless it is the last, which may have been cut short.
         """
         text = self.path.read_text("utf-8", errors="replace") if self.path.exists() else ""
@@ -323,7 +323,9 @@ class JsonLines:
             if isinstance(record, dict):
                 records.append(record)
             elif strict and line.strip() and number < len(lines):
-                raise InputError(f"{self.path}, line {number} is no JSON object. Remove the line.")
+                raise InputError(
+                    f"{self.path}, line {number} is not a JSON object. Remove the line."
+                )
         return records
 
     def rewrite(self, records: Iterable[dict[str, Any]]) -> None:
@@ -368,7 +370,7 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], Any]:
         header, digests = document["header"], document["sha256"]
     except (SafetensorError, OSError, TypeError, AttributeError) as error:
         raise ModelFileError(
-            path, f"is truncated, or no undulatus file at all ({error})."
+            path, f"is truncated, or not a file of undulatus ({error})."
         ) from error
     except (json.JSONDecodeError, KeyError, RecursionError) as error:
         raise ModelFileError(path, f"has a broken header ({error}).") from error

@@ -35,7 +35,7 @@ def count_cores() -> int:
     """Return how many cores this process may use: its affinity and its container may limit it."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    # "max 100000" where there is no limit.
+    # "max 100000" if there is no limit.
     with suppress(OSError, ValueError):
         quota, period = map(int, CGROUP_QUOTA.read_text().split())
         cores = min(cores, max(1, quota // period))
@@ -137,7 +137,7 @@ def total_memory() -> float:
 
 
 def reset_peak_memory() -> float | None:
-    """Start :func:`peak_memory` anew, and return the bytes held now; None where not on Linux."""
+    """Restart :func:`peak_memory`, and return the bytes held now; None except on Linux."""
     gc.collect()
     with suppress(OSError, AttributeError):
         # Memory that was freed but kept by the allocator would hide what is taken from now on.

@@ -25,7 +25,7 @@ from undulatus.scenes.scene import BANDS, check_scene
 satpy = pytest.importorskip("satpy")
 pyresample = pytest.importorskip("pyresample")
 
-# satpy writes times whose bounds are fractions of days, of which xarray warns.
+# satpy writes bounds of times as fractions of days, and xarray warns about them.
 pytestmark = pytest.mark.filterwarnings("ignore:Times can't be serialized:UserWarning")
 
 NOON = datetime.datetime(2010, 6, 1, 12, 0)

@@ -1,4 +1,4 @@
-"""Zarr by chunks: interrupted writing is resumed, and damage is found and mended."""
+"""Zarr by chunks: interrupted writing is resumed, and damage is found and repaired."""
 
 import contextlib
 import os
@@ -119,7 +119,7 @@ def content(store):
 
 
 def stopped_early(marks, path, at=(1, 1)):
-    """Write a store of which some blocks are missing; return its path."""
+    """Write a store that lacks some blocks; return its path."""
     dataset = blocks(marks)
 
     def fail(values, block_info=None):
@@ -251,7 +251,9 @@ def test_damage_to_a_finished_store_is_found_and_made_again(tmp_path, marks, who
 
 @each_damage
 @pytest.mark.parametrize("key", ["zarr.json", "mask/zarr.json", "land/c/0/0", "y/c/0"])
-def test_damage_to_metadata_and_to_values_in_memory_is_mended(tmp_path, marks, whole, damage, key):
+def test_damage_to_metadata_and_to_values_in_memory_is_repaired(
+    tmp_path, marks, whole, damage, key
+):
     path = shutil.copytree(whole, tmp_path / "map.zarr")
     DAMAGE[damage](path / key)
     assert verify(path) == [key]
@@ -269,7 +271,7 @@ def test_a_finished_store_that_is_whole_is_left_alone(tmp_path, marks, whole):
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
 
 
-def test_a_damaged_store_is_kept_when_mending_it_fails(tmp_path, marks, whole, monkeypatch):
+def test_a_damaged_store_is_kept_when_repairing_it_fails(tmp_path, marks, whole, monkeypatch):
     path = shutil.copytree(whole, tmp_path / "map.zarr")
     (path / "y/c/0").unlink()
     usage = shutil.disk_usage(tmp_path)
@@ -297,7 +299,9 @@ def test_a_chunk_of_fill_values_is_written_too(tmp_path):
     assert len(list((tmp_path / "map.zarr").glob("empty/c/*/*"))) == 4
 
 
-def test_a_damaged_store_without_lazy_chunks_is_kept_when_mending_it_fails(tmp_path, monkeypatch):
+def test_a_damaged_store_without_lazy_chunks_is_kept_when_repairing_it_fails(
+    tmp_path, monkeypatch
+):
     path = tmp_path / "map.zarr"
     dataset = xr.Dataset({"a": ("x", np.arange(4.0)), "b": ("x", np.arange(4.0))})
     write_dataset(dataset, path)

@@ -73,7 +73,7 @@ def write_dataset(
     resume : bool
         Continue a ``.zarr`` that was interrupted: chunks that are finished and whole, by their
         checksums, stay, and only the others are computed. A finished store is checked and
-        mended likewise. If there is nothing to continue, everything is written.
+        repaired likewise. If there is nothing to continue, everything is written.
     fingerprint : str
         What the values are made from, such as checksums of a model and a scene. Writing is
         resumed only with the same fingerprint; names, shapes, types, chunks, attributes other
@@ -86,7 +86,7 @@ def write_dataset(
         )
     if resume and path.suffix != ".zarr":
         raise SceneError(
-            f"{path} cannot be resumed: only a .zarr can. Write it anew, or write a .zarr."
+            f"{path} cannot be resumed: only a .zarr can. Write it again, or write a .zarr."
         )
     if not dataset.variables:
         raise SceneError(f"There is nothing to write to {path}: the dataset has no variables.")
@@ -158,7 +158,7 @@ def _write_netcdf(dataset: xr.Dataset, path: Path, unfinished: Path, progress: P
         name: {"zlib": True, "complevel": 1} | array.encoding
         for name, array in dataset.data_vars.items()
     }
-    # What to_netcdf does, but for telling errors of writing from those of reading inputs.
+    # As to_netcdf does, which does not distinguish errors of writing and of reading inputs.
     with as_writing_errors(RuntimeError):
         store = NetCDF4DataStore.open(unfinished, mode="w", autoclose=uses_cluster())
     try:

@@ -124,7 +124,7 @@ def _is_work_left(path: Path, unfinished: Path, description: dict[str, str], res
             return False
         if unfinished.exists():
             raise SceneError(f"{path} is damaged, and {unfinished} exists too. Remove one.")
-        # Nobody should read a damaged store while it is being mended.
+        # Nobody should read a damaged store while it is being repaired.
         path.rename(unfinished)
         return True
     if unfinished.exists() and not resume:
@@ -145,7 +145,7 @@ def _require_same(store: Path, description: dict[str, str]) -> None:
     differing = [k for k in {**description, **found} if description.get(k) != found.get(k)]
     if differing:
         raise SceneError(
-            f"{store} holds something other than what is to be written.\n"
+            f"{store} holds another dataset than the one to write.\n"
             f"  differing: {', '.join(differing)}\n"
             f"Remove it, or write elsewhere."
         )
@@ -214,7 +214,7 @@ def _write_missing(
 
 def _write_skeleton(dataset: xr.Dataset, store: RecordingStore) -> dict[str, zarr.Array[Any]]:
     """Write metadata and what is in memory; return all arrays, lazy ones still to be filled."""
-    # Chunks stay; metadata are quick to write anew.
+    # Chunks stay; metadata are quick to write again.
     for stale in [*store.root.glob(METADATA_NAME), *store.root.glob(f"*/{METADATA_NAME}")]:
         stale.unlink()
     for torn in store.root.rglob("*.partial"):
@@ -339,7 +339,7 @@ class Manifest:
         if required:
             raise SceneError(
                 f"{store} has no list of its chunks, so it cannot be verified: undulatus did not "
-                f"write it, or the list was lost. Write it anew."
+                f"write it, or the list was lost. Write it again."
             )
         return cls()
 
