@@ -200,11 +200,11 @@ def _write_missing(
     log.append({"description": description})
     arrays = _write_skeleton(dataset, RecordingStore(unfinished, log))
     log.append({"grids": {name: list(array.cdata_shape) for name, array in arrays.items()}})
+    regions = list(_regions(dataset, arrays, missing))
     for name, mask in missing.items():
         # Zarr would read what is there before it writes the last, cut chunk of a row.
         for key in np.array(chunk_keys(name, mask.shape), object)[mask.reshape(-1)]:
             (unfinished / key).unlink(missing_ok=True)
-    regions = list(_regions(dataset, arrays, missing))
     if regions:
         sources, targets, where = map(list, zip(*regions, strict=True))
         with as_reading_errors(), _reported(log, missing, progress):
