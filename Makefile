@@ -5,7 +5,7 @@ BENCH_VENV := .venv-bench
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format bench docs clean
+.PHONY: demo check test lint format bench docs clean
 
 $(VENV)/.base: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,12 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+CORE := tests/gp tests/estimators tests/storage tests/test_errors.py tests/test_files.py \
+	tests/test_layers.py tests/test_public_names.py tests/test_regimes.py tests/test_system.py
+
+check: lint ## lint, types, and the tests of the core but for slow ones
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE)
 
 test: lint ## lint, format check, strict types, tests
 	@{ command -v chromium || command -v chromium-browser; } >/dev/null && \

@@ -12,13 +12,15 @@ their files, synthetic twins), ``products`` (maps, scores, pictures, pages) and 
 experiments) need ``pip install "undulatus[eo]"`` and are imported when they are first used.
 """
 
+from importlib.metadata import version
+
 from undulatus._lazy import lazy_names
 from undulatus.errors import UndulatusError
 from undulatus.estimators import GPC, RFFGPC, VFFGPC, FourierFeatures, SpectralPCA
 from undulatus.regimes import RegimeClassifier
 from undulatus.storage import load_model, save_model
 
-__version__ = "0.1.0"
+__version__ = version("undulatus")
 
 __all__ = [
     "GPC",
