@@ -37,7 +37,8 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     kernel : {"rbf", "matern32", "matern52"}, default="rbf"
         The covariance function; ``"rbf"`` is the squared exponential.
     standardize : bool, default=True
-        Centre and scale each feature by its weighted training mean and deviation.
+        Scale each feature by its weighted training deviation. Features are centred by their
+        weighted training mean either way.
     max_iter : int, default=100
         Most outer iterations.
     tol : float, default=1e-4

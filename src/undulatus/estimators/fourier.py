@@ -91,7 +91,8 @@ solver : {"auto", "batch", "stochastic"}, default="auto"
 frequencies : (D, d) array, default=None
     Starting frequencies in units of 1/lengthscale; drawn at random if None.
 standardize : bool, default=True
-    Centre and scale each feature by its weighted training mean and deviation.
+    Scale each feature by its weighted training deviation. Features are centred by their
+    weighted training mean either way.
 max_iter : int, default=100
     Most outer iterations, of 25 minibatches each for the stochastic solver.
 tol : float, default=1e-4

@@ -221,10 +221,11 @@ def merge_equal_rows(
     return distinct[:, :-1], distinct[:, -1] > 0.5, total.astype(np.float64)
 
 
-def standardise(summary: FeatureSummary, wanted: bool) -> Standardisation:
-    """Return how to centre and scale features, or the identity if this is not ``wanted``."""
-    if not wanted:
-        return Standardisation(np.zeros_like(summary.mean), np.ones_like(summary.mean))
+def standardise(summary: FeatureSummary, scaled: bool) -> Standardisation:
+    """Return how to centre features and, if they are to be ``scaled``, the scale of each."""
+    if not scaled:
+        # Kernels depend on differences alone, but phases of rows far from zero lose digits.
+        return Standardisation(summary.mean, np.ones_like(summary.mean))
     scale = np.sqrt(summary.variance)
     # A column that varies by rounding only is constant.
     constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(summary.mean)
