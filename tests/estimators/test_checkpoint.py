@@ -9,9 +9,9 @@ from sklearn.base import clone
 
 from undulatus import RFFGPC, VFFGPC
 from undulatus._files import write_tensors
-from undulatus.errors import ModelFileError
+from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.base import ProgressLine
-from undulatus.estimators.checkpoint import Checkpoint, fingerprint
+from undulatus.estimators.checkpoint import Checkpoint, Fingerprint, fingerprint
 from undulatus.estimators.training import Overview, RowData
 from undulatus.gp.batch import Ascent, BatchState
 from undulatus.gp.blocks import Standardisation
@@ -117,7 +117,7 @@ each_state = pytest.mark.parametrize(
 
 
 def checkpoint(path, mark="mark", kind=BatchState):
-    return Checkpoint(path, mark, kind)
+    return Checkpoint(path, Fingerprint(mark, {"kernel": "'rbf'"}), kind)
 
 
 def assert_same_state(found, expected):
@@ -147,21 +147,20 @@ def test_a_state_without_a_best_theta_is_loaded_as_it_was(tmp_path):
     assert_same_state(checkpoint(tmp_path / "state").load(), state)
 
 
-def test_a_checkpoint_of_another_version_is_not_continued(tmp_path):
+@pytest.mark.parametrize("mark", ["mark", {"data": "mark", "settings": {"kernel": "'rbf'"}}])
+def test_a_checkpoint_of_another_version_is_refused(tmp_path, mark):
     path = tmp_path / "state"
     values = {"step": 3, "seed": 1, "outcome": "max_iter"}
-    write_tensors(
-        path, {"frequencies": np.ones((3, 2))}, {"fingerprint": "mark", "values": values}
-    )
+    write_tensors(path, {"frequencies": np.ones((3, 2))}, {"fingerprint": mark, "values": values})
     for kind in STATES:
-        with pytest.warns(UserWarning, match=r"state was written by another version"):
-            assert checkpoint(path, kind=kind).load() is None
+        with pytest.raises(InputError, match=r"state was written by another version"):
+            checkpoint(path, kind=kind).load()
 
 
 def test_a_batch_state_is_not_continued_as_a_walk(tmp_path):
     checkpoint(tmp_path / "state").save(batch_state())
-    with pytest.warns(UserWarning, match="starts from the beginning"):
-        assert checkpoint(tmp_path / "state", kind=Walk).load() is None
+    with pytest.raises(InputError, match="not overwritten"):
+        checkpoint(tmp_path / "state", kind=Walk).load()
 
 
 @pytest.mark.parametrize("header", [{"kind": "VFFGPC"}, ["values"], "mark", None])
@@ -175,10 +174,22 @@ def test_without_a_file_there_is_nothing_to_continue(tmp_path):
     assert checkpoint(tmp_path / "state").load() is None
 
 
-def test_the_state_of_another_fit_is_not_continued(tmp_path):
+def test_the_state_of_another_fit_is_refused(tmp_path):
     checkpoint(tmp_path / "state", "one").save(batch_state())
-    with pytest.warns(UserWarning, match=r"state belongs to other data or settings"):
-        assert checkpoint(tmp_path / "state", "other").load() is None
+    with pytest.raises(InputError, match=r"state belongs to another fit(.|\n)*differs: the data"):
+        checkpoint(tmp_path / "state", "other").load()
+
+
+def test_differences_show_short_values_and_only_name_long_ones():
+    one = fingerprint(row_data(np.ones((4, 1))), {"kernel": "rbf", "tol": 0.1, "frequencies": "1"})
+    other = fingerprint(
+        row_data(np.ones((4, 1))), {"kernel": "matern32", "tol": 0.1, "frequencies": [1] * 90}
+    )
+    assert one.differences(other) == [
+        "frequencies",
+        "kernel ('rbf', in the checkpoint 'matern32')",
+    ]
+    assert one.differences(one) == []
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
@@ -367,51 +378,41 @@ def test_a_fingerprint_of_many_rows_is_that_of_some():
         assert fingerprint(replace(data, rows=changed), {}) != mark
 
 
+def assert_refused(other, arrays, path, differing):
+    """Fit on the checkpoint of another fit: it is refused, and left as it is."""
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=f"differs: {differing}(.|\n)*delete this one"):
+        other.set_params(checkpoint=path).fit(*arrays)
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_other_data_are_fitted_from_the_beginning_with_a_warning(clouds, tmp_path, change):
+def test_the_checkpoint_of_other_data_is_refused(clouds, tmp_path, change):
     X, y = clouds
     w, path = np.ones(len(y)), tmp_path / "state"
     model("RFFGPC", max_iter=2, checkpoint=path).fit(X, y, sample_weight=w)
-    X, y, w = change(X, y, w)
-    with pytest.warns(UserWarning, match="starts from the beginning"):
-        other = model("RFFGPC", checkpoint=path).fit(X, y, sample_weight=w)
-    assert_same_model(other, model("RFFGPC").fit(X, y, sample_weight=w), X)
+    assert_refused(model("RFFGPC"), change(X, y, w), path, "the data")
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings)))
-def test_other_settings_are_fitted_from_the_beginning_with_a_warning(clouds, tmp_path, settings):
-    X, y = clouds
+def test_the_checkpoint_of_other_settings_is_refused_and_they_are_named(
+    clouds, tmp_path, settings
+):
     path = tmp_path / "state"
-    model("RFFGPC", max_iter=2, checkpoint=path).fit(X, y)
-    with pytest.warns(UserWarning, match="starts from the beginning"):
-        other = model("RFFGPC", checkpoint=path, **settings).fit(X, y)
-    assert_same_model(other, model("RFFGPC", **settings).fit(X, y), X)
+    model("RFFGPC", max_iter=2, checkpoint=path).fit(*clouds)
+    assert_refused(model("RFFGPC", **settings), clouds, path, next(iter(settings)))
 
 
 def test_a_random_fit_is_not_continued_by_a_learned_one(clouds, tmp_path):
-    X, y = clouds
     path = tmp_path / "state"
-    model("RFFGPC", n_frequencies=6, max_iter=2, checkpoint=path).fit(X, y)
-    with pytest.warns(UserWarning, match="starts from the beginning"):
-        model("VFFGPC", checkpoint=path).fit(X, y)
+    model("RFFGPC", n_frequencies=6, max_iter=2, checkpoint=path).fit(*clouds)
+    assert_refused(model("VFFGPC"), clouds, path, "class")
 
 
 def test_a_batch_fit_is_not_continued_by_a_stochastic_one(clouds, tmp_path):
-    X, y = clouds
     path = tmp_path / "state"
-    model("RFFGPC", max_iter=2, checkpoint=path).fit(X, y)
-    with pytest.warns(UserWarning, match="starts from the beginning"):
-        model("stochastic RFFGPC", checkpoint=path).fit(X, y)
-
-
-def test_after_starting_anew_the_file_belongs_to_the_new_fit(clouds, tmp_path):
-    X, y = clouds
-    path = tmp_path / "state"
-    model("RFFGPC", max_iter=2, checkpoint=path).fit(X, y)
-    with pytest.warns(UserWarning, match="overwrites it"):
-        fit_and_interrupt(model("RFFGPC", tol=1e-9, checkpoint=path), X, y, 2)
-    continued = model("RFFGPC", tol=1e-9, checkpoint=path).fit(X, y)
-    assert_same_model(continued, model("RFFGPC", tol=1e-9).fit(X, y), X)
+    model("RFFGPC", max_iter=2, checkpoint=path).fit(*clouds)
+    assert_refused(model("stochastic RFFGPC"), clouds, path, "batch_size")
 
 
 def test_class_weights_by_numpy_integers_work_with_a_checkpoint(clouds, tmp_path):

@@ -339,17 +339,17 @@ def test_a_fit_continued_from_its_checkpoint_gives_the_same_bits(name, data, tmp
 
 
 @pytest.mark.parametrize("what", ["rows", "labels", "weights", "groups"])
-def test_a_checkpoint_of_other_data_is_not_continued(data, tmp_path, what):
+def test_a_checkpoint_of_other_data_is_refused(data, tmp_path, what):
     arrays, path = [array.copy() for array in data], tmp_path / "walk"
     arrays[3] = arrays[3].astype(str).astype(object)
     model("RFFGPC", checkpoint=path).fit(*chunked(*arrays))
-    # The same data are continued without a warning, which would be an error here.
+    # The same data are continued.
     model("RFFGPC", checkpoint=path).fit(*chunked(*arrays))
     used = np.flatnonzero(arrays[2])[5]
     other = "cloud" if arrays[1][used] == "clear" else "clear"
     changes = {"rows": 281.0, "labels": other, "weights": 7.0, "groups": "another day"}
     arrays[list(changes).index(what)][used] = changes[what]
-    with pytest.warns(UserWarning, match="belongs to other data"):
+    with pytest.raises(InputError, match="differs: the data"):
         model("RFFGPC", checkpoint=path).fit(*chunked(*arrays))
 
 

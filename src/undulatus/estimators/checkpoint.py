@@ -4,32 +4,67 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import numpy as np
 
 from undulatus._files import read_tensors, write_tensors
-from undulatus.errors import ModelFileError
+from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.training import TrainingData
 from undulatus.gp.batch import BatchState
 from undulatus.gp.stochastic import Walk
 
 State = TypeVar("State", BatchState, Walk)
 
+LONGEST_TEXT = 60
+"""Settings with a longer text than this are stored as a digest of it."""
 
-def fingerprint(data: TrainingData, settings: dict[str, Any]) -> str:
-    """Return a digest of the settings and of the data: its summary, some rows, all labels."""
+_DIGEST = "sha256:"
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a fit is known by: a digest of its data, and the text of each setting by its name."""
+
+    data: str
+    settings: dict[str, str]
+
+    def differences(self, other: Fingerprint) -> list[str]:
+        """Return in words what of this fit differs from ``other``."""
+        words = ["the data"] if self.data != other.data else []
+        for name in sorted({*self.settings, *other.settings}):
+            own, others = self.settings.get(name), other.settings.get(name)
+            if own == others:
+                continue
+            long = any(text is None or text.startswith(_DIGEST) for text in (own, others))
+            words.append(name if long else f"{name} ({own}, in the checkpoint {others})")
+        return words
+
+
+def fingerprint(data: TrainingData, settings: dict[str, Any]) -> Fingerprint:
+    """Return the fingerprint of a fit: of its data the summary, some rows and all labels."""
     summary = data.overview.summary
-    digest = hashlib.sha256(repr(sorted(settings.items())).encode())
+    digest = hashlib.sha256()
     for array in (summary.mean, summary.variance, summary.low, summary.high):
         digest.update(np.ascontiguousarray(array).tobytes())
     for part in data.fingerprint_parts():
         digest.update(part)
-    return digest.hexdigest()
+    return Fingerprint(
+        digest.hexdigest(), {name: _as_text(value) for name, value in settings.items()}
+    )
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, np.random.RandomState):
+        # A continued fit takes its seeds from the checkpoint, as with None.
+        return "RandomState"
+    text = repr(value)
+    return (
+        text if len(text) <= LONGEST_TEXT else _DIGEST + hashlib.sha256(text.encode()).hexdigest()
+    )
 
 
 class Checkpoint(Generic[State]):
@@ -37,11 +72,14 @@ class Checkpoint(Generic[State]):
 
     A state is a dataclass of arrays, plain values, tuples of plain values, and dataclasses of
     these. In the file every value is known by its path, such as ``position.frequencies``.
+    A file that this fit cannot continue is refused, never overwritten.
     """
 
-    def __init__(self, path: str | os.PathLike[str], digest: str, state: type[State]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], fingerprint: Fingerprint, state: type[State]
+    ) -> None:
         self._path = Path(path)
-        self._fingerprint = digest
+        self._fingerprint = fingerprint
         self._state: type[State] = state
 
     def save(self, state: State) -> None:
@@ -49,10 +87,11 @@ class Checkpoint(Generic[State]):
         values = dict(_flatten(state))
         tensors = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
         plain = {name: v for name, v in values.items() if name not in tensors}
-        write_tensors(self._path, tensors, {"fingerprint": self._fingerprint, "values": plain})
+        header = {"fingerprint": asdict(self._fingerprint), "values": plain}
+        write_tensors(self._path, tensors, header)
 
     def load(self) -> State | None:
-        """Return the state to continue from, or None if there is none for this fit."""
+        """Return the state to continue from, or None if there is no file yet."""
         if not self._path.exists():
             return None
         tensors, header = read_tensors(self._path)
@@ -60,21 +99,23 @@ class Checkpoint(Generic[State]):
             raise ModelFileError(
                 self._path, "is not a checkpoint. Move it away, or choose another checkpoint."
             )
-        if header["fingerprint"] != self._fingerprint:
-            self._warn("belongs to other data or settings")
-            return None
+        written_for = header["fingerprint"]
+        if not isinstance(written_for, dict) or set(written_for) != set(asdict(self._fingerprint)):
+            raise self._refusal("was written by another version of undulatus")
+        differences = self._fingerprint.differences(Fingerprint(**written_for))
+        if differences:
+            raise self._refusal("belongs to another fit", differences)
         values: dict[str, Any] = {**tensors, **header["values"]}
         if set(values) != set(_field_names(self._state)):
-            self._warn("was written by another version of undulatus")
-            return None
+            raise self._refusal("was written by another version of undulatus")
         state: State = _build_state(self._state, values)
         return state
 
-    def _warn(self, reason: str) -> None:
-        warnings.warn(
-            f"The checkpoint {self._path} {reason}; "
-            f"the fit starts from the beginning and overwrites it.",
-            stacklevel=5,
+    def _refusal(self, reason: str, differences: Sequence[str] = ()) -> InputError:
+        lines = "".join(f"  differs: {difference}\n" for difference in differences)
+        return InputError(
+            f"The checkpoint {self._path} {reason}, and is not overwritten.\n{lines}"
+            f"Choose another checkpoint, or delete this one to start again."
         )
 
 

@@ -116,7 +116,8 @@ prior_correction : mapping, (2,) array or "training", default=None
 variance_tolerance : float, default=0.0
     Largest error in probability allowed for a faster variance; 0 is exact.
 checkpoint : path, default=None
-    File written at every outer iteration; a fit of the same data continues from it.
+    File written at every outer iteration; a fit of the same data with the same settings
+    continues from it, any other fit is refused.
 n_jobs : int, default=None
     Threads; None is all cores. The model does not depend on it.
 random_state : int, RandomState or None, default=None
