@@ -16,11 +16,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.class_weight import compute_class_weight
 
-from undulatus import GPC, RFFGPC, VFFGPC, UndulatusError
+from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
 from undulatus.estimators import base, exact, fourier, training
 from undulatus.estimators.base import ProgressLine
 from undulatus.estimators.training import QUANTILES
+from undulatus.gp.kernels import KERNELS
 from undulatus.gp.posterior import expected_sigmoid
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -498,6 +499,12 @@ def test_an_interrupt_before_the_first_iteration_leaves_no_half_fitted_model(
 
 
 # Parameters and attributes
+
+
+@pytest.mark.parametrize("estimator", [GPC, RFFGPC, VFFGPC, FourierFeatures])
+def test_the_docstring_lists_every_kernel(estimator):
+    listed = ", ".join(f'"{name}"' for name in KERNELS)
+    assert f"kernel : {{{listed}}}, " in estimator.__doc__
 
 
 @each_model

@@ -15,8 +15,9 @@ from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
 from undulatus.estimators import fourier, training
 from undulatus.estimators.base import ProgressLine
-from undulatus.estimators.fourier import LEARNING_SHARE
 from undulatus.gp import batch, blocks, passes, stochastic
+from undulatus.gp.kernels import KERNELS
+from undulatus.gp.passes import LEARNING_SHARE
 from undulatus.gp.stochastic import STEPS_PER_ITERATION
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -118,7 +119,7 @@ def test_more_features_than_rows_are_allowed(name, moons):
 
 
 @each_model
-@pytest.mark.parametrize("kernel", ["rbf", "matern32", "matern52"])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_classifies(name, moons, kernel):
     X, y = moons
     assert model(name, kernel=kernel, n_frequencies=20).fit(X, y).score(X, y) > 0.8

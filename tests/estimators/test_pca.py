@@ -128,6 +128,11 @@ def test_more_components_than_features_are_refused(spectra):
         SpectralPCA(301).fit(spectra[0])
 
 
+def test_zero_jobs_are_refused(spectra):
+    with pytest.raises(InputError, match="n_jobs"):
+        SpectralPCA(3, n_jobs=0).fit(spectra[0])
+
+
 def test_a_missing_value_is_named_by_row_and_column(spectra):
     X = spectra[0].copy()
     X[530, 7] = np.nan

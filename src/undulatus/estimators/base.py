@@ -47,6 +47,13 @@ SHARED_CONSTRAINTS: dict[str, list[Any]] = {
 }
 """Values that the parameters of every classifier may have, as scikit-learn spells them."""
 
+JOBS_CONSTRAINT: list[Any] = [
+    Interval(Integral, 1, None, closed="left"),
+    Interval(Integral, None, -1, closed="right"),
+    None,
+]
+"""Values that ``n_jobs`` may have; see :func:`undulatus._system.count_threads`."""
+
 
 @dataclass(frozen=True)
 class BlockFunctions:

@@ -1,4 +1,8 @@
-"""RFF-GPC and VFF-GPC, the paper's classifiers over Fourier features, for scikit-learn."""
+"""RFF-GPC and VFF-GPC, the paper's classifiers over Fourier features, for scikit-learn.
+
+Algorithm 1 is in :mod:`undulatus.gp.batch`, the minibatch solver in
+:mod:`undulatus.gp.stochastic`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.base import (
+    JOBS_CONSTRAINT,
     SHARED_CONSTRAINTS,
     BlockFunctions,
     GaussianProcessMixin,
@@ -44,7 +49,7 @@ from undulatus.gp.blocks import (
 )
 from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
 from undulatus.gp.kernels import find_kernel, mean_distance
-from undulatus.gp.passes import FourierFit, Start, choose_start
+from undulatus.gp.passes import LEARNING_SHARE, FourierFit, Start, choose_start
 from undulatus.gp.posterior import (
     Posterior,
     StagedRoot,
@@ -64,9 +69,6 @@ from undulatus.gp.stochastic import (
 Array = npt.NDArray[Any]
 
 Class = TypeVar("Class", bound=type)
-
-LEARNING_SHARE = 0.25
-"""Frequencies are learned from this share of the best lengthscale for random ones."""
 
 DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
@@ -89,22 +91,24 @@ solver : {"auto", "batch", "stochastic"}, default="auto"
     ``"stochastic"`` learns on minibatches, then fits the posterior by exact passes over all
     rows; ``"auto"`` is batch up to 2,000 distinct rows.
 frequencies : (D, d) array, default=None
-    Starting frequencies in units of 1/lengthscale; drawn at random if None.
+    Starting frequencies w in units of 1/lengthscale (``frequencies_`` are w/lengthscale); drawn
+    at random if None.
 standardize : bool, default=True
     Scale each feature by its weighted training deviation. Features are centred by their
     weighted training mean either way.
 max_iter : int, default=100
     Most outer iterations, of 25 minibatches each for the stochastic solver.
 tol : float, default=1e-4
-    The fit stops when an iteration raises the bound (the likelihood of held-back rows) by
-    less than ``tol`` of its size.
+    The fit stops when an iteration raises the bound (batch) or the held-back likelihood
+    (stochastic) by less than ``tol`` of its size.
 batch_size : int, default=2048
     Rows in a minibatch of the stochastic solver.
 early_stopping : bool or "auto", default="auto"
     Hold back a fifth of the rows (at most 2,048) while frequencies are learned, and keep the
     frequencies under which these rows were likeliest: a guard against fitting noise. The
     posterior is that of all rows. ``"auto"`` does so unless ``solver="batch"``, the paper's
-    own. Has no effect where frequencies stay as drawn.
+    own; where ``solver="auto"`` picks batch, rows are held back. Has no effect where
+    frequencies stay as drawn.
 precision : {"auto", "single", "double"}, default="auto"
     Precision of the features; ``"auto"`` is double up to 30,000 training rows. Matrices are
     always factorised in double.
@@ -132,7 +136,7 @@ Attributes
 ----------
 classes_ : (2,) array
 frequencies_ : (D, d) array
-    Effective frequencies, radians per unit of the standardised feature.
+    Effective frequencies w/lengthscale, radians per unit of the standardised feature.
 lengthscale_, signal_variance_ : float
     The paper's sigma and gamma.
 posterior_ : Posterior
@@ -140,7 +144,8 @@ posterior_ : Posterior
 bound_ : float
     Bound on the log evidence.
 bound_history_ : array
-    The bound after each outer iteration (batch) or exact pass (stochastic).
+    The bound after each exact pass over all rows or, for the batch solver without early
+    stopping, after each outer iteration and at the end.
 n_iter_ : int
     Outer iterations done.
 fit_report_ : dict
@@ -173,11 +178,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         "precision": [StrOptions({"auto", "single", "double"})],
         "variance_tolerance": [Interval(Real, 0, None, closed="left")],
         "checkpoint": [str, PathLike, None],
-        "n_jobs": [
-            Interval(Integral, 1, None, closed="left"),
-            Interval(Integral, None, -1, closed="right"),
-            None,
-        ],
+        "n_jobs": JOBS_CONSTRAINT,
         "warm_start": ["boolean"],
     }
 
@@ -423,6 +424,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             "jitter": fit.posterior.jitter,
             "stopped": fit.outcome,
             "rows": pixels.n_rows,
+            # Learned frequencies keep the lengthscale they started from, after any doubling.
             "starting_lengthscale": start.lengthscale
             if not self._learns_frequencies
             else fit.lengthscale,

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus._system import count_threads
 from undulatus.errors import InputError, as_input_errors
+from undulatus.estimators.base import JOBS_CONSTRAINT
 from undulatus.estimators.training import column_namer, validate_rows
 from undulatus.gp.blocks import map_blocks, require_finite
 
@@ -76,7 +77,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "noise": ["array-like", None],
-        "n_jobs": [Integral, None],
+        "n_jobs": JOBS_CONSTRAINT,
     }
 
     def __init__(

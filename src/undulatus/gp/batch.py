@@ -234,7 +234,7 @@ class FourierEvidence:
         if self.learn_frequencies:
             rest = (in_frequencies / self.lengthscale(theta)).ravel()
         else:
-            # W = w/σ: a step in log σ shrinks every frequency by that share.
+            # Effective frequencies are w/σ: a step in log σ shrinks each by that share.
             rest = np.array([-np.sum(in_frequencies * frequencies)])
         gradient = np.concatenate([[log_variance_gradient(posterior)], rest])
         return statistics.bound(posterior), gradient

@@ -8,15 +8,17 @@ For any :math:`f` and :math:`\xi` (Jaakkola and Jordan),
 
 with equality at :math:`f = \pm\xi`. It is quadratic in :math:`f`, so a Gaussian prior on
 :math:`f` gives a Gaussian posterior. With features :math:`Z` that carry the signal variance,
-:math:`v = y - 1/2`, weights :math:`s` and :math:`\lambda = \lambda(\xi)` (Eqs. varGlobal and
-posterior, whitened):
+:math:`v = y - 1/2`, weights :math:`s` and :math:`\lambda = \lambda(\xi)` (Eqs. 8 and 9,
+varGlobal and posterior, whitened):
 
 .. math::
     A = Z^\top \mathrm{diag}(2 s\lambda) Z + I, \qquad m = A^{-1} Z^\top (s v), \\
     2 \log F = m^\top A m - \log|A|
         + 2 \sum_i s_i \bigl[\lambda_i\xi_i^2 - \tfrac12\xi_i - \log(1 + e^{-\xi_i})\bigr].
 
-Every sum over pixels is a sum over blocks.
+Here :math:`A` is k x k and :math:`m` has k entries, with :math:`k = 2D` features. Every sum over
+pixels is a sum over blocks. The loop of Algorithm 1 that raises the bound is in
+:mod:`undulatus.gp.batch`.
 """
 
 from __future__ import annotations
@@ -36,14 +38,20 @@ from undulatus.gp.posterior import Posterior, WeightMoments, solve_moments, solv
 
 
 def half_slope(xi: Array) -> Array:
-    """Return λ(ξ) = tanh(ξ/2) / (4ξ), with its limit 1/8 at zero."""
+    """Return λ(ξ) = tanh(ξ/2) / (4ξ), with its limit 1/8 at zero.
+
+    It equals the paper's (ψ(ξ) - 1/2) / (2ξ), half the slope of the sigmoid's chord from 0 to ξ.
+    """
     # tanh form: sigmoid(xi) - 1/2 cancels below 1e-8. tanh(x)/x is 1 to the last digit there.
     xi = np.maximum(np.abs(xi), np.sqrt(np.finfo(xi.dtype).eps) / 8)
     return np.tanh(0.5 * xi) / (4.0 * xi)
 
 
 def offset(xi: Array) -> Array:
-    """Return λ(ξ)ξ² - ξ/2 - log(1 + exp(-ξ)), the part of the bound that does not contain f."""
+    """Return λ(ξ)ξ² - ξ/2 - log(1 + exp(-ξ)), the part of the bound that does not contain f.
+
+    It equals log C of the paper, λ(ξ)ξ² + ξ/2 - log(1 + exp(ξ)), and cannot overflow.
+    """
     return half_slope(xi) * xi**2 - 0.5 * xi - np.log1p(np.exp(-xi))
 
 
@@ -148,7 +156,7 @@ def bound_gradient(
     r"""Return the gradient of log F in the frequencies, (D, d), by one product.
 
     .. math:: \partial \log F / \partial Z =
-        v m^\top - \mathrm{diag}(2\lambda)\, Z\, (A^{-1} + m m^\top)
+        (s v) m^\top - \mathrm{diag}(2 s\lambda)\, Z\, (A^{-1} + m m^\top)
 
     ``posterior`` must be the one at these frequencies and this ξ.
     """
@@ -177,9 +185,11 @@ def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 
     r"""Return the factor on γ, within [low, high], that maximises log F at fixed ξ.
 
     In the eigenbasis of the gram matrix, with eigenvalues :math:`e_j` and projections
-    :math:`c_j`, :math:`2 \log F(r) = \sum_j r c_j^2 / (1 + r e_j) - \log(1 + r e_j)`:
-    one eigendecomposition, and no pass over the pixels.
+    :math:`c_j`, :math:`2 \log F(r) = \sum_j [r c_j^2 / (1 + r e_j) - \log(1 + r e_j)]` plus terms
+    in ξ alone: one eigendecomposition, and no pass over the pixels.
     """
+    if low >= high:
+        return 1.0
     eigenvalues, basis = eigh(statistics.gram)
     eigenvalues = np.maximum(eigenvalues, 0.0)
     squares = (basis.T @ statistics.projected) ** 2
@@ -189,8 +199,6 @@ def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 
         fitted = np.exp(log_ratio) * squares / (1.0 + scaled)
         return float(np.sum(np.log1p(scaled) - fitted))
 
-    if low >= high:
-        return 1.0
     limits = (float(np.log(low)), float(np.log(high)))
     optimum = minimize_scalar(loss, bounds=limits, method="bounded")
     return float(np.exp(optimum.x)) if optimum.fun < loss(0.0) else 1.0
@@ -218,7 +226,7 @@ def features_and_moment_product(
 
 
 def tight_xi(z: Array, moment_product: Array) -> Array:
-    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. updateXi).
+    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. 10, updateXi).
 
     ``moment_product`` is z (A⁻¹ + m mᵗ), (n, k).
     """

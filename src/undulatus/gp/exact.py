@@ -31,7 +31,11 @@ from undulatus.gp.passes import VARIANCE_LIMITS
 from undulatus.gp.posterior import factorise
 
 LENGTHSCALE_SHARES = (1.0, 0.5, 0.25, 0.125)
-"""Starting lengthscales to try, as shares of the mean distance between pixels."""
+"""Starting lengthscales to try, as shares of the mean distance between pixels.
+
+Without the 2 of :mod:`undulatus.gp.passes`: a try costs O(n³), and the ascent moves the
+lengthscale afterwards. Learned frequencies keep theirs, so the search there goes wider.
+"""
 
 LENGTHSCALE_LIMITS = (1e-3, 1e3)
 """Lowest and highest lengthscale, as shares of the mean distance between pixels."""
@@ -94,7 +98,7 @@ class ExactEvidence:
         smoothed = covariance @ targets
         inner = solve_triangular(factor, roots * smoothed, lower=True)
         alpha = targets - roots * solve_triangular(factor, inner, lower=True, trans="T")
-        # Eq. varGlobal in function space: vᵗ(K⁻¹ + 2Λ)⁻¹v = vᵗKv - |L⁻¹SKv|².
+        # Eq. 8 (varGlobal) in function space: vᵗ(K⁻¹ + 2Λ)⁻¹v = vᵗKv - |L⁻¹SKv|².
         fitted = float(targets @ smoothed - inner @ inner)
         log_determinant = 2.0 * float(np.sum(np.log(np.diagonal(factor))))
         bound = 0.5 * (fitted - log_determinant) + float(self.weight @ offset(self.xi))

@@ -28,7 +28,8 @@ class Kernel:
     correlation : callable
         :math:`k(s)` as a function of the squared scaled distance :math:`s`.
     slope : callable
-        :math:`dk / ds`.
+        :math:`dk / ds`, finite also at :math:`s = 0`, where the gradient in the lengthscale
+        evaluates it. So the exponential kernel (Matérn-1/2) cannot be added.
     """
 
     draw: Callable[[np.random.Generator, int, int], Array]

@@ -2,7 +2,7 @@
 
 Both solvers use these: :func:`choose_start` picks a lengthscale, :func:`fit_posterior` finds
 the optimum in ξ and γ for given frequencies, and :func:`held_back_loss` shows when learned
-frequencies begin to fit noise.
+frequencies begin to fit noise. The loop of Algorithm 1 is in :mod:`undulatus.gp.batch`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ SEARCH_ROWS = 8192
 SEARCH_PASSES = 5
 """Passes at each starting lengthscale."""
 
-COARSENINGS = 2
-"""How often a starting lengthscale may be doubled: back to that of random frequencies."""
+LEARNING_SHARE = 0.25
+"""The stochastic solver learns frequencies from this share of the best lengthscale found."""
+
+COARSENINGS = round(-np.log2(LEARNING_SHARE))
+"""How often a starting lengthscale may be doubled: twice undoes LEARNING_SHARE = 1/4."""
 
 HELD_BACK_SHARE = 0.2
 """Share of the rows that is held back from learning ..."""

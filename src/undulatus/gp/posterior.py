@@ -52,12 +52,12 @@ def factorise(matrix: Array) -> tuple[Array, float]:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    r"""Gaussian over whitened weights, :math:`N(m, A^{-1})` (Eq. posterior).
+    r"""Gaussian over whitened weights, :math:`N(m, A^{-1})` (Eq. 9, posterior).
 
     Attributes
     ----------
-    mean : (k,) array
-        :math:`m = A^{-1} Z^\top v`.
+    mean : (k,) array, k = 2 D
+        :math:`m = A^{-1} Z^\top (s v)`, with weights :math:`s` of the rows.
     root : (k, k) array
         Lower triangular :math:`L^{-1}` with :math:`A = L L^\top`, so that a variance
         :math:`|L^{-1} z|^2` cannot be negative.
@@ -226,7 +226,7 @@ def tolerant_probability(
 
 
 def expected_sigmoid(mean: Array, variance: Array) -> Array:
-    r"""Return :math:`\psi\bigl(\mu / \sqrt{1 + \tfrac{\pi}{8} s}\bigr)`, the paper's Eq. test.
+    r"""Return :math:`\psi\bigl(\mu / \sqrt{1 + \tfrac{\pi}{8} s}\bigr)`, the paper's Eq. 12.
 
     Approximates the mean of :math:`\psi(f)` over :math:`f \sim N(\mu, s)`.
     """
