@@ -13,6 +13,8 @@ import pytest
 from sklearn.datasets import make_moons
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from undulatus._system import single_threaded_blas
+
 # The same examples every time, and no deadline: a busy machine is not a broken identity.
 hypothesis.settings.register_profile("undulatus", derandomize=True, deadline=None, max_examples=40)
 hypothesis.settings.load_profile("undulatus")
@@ -38,6 +40,19 @@ def clouds():
     latent = np.sin((X[:, 0] - 280.0) / 8.0) + 4.0 * (X[:, 1] - 0.4) - 0.6
     y = (latent + 0.4 * rng.normal(size=200) > 0).astype(int)
     return _frozen(X, y)
+
+
+@pytest.fixture(autouse=True)
+def one_blas_thread(request):
+    """Hold BLAS to one thread for the whole test, so that not every pass over a few rows does.
+
+    Starting and ending that hold takes longer than such a pass.
+    """
+    if "blas_threads" in request.fixturenames:
+        yield
+    else:
+        with single_threaded_blas():
+            yield
 
 
 @pytest.fixture
