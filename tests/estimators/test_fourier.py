@@ -675,6 +675,18 @@ def minibatch_model(name, **params):
     return model(name, **({"solver": "stochastic", "batch_size": 64, "max_iter": 3} | params))
 
 
+@pytest.mark.parametrize(("small_up_to", "batch_size"), [(10_000, 512), (1_000, 2048)])
+def test_few_training_rows_get_small_minibatches(small_up_to, batch_size, monkeypatch):
+    monkeypatch.setattr(fourier, "SMALL_BATCH_ROWS", small_up_to)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3_000, 2))
+    y = X[:, 0] > np.sin(3.0 * X[:, 1])
+    auto, given = (
+        minibatch_model("VFFGPC", batch_size=size).fit(X, y) for size in ("auto", batch_size)
+    )
+    assert_array_equal(auto.frequencies_, given.frequencies_)
+
+
 @each_model
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("precision", ["single", "double"])

@@ -76,6 +76,13 @@ DOUBLE_ROWS = 30_000
 BATCH_ROWS = 2_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
 
+SMALL_BATCH, LARGE_BATCH = 512, 2048
+"""Rows of a minibatch with ``batch_size="auto"``: the small one for few training rows ..."""
+
+SMALL_BATCH_ROWS = 50_000
+"""... up to this many, where it learned as well or better in a third of the time
+(``python -m benchmarks.batch_size``)."""
+
 _ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDictionary()
 """Roots of variances by posterior, name and tolerance: each takes an eigendecomposition."""
 
@@ -101,8 +108,9 @@ max_iter : int, default=100
 tol : float, default=1e-4
     The fit stops when an iteration raises the bound (batch) or the held-back likelihood
     (stochastic) by less than ``tol`` of its size.
-batch_size : int, default=2048
-    Rows in a minibatch of the stochastic solver.
+batch_size : int or "auto", default="auto"
+    Rows in a minibatch of the stochastic solver; ``"auto"`` is 512 up to 50,000 training rows
+    and 2,048 beyond.
 early_stopping : bool or "auto", default="auto"
     Hold back a fifth of the rows (at most 2,048) while frequencies are learned, and keep the
     frequencies under which these rows were likeliest: a guard against fitting noise. The
@@ -173,7 +181,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         "n_frequencies": [Interval(Integral, 1, None, closed="left")],
         "solver": [StrOptions({"auto", "batch", "stochastic"})],
         "frequencies": ["array-like", None],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "precision": [StrOptions({"auto", "single", "double"})],
         "variance_tolerance": [Interval(Real, 0, None, closed="left")],
@@ -192,7 +200,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         standardize: bool = True,
         max_iter: int = 100,
         tol: float = 1e-4,
-        batch_size: int = 2048,
+        batch_size: int | str = "auto",
         early_stopping: bool | str = "auto",
         precision: str = "auto",
         class_weight: dict[Any, float] | str | None = None,
@@ -306,6 +314,11 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             return n_rows > BATCH_ROWS
         return self.solver == "stochastic"
 
+    def _minibatch_rows(self, n_rows: int) -> int:
+        if self.batch_size == "auto":
+            return SMALL_BATCH if n_rows <= SMALL_BATCH_ROWS else LARGE_BATCH
+        return int(self.batch_size)
+
     def _choose_start(
         self,
         pixels: PixelSource,
@@ -385,7 +398,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         return fit_stochastic(
             pixels,
             start,
-            batch_size=self.batch_size,
+            batch_size=self._minibatch_rows(pixels.n_rows),
             report_pass=lambda done, bound: line.note(f"exact pass {done}, bound {bound:.6g}"),
             **common,
         )
