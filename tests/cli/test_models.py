@@ -15,6 +15,7 @@ import xarray as xr
 
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.cli import main
+from undulatus.scenes.files.writing import WRITERS
 from undulatus.scenes.files.zarr_store import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -200,6 +201,22 @@ def test_a_map_can_be_drawn_and_filmed(runner, year, clouds_model, tmp_path, nam
     assert (tmp_path / "maps.mp4").stat().st_size > 1000
     for line in ("picture: ", "video: "):
         assert line in result.stdout
+
+
+@pytest.mark.parametrize("option", [["--picture", "2010-01-01"], ["--video", "2010-01-01/"]])
+def test_a_geotiff_to_draw_or_film_is_refused_before_mapping(
+    runner, year, clouds_model, tmp_path, option
+):
+    command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / "x.tif"), *option]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 2
+    assert "x.tif" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_of_map_lists_every_format(runner):
+    shown = runner.invoke(main, ["map", "--help"]).stdout
+    assert all(suffix in shown for suffix in WRITERS)
 
 
 def test_a_missing_band_is_named_with_its_remedy_and_no_traceback(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus._daylight import NIGHT_FEATURES
+from undulatus.errors import SceneError
 from undulatus.scenes.features import (
     BAND_FEATURES,
     FEATURES,
@@ -164,7 +165,7 @@ def test_denominators_are_at_least_a_tenth_of_a_percent():
     assert_allclose(found[0, 0, 1], [-5.0, 0.0, 0.0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("platform", [*THERMAL_BANDS, "Himawari-8", None])
+@pytest.mark.parametrize("platform", [*THERMAL_BANDS, None])
 def test_a_known_reflectance_at_3_9_micrometres_is_recovered(platform):
     scene = by_day(a_scene(2)).assign_attrs(platform_name=platform)
     band = THERMAL_BANDS.get(platform, THERMAL_BANDS[DEFAULT_PLATFORM])["IR_039"]
@@ -180,6 +181,13 @@ def test_a_known_reflectance_at_3_9_micrometres_is_recovered(platform):
     # temperature is rounded to 330 u K, where a kelvin is 4 % of the radiance.
     atol = 100 * 2.0**-24 * (2 * 50 * 5.0 + 330 * 0.04 * 5.0) / (4.92 * 0.2)
     assert_allclose(found, known, atol=atol)
+
+
+def test_an_unknown_platform_is_an_error_that_lists_the_known_ones():
+    scene = a_scene(2).assign_attrs(platform_name="Himawari-8")
+    with pytest.raises(SceneError, match="platform_name is 'Himawari-8'") as error:
+        landmark_features(scene)
+    assert all(platform in str(error.value) for platform in THERMAL_BANDS)
 
 
 def test_without_a_time_the_mean_distance_of_the_sun_is_used():

@@ -230,7 +230,7 @@ def _as_row(part: Any) -> dict[str, Any]:
     "--output",
     type=NEW_PATH,
     required=True,
-    help="New .zarr folder, or .nc or .tif file, to write.",
+    help="New folder (.zarr) or file (.nc, .nc4, .tif, .tiff) to write.",
 )
 @click.option(
     "--encoding",
@@ -270,11 +270,16 @@ def map_command(
     """
     from undulatus.products.maps import map_scene
     from undulatus.products.memory_budget import within_memory
+    from undulatus.scenes.files import NETCDF
     from undulatus.scenes.files.opening import open_data, open_map
     from undulatus.scenes.files.writing import write_dataset
     from undulatus.scenes.spectra import is_spectra
     from undulatus.storage import load_model
 
+    if (pictures or video) and output.suffix not in (".zarr", *NETCDF):
+        raise click.UsageError(
+            f"--picture and --video need a map in .zarr or .nc, but OUTPUT is {output.name}."
+        )
     opened = open_data(data)
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA are spectra.")

@@ -231,8 +231,8 @@ def read_mask(scene: xr.Dataset, name: str) -> Array:
     if name not in scene:
         raise SceneError(
             f"The scene has no {name!r} to learn from. Found: "
-            f"{', '.join(map(str, scene.data_vars))}. Open it with its mask "
-            f"(undulatus.scenes.files.seviri.open_scene(..., mask=...)), or name another label."
+            f"{', '.join(map(str, scene.data_vars))}. Open a sensor's files with "
+            f"their mask (undulatus.scenes.open_scene(..., mask=...)), or name another label."
         )
     return np.asarray(scene[name].transpose("time", "y", "x").values)
 

@@ -35,8 +35,8 @@ NATURAL_COLOUR = ("IR_016", "VIS008", "VIS006")
 INFRARED = "IR_108"
 """The band shown in grey."""
 
-REPEAT_CYCLE = np.timedelta64(15, "m")
-"""Time between two acquisitions of SEVIRI."""
+TIME_TOLERANCE = np.timedelta64(15, "m")
+"""How far outside a scene a time may lie and still be shown: SEVIRI's repeat cycle."""
 
 
 @dataclass(frozen=True)
@@ -195,14 +195,14 @@ def nearest_acquisitions(view: MapView, times: Iterable[Any]) -> Array:
     Raises
     ------
     SceneError
-        If a time lies outside the scene by more than a repeat cycle of 15 minutes.
+        If a time lies outside the scene by more than ``TIME_TOLERANCE``.
     """
     found = []
     for time in times:
         when = parse_time(time)
         away = np.abs(view.times - when)
         inside = view.times.min() <= when <= view.times.max()
-        if not inside and not away.min() <= REPEAT_CYCLE:
+        if not inside and not away.min() <= TIME_TOLERANCE:
             raise SceneError(
                 f"No acquisition was taken at {time}: the scene covers {view.span}. "
                 f"Choose a time within."

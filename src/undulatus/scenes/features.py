@@ -39,6 +39,7 @@ import xarray as xr
 from scipy.ndimage import correlate1d
 
 from undulatus._daylight import NIGHT
+from undulatus.errors import SceneError
 from undulatus.scenes.illumination import COSINE_FLOOR
 from undulatus.scenes.radiometry import (
     DEFAULT_PLATFORM,
@@ -115,9 +116,14 @@ def landmark_features(scene: xr.Dataset, *, checked: bool = False) -> xr.DataArr
 
 
 def _reflectance_39(scene: xr.Dataset) -> xr.DataArray:
-    platform = scene.attrs.get("platform_name", DEFAULT_PLATFORM)
+    platform = scene.attrs.get("platform_name") or DEFAULT_PLATFORM
     if platform not in THERMAL_BANDS:
-        platform = DEFAULT_PLATFORM
+        raise SceneError(
+            f"The scene's platform_name is {platform!r}, whose response at 3.9 µm is not known, "
+            f"but R4 needs it. Known: {', '.join(THERMAL_BANDS)}.\n"
+            f'Correct it (scene.attrs["platform_name"] = ...), or add the platform to '
+            f"undulatus.scenes.radiometry.THERMAL_BANDS."
+        )
     time = acquisition_time(scene)
     # Without a time, the mean distance is used: an error of 3.3 % at most in reflectance.
     distance: Any = 1.0
@@ -171,14 +177,18 @@ def _features_of(
     r1: Array, r2: Array, r3: Array, r4: Array, bt7: Array, bt9: Array, bt10: Array
 ) -> Array:
     features = np.empty((*r1.shape, len(FEATURES)), np.float32)
-    for index, channel in enumerate((r1, r2, r3, r4, bt7, bt9, bt10)):
-        features[..., index] = channel
-    features[..., 7] = r2 / np.maximum(r1, _DARKEST)
-    features[..., 8] = (r1 - r3) / np.maximum(r1 + r3, _DARKEST)
-    features[..., 9] = (r2 - r1) / np.maximum(r2 + r1, _DARKEST)
-    for first, channel in ((10, r1), (13, bt9)):
-        for index, filtered in enumerate(_windows(channel)):
-            features[..., first + index] = filtered
+
+    def put(name: str, values: Array) -> None:
+        features[..., FEATURES.index(name)] = values
+
+    for name, channel in zip(BAND_FEATURES, (r1, r2, r3, r4, bt7, bt9, bt10), strict=True):
+        put(name, channel)
+    put("cloud_ratio", r2 / np.maximum(r1, _DARKEST))
+    put("snow_index", (r1 - r3) / np.maximum(r1 + r3, _DARKEST))
+    put("ndvi", (r2 - r1) / np.maximum(r2 + r1, _DARKEST))
+    for name, channel in (("R1", r1), ("BT9", bt9)):
+        for window, filtered in zip(WINDOW_STATISTICS, _windows(channel), strict=True):
+            put(f"{name}_{window}", filtered)
     return features
 
 

@@ -96,6 +96,8 @@ BANDS = {
         Band("IR_120", TEMPERATURE, 12.00),
     )
 }
+"""The bands of the landmark features, SEVIRI's: another imager's files are opened with its nearest
+bands under these names."""
 
 
 def check_scene(scene: xr.Dataset, bands: Iterable[str] = tuple(BANDS)) -> xr.Dataset:
@@ -158,7 +160,7 @@ def _missing_bands(scene: xr.Dataset, bands: tuple[str, ...]) -> list[str]:
         return []
     return [
         f"missing: {', '.join(missing)}. Found: {', '.join(map(str, scene.data_vars)) or 'none'}. "
-        f"Bands have satpy's names: load them with undulatus.scenes.files.seviri.open_scene, "
+        f"Bands have satpy's names: open a sensor's files with undulatus.scenes.open_scene, "
         f"or rename yours (scene.rename(...))."
     ]
 

@@ -1,6 +1,7 @@
 """Opening: scenes, maps and spectra are read as they were written; the rest is an error."""
 
 import datetime
+from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.testing import assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.scenes.channels import CHANNELS, RADIANCE_UNITS, WAVENUMBERS
-from undulatus.scenes.files import seviri
+from undulatus.scenes.files import opening
 from undulatus.scenes.files.opening import (
     CONTIGUOUS_BYTES,
+    SEVIRI,
     open_data,
     open_map,
     open_scene,
@@ -214,7 +216,8 @@ def test_reflectances_that_satpy_wrote_are_divided_by_the_sun(tmp_path, monkeypa
     path = tmp_path / "Meteosat-9-seviri-20100620061500-20100620063000.nc"
     image.to_netcdf(path)
     asked = []
-    monkeypatch.setattr(seviri, "open_scene", lambda *given, **options: asked.append(options))
+    fake = replace(SEVIRI, open=lambda path, **options: asked.append(options))
+    monkeypatch.setattr(opening, "SENSORS", (fake,))
     open_scene(path)
     open_scene(path, calibration="GSICS")
     assert asked == [{}, {"calibration": "GSICS"}]

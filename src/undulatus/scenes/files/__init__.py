@@ -1,1 +1,4 @@
 """Files of scenes, spectra, images and maps: opening, writing and verifying."""
+
+NETCDF = (".nc", ".nc4")
+"""Suffixes of netCDF files."""

@@ -1,9 +1,15 @@
-"""Scenes, spectra, images and maps from disk: opened lazily, whatever their format."""
+"""Scenes, spectra, images and maps from disk: opened lazily, whatever their format.
+
+Files as a sensor delivers them are recognised by their names and opened by a member of
+:data:`SENSORS`; to add a sensor, list it there.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +17,9 @@ import xarray as xr
 from zarr.errors import BaseZarrError
 
 from undulatus.errors import SceneError
-from undulatus.scenes.files import iasi_native, satpy_files, seviri
+from undulatus.scenes.files import NETCDF, iasi_native, satpy_files, seviri
 from undulatus.scenes.scene import BANDS
 from undulatus.scenes.spectra import is_spectra
-
-NETCDF = (".nc", ".nc4")
 
 RASTERS = (".tif", ".tiff", ".vrt", ".jp2")
 """Suffixes of images that rasterio opens."""
@@ -30,19 +34,68 @@ SPECTRA_ROWS = 512
 """Spectra in a block, where a file has no chunks: 17 MB."""
 
 
+@dataclass(frozen=True)
+class Sensor:
+    """A sensor whose files are opened as they were delivered.
+
+    Attributes
+    ----------
+    name : str
+        What error messages call it.
+    file_names : tuple of str
+        Patterns of the names of its files, as in ``*.nat``.
+    open : callable
+        Takes a path, and options if it has any, and returns a lazy Dataset that
+        :func:`undulatus.scenes.check_scene` accepts, or ``check_spectra``. A file that cannot be
+        read is a :class:`SceneError` that names it.
+    is_sounder : bool
+        Whether its files hold spectra, not scenes.
+    """
+
+    name: str
+    file_names: tuple[str, ...]
+    open: Callable[..., xr.Dataset]
+    is_sounder: bool = False
+
+    def recognises(self, path: Path) -> bool:
+        """Return whether a file, or one in a folder, has the name of a file of this sensor."""
+        files = path.iterdir() if path.is_dir() else [path]
+        return any(fnmatchcase(file.name, names) for file in files for names in self.file_names)
+
+
+SEVIRI = Sensor(
+    "SEVIRI",
+    tuple(name for names in satpy_files.READERS.values() for name in names),
+    seviri.open_scene,
+)
+
+IASI = Sensor("IASI", (f"{iasi_native.PREFIX}*",), iasi_native.open_native, is_sounder=True)
+
+SENSORS = (SEVIRI, IASI)
+"""Every sensor; ``tests/scenes/files/test_sensors.py`` holds each to the same contract."""
+
+
 def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
-    """Open a scene: Zarr or netCDF in the form of a scene, or SEVIRI files through satpy.
+    """Open a scene: Zarr or netCDF in the form of a scene, or files of one of ``SENSORS``.
 
     Parameters
     ----------
     path : path
-        A ``.zarr`` folder, a ``.nc`` file, or what
-        :func:`undulatus.scenes.files.seviri.open_scene` reads, which gets the ``options``.
+        A ``.zarr`` folder, a ``.nc`` file, or a file or folder of a sensor, by its original name.
+    options
+        Passed to the function that opens the sensor's files; for SEVIRI, also under any other
+        name, :func:`undulatus.scenes.files.seviri.open_scene`.
     """
     path = _existing(path)
     if _is_zarr(path) or path.suffix in NETCDF:
         return _as_scene(_open(path), path, options)
-    return seviri.open_scene(path, **options)
+    sensor = _find_sensor(path, is_sounder=False)
+    if sensor is None and not options:
+        raise SceneError(
+            f"{path} has a name of no known format: scenes are read from .zarr, .nc, and files of "
+            f"sensors under their original names.\n{_names_of_sensors(is_sounder=False)}"
+        )
+    return (sensor or SEVIRI).open(path, **options)
 
 
 def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> xr.Dataset:
@@ -80,7 +133,7 @@ def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
     path = Path(path)
     if path.suffix.lower() in RASTERS:
         return _open_raster(path)
-    if path.name.startswith(iasi_native.PREFIX):
+    if _find_sensor(path, is_sounder=True):
         return open_spectra(path)
     if not (_is_zarr(path) or path.suffix in NETCDF):
         return open_scene(path)
@@ -105,18 +158,35 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def _find_sensor(path: Path, *, is_sounder: bool) -> Sensor | None:
+    """Return the sensor that recognises a path, or None."""
+    candidates = (sensor for sensor in SENSORS if sensor.is_sounder == is_sounder)
+    return next((sensor for sensor in candidates if sensor.recognises(path)), None)
+
+
+def _names_of_sensors(*, is_sounder: bool) -> str:
+    """Return, for an error, a line for each sensor: its names, and what opens files of others."""
+    return "\n".join(
+        f"  {sensor.name}: {', '.join(sensor.file_names)} "
+        f"(for other names: {sensor.open.__module__}.{sensor.open.__name__})"
+        for sensor in SENSORS
+        if sensor.is_sounder == is_sounder
+    )
+
+
 def _is_zarr(path: Path) -> bool:
     return path.suffix == ".zarr" or (path / "zarr.json").exists()
 
 
 def _as_scene(opened: xr.Dataset, path: Path, options: dict[str, Any]) -> xr.Dataset:
-    """Return a scene in blocks; files that satpy wrote or knows are opened through it instead."""
+    """Return a scene in blocks; files of a sensor, or that satpy wrote, are opened as such."""
     if not _is_zarr(path):
-        satpys = _is_from_satpy(opened)
+        sensor = _find_sensor(path, is_sounder=False)
+        from_satpy = _is_from_satpy(opened)
         has_bands = bool(set(BANDS) & set(opened.variables))
-        if satpys or ((options or satpy_files.guess_reader(path)) and not has_bands):
+        if from_satpy or ((options or sensor) and not has_bands):
             opened.close()
-            return seviri.open_scene(path, **options)
+            return (sensor or SEVIRI).open(path, **options)
     return _in_blocks(opened)
 
 
@@ -161,12 +231,13 @@ def _block(array: xr.Variable) -> dict[Any, int]:
 
 
 def _open_spectra_file(path: Path) -> xr.Dataset:
-    if path.name.startswith(iasi_native.PREFIX) or path.suffix == ".nat":
-        return iasi_native.open_native(path)
+    sensor = _find_sensor(path, is_sounder=True)
+    if sensor or path.suffix == ".nat":
+        return (sensor or IASI).open(path)
     if not _is_zarr(path) and path.suffix not in NETCDF:
         raise SceneError(
-            f"{path} has a name of no known format: spectra are read from .zarr, .nc, and native "
-            f"files named {iasi_native.PREFIX}_... Rename or convert it."
+            f"{path} has a name of no known format: spectra are read from .zarr, .nc, and files "
+            f"of sensors under their original names.\n{_names_of_sensors(is_sounder=True)}"
         )
     return _as_spectra(_open(path))
 

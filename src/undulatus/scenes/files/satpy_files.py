@@ -197,7 +197,7 @@ def missing_bands_error(
     """Return an error that names the bands a Scene lacks, and satpy's reasons."""
     missing = ", ".join(band for band in bands if band not in scene)
     found = ", ".join(band for band in BANDS if band in scene) or "none"
-    # "Could not load" follows the reason, and gives none itself.
+    # satpy logs the reason, then a bare "Could not load ...", which is skipped.
     given = [reason for reason in complaints if not reason.startswith("Could not load")]
     reasons = "".join(f"\n  satpy: {reason}" for reason in dict.fromkeys(given))
     return SceneError(

@@ -22,6 +22,7 @@ import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.scenes import masks
+from undulatus.scenes.files import NETCDF
 from undulatus.scenes.files.mask_files import align_mask, open_mask
 from undulatus.scenes.files.satpy_files import (
     as_paths,
@@ -327,7 +328,7 @@ def _mask(mask: Any, encoding: str | None, opened: xr.Dataset) -> xr.DataArray:
 def _open_mask(path: Path) -> xr.DataArray:
     if not path.exists():
         raise SceneError(f"{path} does not exist. Check its name and folder.")
-    if path.is_dir() or path.suffix in (".nc", ".nc4", ".h5", ".zarr"):
+    if path.is_dir() or path.suffix in (*NETCDF, ".h5", ".zarr"):
         return open_mask(path)
     with as_satpy_errors(f"{path} cannot be read by satpy's seviri_l2_grib"):
         scene = import_satpy().Scene(filenames=[str(path)], reader="seviri_l2_grib")

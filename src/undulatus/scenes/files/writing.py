@@ -1,4 +1,7 @@
-"""Datasets to disk: Zarr, netCDF or GeoTIFF, whole or not at all, block by block."""
+"""Datasets to disk: Zarr, netCDF or GeoTIFF, whole or not at all, block by block.
+
+To add a format, list its suffixes in :data:`WRITERS`.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,10 @@ from undulatus._files import (
 )
 from undulatus._system import count_cores, single_threaded_blas
 from undulatus.errors import SceneError
+from undulatus.scenes.files import NETCDF
 
 Progress = Callable[[int, int], None]
 """Called with the number of tasks that are done, and of all tasks."""
-
-NETCDF = (".nc", ".nc4")
 
 GEOTIFF = (".tif", ".tiff")
 
@@ -54,7 +56,7 @@ def write_dataset(
     resume: bool = False,
     fingerprint: str = "",
 ) -> None:
-    """Write a dataset to ``.zarr``, ``.nc`` or ``.tif``, under a temporary name until it is whole.
+    """Write a dataset in a format of ``WRITERS``, under a temporary name until it is whole.
 
     Attributes that no format can hold (a pyresample area) are left out; the projection is in the
     coordinate ``spatial_ref``. Blocks are computed in parallel, here or, if there is one, by a
@@ -80,31 +82,20 @@ def write_dataset(
         than ``history``, and values in memory are compared in any case.
     """
     path = Path(path)
-    if path.suffix not in (".zarr", *NETCDF, *GEOTIFF):
+    if path.suffix not in WRITERS:
         raise SceneError(
-            f"{path} cannot be written: name it as a .zarr folder, a .nc file or a .tif file."
+            f"{path} cannot be written: the name must end in one of {', '.join(WRITERS)}."
         )
-    if resume and path.suffix != ".zarr":
+    if resume and path.suffix not in RESUMABLE:
+        resumable = ", ".join(RESUMABLE)
         raise SceneError(
-            f"{path} cannot be resumed: only a .zarr can. Write it again, or write a .zarr."
+            f"{path} cannot be resumed: only a {resumable} can. Write it again, or write a "
+            f"{resumable}."
         )
     if not dataset.variables:
         raise SceneError(f"There is nothing to write to {path}: the dataset has no variables.")
-    writable = _writable(dataset)
-    if path.suffix == ".zarr":
-        from undulatus.scenes.files.zarr_store import write_zarr
-
-        require_folder(path)
-        with as_scene_errors(path), locked(path):
-            write_zarr(writable, path, progress, resume=resume, fingerprint=fingerprint)
-        return
-    with whole_or_not_at_all(path) as unfinished:
-        if path.suffix in NETCDF:
-            _write_netcdf(writable, path, unfinished, progress)
-        else:
-            from undulatus.scenes.files.geotiff import write_geotiff
-
-            write_geotiff(writable, path, unfinished, progress)
+    resuming = {"resume": resume, "fingerprint": fingerprint} if path.suffix in RESUMABLE else {}
+    WRITERS[path.suffix](_writable(dataset), path, progress, **resuming)
 
 
 def _writable(dataset: xr.Dataset) -> xr.Dataset:
@@ -149,16 +140,51 @@ def encoded_bytes(variable: xr.Variable) -> int:
     return int(variable.size) * dtype.itemsize
 
 
+# Formats
+
+
+def _write_zarr(dataset: xr.Dataset, path: Path, progress: Progress, **resuming: Any) -> None:
+    from undulatus.scenes.files.zarr_store import write_zarr
+
+    require_folder(path)
+    with as_scene_errors(path), locked(path):
+        write_zarr(dataset, path, progress, **resuming)
+
+
+def _write_geotiff(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
+    from undulatus.scenes.files.geotiff import write_geotiff
+
+    with whole_or_not_at_all(path) as unfinished:
+        write_geotiff(dataset, path, unfinished, progress)
+
+
+def _write_netcdf(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
+    with whole_or_not_at_all(path) as unfinished:
+        _fill_netcdf(dataset, path, unfinished, progress)
+
+
+WRITERS: dict[str, Callable[..., None]] = {
+    ".zarr": _write_zarr,
+    **dict.fromkeys(NETCDF, _write_netcdf),
+    **dict.fromkeys(GEOTIFF, _write_geotiff),
+}
+"""Writers by the suffix of the output; each is called with a dataset whose attributes every format
+can hold, the path, and a :data:`Progress`, and leaves the output whole or not at all."""
+
+RESUMABLE = (".zarr",)
+"""Suffixes whose writers also take ``resume`` and ``fingerprint``, to continue later."""
+
+
 # netCDF
 
 
-def _write_netcdf(dataset: xr.Dataset, path: Path, unfinished: Path, progress: Progress) -> None:
+def _fill_netcdf(dataset: xr.Dataset, path: Path, unfinished: Path, progress: Progress) -> None:
     require_space(path, sum(encoded_bytes(v) for v in dataset.variables.values()))
     deflated = {
         name: {"zlib": True, "complevel": 1} | array.encoding
         for name, array in dataset.data_vars.items()
     }
-    # As to_netcdf does, which does not distinguish errors of writing and of reading inputs.
+    # Like to_netcdf, but keeps write errors apart from errors in reading the inputs.
     with as_writing_errors(RuntimeError):
         store = NetCDF4DataStore.open(unfinished, mode="w", autoclose=uses_cluster())
     try:
