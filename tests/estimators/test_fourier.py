@@ -311,6 +311,41 @@ def test_automatic_precision_is_decided_by_the_training_rows_alone(monkeypatch, 
     assert_allclose(fast.predict_proba(X[:1]), fast.predict_proba(X)[:1], rtol=0, atol=1e-5)
 
 
+@each_model
+def test_a_model_of_many_rows_predicts_in_single_precision(name, many, monkeypatch):
+    X, y = many
+    monkeypatch.setattr(fourier, "DOUBLE_PREDICTION_ROWS", 699)
+    fast, exact = (model(name, precision=p, max_iter=2).fit(X, y) for p in ("auto", "double"))
+    assert fast.fit_report_["precision"] == exact.fit_report_["precision"] == "double"
+    assert fast.fit_report_["prediction_precision"] == "single"
+    assert exact.fit_report_["prediction_precision"] == "double"
+    assert_array_equal(fast.posterior_.mean, exact.posterior_.mean)
+    gap = np.abs(fast.predict_proba(X) - exact.predict_proba(X)).max()
+    assert 0.0 < gap <= 1e-5
+
+
+def test_a_model_predicts_in_double_precision_if_it_has_few_rows_or_single_is_worse(
+    many, monkeypatch
+):
+    X, y = many
+    monkeypatch.setattr(fourier, "DOUBLE_PREDICTION_ROWS", 700)
+    few = model("RFFGPC", max_iter=1).fit(X, y)
+    monkeypatch.setattr(fourier, "DOUBLE_PREDICTION_ROWS", 699)
+    monkeypatch.setattr(fourier, "SINGLE_ERROR", 0.0)
+    worse = model("RFFGPC", max_iter=1).fit(X, y)
+    for fitted in (few, worse):
+        assert fitted.fit_report_["prediction_precision"] == "double"
+        assert_array_equal(fitted.predict_proba(X), few.predict_proba(X))
+
+
+@pytest.mark.parametrize("precision", ["single", "double"])
+def test_a_model_that_does_not_say_predicts_in_the_precision_of_its_training(many, precision):
+    fitted = model("RFFGPC", precision=precision, max_iter=1).fit(*many)
+    expected = fitted.predict_proba(many[0])
+    del fitted.fit_report_["prediction_precision"]
+    assert_array_equal(fitted.predict_proba(many[0]), expected)
+
+
 # Kinds of input
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self, TypeVar
@@ -36,6 +37,7 @@ from undulatus.estimators.training import (
     into_memory,
     is_chunked,
     prepare_rows,
+    spread_out,
 )
 from undulatus.gp.batch import BatchState, fit_batch
 from undulatus.gp.blocks import (
@@ -72,6 +74,16 @@ Class = TypeVar("Class", bound=type)
 
 DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
+
+DOUBLE_PREDICTION_ROWS = 2_000
+"""Up to this many training rows, ``precision="auto"`` also predicts in double precision."""
+
+SINGLE_ERROR = 4e-6
+"""Prediction is in single precision if that changes no probability of some training rows by more.
+The 1e-5 promised leave room for other rows, where up to 2.6 times the change was measured."""
+
+COMPARED_ROWS = 2_048
+"""Training rows at which single and double precision are compared."""
 
 BATCH_ROWS = 2_000
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
@@ -118,7 +130,8 @@ early_stopping : bool or "auto", default="auto"
     own; where ``solver="auto"`` picks batch, rows are held back. Has no effect where
     frequencies stay as drawn.
 precision : {"auto", "single", "double"}, default="auto"
-    Precision of the features; ``"auto"`` is double up to 30,000 training rows. Matrices are
+    Precision of the features. ``"auto"`` trains in double up to 30,000 rows. From 2,000 rows
+    on it predicts in single if that changes no probability by more than 1e-5. Matrices are
     always factorised in double.
 class_weight : dict or "balanced", default=None
     Weights of the classes.
@@ -157,8 +170,9 @@ bound_history_ : array
 n_iter_ : int
     Outer iterations done.
 fit_report_ : dict
-    Solver, precision, steps, jitter, rows, why the fit stopped, and the mean negative log
-    likelihood of held-back rows along the way, if any were held back.
+    Solver, precision, precision of predictions, steps, jitter, rows, why the fit stopped,
+    and the mean negative log likelihood of held-back rows along the way, if any were held
+    back.
 feature_quantiles_ : (7, d) array
     Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
 n_features_in_ : int
@@ -268,6 +282,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             fit = self._learn(pixels, data, start, rng, line, stochastic)
             line.close()
         self._keep(fit, pixels, start, stochastic)
+        self.fit_report_["prediction_precision"] = self._choose_prediction_precision(pixels)
         self._warn_unless_converged(fit.outcome)
         return self
 
@@ -444,43 +459,61 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             "held_back_nll": list(fit.held_back_losses),
         }
 
+    def _choose_prediction_precision(self, pixels: PixelSource) -> str:
+        """Return ``"single"`` if that is as good as double, unless the user chose."""
+        trained = str(self.fit_report_["precision"])
+        if trained == "single" or self.precision != "auto":
+            return trained
+        if pixels.n_rows <= DOUBLE_PREDICTION_ROWS:
+            return trained
+        some = pixels.take(spread_out(pixels.n_rows, COMPARED_ROWS))
+        x = some.block(slice(0, some.n_rows)).x
+        single, double = (
+            self._make_probabilities_and_variance(self._block_functions(dtype))(x.astype(dtype))[1]
+            for dtype in (np.dtype(np.float32), np.dtype(np.float64))
+        )
+        return "single" if np.abs(single - double).max() <= SINGLE_ERROR else trained
+
     # Prediction
 
-    def _block_functions(self) -> BlockFunctions:
-        dtype, columns = self._dtype(), column_namer(self)
+    def _block_functions(self, dtype: np.dtype[Any] | None = None) -> BlockFunctions:
+        """Return how the latent function is evaluated, in the model's precision or ``dtype``."""
+        dtype, columns = dtype or self._dtype(), column_namer(self)
         return BlockFunctions(
             dtype=dtype,
             rows_per_block=block_rows(2 * len(self.frequencies_), dtype.itemsize),
             threads=count_threads(self.n_jobs),
             require_in_range=lambda x, first: require_phases(x, self.frequencies_, columns, first),
             make_mean=self._make_mean,
-            make_moments=self._make_moments,
-            make_probability=self._make_probability,
+            make_moments=partial(self._make_moments, dtype),
+            make_probability=partial(self._make_probability, dtype),
         )
 
     def _make_mean(self) -> Callable[[Array], Array]:
         amplitudes, delays = amplitudes_and_delays(self.posterior_.mean, self.signal_variance_)
         return lambda x: sum_of_waves(x, self.frequencies_, amplitudes, delays)
 
-    def _make_moments(self) -> Callable[[Array], tuple[Array, Array]]:
-        dtype = self._dtype()
+    def _make_moments(self, dtype: np.dtype[Any]) -> Callable[[Array], tuple[Array, Array]]:
         mean = self.posterior_.mean.astype(dtype)
         root = slabs(self._root("root", variance_root), dtype)
         return lambda x: latent_moments(self._features(x), mean, root)
 
-    def _make_probability(self) -> Callable[[Array], Array] | None:
+    def _make_probability(self, dtype: np.dtype[Any]) -> Callable[[Array], Array] | None:
         if self.variance_tolerance == 0.0:
             return None
-        root: StagedRoot | None = self._root("staged", stage_root, self._dtype())
+        root: StagedRoot | None = self._root("staged", stage_root, dtype)
         if root is None:
             return None
-        staged, mean = root, self.posterior_.mean.astype(self._dtype())
+        staged, mean = root, self.posterior_.mean.astype(dtype)
         return lambda x: tolerant_probability(
             self._features(x), mean, self._prior_shift, staged, self.variance_tolerance
         )
 
     def _dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32 if self.fit_report_["precision"] == "single" else np.float64)
+        # Models of 0.1.0 predict in the precision that they were trained in.
+        report = self.fit_report_
+        precision = report.get("prediction_precision", report["precision"])
+        return np.dtype(np.float32 if precision == "single" else np.float64)
 
     def _features(self, x: Array) -> Array:
         z = scratch("z", (len(x), 2 * len(self.frequencies_)), x.dtype)
