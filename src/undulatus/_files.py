@@ -168,7 +168,7 @@ def as_writing_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def as_reading_errors() -> Iterator[None]:
-    """Turn errors of the system and of netCDF into reading errors; writing errors stay."""
+    """Turn errors of the system and netCDF into reading errors; writing errors pass unchanged."""
     with _as(ReadingError, OSError, RuntimeError):
         yield
 
@@ -180,14 +180,14 @@ def _as(kind: type[OSError], *kinds: type[Exception]) -> Iterator[None]:
     except (WritingError, ReadingError):
         raise
     except kinds as error:
-        if isinstance(error, RuntimeError) and not _is_netcdfs(error):
+        if isinstance(error, RuntimeError) and not _is_from_netcdf(error):
             raise
         if isinstance(error, OSError) and error.errno is not None:
             raise kind(error.errno, error.strerror, error.filename) from error
         raise kind(str(error)) from error
 
 
-def _is_netcdfs(error: Exception) -> bool:
+def _is_from_netcdf(error: Exception) -> bool:
     """Return whether netCDF raised a RuntimeError: for a full disk, or a damaged file."""
     return str(error).startswith("NetCDF")
 
@@ -198,7 +198,7 @@ def as_scene_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _is_netcdfs(error):
+        if isinstance(error, RuntimeError) and not _is_from_netcdf(error):
             raise
         number = getattr(error, "errno", None)
         if number not in FULL and _is_about_an_input(error, path):

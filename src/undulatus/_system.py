@@ -32,7 +32,11 @@ CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use: its affinity and its container may limit it."""
+    """Return how many cores this process may use: its affinity and its container may limit it.
+
+    Use it for processes, dask's workers (unless its ``num_workers`` is set) and threads that read
+    files; for threads of a fit or a prediction use :func:`count_threads`.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     # "max 100000" if there is no limit.
@@ -45,7 +49,8 @@ def count_cores() -> int:
 def count_threads(n_jobs: int | None) -> int:
     """Return how many threads ``n_jobs`` asks for, as scikit-learn counts them.
 
-    None is all cores, or fewer if OMP_NUM_THREADS says so; below 0 it is cores + 1 + n_jobs.
+    None is all cores, or fewer if OMP_NUM_THREADS says so; below 0 it is cores + 1 + n_jobs. Use
+    it for our own threads that do array work: they take the place of those of BLAS.
     """
     cores = count_cores()
     limit = os.environ.get("OMP_NUM_THREADS", "")

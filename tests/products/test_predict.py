@@ -1,5 +1,7 @@
 """How the features of a model are found: in images of bands, named variables, GeoTIFF."""
 
+from types import SimpleNamespace
+
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -15,7 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import RFFGPC
 from undulatus.errors import InputError, SceneError
 from undulatus.products.maps import map_scene
-from undulatus.products.predict import MISSING
+from undulatus.products.predict import MISSING, MOST_REGIMES, quality_attributes
+from undulatus.regimes import Regime
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 BANDS = ("B02", "B03", "B08")
@@ -161,6 +164,14 @@ def test_an_array_without_a_dimension_of_bands_is_refused_with_its_remedy(image,
 def test_variables_and_a_model_without_names_are_refused_with_the_remedy(image, nameless):
     with pytest.raises(InputError, match="DataFrame"):
         map_scene(nameless, image.to_dataset("band"))
+
+
+def test_more_regimes_than_the_quality_flag_can_number_are_refused():
+    regimes = [Regime(f"r{n}", n, n + 1, ("R1",)) for n in range(MOST_REGIMES + 1)]
+    most = quality_attributes(SimpleNamespace(regimes_=regimes[:-1]))
+    assert most["flag_values"][-1] == MOST_REGIMES << 4
+    with pytest.raises(InputError, match=f"{MOST_REGIMES + 1} regimes"):
+        quality_attributes(SimpleNamespace(regimes_=regimes))
 
 
 def test_a_lazy_image_stays_lazy(image, named):

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -88,6 +89,13 @@ each_kind = pytest.mark.parametrize("kind", CODECS)
 
 def test_every_transformer_with_a_codec_is_tested_here():
     assert set(FITTED) == set(CODECS)
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_every_transformer_is_in_the_documentation(kind):
+    page = Path(__file__).parents[2] / "docs" / "model-file.md"
+    assert f'`"{kind}"`' in page.read_text()
+    assert kind in save_model.__doc__
 
 
 @pytest.fixture

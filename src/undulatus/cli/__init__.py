@@ -1,4 +1,4 @@
-"""The command line: parse, call, print."""
+"""The command line: parse, call, print. The last lines list the commands."""
 
 from __future__ import annotations
 

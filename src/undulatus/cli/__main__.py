@@ -1,4 +1,4 @@
-"""``python -m undulatus.cli``: the same as the command ``undulatus``."""
+"""``python -m undulatus.cli``: the command ``undulatus``; see :mod:`undulatus.cli`."""
 
 import sys
 

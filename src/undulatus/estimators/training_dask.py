@@ -150,7 +150,7 @@ def _digest_pixels(pixels: Pixels) -> str:
     digest = hashlib.sha256()
     groups = pixels.groups
     if groups is not None and groups.dtype.kind == "O":
-        # The bytes of objects are their addresses.
+        # Object arrays hold pointers, which differ between runs.
         groups = groups.astype(str)
     for part in fingerprint_parts(pixels.rows, pixels.positive, pixels.weight, groups):
         digest.update(part)

@@ -5,7 +5,8 @@ were not always tried at the same sizes, so verdicts are not merged. When a diff
 said in :mod:`undulatus.paper.verdicts`, when a claim holds in the docstring of its function.
 
 To add a claim, add an entry to ``CLAIMS`` in :mod:`undulatus.paper.landmark_claims` or
-:mod:`undulatus.paper.sounder_claims`. Tests run over every entry.
+:mod:`undulatus.paper.sounder_claims`, and a case that breaks it to ``CASES`` in
+``tests/paper/test_claims.py``. Tests run over every entry.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 A claim about every regime holds if it does in each that was tried; what is clear is defined in
 :mod:`undulatus.paper.verdicts`.
+
+To add a claim, add an entry to ``CLAIMS`` at the end of this module, and a case to ``CASES`` in
+``tests/paper/test_claims.py``.
 """
 
 from __future__ import annotations

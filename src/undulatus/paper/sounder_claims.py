@@ -3,6 +3,9 @@
 Spectra have folds where landmarks have runs. RFF-GPC and VFF-GPC are taken at the most rows they
 were tried with; beside GPC, at the most that both were. The best D is the one with the highest
 mean accuracy on the folds, as in the paper.
+
+To add a claim, add an entry to ``CLAIMS`` at the end of this module, and a case to ``CASES`` in
+``tests/paper/test_claims.py``.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ MANY_WAVES = 100
 """Least D that can show over-fitting, or RFF-GPC at its best."""
 
 ENOUGH = 5_000
-"""Least rows for claims that the paper makes about 20,000: fewer rows bear fewer waves."""
+"""Least rows for claims that the paper makes about 20,000: with fewer, the best D is smaller."""
 
 WHOLE = 20_000
 """The paper's training rows in a fold."""

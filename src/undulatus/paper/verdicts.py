@@ -143,7 +143,7 @@ def positive(seconds: pd.Series) -> pd.Series:
 class TimeAtSize:
     """Seconds at a size n, measured or extrapolated from smaller sizes.
 
-    An extrapolated time has the ``exponent`` of its growth and the ``sizes`` that was fitted to.
+    An extrapolated time has the ``exponent`` of its growth and the ``sizes`` it was fitted to.
     """
 
     seconds: float
@@ -230,7 +230,7 @@ def seconds_text(value: float) -> str:
 
 
 def size_text(time: TimeAtSize) -> str:
-    """Return the size of a time and, if it is extrapolated, by which growth from which sizes."""
+    """Return the size of a time and, if extrapolated, the exponent and the sizes it came from."""
     if not time.extrapolated:
         return f"n = {count(time.n)}"
     return f"n = {count(time.n)}, extrapolated as n^{time.exponent:.1f} from {span(time.sizes)}"

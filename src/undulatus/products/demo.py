@@ -40,7 +40,7 @@ from undulatus.storage import save_model
 Say = Callable[[str], None]
 
 ProgressBar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-"""Takes what is being done; its context gives a function of how much is done, of how much."""
+"""Called with a step's name; the context manager it returns yields ``report(done, total)``."""
 
 MONTH_DAYS = 30
 

@@ -1,7 +1,8 @@
 """From a model and a scene to a map: mask, probability, variance and quality of every pixel.
 
 A map is lazy if the scene is: blocks are classified when they are written or computed, each on one
-thread, and the result is the same for any chunks.
+thread, and the result is the same for any chunks. The bits of the quality flag are in
+:mod:`undulatus.products.predict`.
 """
 
 from __future__ import annotations

@@ -43,6 +43,9 @@ LOW_CONFIDENCE, OUT_OF_RANGE, NEAR_TERMINATOR, MISSING = 1, 2, 4, 8
 REGIME_SHIFT = 4
 """The bits from here on hold the number of the regime, counted from one; zero is no regime."""
 
+MOST_REGIMES = 2 ** (8 - REGIME_SHIFT) - 1
+"""As many as the rest of the eight bits can number."""
+
 DOUBTFUL = 0.2
 """A pixel has low confidence if both classes are more probable than this."""
 
@@ -424,6 +427,11 @@ def quality_attributes(model: Any) -> dict[str, Any]:
     }
     masks, values, meanings = list(flags.values()), list(flags.values()), list(flags)
     regimes = getattr(model, "regimes_", ())
+    if len(regimes) > MOST_REGIMES:
+        raise InputError(
+            f"The model has {len(regimes)} regimes, but the quality flag of a map has room for "
+            f"{MOST_REGIMES}. Fit a model with fewer regimes."
+        )
     for index, regime in enumerate(regimes):
         masks.append((2 ** len(regimes).bit_length() - 1) << REGIME_SHIFT)
         values.append((index + 1) << REGIME_SHIFT)

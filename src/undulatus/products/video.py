@@ -53,7 +53,7 @@ _LINE, _DATE = 21, 143
 """Height of a line of text, and width of a date, pixels."""
 
 _LEAST_HEIGHT = 176
-"""Height of a panel, pixels: the caption takes the place of one, and must fit."""
+"""Least height of a panel, pixels: the caption fills one panel's place."""
 
 _LINES_KEPT = 1024
 """Lines of a caption that are kept as drawn."""

@@ -102,6 +102,11 @@ LAYOUTS = (
         not_negative=("explained_variance_",),
     ),
 )
+"""Every transformer that may be in a model file.
+
+To add one, list it here, fit it in ``FITTED`` in ``tests/storage/test_transformers.py``, and name
+it in the docstring of :func:`undulatus.storage.save_model` and in ``docs/model-file.md``.
+"""
 
 
 def n_features_out(transformer: Any) -> int:

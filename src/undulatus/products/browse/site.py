@@ -31,10 +31,11 @@ Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
 
 MOST_PIXELS = 500_000_000
-"""In all panels of all acquisitions: some 400 MB. A year of 20 x 26 pixels has a quarter of it."""
+"""A site has at most this many pixels in all its panels, some 400 MB; a year of 20 x 26 pixels has
+a quarter of that."""
 
 MOST_CELLS = 4_000_000
-"""In the table of days by times of day."""
+"""Its table of days by times of day has at most this many cells."""
 
 
 def build_site(
