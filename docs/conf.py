@@ -15,6 +15,8 @@ extensions = [
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 autosummary_generate = True
+# Types stand in the docstrings, in words.
+autodoc_typehints = "none"
 autodoc_default_options = {"members": True}
 # scikit-learn's routing methods point into its own documentation.
 suppress_warnings = ["ref.term", "ref.ref"]
