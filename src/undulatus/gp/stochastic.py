@@ -410,6 +410,12 @@ class WalkSetup:
         iterations = max(round(share * anneal_from / STEPS_PER_ITERATION), 1)
         return iterations * STEPS_PER_ITERATION
 
+    def must_anneal(self, step: int, restarted_at: int) -> bool:
+        """Whether annealing from one iteration later on would not end within the most steps."""
+        later = step + STEPS_PER_ITERATION
+        most = self.max_steps - restarted_at * STEPS_PER_ITERATION
+        return later + self.anneal_steps(later) > most
+
 
 def _first_state(setup: WalkSetup) -> Walk:
     held_back = setup.held_back if setup.learn_frequencies else None
@@ -483,9 +489,9 @@ def _anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
     if state.anneal_from is not None:
         annealed = state.step >= state.anneal_from + setup.anneal_steps(state.anneal_from)
         return replace(state, outcome="converged") if annealed else state
-    steps = setup.max_steps - state.restarted_at * STEPS_PER_ITERATION
     window = STALL_WINDOW if setup.learn_frequencies else STALL_WINDOW_FIXED
-    if state.step >= (1.0 - ANNEAL_SHARE) * steps or state.loss_has_stalled(window, setup.tol):
+    last_chance = setup.must_anneal(state.step, state.restarted_at)
+    if last_chance or state.loss_has_stalled(window, setup.tol):
         return replace(state, anneal_from=state.step)
     return state
 
