@@ -12,6 +12,7 @@ from undulatus.errors import (
     ModelFileError,
     NotFiniteError,
     NumericalError,
+    OutsideTrainingError,
     PhaseTooLargeError,
     SceneError,
     TooManyRowsError,
@@ -29,6 +30,7 @@ ERRORS = [
     SceneError("map.nc exists already."),
     DatasetError("The index does not answer."),
     MissingBandsError("msg4.nc", "day.undulatus", ["IR_016"]),
+    OutsideTrainingError(60, 80, ["VIS006: median 0.08"]),
 ]
 
 

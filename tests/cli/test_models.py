@@ -145,6 +145,9 @@ def test_a_scene_is_mapped_to_zarr_and_netcdf(runner, year, clouds_model, tmp_pa
     result = runner.invoke(main, ["map", str(clouds_model), str(year), "-o", str(path)])
     assert result.exit_code == 0, result.output
     assert f"map: {path.resolve()}" in result.stdout
+    # Two days of 96 images of 20 x 26 pixels.
+    assert "99,840 pixels mapped, 0 missing (0.0%), " in result.stdout
+    assert " outside what was learned (" in result.stdout
     engine = {".zarr": "zarr", ".nc": "netcdf4"}[path.suffix]
     with xr.open_dataset(path, engine=engine, mask_and_scale=False) as written:
         assert written["cloud_mask"].dtype == np.uint8
@@ -189,6 +192,32 @@ def test_a_geotiff_is_mapped_to_a_geotiff(runner, tmp_path):
         assert written.descriptions[:2] == ("cloud_mask", "cloud_probability")
         expected = model.predict_proba(table)[:, 1].reshape(60, 70)
         np.testing.assert_allclose(written.read(2), expected, atol=1e-5)
+    assert "4,200 pixels mapped" in result.stdout
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+def test_an_image_in_other_units_is_refused_unless_that_is_allowed(runner, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.gamma(4.0, 300.0, size=(500, 2)), columns=["B02", "B08"])
+    save_model(RFFGPC(10, random_state=0).fit(table, table["B02"] > 1200), tmp_path / "model")
+    values = rng.gamma(4.0, 0.03, size=(2, 60, 70)).astype(np.float32)
+    image = xr.Dataset(
+        {name: (("y", "x"), band) for name, band in zip(table, values, strict=True)}
+    )
+    image.to_netcdf(tmp_path / "image.nc")
+    output = tmp_path / "map.nc"
+    command = ["map", str(tmp_path / "model"), str(tmp_path / "image.nc"), "-o", str(output)]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("undulatus map: 100% of 4,200 pixels")
+    for words in ("B08: median 0.1", "in training ", "--allow-outside"):
+        assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not output.exists()
+    result = runner.invoke(main, [*command, "--allow-outside"])
+    assert result.exit_code == 0, result.output
+    assert "4,200 outside what was learned (100.0%)" in result.stdout
+    assert output.exists()
 
 
 @pytest.mark.parametrize("name", ["maps.zarr", "maps.nc"])
@@ -322,7 +351,7 @@ def test_a_map_stays_below_its_memory_limit(tmp_path):
         warnings.simplefilter("ignore")
         save_model(RFFGPC(10, random_state=0).fit(table, table["B00"] > 0), model)
     lazy = da.ones((2500, 2400), chunks=(700, 700), dtype=np.float32)
-    image = xr.Dataset({name: (("y", "x"), lazy * i) for i, name in enumerate(table)})
+    image = xr.Dataset({name: (("y", "x"), lazy * (0.1 * i)) for i, name in enumerate(table)})
     image.to_zarr(tmp_path / "image.zarr", consolidated=False)
     ram = 700 * 10**6
     command = ["map", str(model), str(tmp_path / "image.zarr"), "--ram", "700MB"]

@@ -8,6 +8,7 @@ import sys
 import time
 
 import dask
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,7 +23,8 @@ from sklearn.pipeline import Pipeline
 
 from undulatus import RFFGPC, save_model
 from undulatus.errors import InputError, SceneError
-from undulatus.products.maps import map_scene
+from undulatus.products import maps
+from undulatus.products.maps import MapSummary, map_scene, summarise_map
 from undulatus.products.predict import (
     LOW_CONFIDENCE,
     MISSING,
@@ -38,7 +40,13 @@ from undulatus.scenes.files.zarr_store import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-NAMES = ("cloud_mask", "cloud_probability", "cloud_latent_variance", "quality_flag")
+NAMES = (
+    "cloud_mask",
+    "cloud_probability",
+    "cloud_latent_variance",
+    "cloud_training_distance",
+    "quality_flag",
+)
 BANDS = ("IR_087", "IR_108")
 
 MAP_SLOWLY = """
@@ -70,7 +78,8 @@ def mapped(model, noon):
 
 def test_a_map_has_the_documented_names_types_and_coordinates(mapped, noon):
     assert tuple(mapped.data_vars) == NAMES
-    assert [mapped[name].dtype for name in NAMES] == [np.uint8, np.float32, np.float32, np.uint8]
+    floats = [np.float32] * 3
+    assert [mapped[name].dtype for name in NAMES] == [np.uint8, *floats, np.uint8]
     for name in NAMES:
         assert mapped[name].dims == ("time", "y", "x")
     for name in ("time", "y", "x", "longitude", "latitude", "spatial_ref"):
@@ -147,7 +156,7 @@ def test_nothing_is_computed_before_it_is_asked_for(model, days):
     def refuse(*_, **__):
         raise AssertionError("computed")
 
-    # Only a few small windows are read, to check the units.
+    # Only a few pixels are read, to check units and ranges.
     lazy = map_scene(model, days)
     assert all(dask.is_dask_collection(lazy[name].data) for name in NAMES)
     with dask.config.set(scheduler=refuse), pytest.raises(AssertionError, match="computed"):
@@ -219,7 +228,7 @@ def test_quality_flags_low_confidence_range_terminator_and_regime(model, noon, m
     assert_array_equal(quality >> REGIME_SHIFT, model.assign(angle) + 1)
     hot = noon.copy()
     hot["IR_108"] = noon["IR_108"] + 100.0
-    beyond = map_scene(model, hot)["quality_flag"].values
+    beyond = map_scene(model, hot, allow_outside=True)["quality_flag"].values
     assert ((beyond & OUT_OF_RANGE) > 0).all()
     assert ((quality & OUT_OF_RANGE) > 0).mean() < 0.5
 
@@ -336,7 +345,9 @@ def images(draw):
 @given(images())
 def test_any_dims_chunks_and_attributes_give_the_same_map_and_are_kept(bands, given_image):
     image, cuts = given_image
-    whole, cut = map_scene(bands, image), map_scene(bands, image.chunk(cuts)).compute()
+    # Of a few pixels, most may happen to lie outside.
+    whole = map_scene(bands, image, allow_outside=True)
+    cut = map_scene(bands, image.chunk(cuts), allow_outside=True).compute()
     missing = np.isnan(image["IR_108"].values)
     for name in NAMES:
         assert cut[name].dims == image["IR_108"].dims
@@ -385,7 +396,8 @@ def test_a_worker_killed_in_the_middle_of_a_map_costs_a_retry(
     fatal["IR_108"] = days["IR_108"].copy(
         data=days["IR_108"].data.map_blocks(kill_once, dtype=np.float32)
     )
-    write_dataset(map_scene(model, fatal), tmp_path / "map.zarr")
+    # Nothing is read before the map is written.
+    write_dataset(map_scene(model, fatal, allow_outside=True), tmp_path / "map.zarr")
     assert os.path.exists(killed)
     assert not verify(tmp_path / "map.zarr")
     with open_map(tmp_path / "map.zarr") as written:
@@ -429,3 +441,69 @@ def test_a_killed_map_leaves_no_finished_output_and_can_be_resumed(
     with open_map(output) as written:
         for name in NAMES:
             assert_array_equal(written[name].values, expected[name].values)
+
+
+# What is read before a map, and what is said of it after
+
+
+@pytest.mark.parametrize("counts", [(3, 2), (40,), (30, 30), (2, 500), (12, 9, 11)])
+def test_a_few_blocks_are_spread_over_the_whole(counts):
+    blocks = np.array(maps._spread_blocks(counts))
+    assert len(np.unique(blocks, axis=0)) == len(blocks) <= maps.SAMPLE_BLOCKS
+    assert ((blocks >= 0) & (blocks < counts)).all()
+    for axis, count in enumerate(counts):
+        # No stretch of more than half of the blocks is left out, along any dimension.
+        ends = np.concatenate([[-1], np.unique(blocks[:, axis]), [count]])
+        assert np.diff(ends).max() <= count // 2 + 1
+
+
+@pytest.mark.parametrize("chunks", [((480,) * 9, (20,), (26,)), ((999,), (1001,)), ((7,) * 9000,)])
+def test_a_sample_has_about_the_pixels_that_were_asked_for(chunks):
+    shape = tuple(sum(sizes) for sizes in chunks)
+    taken = np.zeros(shape, bool)
+    for window in maps._spread_windows(chunks, 5000):
+        assert not taken[window].any()
+        taken[window] = True
+    blocks = min(np.prod([len(sizes) for sizes in chunks]), maps.SAMPLE_BLOCKS)
+    largest = blocks * np.prod([max(sizes) for sizes in chunks])
+    # Each stride grows by less than half at a time, plus rounding at the ends of short dimensions.
+    assert min(5000 / 3, largest) <= taken.sum() <= 5000
+
+
+def test_a_small_scene_is_its_own_sample():
+    assert list(maps._spread_windows(((20, 20), (30,)), 1200)) == [(slice(None),) * 2]
+
+
+def test_only_a_few_blocks_of_a_large_scene_are_read_before_it_is_mapped(bands):
+    read = []
+
+    def values(block_info=None):
+        read.append(block_info[None]["chunk-location"])
+        return np.zeros((100, 100), np.float32)
+
+    lazy = da.map_blocks(values, chunks=((100,) * 30, (100,) * 30), dtype=np.float32)
+    read.clear()
+    map_scene(bands, xr.Dataset(dict.fromkeys(BANDS, (("y", "x"), lazy))))
+    assert 0 < len(read) <= maps.SAMPLE_BLOCKS
+
+
+def test_a_summary_counts_the_flags_of_a_map(model, noon):
+    broken = noon.copy()
+    broken["IR_108"] = noon["IR_108"].where(noon["x"] != noon["x"][0])
+    result = map_scene(model, broken)
+    quality = result["quality_flag"].values
+    mapped = quality[(quality & MISSING) == 0]
+    found = summarise_map(result)
+    assert found.mapped == mapped.size
+    assert found.missing == quality.size - mapped.size > 0
+    assert found.low_confidence == np.count_nonzero(mapped & LOW_CONFIDENCE) > 0
+    assert found.outside == np.count_nonzero(mapped & OUT_OF_RANGE)
+    assert summarise_map(map_scene(model, broken.chunk(time=3))) == found
+
+
+def test_a_summary_reads_in_one_line_and_survives_an_empty_map():
+    assert str(MapSummary(900, 100, 45, 9)) == (
+        "900 pixels mapped, 100 missing (10.0%), 45 of low confidence (5.0%), "
+        "9 outside what was learned (1.0%)"
+    )
+    assert str(MapSummary(0, 0, 0, 0)).startswith("0 pixels mapped, 0 missing (0.0%)")

@@ -22,7 +22,13 @@ from undulatus.regimes import Regime
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 BANDS = ("B02", "B03", "B08")
-NAMES = ("cloud_mask", "cloud_probability", "cloud_latent_variance", "quality_flag")
+NAMES = (
+    "cloud_mask",
+    "cloud_probability",
+    "cloud_latent_variance",
+    "cloud_training_distance",
+    "quality_flag",
+)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,13 @@ from undulatus.scenes.radiometry import brightness_temperature
 from undulatus.scenes.sampling import cell_names
 from undulatus.scenes.spectra import check_spectra
 
-NAMES = ("cloud_mask", "cloud_probability", "cloud_latent_variance", "quality_flag")
+NAMES = (
+    "cloud_mask",
+    "cloud_probability",
+    "cloud_latent_variance",
+    "cloud_training_distance",
+    "quality_flag",
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +77,7 @@ def test_a_map_of_spectra_has_the_probabilities_and_variances_of_the_pipeline(so
     result = map_scene(sounder, spectra)
     rows = spectra["radiance"].values
     assert tuple(result.data_vars) == NAMES
-    assert [result[name].dims for name in NAMES] == [("sample",)] * 4
+    assert [result[name].dims for name in NAMES] == [("sample",)] * 5
     expected = sounder.predict_proba(rows)[:, 1]
     assert_allclose(result["cloud_probability"].values, expected, atol=1e-5)
     _, variance = sounder[-1].predict_proba_and_variance(sounder[:-1].transform(rows))
@@ -103,7 +109,7 @@ def test_a_spectrum_with_a_missing_channel_has_no_class_and_is_not_learned_from(
 def test_a_spectrum_outside_the_training_range_is_flagged(sounder, spectra):
     hot = spectra.isel(sample=slice(0, 20)).load().copy(deep=True)
     hot["radiance"] = hot["radiance"] * np.float32(1.5)
-    quality = map_scene(sounder, hot)["quality_flag"].values
+    quality = map_scene(sounder, hot, allow_outside=True)["quality_flag"].values
     assert (quality & OUT_OF_RANGE).all()
 
 

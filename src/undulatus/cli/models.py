@@ -252,6 +252,11 @@ def _as_row(part: Any) -> dict[str, Any]:
     metavar="START/END",
     help="Film this span (UTC) in an .mp4 beside OUTPUT.",
 )
+@click.option(
+    "--allow-outside",
+    is_flag=True,
+    help="Map pixels even if most are unlike those that MODEL learned from.",
+)
 @ram_option
 @click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
 def map_command(
@@ -261,18 +266,21 @@ def map_command(
     encoding: str,
     pictures: tuple[str, ...],
     video: str | None,
+    allow_outside: bool,
     ram: str | None,
     resume: bool,
 ) -> None:
     """Classify every pixel of DATA, a scene, an image or spectra.
 
-    Writes the mask, the probability, the latent variance and a quality flag of each pixel.
+    Writes the mask, the probability, the latent variance, the distance from the training data and
+    a quality flag of each pixel. Prints how many pixels are mapped, missing, of low confidence
+    (both classes above 0.2), and outside what MODEL learned from.
     """
-    from undulatus.products.maps import map_scene
+    from undulatus.products.maps import map_scene, summarise_map
     from undulatus.products.memory_budget import within_memory
     from undulatus.scenes.files import NETCDF
-    from undulatus.scenes.files.opening import open_data, open_map
-    from undulatus.scenes.files.writing import write_dataset
+    from undulatus.scenes.files.opening import open_data, open_map, open_raster_map
+    from undulatus.scenes.files.writing import GEOTIFF, write_dataset
     from undulatus.scenes.spectra import is_spectra
     from undulatus.storage import load_model
 
@@ -284,12 +292,15 @@ def map_command(
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA are spectra.")
     with within_memory(ram, opened) as chunked:
-        maps = map_scene(load_model(model), chunked, encoding=encoding)
+        fitted = load_model(model)
+        maps = map_scene(fitted, chunked, encoding=encoding, allow_outside=allow_outside)
         maps.attrs["scene"] = str(data.absolute())
         fingerprint = f"{_sha256(model)} {data.resolve()} {encoding}"
         with progress_bar("mapping") as progress:
             write_dataset(maps, output, progress, resume=resume, fingerprint=fingerprint)
     click.echo(f"map: {output.resolve()}")
+    with (open_raster_map if output.suffix in GEOTIFF else open_map)(output) as written:
+        click.echo(str(summarise_map(written)))
     if pictures or video:
         _illustrate(opened, open_map(output), output, pictures, video)
 

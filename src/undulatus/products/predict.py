@@ -9,7 +9,7 @@ in a classifier, or any of scikit-learn's. A pixel that lacks a value gets no cl
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError, MissingBandsError, SceneError
 from undulatus.products.provenance import Provenance
+from undulatus.products.training_range import TrainingRange
 from undulatus.regimes import RegimeClassifier
 from undulatus.scenes.features import FEATURES, landmark_features
 from undulatus.scenes.scene import ANGLE, check_calibration, check_scene, find_zenith
@@ -33,9 +34,19 @@ BAND_DIMS = ("band", "bands", "feature")
 """Names of the dimension of an image that holds all its bands in one array."""
 
 PREDICTION = np.dtype(
-    [("probability", np.float32), ("variance", np.float32), ("quality", np.uint8)], align=True
+    [
+        ("probability", np.float32),
+        ("variance", np.float32),
+        ("distance", np.float32),
+        ("quality", np.uint8),
+    ],
+    align=True,
 )
-"""What is known of a pixel: probability of the second class, latent variance, quality bits."""
+"""What is known of a pixel.
+
+The probability of the second class, the latent variance, the distance from what was learned
+(:meth:`~undulatus.products.training_range.TrainingRange.distance`), and bits of quality.
+"""
 
 LOW_CONFIDENCE, OUT_OF_RANGE, NEAR_TERMINATOR, MISSING = 1, 2, 4, 8
 """Bits of the quality."""
@@ -51,9 +62,6 @@ DOUBTFUL = 0.2
 
 TERMINATOR = (85.0, 95.0)
 """Solar zenith angles, degrees, between which day turns to night."""
-
-ROUNDING = 1e-4
-"""A value may leave the training range by this share of it: chunks round features differently."""
 
 
 # What a model needs of a dataset
@@ -307,11 +315,12 @@ def predict_block(
     Returns
     -------
     (n,) structured array
-        Probability and variance are NaN where a value is missing; the variance is NaN too where
-        the classifier has none.
+        All but the quality is NaN where a value is missing; the variance is NaN too where the
+        classifier has none, and the distance where it keeps no quantiles of its features.
     """
     predictions = np.zeros(len(values), PREDICTION)
-    predictions["probability"] = predictions["variance"] = np.nan
+    for field in ("probability", "variance", "distance"):
+        predictions[field] = np.nan
     if isinstance(model, RegimeClassifier):
         assert names is not None
         assert sun is not None
@@ -320,6 +329,7 @@ def predict_block(
         _predict_alike(model, values, predictions)
     probability, quality = predictions["probability"], predictions["quality"]
     quality[np.minimum(probability, 1.0 - probability) > DOUBTFUL] |= LOW_CONFIDENCE
+    quality[predictions["distance"] > 0.0] |= OUT_OF_RANGE
     quality[np.isnan(probability)] |= MISSING
     if sun is not None:
         quality[(sun >= TERMINATOR[0]) & (sun < TERMINATOR[1])] |= NEAR_TERMINATOR
@@ -330,11 +340,11 @@ def _predict_alike(model: Any, values: Array, predictions: Array) -> None:
     """Predict all pixels that have every value with one model."""
     complete = finite_rows(values)
     if complete.any():
-        reduced, member = _reduce(model, values if complete.all() else values[complete])
+        reduced, member = reduce_features(model, values if complete.all() else values[complete])
         probability, variance = _predict_rows(member, reduced)
         predictions["probability"][complete] = probability
         predictions["variance"][complete] = variance
-        predictions["quality"][complete] = _beyond_training(member, reduced)
+        predictions["distance"][complete] = _training_distance(member, reduced)
 
 
 def _predict_by_regime(
@@ -356,8 +366,8 @@ def _predict_by_regime(
             continue
         rows, share, inside = rows[finite], share[finite], inside[finite]
         complete[rows[inside]] = True
-        reduced, member = _reduce(model.estimators_[regime.name], own[finite])
-        predictions["quality"][rows[inside]] |= _beyond_training(member, reduced[inside])
+        reduced, member = reduce_features(model.estimators_[regime.name], own[finite])
+        predictions["distance"][rows[inside]] = _training_distance(member, reduced[inside])
         total[rows] += share[:, None] * _moments(member, reduced, bool(model.blend))
         weight[rows] += share
     mixed = total[complete] / weight[complete, None]
@@ -377,6 +387,26 @@ def _moments(member: Any, values: Array, blended: bool) -> Array:
     return np.column_stack([probability, variance + mean**2, mean])
 
 
+def rows_by_classifier(
+    model: Any, values: Array, names: tuple[str, ...] | None, sun: Array | None
+) -> Iterator[tuple[str | None, Any, tuple[str, ...] | None, Array]]:
+    """Yield the name of each regime, its classifier, its features and its complete rows.
+
+    A model without regimes has one classifier for all rows. Parameters are those of
+    :func:`predict_block`.
+    """
+    if not isinstance(model, RegimeClassifier):
+        yield None, model, names, values[finite_rows(values)]
+        return
+    assert names is not None
+    assert sun is not None
+    assigned = model.assign(sun)
+    for index, regime in enumerate(model.regimes_):
+        features = tuple(regime.features or ())
+        own = values[assigned == index][:, [names.index(name) for name in features]]
+        yield regime.name, model.estimators_[regime.name], features, own[finite_rows(own)]
+
+
 def finite_rows(values: Array) -> Array:
     """Return which rows have no missing value, (n,) bool."""
     # A row's sum is finite unless a value is not, or it overflows: only such rows are looked at
@@ -388,7 +418,7 @@ def finite_rows(values: Array) -> Array:
     return np.asarray(finite)
 
 
-def _reduce(model: Any, values: Array) -> tuple[Array, Any]:
+def reduce_features(model: Any, values: Array) -> tuple[Array, Any]:
     """Return the values as the last step of a Pipeline sees them, and that step."""
     if not isinstance(model, Pipeline):
         return values, model
@@ -396,17 +426,9 @@ def _reduce(model: Any, values: Array) -> tuple[Array, Any]:
     return np.asarray(reduced), model.steps[-1][1]
 
 
-def _beyond_training(member: Any, values: Array) -> Array:
-    """Return the bit ``OUT_OF_RANGE`` for rows with a value outside the training range."""
-    ranges = getattr(member, "feature_quantiles_", None)
-    beyond = np.zeros(len(values), bool)
-    if ranges is not None and len(values):
-        slack = ROUNDING * (ranges[-1] - ranges[0])
-        low, high = ranges[0] - slack, ranges[-1] + slack
-        # Most features of most blocks stay inside; their extremes show it cheaply.
-        for column in np.flatnonzero((values.min(axis=0) < low) | (values.max(axis=0) > high)):
-            beyond |= (values[:, column] < low[column]) | (values[:, column] > high[column])
-    return np.where(beyond, np.uint8(OUT_OF_RANGE), np.uint8(0))
+def _training_distance(member: Any, values: Array) -> Array | float:
+    learned = TrainingRange.of(member)
+    return np.nan if learned is None else learned.distance(values)
 
 
 def _predict_rows(member: Any, values: Array) -> tuple[Array, Array]:

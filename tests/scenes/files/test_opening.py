@@ -18,6 +18,7 @@ from undulatus.scenes.files.opening import (
     SEVIRI,
     open_data,
     open_map,
+    open_raster_map,
     open_scene,
     open_spectra,
 )
@@ -267,6 +268,25 @@ def test_a_map_opens_in_either_format(tmp_path, name):
     write_dataset(a_map(), tmp_path / name)
     with open_map(tmp_path / name) as opened:
         assert set(opened.data_vars) == set(a_map().data_vars)
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+def test_a_map_in_a_geotiff_opens_with_its_layers_as_floats(tmp_path):
+    made = a_map().drop_vars("spatial_ref", errors="ignore")
+    write_dataset(made, tmp_path / "map.tif")
+    with open_raster_map(tmp_path / "map.tif") as opened:
+        assert set(opened.data_vars) == set(made.data_vars)
+        quality = opened["quality_flag"].sortby("y").sortby("x").values
+    assert_array_equal(quality, made["quality_flag"].sortby("y").sortby("x").values)
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+def test_an_image_whose_bands_have_no_names_is_not_a_map(tmp_path):
+    grid = {"height": 4, "width": 5, "transform": rasterio.transform.from_origin(0, 4, 1, 1)}
+    with rasterio.open(tmp_path / "map.tif", "w", count=2, dtype="uint8", **grid) as file:
+        file.write(np.zeros((2, 4, 5), np.uint8))
+    with pytest.raises(SceneError, match="not a map: its bands have no names"):
+        open_raster_map(tmp_path / "map.tif")
 
 
 @pytest.mark.parametrize(("name", "message"), [("a.txt", "not a map"), ("b.nc", "does not exist")])

@@ -151,6 +151,16 @@ def open_map(path: str | os.PathLike[str]) -> xr.Dataset:
     return _in_blocks(_open(path))
 
 
+def open_raster_map(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Open a map that was written as ``.tif``: layers of floats, with north up in any case."""
+    path = _existing(path)
+    bands = _open_raster(path)["image"]
+    names = bands.attrs.get("long_name", ())
+    if isinstance(names, str) or len(names) != bands.sizes["band"]:
+        raise SceneError(f"{path} is not a map: its bands have no names as undulatus map writes.")
+    return bands.assign_coords(band=list(names)).to_dataset("band")
+
+
 def _existing(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if not path.exists():
