@@ -206,7 +206,10 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         return self._mix(X, lambda estimator, rows: estimator.predict_proba(rows), width)
 
     def decision_function(self, X: Any) -> Array:
-        """Return the latent mean, (n,): positive where the second class is likelier."""
+        """Return a score, (n,), that is positive where the second class is likelier.
+
+        It is that of the regime's classifier; where two regimes are blended, its mean.
+        """
 
         def mean(estimator: Any, rows: Array) -> Array:
             return np.asarray(estimator.decision_function(rows))[:, None]
@@ -238,7 +241,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             probability, variance = estimator.predict_proba_and_variance(rows)
             if not self.blend:
                 return np.column_stack([probability, variance, np.zeros(len(rows))])
-            mean = estimator.decision_function(rows)
+            mean = estimator.latent_mean(rows)
             return np.column_stack([probability, variance + mean**2, mean])
 
         mixed = self._mix(X, probability_and_moments, width + 2)

@@ -63,10 +63,10 @@ main({command!r})
 """
 
 
-@pytest.mark.parametrize("kind", ["scene", "spectra"])
-def test_a_killed_fit_continues_to_the_same_model(kind, request, tmp_path):
+@pytest.mark.parametrize(("kind", "members"), [("scene", 1), ("spectra", 1), ("spectra", 2)])
+def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_path):
     data = request.getfixturevalue("year" if kind == "scene" else "spectra")
-    common = ["-D", "3", "--method", "rff"]
+    common = ["-D", "3", "--method", "rff", "--members", str(members)]
     common += ["--components", "8"] if kind == "spectra" else ["--holdout", "0.5"]
 
     def run(name, saves=0, *options):
@@ -87,6 +87,9 @@ def test_a_killed_fit_continues_to_the_same_model(kind, request, tmp_path):
     ]
     whole, killed = (tmp_path / name for name in ("whole.undulatus", "killed.undulatus"))
     assert whole.read_bytes() == killed.read_bytes()
+    model = load_model(whole)
+    classifiers = model.estimators_.values() if kind == "scene" else [model[-1]]
+    assert {len(classifier.members_) for classifier in classifiers} == {members}
 
 
 @pytest.mark.parametrize("kind", ["year", "spectra"])
@@ -363,7 +366,15 @@ def test_a_map_stays_below_its_memory_limit(tmp_path):
 # info
 
 
-@pytest.mark.parametrize("model", [GPC(max_iter=2), RFFGPC(4, max_iter=2), VFFGPC(4, max_iter=2)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        GPC(max_iter=2),
+        RFFGPC(4, max_iter=2),
+        VFFGPC(4, max_iter=2),
+        VFFGPC(4, n_members=3, max_iter=2),
+    ],
+)
 def test_a_model_file_is_described(runner, tmp_path, moons, model):
     X, y = moons
     path = tmp_path / "day.undulatus"
@@ -378,6 +389,7 @@ def test_a_model_file_is_described(runner, tmp_path, moons, model):
     assert "features: 2 (IR_108, VIS006)" in lines
     assert f"bound: {load_model(path).bound_:.6g}" in lines
     assert any(line.startswith("precision: double") for line in lines)
+    assert ("members: 3" in lines) == (getattr(model, "n_members", 1) == 3)
 
 
 def test_features_without_names_are_counted(runner, tmp_path, moons):

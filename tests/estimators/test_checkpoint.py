@@ -50,7 +50,7 @@ def assert_same_model(one, other, X):
 
 
 def fit_and_interrupt(fitted, X, y, after):
-    def call(self, step, state):
+    def call(self, step, state, member=0):
         if step == after:
             raise KeyboardInterrupt
 
@@ -226,7 +226,7 @@ def test_a_killed_and_continued_fit_equals_the_uninterrupted_one(
     whole = model(name).fit(X, y)
     path = tmp_path / "state"
 
-    def call(self, step, state):
+    def call(self, step, state, member=0):
         if step == 2:
             raise Killed
 
@@ -245,7 +245,7 @@ def test_a_fit_interrupted_in_its_exact_passes_can_be_continued(
     whole = model(name).fit(X, y)
     path = tmp_path / "state"
 
-    def note(self, state):
+    def note(self, state, member=0):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -261,7 +261,9 @@ def test_a_finished_fit_is_not_fitted_again(name, clouds, tmp_path, monkeypatch)
     path = tmp_path / "state"
     whole = model(name, checkpoint=path).fit(X, y)
     steps = []
-    monkeypatch.setattr(ProgressLine, "__call__", lambda self, step, state: steps.append(step))
+    monkeypatch.setattr(
+        ProgressLine, "__call__", lambda self, step, state, member: steps.append(step)
+    )
     assert_same_model(model(name, checkpoint=path).fit(X, y), whole, X)
     assert steps == []
 

@@ -144,7 +144,7 @@ def test_an_interrupt_keeps_the_finished_iterations(moons, monkeypatch):
     X, y = moons
     short = GPC(max_iter=2, tol=0.0).fit(X, y)
 
-    def call(self, step, state):
+    def call(self, step, state, member=0):
         if step == 2:
             raise KeyboardInterrupt
 

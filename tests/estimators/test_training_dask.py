@@ -312,7 +312,7 @@ def test_a_killed_worker_causes_a_retry_and_the_same_bits(data, client, tmp_path
 
 
 def stop_after(fitted, arrays, after):
-    def call(self, step, state):
+    def call(self, step, state, member=0):
         if step == after:
             raise KeyboardInterrupt
 
@@ -332,7 +332,9 @@ def test_a_fit_continued_from_its_checkpoint_gives_the_same_bits(name, data, tmp
     assert path.exists()
     steps = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ProgressLine, "__call__", lambda self, step, state: steps.append(step))
+        patch.setattr(
+            ProgressLine, "__call__", lambda self, step, state, member: steps.append(step)
+        )
         rest = model(name, checkpoint=path).fit(*arrays)
     assert steps[0] == after + 1
     assert_same_model(rest, whole, X)

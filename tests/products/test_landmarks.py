@@ -131,6 +131,15 @@ def test_every_method_can_be_fitted(days, method):
     }
 
 
+def test_every_regime_may_have_a_committee_that_leaves_out_days(days, tmp_path):
+    model = fit_scene(days, members=2, **QUICK)
+    assert [len(member.members_) for member in model.estimators_.values()] == [2] * 4
+    save_model(model, tmp_path / "m.undulatus")
+    two = days.isel(time=slice(0, 40, 20))
+    maps = [map_scene(m, two).compute() for m in (model, load_model(tmp_path / "m.undulatus"))]
+    assert_array_equal(*(found["cloud_probability"].values for found in maps))
+
+
 def test_missing_labels_and_pixels_are_left_out(days, monkeypatch):
     seen = {}
 

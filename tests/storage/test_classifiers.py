@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import is_dataclass
 from itertools import product
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators import fourier
-from undulatus.storage import SCHEMA, classifiers
+from undulatus.storage import COMMITTEE_SCHEMA, SCHEMA, classifiers
 from undulatus.storage.codec import memory_order
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -33,6 +36,7 @@ MODELS = {
     "GPC": lambda **params: GPC(max_iter=2, **params),
     "RFFGPC": lambda **params: RFFGPC(5, max_iter=2, random_state=0, **params),
     "VFFGPC": lambda **params: VFFGPC(4, max_iter=2, random_state=0, **params),
+    "committee": lambda **params: VFFGPC(3, n_members=2, max_iter=2, random_state=0, **params),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
 LABELS = {
@@ -91,7 +95,7 @@ def assert_same_value(one, other):
 
 
 def test_every_classifier_with_a_codec_is_tested_here():
-    assert set(MODELS) == set(classifiers.CODECS)
+    assert {type(make()).__name__ for make in MODELS.values()} == set(classifiers.CODECS)
 
 
 # Round trip
@@ -117,28 +121,23 @@ def test_every_fitted_attribute_is_restored(name, moons, path):
     loaded = load_model(path)
     fitted = {key for key in vars(model) if key.endswith("_")}
     assert {key for key in vars(loaded) if key.endswith("_")} == fitted
-    for key in fitted - {"posterior_", "standardisation_"}:
-        found, expected = getattr(loaded, key), getattr(model, key)
-        if isinstance(expected, np.ndarray):
-            assert_array_equal(found, expected)
-        else:
-            assert found == expected
-    for record in ("posterior_", "standardisation_"):
-        found, expected = getattr(loaded, record), getattr(model, record)
-        for field in vars(expected):
-            assert_array_equal(getattr(found, field), getattr(expected, field))
+    for key in fitted:
+        assert_same_parts(getattr(loaded, key), getattr(model, key))
 
 
-@each_model
-def test_every_matrix_keeps_its_memory_order(name, clouds, path):
-    model = MODELS[name]().fit(*clouds)
-    save_model(model, path)
-    loaded = load_model(path)
-    pairs = [(vars(loaded), vars(model)), (vars(loaded.posterior_), vars(model.posterior_))]
-    for found, expected in pairs:
-        for key, value in expected.items():
-            if isinstance(value, np.ndarray):
-                assert memory_order(found[key]) == memory_order(value)
+def assert_same_parts(found, expected):
+    """Values are equal, down to the fields of records and the memory order of matrices."""
+    assert type(found) is type(expected)
+    if isinstance(expected, np.ndarray):
+        assert_array_equal(found, expected)
+        assert memory_order(found) == memory_order(expected)
+    elif isinstance(expected, tuple):
+        for one, other in zip(found, expected, strict=True):
+            assert_same_parts(one, other)
+    elif is_dataclass(expected):
+        assert_same_parts(tuple(vars(found).values()), tuple(vars(expected).values()))
+    else:
+        assert found == expected
 
 
 @each_model
@@ -385,7 +384,7 @@ def rewrite(request, saved, path):
     return change
 
 
-@pytest.mark.parametrize("schema", [SCHEMA + 1, 0, None, "1"])
+@pytest.mark.parametrize("schema", [COMMITTEE_SCHEMA + 1, 0, None, "1"])
 def test_the_error_names_an_unknown_schema_and_the_remedy(rewrite, schema):
     path = rewrite(lambda tensors, header: header.update(schema=schema))
     message = assert_refused(path)
@@ -398,6 +397,11 @@ def test_an_unknown_kind_of_model_is_named(rewrite):
     assert "'DeepGPC'" in assert_refused(path)
 
 
+def own_key(key, header):
+    """The posteriors of a committee are those of its members."""
+    return "committee" if key == "posterior" and "committee" in header else key
+
+
 @pytest.mark.parametrize(
     "key",
     [
@@ -406,7 +410,7 @@ def test_an_unknown_kind_of_model_is_named(rewrite):
     ],
 )
 def test_a_header_with_a_missing_key_is_refused(rewrite, key):
-    assert_refused(rewrite(lambda tensors, header: header.pop(key)))
+    assert_refused(rewrite(lambda tensors, header: header.pop(own_key(key, header))))
 
 
 JUNK = [
@@ -421,7 +425,7 @@ JUNK = [
 
 @pytest.mark.parametrize(("key", "junk"), JUNK, ids=str)
 def test_a_header_with_a_junk_value_is_refused(rewrite, key, junk):
-    assert_refused(rewrite(lambda tensors, header: header.update({key: junk})))
+    assert_refused(rewrite(lambda tensors, header: header.update({own_key(key, header): junk})))
 
 
 def test_missing_and_unexpected_tensors_are_named(rewrite, saved):
@@ -477,7 +481,10 @@ def test_scales_and_variances_must_be_positive(rewrite, value):
         tensors["scale"] = np.full_like(tensors["scale"], value)
 
     def spoil_variance(tensors, header):
-        header["fitted"]["signal_variance_"] = value
+        if "committee" in header:
+            header["committee"][-1]["signal_variance"] = value
+        else:
+            header["fitted"]["signal_variance_"] = value
 
     for spoil in (spoil_scale, spoil_variance):
         assert "not positive" in assert_refused(rewrite(spoil))
@@ -507,6 +514,41 @@ def test_classes_too_large_for_their_dtype_are_refused(rewrite):
         header["classes"] = {"array": [0, 2**70], "dtype": "<i8"}
 
     assert_refused(rewrite(spoil))
+
+
+# Committees
+
+
+def test_a_single_model_keeps_the_layout_that_older_versions_read(saved, path):
+    path.write_bytes(saved["VFFGPC"])
+    tensors, header = read_tensors(path)
+    assert header["schema"] == SCHEMA
+    assert "n_members" not in header["params"]
+    assert not any("/" in name for name in tensors)
+    # Whatever the default becomes, a file without n_members holds a single model.
+    assert load_model(path).n_members == 1
+
+
+def test_a_committee_has_a_schema_that_older_versions_refuse(saved, path):
+    path.write_bytes(saved["committee"])
+    tensors, header = read_tensors(path)
+    assert header["schema"] == COMMITTEE_SCHEMA
+    assert {"0/frequencies", "0/posterior_root", "1/frequencies"} < set(tensors)
+
+
+def test_a_committee_within_other_models_raises_the_schema_too(moons, path):
+    pipeline = make_pipeline(StandardScaler(), MODELS["committee"]()).fit(*moons)
+    save_model(pipeline, path)
+    assert read_tensors(path)[1]["schema"] == COMMITTEE_SCHEMA
+    assert_predicts_alike(load_model(path)[-1], pipeline[-1], moons[0])
+
+
+def test_a_committee_without_members_is_refused(saved, path):
+    path.write_bytes(saved["committee"])
+    tensors, header = read_tensors(path)
+    header["committee"] = []
+    write_tensors(path, {k: v for k, v in tensors.items() if "/" not in k}, header)
+    assert "without members" in assert_refused(path)
 
 
 # No code in the file
@@ -551,4 +593,5 @@ for path in sys.argv[1:]:
         [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split("\n")[:-1] == [f"{name} (1, 2)" for name in saved]
+    names = [type(MODELS[name]()).__name__ for name in saved]
+    assert run.stdout.split("\n")[:-1] == [f"{name} (1, 2)" for name in names]

@@ -106,6 +106,13 @@ def sounder(samples: int, seed: int, output: Path) -> None:
     help="Number of waves, for vff and rff.",
 )
 @click.option(
+    "--members",
+    type=click.IntRange(1),
+    show_default="1",
+    help="Members of a committee, each with its own waves and with other days or strata held back "
+    "while it learns, for vff and rff.",
+)
+@click.option(
     "--label",
     show_default="cloud_mask_l2 in scenes, cloudy in spectra",
     help="Variable of DATA to learn from: 0 clear, 1 cloud, anything else missing.",
@@ -131,6 +138,7 @@ def fit(
     output: Path,
     method: str,
     frequencies: int | None,
+    members: int | None,
     label: str | None,
     components: int | None,
     holdout: float,
@@ -157,6 +165,7 @@ def fit(
         raise click.UsageError("--components is for spectra, but DATA is a scene.")
     options: dict[str, Any] = {
         "n_frequencies": frequencies,
+        "members": members,
         "label": label,
         "components": components,
         "ram": None if ram is None else parse_size(ram),
@@ -372,6 +381,8 @@ def _print_steps(model: Any) -> None:
 def _print_classifier(classifier: Any, features: Any) -> None:
     names = "" if features is None else f" ({', '.join(map(str, features))})"
     click.echo(f"features: {classifier.n_features_in_}{names}")
+    if len(getattr(classifier, "members_", ())) > 1:
+        click.echo(f"members: {len(classifier.members_)}")
     click.echo(f"signal variance: {classifier.signal_variance_:.6g}")
     click.echo(f"lengthscale: {classifier.lengthscale_:.6g}")
     click.echo(f"bound: {classifier.bound_:.6g}")
@@ -384,6 +395,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 
 def _short_text(value: Any) -> str:
+    if isinstance(value, list) and any(isinstance(item, list) for item in value):
+        return "; ".join(map(_short_text, value))
     if isinstance(value, list) and len(value) > 6:
         return f"{len(value)}: {value[0]} to {value[-1]}"
     if isinstance(value, dict):

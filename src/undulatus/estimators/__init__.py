@@ -22,19 +22,24 @@ def make_classifier(
     n_frequencies: int,
     *,
     seed: int,
+    n_members: int = 1,
     verbose: int = 0,
     checkpoint: Path | None = None,
     **params: Any,
 ) -> Any:
     """Return an unfitted classifier of ``METHODS``, with further ``params``.
 
-    ``n_frequencies`` and ``checkpoint`` are ignored for GPC, which has neither.
+    ``n_frequencies``, ``n_members`` and ``checkpoint`` are ignored for GPC, which has none.
     """
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     params = {"random_state": seed, "verbose": verbose, **params}
     if method != "gpc":
-        params |= {"n_frequencies": n_frequencies, "checkpoint": checkpoint}
+        params |= {
+            "n_frequencies": n_frequencies,
+            "n_members": n_members,
+            "checkpoint": checkpoint,
+        }
     return METHODS[method](**params)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ from undulatus.estimators.training import (
     validate_rows,
 )
 from undulatus.gp.blocks import Standardisation, map_blocks, require_finite
+from undulatus.gp.committee import pooled_log_odds, pooled_moments
 from undulatus.gp.kernels import KERNELS
 from undulatus.gp.posterior import expected_sigmoid
 
@@ -56,12 +58,22 @@ JOBS_CONSTRAINT: list[Any] = [
 
 
 @dataclass(frozen=True)
-class BlockFunctions:
-    """How a fitted classifier evaluates its latent function on blocks of standardised rows.
+class LatentFunction:
+    """How one latent function is evaluated on blocks of standardised rows.
 
     The functions of a block are made once per call, and only when needed: the variance takes an
     eigendecomposition first.
     """
+
+    make_mean: Callable[[], Callable[[Array], Array]]
+    """Returns the function from rows (n, d) to latent means (n,)."""
+    make_moments: Callable[[], Callable[[Array], tuple[Array, Array]]]
+    """Returns the function from rows (n, d) to latent means and variances, (n,) each."""
+
+
+@dataclass(frozen=True)
+class BlockFunctions:
+    """How a fitted classifier evaluates its latent functions on blocks of standardised rows."""
 
     dtype: np.dtype[Any]
     """Precision of the standardised rows."""
@@ -69,10 +81,8 @@ class BlockFunctions:
     threads: int
     require_in_range: Callable[[Array, int], None]
     """Raises if a row lies too far out; takes the rows and the number of the first one."""
-    make_mean: Callable[[], Callable[[Array], Array]]
-    """Returns the function from rows (n, d) to latent means (n,)."""
-    make_moments: Callable[[], Callable[[Array], tuple[Array, Array]]]
-    """Returns the function from rows (n, d) to latent means and variances, (n,) each."""
+    members: tuple[LatentFunction, ...]
+    """One latent function, or those of a committee."""
     make_probability: Callable[[], Callable[[Array], Array] | None] = lambda: None
     """Returns a faster function to the probability of the second class, (n,), if there is one."""
 
@@ -92,12 +102,15 @@ class GaussianProcessMixin(ABC):
     classes_: Array
     standardisation_: Standardisation
     feature_quantiles_: Array
-    n_iter_: int
     _prior_shift: float
 
     @abstractmethod
     def _block_functions(self) -> BlockFunctions:
         """Return how the fitted latent function is evaluated."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        # Set last: a fit that fails leaves none.
+        return hasattr(self, "fit_report_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
@@ -107,30 +120,38 @@ class GaussianProcessMixin(ABC):
     # Prediction
 
     def decision_function(self, X: Any) -> Array:
-        """Return the latent mean, (n,): positive where the second class is likelier."""
+        """Return a score, (n,), that is positive where the second class is likelier.
+
+        It is the latent mean; of a committee, the logit of the probability.
+        """
 
         def make(blocks: BlockFunctions) -> RowFunction:
-            mean = blocks.make_mean()
-            return lambda x: (mean(x) + self._prior_shift,)
+            if len(blocks.members) == 1:
+                return self._make_mean_of_means(blocks)
+            moments = self._make_member_moments(blocks)
+            return lambda x: (pooled_log_odds(*moments(x)),)
 
         return self._evaluate(X, make, 1)[:, 0]
 
     def predict(self, X: Any) -> Array:
         """Return the likelier class of each row, (n,)."""
-        positive = self.decision_function(X) > 0
+        positive = self._evaluate(X, self._make_sign, 1)[:, 0] > 0
         return np.asarray(self.classes_[positive.astype(int)])
 
+    def latent_mean(self, X: Any) -> Array:
+        """Return the mean of the latent function at each row, (n,): far cheaper than both."""
+        return self._evaluate(X, self._make_mean_of_means, 1)[:, 0]
+
     def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
-        """Return the mean and variance of the latent function at each row, (n,) each."""
+        """Return the mean and variance of the latent function at each row, (n,) each.
+
+        Of a committee, those of the mixture of its members: where they disagree, the variance is
+        larger than theirs.
+        """
 
         def make(blocks: BlockFunctions) -> RowFunction:
-            moments = blocks.make_moments()
-
-            def shifted(x: Array) -> tuple[Array, Array]:
-                mean, variance = moments(x)
-                return mean + self._prior_shift, variance
-
-            return shifted
+            moments = self._make_member_moments(blocks)
+            return lambda x: pooled_moments(*moments(x))
 
         columns = self._evaluate(X, make, 2)
         return columns[:, 0], columns[:, 1]
@@ -160,15 +181,51 @@ class GaussianProcessMixin(ABC):
         columns = self._evaluate(X, self._make_probabilities_and_variance, 3)
         return columns[:, :2], columns[:, 2]
 
+    def _make_mean_of_means(self, blocks: BlockFunctions) -> RowFunction:
+        means = [member.make_mean() for member in blocks.members]
+        return lambda x: (np.mean([mean(x) for mean in means], axis=0) + self._prior_shift,)
+
+    def _make_sign(self, blocks: BlockFunctions) -> RowFunction:
+        """Return a function with the sign of the decision function."""
+        if len(blocks.members) == 1:
+            return self._make_mean_of_means(blocks)
+        means = [member.make_mean() for member in blocks.members]
+        moments = self._make_member_moments(blocks)
+
+        def sign(x: Array) -> tuple[Array]:
+            positive = np.array([mean(x) + self._prior_shift > 0 for mean in means])
+            # Probabilities on one side of 1/2 have their mean there: no variance is needed.
+            result = np.where(positive.all(axis=0), 1.0, -1.0)
+            divided = np.flatnonzero(positive.any(axis=0) & ~positive.all(axis=0))
+            if len(divided):
+                result[divided] = pooled_log_odds(*moments(x[divided]))
+            return (result,)
+
+        return sign
+
+    def _make_member_moments(
+        self, blocks: BlockFunctions
+    ) -> Callable[[Array], tuple[Array, Array]]:
+        """Return the function from rows (n, d) to the members' moments, (M, n) each."""
+        members = [member.make_moments() for member in blocks.members]
+
+        def evaluate(x: Array) -> tuple[Array, Array]:
+            means, variances = zip(*[moments(x) for moments in members], strict=True)
+            shifted = np.array(means, dtype=np.float64) + self._prior_shift
+            return shifted, np.array(variances, dtype=np.float64)
+
+        return evaluate
+
     def _make_probabilities_and_variance(self, blocks: BlockFunctions) -> RowFunction:
-        moments = blocks.make_moments()
+        moments = self._make_member_moments(blocks)
 
         def evaluate(x: Array) -> tuple[Array, Array, Array]:
-            mean, variance = (moment.astype(np.float64) for moment in moments(x))
-            mean += self._prior_shift
+            means, variances = moments(x)
             # Each from its own sigmoid: 1 - p would round a tiny probability away.
-            first, second = expected_sigmoid(-mean, variance), expected_sigmoid(mean, variance)
-            return first, second, variance
+            first, second = (
+                np.mean(expected_sigmoid(sign * means, variances), axis=0) for sign in (-1.0, 1.0)
+            )
+            return first, second, pooled_moments(means, variances)[1]
 
         return evaluate
 
@@ -176,7 +233,7 @@ class GaussianProcessMixin(ABC):
         self, X: Any, make: Callable[[BlockFunctions], RowFunction], width: int
     ) -> Array:
         """Return the columns of a function of standardised rows, (n, width), block by block."""
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self)
         with as_input_errors():
             rows = validate_rows(self, X, reset=False)
         columns, blocks = column_namer(self), self._block_functions()
@@ -232,7 +289,9 @@ class GaussianProcessMixin(ABC):
         self.feature_quantiles_ = overview.quantiles
         self._prior_shift = overview.prior_shift
 
-    def _warn_unless_converged(self, outcome: str) -> None:
+    def _warn_unless_converged(
+        self, outcome: str, n_iter: int, found: str = "the best found so far"
+    ) -> None:
         if outcome == "max_iter":
             warnings.warn(
                 f"{type(self).__name__} stopped at max_iter={self.max_iter} before its bound "
@@ -243,8 +302,8 @@ class GaussianProcessMixin(ABC):
         elif outcome == "interrupted":
             remedy = " Fit again with warm_start=True to continue."
             warnings.warn(
-                f"Interrupted after {self.n_iter_} iterations: the model is the best found so "
-                f"far.{remedy if hasattr(self, 'warm_start') else ''}",
+                f"Interrupted after {n_iter} iterations: the model is {found}."
+                f"{remedy if hasattr(self, 'warm_start') else ''}",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -259,33 +318,45 @@ def make_generator(random_state: Any) -> np.random.Generator:
 class ProgressLine:
     """Progress of a fit on standard error: a line per iteration, or one rewritten on a terminal.
 
-    ``verbose`` 0 writes nothing; 2 never rewrites.
+    ``verbose`` 0 writes nothing; 2 never rewrites. ``total`` is the most steps of a member.
+    Members may report from different threads; their steps are counted together.
     """
 
-    def __init__(self, name: str, verbose: int, total: int) -> None:
+    def __init__(self, name: str, verbose: int, total: int, members: int = 1) -> None:
         self._name = name
         self._verbose = verbose
         self._total = total
+        self._done = [0] * members
+        self._lock = threading.Lock()
         self._began = time.monotonic()
         self._rewrites = verbose == 1 and sys.stderr.isatty()
 
-    def __call__(self, step: int, state: str) -> None:
-        """Report that ``step`` is done, and the state it reached."""
-        elapsed = time.monotonic() - self._began
-        left = elapsed / step * (self._total - step)
-        self._write(
-            f"step {step} of at most {self._total}, {state}, {elapsed:.0f} s elapsed, "
-            f"at most {left:.0f} s left"
-        )
+    def __call__(self, step: int, state: str, member: int = 0) -> None:
+        """Report that a member's ``step`` is done, and the state it reached."""
+        with self._lock:
+            self._done[member] = step
+            done, total = sum(self._done), self._total * len(self._done)
+            elapsed = time.monotonic() - self._began
+            left = elapsed / done * (total - done)
+            self._write(
+                f"step {done} of at most {total}, {self._named(member)}{state}, "
+                f"{elapsed:.0f} s elapsed, at most {left:.0f} s left"
+            )
 
-    def note(self, state: str) -> None:
-        """Report what is being done after the last step."""
-        self._write(f"{state}, {time.monotonic() - self._began:.0f} s elapsed")
+    def note(self, state: str, member: int = 0) -> None:
+        """Report what is being done after a member's last step."""
+        with self._lock:
+            self._done[member] = self._total
+            elapsed = time.monotonic() - self._began
+            self._write(f"{self._named(member)}{state}, {elapsed:.0f} s elapsed")
 
     def close(self) -> None:
         """End the line."""
         if self._verbose and self._rewrites:
             sys.stderr.write("\n")
+
+    def _named(self, member: int) -> str:
+        return f"member {member + 1}: " if len(self._done) > 1 else ""
 
     def _write(self, text: str) -> None:
         if not self._verbose:

@@ -13,6 +13,7 @@ from undulatus.estimators.base import (
     SHARED_CONSTRAINTS,
     BlockFunctions,
     GaussianProcessMixin,
+    LatentFunction,
     ProgressLine,
 )
 from undulatus.estimators.training import column_namer, prepare_rows
@@ -147,7 +148,7 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             "stopped": fit.outcome,
             "rows": n,
         }
-        self._warn_unless_converged(fit.outcome)
+        self._warn_unless_converged(fit.outcome, self.n_iter_)
         return self
 
     def _block_functions(self) -> BlockFunctions:
@@ -157,8 +158,7 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             rows_per_block=block_rows(len(self.training_), 8),
             threads=1,
             require_in_range=lambda x, first: require_lengths(x, LENGTH_LIMIT, columns, first),
-            make_mean=self._make_mean,
-            make_moments=self._make_moments,
+            members=(LatentFunction(self._make_mean, self._make_moments),),
         )
 
     def _make_mean(self) -> Callable[[Array], Array]:

@@ -7,6 +7,7 @@ Algorithm 1 is in :mod:`undulatus.gp.batch`, the minibatch solver in
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,9 @@ from undulatus.estimators.base import (
     SHARED_CONSTRAINTS,
     BlockFunctions,
     GaussianProcessMixin,
+    LatentFunction,
     ProgressLine,
+    RowFunction,
     make_generator,
 )
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
@@ -49,6 +52,7 @@ from undulatus.gp.blocks import (
     require_phases,
     scratch,
 )
+from undulatus.gp.committee import fit_members, leave_out
 from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
 from undulatus.gp.kernels import find_kernel, mean_distance
 from undulatus.gp.passes import LEARNING_SHARE, FourierFit, Start, choose_start
@@ -65,6 +69,7 @@ from undulatus.gp.stochastic import (
     LEARNING_VARIANCE_LIMIT,
     STEPS_PER_ITERATION,
     Walk,
+    draw_sample,
     fit_stochastic,
 )
 
@@ -109,7 +114,10 @@ solver : {"auto", "batch", "stochastic"}, default="auto"
     ``"batch"`` is the paper's Algorithm 1, where a weight of 2 equals a repeated row;
     ``"stochastic"`` learns on minibatches, then fits the posterior by exact passes over all
     rows; ``"auto"`` is batch up to 2,000 distinct rows.
-frequencies : (D, d) array, default=None
+n_members : int, default=1
+    Members of a committee, each a model with ``n_frequencies`` of its own, learned from its own
+    start, with other groups (or rows) held back. The probability is the mean of theirs.
+frequencies : (n_members D, d) array, default=None
     Starting frequencies w in units of 1/lengthscale (``frequencies_`` are w/lengthscale); drawn
     at random if None.
 standardize : bool, default=True
@@ -142,13 +150,14 @@ variance_tolerance : float, default=0.0
     Largest error in probability allowed for a faster variance; 0 is exact.
 checkpoint : path, default=None
     File written at every outer iteration; a fit of the same data with the same settings
-    continues from it, any other fit is refused.
+    continues from it, any other fit is refused. A committee has a file for each member, with
+    ``.1``, ``.2``, ... at the end of its name.
 n_jobs : int, default=None
     Threads; None is all cores. The model does not depend on it.
 random_state : int, RandomState or None, default=None
     Seed of the frequencies and of minibatches.
 warm_start : bool, default=False
-    Start from the frequencies and hyperparameters of the last fit.
+    Start from the frequencies and hyperparameters of the last fit, each member from its own.
 verbose : int, default=0
     1 shows a line of progress, 2 one line per iteration."""
 
@@ -156,23 +165,28 @@ _ATTRIBUTES = """\
 Attributes
 ----------
 classes_ : (2,) array
-frequencies_ : (D, d) array
-    Effective frequencies w/lengthscale, radians per unit of the standardised feature.
+members_ : tuple of FourierFit
+    The members of the committee; a single model is its only member.
+frequencies_ : (n_members D, d) array
+    Effective frequencies w/lengthscale, radians per unit of the standardised feature, one
+    member's after the other's.
 lengthscale_, signal_variance_ : float
-    The paper's sigma and gamma.
+    The paper's sigma and gamma; of a committee, the geometric mean of the members' sigma and the
+    mean of their gamma.
 posterior_ : Posterior
-    Of the 2 D whitened weights.
+    Of the 2 D whitened weights; only of a single model.
 bound_ : float
-    Bound on the log evidence.
+    Bound on the log evidence; of a committee, the mean of the members'.
 bound_history_ : array
     The bound after each exact pass over all rows or, for the batch solver without early
-    stopping, after each outer iteration and at the end.
+    stopping, after each outer iteration and at the end; of a committee, the mean, in which a
+    member that ended early keeps its last.
 n_iter_ : int
-    Outer iterations done.
+    Outer iterations done; of a committee, the most of any member.
 fit_report_ : dict
     Solver, precision, precision of predictions, steps, jitter, rows, why the fit stopped,
     and the mean negative log likelihood of held-back rows along the way, if any were held
-    back.
+    back; of a committee, a list of these for each member.
 feature_quantiles_ : (7, d) array
     Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
 n_features_in_ : int
@@ -193,6 +207,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SHARED_CONSTRAINTS,
         "n_frequencies": [Interval(Integral, 1, None, closed="left")],
+        "n_members": [Interval(Integral, 1, None, closed="left")],
         "solver": [StrOptions({"auto", "batch", "stochastic"})],
         "frequencies": ["array-like", None],
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
@@ -208,6 +223,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self,
         n_frequencies: int = 100,
         *,
+        n_members: int = 1,
         kernel: str = "rbf",
         solver: str = "auto",
         frequencies: npt.ArrayLike | None = None,
@@ -227,6 +243,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         verbose: int = 0,
     ) -> None:
         self.n_frequencies = n_frequencies
+        self.n_members = n_members
         self.kernel = kernel
         self.solver = solver
         self.frequencies = frequencies
@@ -263,42 +280,59 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         groups : (n,) array, optional
             Which rows belong together, such as the day or the image they are from. With
             ``early_stopping`` whole groups are held back, so that learning stops where it no
-            longer carries over to new days or images. A single group counts as none.
+            longer carries over to new days or images. Members of a committee hold back
+            different groups, or different rows where there are no groups. A single group counts
+            as none.
         """
-        earlier = self._end_of_last_fit()
+        earlier = self._ends_of_last_fit()
         self._forget_last_fit()
         threads = count_threads(self.n_jobs)
         if is_chunked(X) and self.solver == "auto" and X.shape[0] <= BATCH_ROWS:
             X, y, sample_weight, groups = map(into_memory, (X, y, sample_weight, groups))
         data = self._prepare(X, y, sample_weight, groups, threads)
         rng = make_generator(self.random_state)
-        dtype = self._choose_dtype(data.n_rows)
-        pixels = data.pixels(dtype, block_rows(2 * self.n_frequencies, dtype.itemsize), threads)
+        # One member draws from the stream itself, each of several from its own.
+        rngs = [rng] if self.n_members == 1 else rng.spawn(self.n_members)
+        pixels = self._pixels(data, threads)
         stochastic = is_chunked(X) or self._is_stochastic(pixels.n_rows)
         with single_threaded_blas(), recycling():
-            start = earlier or self._choose_start(pixels, data, rng, stochastic)
-            self._require_usable(start, data, pixels.n_features)
-            line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
-            fit = self._learn(pixels, data, start, rng, line, stochastic)
-            line.close()
-        self._keep(fit, pixels, start, stochastic)
+            starts = earlier + [
+                self._choose_start(pixels, data, member, rngs[member], stochastic)
+                for member in range(len(earlier), self.n_members)
+            ]
+            for start in starts:
+                self._require_usable(start, data, pixels.n_features)
+            parts = self._leave_out(pixels, rng, stochastic)
+            members = self._learn(data, starts, rngs, parts, threads, stochastic)
+        self._keep(members, pixels, starts, stochastic)
         self.fit_report_["prediction_precision"] = self._choose_prediction_precision(pixels)
-        self._warn_unless_converged(fit.outcome)
+        found = "the best found so far"
+        if len(members) < self.n_members:
+            found = f"a committee of {len(members)} members, of {self.n_members} asked for"
+        self._warn_unless_converged(self.fit_report_["stopped"], self.n_iter_, found)
         return self
 
     # The steps of a fit, in order
 
-    def _end_of_last_fit(self) -> Start | None:
-        """Return where the last fit ended, if ``warm_start`` continues from there."""
-        if not (self.warm_start and hasattr(self, "frequencies_")):
-            return None
-        unit = self.frequencies_ * self.lengthscale_
-        if unit.shape[0] != self.n_frequencies:
+    def _ends_of_last_fit(self) -> list[Start]:
+        """Return where the members of the last fit ended, if ``warm_start`` continues there."""
+        if not (self.warm_start and hasattr(self, "members_")):
+            return []
+        members, frequencies = len(self.members_), len(self.members_[0].frequencies)
+        differs = ""
+        if frequencies != self.n_frequencies:
+            differs = f"{frequencies} frequencies, but n_frequencies is {self.n_frequencies}"
+        # A committee that was interrupted may lack members: these start afresh.
+        elif members > self.n_members:
+            differs = f"{members} members, but n_members is {self.n_members}"
+        if differs:
             raise InputError(
-                f"warm_start=True continues with {unit.shape[0]} frequencies, but n_frequencies "
-                f"is {self.n_frequencies}. Set warm_start=False to start again."
+                f"warm_start=True continues with {differs}. Set warm_start=False to start again."
             )
-        return Start(unit, self.lengthscale_, self.signal_variance_)
+        return [
+            Start(fit.frequencies * fit.lengthscale, fit.lengthscale, fit.signal_variance)
+            for fit in self.members_
+        ]
 
     def _prepare(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, threads: int
@@ -319,6 +353,10 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self._keep_overview(data.overview)
         return data
 
+    def _pixels(self, data: TrainingData, threads: int) -> PixelSource:
+        dtype = self._choose_dtype(data.n_rows)
+        return data.pixels(dtype, block_rows(2 * self.n_frequencies, dtype.itemsize), threads)
+
     def _choose_dtype(self, n_rows: int) -> np.dtype[Any]:
         if self.precision == "auto":
             return np.dtype(np.float64 if n_rows <= DOUBLE_ROWS else np.float32)
@@ -338,10 +376,11 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self,
         pixels: PixelSource,
         data: TrainingData,
+        member: int,
         rng: np.random.Generator,
         stochastic: bool,
     ) -> Start:
-        unit = self._unit_frequencies(rng)
+        unit = self._unit_frequencies(member, rng)
         distance = mean_distance(data.overview.variances)
         if not stochastic:
             return choose_start(pixels, unit, distance, rng)
@@ -351,21 +390,23 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             return replace(start, lengthscale=LEARNING_SHARE * start.lengthscale)
         return start
 
-    def _unit_frequencies(self, rng: np.random.Generator) -> Array:
-        """Return the starting frequencies times the lengthscale, drawn or given, (D, d)."""
-        shape = (self.n_frequencies, self.n_features_in_)
+    def _unit_frequencies(self, member: int, rng: np.random.Generator) -> Array:
+        """Return a member's starting frequencies times the lengthscale, drawn or given, (D, d)."""
+        own, d = self.n_frequencies, self.n_features_in_
         if self.frequencies is None:
-            return find_kernel(self.kernel).draw(rng, *shape)
+            return find_kernel(self.kernel).draw(rng, own, d)
         with as_input_errors("frequencies"):
             unit = np.array(self.frequencies, dtype=np.float64)
+        shape = (self.n_members * own, d)
         if unit.shape != shape:
+            each = "" if self.n_members == 1 else "n_members * "
             raise InputError(
-                f"frequencies must have shape {shape} (n_frequencies, features of X), "
+                f"frequencies must have shape {shape} ({each}n_frequencies, features of X), "
                 f"got {unit.shape}."
             )
         if not np.isfinite(unit).all():
             raise InputError("frequencies must be finite, but hold NaN or infinity.")
-        return unit
+        return unit[member * own : (member + 1) * own]
 
     def _require_usable(self, start: Start, data: TrainingData, n_features: int) -> None:
         """Raise unless ``start`` suits the features, and phases of all rows keep their digits."""
@@ -382,47 +423,95 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         if longest_row * np.linalg.norm(frequencies, axis=1).max() > PHASE_LIMIT:
             data.require_phases(frequencies, column_namer(self))
 
+    def _leave_out(
+        self, pixels: PixelSource, rng: np.random.Generator, stochastic: bool
+    ) -> list[dict[str, Any]]:
+        """Return what each member's solver gets to know of the rows to hold back."""
+        if self.n_members == 1:
+            return [{}]  # The solver draws them.
+        if stochastic:
+            sample = draw_sample(pixels, rng)
+            splits = leave_out(sample, self.n_members, rng)
+            return [{"sample": sample, "split": split} for split in splits]
+        if not (self._learns_frequencies and self._stops_early()):
+            return [{}] * self.n_members
+        assert isinstance(pixels, Pixels)
+        return [{"split": split} for split in leave_out(pixels, self.n_members, rng)]
+
     def _learn(
         self,
-        pixels: PixelSource,
         data: TrainingData,
-        start: Start,
-        rng: np.random.Generator,
-        line: ProgressLine,
+        starts: list[Start],
+        rngs: list[np.random.Generator],
+        parts: list[dict[str, Any]],
+        threads: int,
         stochastic: bool,
+    ) -> tuple[FourierFit, ...]:
+        checkpoints = self._open_checkpoints(data, Walk if stochastic else BatchState)
+        resumed = [checkpoint and checkpoint.load() for checkpoint in checkpoints]
+        line = ProgressLine(type(self).__name__, self.verbose, self.max_iter, self.n_members)
+
+        def fit(member: int, threads: int, check: Callable[[], None]) -> FourierFit:
+            def report(state: Walk | BatchState) -> None:
+                checkpoint = checkpoints[member]
+                if checkpoint is not None:
+                    checkpoint.save(state)
+                line(state.n_iter, state.progress_text, member)
+                check()
+
+            def report_pass(done: int, bound: float) -> None:
+                line.note(f"exact pass {done}, bound {bound:.6g}", member)
+                check()
+
+            part = parts[member]
+            if "sample" in part:
+                part = part | {"sample": replace(part["sample"], threads=threads)}
+            return self._solve(
+                self._pixels(data, threads),
+                starts[member],
+                stochastic,
+                rng=rngs[member],
+                resume=resumed[member],
+                report=report,
+                report_pass=report_pass,
+                **part,
+            )
+
+        members = fit_members(fit, self.n_members, threads)
+        line.close()
+        return members
+
+    def _solve(
+        self,
+        pixels: PixelSource,
+        start: Start,
+        stochastic: bool,
+        report_pass: Callable[[int, float], None],
+        **options: Any,
     ) -> FourierFit:
-        checkpoint = self._open_checkpoint(data, Walk if stochastic else BatchState)
-
-        def report(state: Walk | BatchState) -> None:
-            if checkpoint is not None:
-                checkpoint.save(state)
-            line(state.n_iter, state.progress_text)
-
-        common: dict[str, Any] = {
+        options |= {
             "learn_frequencies": self._learns_frequencies,
             "max_iter": self.max_iter,
             "tol": self.tol,
             "early_stopping": self._stops_early(),
-            "rng": rng,
-            "resume": None if checkpoint is None else checkpoint.load(),
-            "report": report,
         }
         if not stochastic:
             assert isinstance(pixels, Pixels)
-            return fit_batch(pixels, start, **common)
+            return fit_batch(pixels, start, **options)
         return fit_stochastic(
             pixels,
             start,
             batch_size=self._minibatch_rows(pixels.n_rows),
-            report_pass=lambda done, bound: line.note(f"exact pass {done}, bound {bound:.6g}"),
-            **common,
+            report_pass=report_pass,
+            **options,
         )
 
-    def _open_checkpoint(
+    def _open_checkpoints(
         self, data: TrainingData, state: type[Walk | BatchState]
-    ) -> Checkpoint[Any] | None:
+    ) -> list[Checkpoint[Any] | None]:
+        """Return each member's checkpoint, if there is to be one."""
         if self.checkpoint is None:
-            return None
+            return [None] * self.n_members
         ignored = ("checkpoint", "n_jobs", "verbose", "max_iter", "variance_tolerance")
         settings = {
             name: np.asarray(value).tolist() if name == "frequencies" else value
@@ -430,33 +519,44 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             if name not in ignored
         }
         settings["class"] = type(self).__name__
-        return Checkpoint(self.checkpoint, fingerprint(data, settings), state)
+        known_by = fingerprint(data, settings)
+        path = os.fspath(self.checkpoint)
+        if self.n_members == 1:
+            return [Checkpoint(path, known_by, state)]
+        return [
+            Checkpoint(f"{path}.{member}", known_by, state)
+            for member in range(1, self.n_members + 1)
+        ]
 
     def _stops_early(self) -> bool:
         if self.early_stopping == "auto":
             return self.solver != "batch"
         return bool(self.early_stopping)
 
-    def _keep(self, fit: FourierFit, pixels: PixelSource, start: Start, stochastic: bool) -> None:
-        self.frequencies_ = fit.frequencies
-        self.lengthscale_ = fit.lengthscale
-        self.signal_variance_ = fit.signal_variance
-        self.posterior_ = fit.posterior
-        self.bound_ = fit.bounds[-1]
-        self.bound_history_ = np.array(fit.bounds)
-        self.n_iter_ = fit.n_iter
-        self.fit_report_ = {
+    def _keep(
+        self,
+        members: tuple[FourierFit, ...],
+        pixels: PixelSource,
+        starts: list[Start],
+        stochastic: bool,
+    ) -> None:
+        self.members_ = members
+        # Learned frequencies keep the lengthscale they started from, after any doubling.
+        lengthscales = [
+            fit.lengthscale if self._learns_frequencies else start.lengthscale
+            for fit, start in zip(members, starts, strict=False)
+        ]
+        losses = [list(fit.held_back_losses) for fit in members]
+        n_iter = sum(fit.n_iter for fit in members)
+        self.fit_report_: dict[str, Any] = {
             "solver": "stochastic" if stochastic else "batch",
             "precision": "single" if pixels.dtype == np.float32 else "double",
-            "steps": fit.n_iter * (STEPS_PER_ITERATION if stochastic else 1),
-            "jitter": fit.posterior.jitter,
-            "stopped": fit.outcome,
+            "steps": n_iter * (STEPS_PER_ITERATION if stochastic else 1),
+            "jitter": max(fit.posterior.jitter for fit in members),
+            "stopped": self._outcome(),
             "rows": pixels.n_rows,
-            # Learned frequencies keep the lengthscale they started from, after any doubling.
-            "starting_lengthscale": start.lengthscale
-            if not self._learns_frequencies
-            else fit.lengthscale,
-            "held_back_nll": list(fit.held_back_losses),
+            "starting_lengthscale": lengthscales[0] if self.n_members == 1 else lengthscales,
+            "held_back_nll": losses[0] if self.n_members == 1 else losses,
         }
 
     def _choose_prediction_precision(self, pixels: PixelSource) -> str:
@@ -474,39 +574,120 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         )
         return "single" if np.abs(single - double).max() <= SINGLE_ERROR else trained
 
+    def _outcome(self) -> str:
+        outcomes = {fit.outcome for fit in self.members_}
+        if len(self.members_) < self.n_members:
+            return "interrupted"
+        return next(name for name in ("interrupted", "max_iter", "converged") if name in outcomes)
+
+    # What a fit gives, in terms of its members
+
+    @property
+    def frequencies_(self) -> Array:
+        """Effective frequencies, one member's after the other's, (n_members D, d)."""
+        if len(self.members_) == 1:
+            return self.members_[0].frequencies
+        return np.concatenate([fit.frequencies for fit in self.members_])
+
+    @property
+    def posterior_(self) -> Posterior:
+        """The posterior of the whitened weights of a single model."""
+        if len(self.members_) > 1:
+            raise AttributeError(
+                "A committee has no posterior_ of its own: see the posterior of its members_."
+            )
+        return self.members_[0].posterior
+
+    @property
+    def signal_variance_(self) -> float:
+        """The signal variance γ, or the mean of the members'."""
+        return _mean([fit.signal_variance for fit in self.members_])
+
+    @property
+    def lengthscale_(self) -> float:
+        """The lengthscale σ, or the geometric mean of the members'."""
+        scales = [fit.lengthscale for fit in self.members_]
+        return scales[0] if len(scales) == 1 else float(np.exp(np.mean(np.log(scales))))
+
+    @property
+    def bound_(self) -> float:
+        """The bound on the log evidence, or the mean of the members'.
+
+        By Jensen's inequality the mean is a bound on the logarithm of their mean evidence.
+        """
+        return _mean([fit.bounds[-1] for fit in self.members_])
+
+    @property
+    def bound_history_(self) -> Array:
+        """The bound along the way; a member that ended early keeps its last."""
+        longest = max(len(fit.bounds) for fit in self.members_)
+        histories = [
+            np.pad(fit.bounds, (0, longest - len(fit.bounds)), mode="edge")
+            for fit in self.members_
+        ]
+        return np.asarray(np.mean(histories, axis=0))
+
+    @property
+    def n_iter_(self) -> int:
+        """Outer iterations done, the most of any member."""
+        return max(fit.n_iter for fit in self.members_)
+
     # Prediction
 
+    def member_disagreement(self, X: Any) -> Array:
+        """Return the standard deviation of the latent mean over the members, (n,).
+
+        Zero for a single model. Where it is large, what the committee says depends on which rows
+        and which start a member happened to have.
+        """
+
+        def make(blocks: BlockFunctions) -> RowFunction:
+            means = [member.make_mean() for member in blocks.members]
+            return lambda x: (np.std([mean(x).astype(np.float64) for mean in means], axis=0),)
+
+        return self._evaluate(X, make, 1)[:, 0]
+
     def _block_functions(self, dtype: np.dtype[Any] | None = None) -> BlockFunctions:
-        """Return how the latent function is evaluated, in the model's precision or ``dtype``."""
-        dtype, columns = dtype or self._dtype(), column_namer(self)
+        """Return how the latent functions are evaluated, in the model's precision or ``dtype``."""
+        dtype = dtype or self._dtype()
+        columns, frequencies = column_namer(self), self.frequencies_
         return BlockFunctions(
             dtype=dtype,
-            rows_per_block=block_rows(2 * len(self.frequencies_), dtype.itemsize),
+            rows_per_block=block_rows(2 * len(self.members_[0].frequencies), dtype.itemsize),
             threads=count_threads(self.n_jobs),
-            require_in_range=lambda x, first: require_phases(x, self.frequencies_, columns, first),
-            make_mean=self._make_mean,
-            make_moments=partial(self._make_moments, dtype),
+            require_in_range=lambda x, first: require_phases(x, frequencies, columns, first),
+            members=tuple(
+                LatentFunction(
+                    partial(self._make_mean, fit), partial(self._make_moments, fit, dtype)
+                )
+                for fit in self.members_
+            ),
             make_probability=partial(self._make_probability, dtype),
         )
 
-    def _make_mean(self) -> Callable[[Array], Array]:
-        amplitudes, delays = amplitudes_and_delays(self.posterior_.mean, self.signal_variance_)
-        return lambda x: sum_of_waves(x, self.frequencies_, amplitudes, delays)
+    def _make_mean(self, fit: FourierFit) -> Callable[[Array], Array]:
+        amplitudes, delays = amplitudes_and_delays(fit.posterior.mean, fit.signal_variance)
+        return lambda x: sum_of_waves(x, fit.frequencies, amplitudes, delays)
 
-    def _make_moments(self, dtype: np.dtype[Any]) -> Callable[[Array], tuple[Array, Array]]:
-        mean = self.posterior_.mean.astype(dtype)
-        root = slabs(self._root("root", variance_root), dtype)
-        return lambda x: latent_moments(self._features(x), mean, root)
+    def _make_moments(
+        self, fit: FourierFit, dtype: np.dtype[Any]
+    ) -> Callable[[Array], tuple[Array, Array]]:
+        mean = fit.posterior.mean.astype(dtype)
+        root = slabs(self._root(fit, "root", variance_root), dtype)
+        return lambda x: latent_moments(_features(x, fit), mean, root)
 
     def _make_probability(self, dtype: np.dtype[Any]) -> Callable[[Array], Array] | None:
-        if self.variance_tolerance == 0.0:
+        # A committee's labels depend on the variances too, and must agree with its probabilities:
+        # both come from the truncated roots.
+        if self.variance_tolerance == 0.0 or len(self.members_) > 1:
             return None
-        root: StagedRoot | None = self._root("staged", stage_root, dtype)
+        (fit,) = self.members_
+        root: StagedRoot | None = self._root(fit, "staged", stage_root, dtype)
         if root is None:
             return None
-        staged, mean = root, self.posterior_.mean.astype(dtype)
+        staged, mean = root, fit.posterior.mean.astype(dtype)
         return lambda x: tolerant_probability(
-            self._features(x), mean, self._prior_shift, staged, self.variance_tolerance
+            _features(x, fit), mean, self._prior_shift, staged, self.variance_tolerance
         )
 
     def _dtype(self) -> np.dtype[Any]:
@@ -515,20 +696,25 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         precision = report.get("prediction_precision", report["precision"])
         return np.dtype(np.float32 if precision == "single" else np.float64)
 
-    def _features(self, x: Array) -> Array:
-        z = scratch("z", (len(x), 2 * len(self.frequencies_)), x.dtype)
-        return fourier_features(x, self.frequencies_, self.signal_variance_, out=z)
-
-    def _root(self, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
+    def _root(self, fit: FourierFit, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
         """Return a root of the variance, made once for a posterior and a tolerance."""
-        roots = _ROOTS.setdefault(self.posterior_, {})
+        roots = _ROOTS.setdefault(fit.posterior, {})
         key = (name, self.variance_tolerance)
         if key not in roots:
             with single_threaded_blas():
                 roots[key] = make(
-                    self.posterior_, self.signal_variance_, self.variance_tolerance, *arguments
+                    fit.posterior, fit.signal_variance, self.variance_tolerance, *arguments
                 )
         return roots[key]
+
+
+def _mean(values: list[float]) -> float:
+    return values[0] if len(values) == 1 else float(np.mean(values))
+
+
+def _features(x: Array, fit: FourierFit) -> Array:
+    z = scratch("z", (len(x), 2 * len(fit.frequencies)), x.dtype)
+    return fourier_features(x, fit.frequencies, fit.signal_variance, out=z)
 
 
 @_fill_in_docstring

@@ -111,11 +111,13 @@ def wave_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) ->
 
 
 def waves_of(classifier: FourierGPC) -> Waves:
-    """Return the waves of a fitted RFFGPC or VFFGPC."""
-    check_is_fitted(classifier, "posterior_")
-    amplitudes, delays = amplitudes_and_delays(
-        classifier.posterior_.mean, classifier.signal_variance_
-    )
+    """Return the waves of a fitted RFFGPC or VFFGPC; of a committee, those of all members."""
+    check_is_fitted(classifier)
+    members = classifier.members_
+    parts = [amplitudes_and_delays(fit.posterior.mean, fit.signal_variance) for fit in members]
+    # The latent mean of a committee is the mean of its members'.
+    amplitudes = np.concatenate([amplitude for amplitude, _ in parts]) / len(members)
+    delays = np.concatenate([delay for _, delay in parts])
     standardisation = classifier.standardisation_
     frequencies = classifier.frequencies_ / standardisation.scale
     centre, deviation = _distribution(classifier)

@@ -28,6 +28,7 @@ from undulatus.gp.passes import (
     SEARCH_PASSES,
     VARIANCE_LIMITS,
     FourierFit,
+    Split,
     Start,
     fit_posterior,
     has_stalled,
@@ -281,18 +282,20 @@ def fit_batch(
     tol: float,
     early_stopping: bool,
     rng: np.random.Generator,
+    split: Split | None = None,
     resume: BatchState | None = None,
     report: Callable[[BatchState], None] = lambda state: None,
 ) -> FourierFit:
     """Fit by the paper's Algorithm 1, from ``start`` or continuing from ``resume``.
 
-    With ``early_stopping``, frequencies are learned on four fifths of the pixels and those
-    with the lowest loss on the others are used; the posterior is that of all pixels.
+    With ``early_stopping``, frequencies are learned on four fifths of the pixels, as ``split``
+    says or else drawn, and those with the lowest loss on the others are used; the posterior is
+    that of all pixels.
     """
     seed = int(rng.integers(2**63)) if resume is None else resume.seed
     learning, held_back = pixels, None
     if early_stopping and learn_frequencies and pixels.n_rows >= EARLY_STOPPING_ROWS:
-        learning, held_back = _split(pixels, seed)
+        learning, held_back = _separate(pixels, seed, split)
     state = resume or _first_state(learning, start, learn_frequencies, seed)
     state = replace(state, xi=state.xi.copy())
     evidence = FourierEvidence(learning, state.start, learn_frequencies, state.xi)
@@ -307,9 +310,11 @@ def fit_batch(
     return _finish(pixels, evidence, ascent, tol, early_stopped=held_back is not None)
 
 
-def _split(pixels: Pixels, seed: int) -> tuple[Pixels, Block]:
+def _separate(pixels: Pixels, seed: int, split: Split | None) -> tuple[Pixels, Block]:
     """Return the pixels to learn from and the block held back."""
-    learned, held = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
+    if split is None:
+        split = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
+    learned, held = split
     held_pixels = pixels.take(held)
     # Rows that are not learned from get weight zero: no copy of the others is needed.
     return pixels.keep_weight_of(learned), held_pixels.pick(np.arange(held_pixels.n_rows))

@@ -47,6 +47,9 @@ HELD_BACK_SHARE = 0.2
 HELD_BACK_ROWS = 2048
 """... and the most rows on which the held-back loss is computed."""
 
+Split = tuple[Array, Array]
+"""Numbers of the rows to learn frequencies from and of those held back, each sorted."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -210,9 +213,7 @@ def _search_fit(pixels: Pixels, start: Start, variance_limit: float) -> Posterio
     )
 
 
-def hold_back(
-    n_rows: int, rng: np.random.Generator, groups: Array | None = None
-) -> tuple[Array, Array]:
+def hold_back(n_rows: int, rng: np.random.Generator, groups: Array | None = None) -> Split:
     """Return the row numbers to learn from and those held back, each sorted.
 
     Rows of one group (a day, an image) stay together: neighbours of learned rows would say

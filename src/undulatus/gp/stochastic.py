@@ -42,6 +42,7 @@ from undulatus.gp.passes import (
     SEARCH_ROWS,
     FourierFit,
     PosteriorFit,
+    Split,
     Start,
     coarsen_start,
     fit_posterior,
@@ -242,19 +243,23 @@ def fit_stochastic(
     tol: float,
     early_stopping: bool,
     rng: np.random.Generator,
+    sample: Pixels | None = None,
+    split: Split | None = None,
     resume: Walk | None = None,
     report: Callable[[Walk], None] = lambda walk: None,
     report_pass: Callable[[int, float], None] = lambda done, bound: None,
 ) -> FourierFit:
     """Learn the frequencies on minibatches, then the posterior on all pixels by exact passes.
 
-    ``pixels`` may be too many for memory: the frequencies are learned on a sample. With
-    ``early_stopping``, the frequencies with the lowest loss on held-back pixels are used.
+    ``pixels`` may be too many for memory: the frequencies are learned on a sample, drawn here
+    unless one is given. With ``early_stopping``, the frequencies with the lowest loss on
+    held-back pixels are used. ``split`` says which of the sample are held back; without it they
+    are drawn.
     """
     early_stopping = early_stopping and learn_frequencies
     seed = int(rng.integers(2**63))
     end = walk(
-        draw_sample(pixels, rng),
+        draw_sample(pixels, rng) if sample is None else sample,
         start,
         learn_frequencies=learn_frequencies,
         batch_size=batch_size,
@@ -263,6 +268,7 @@ def fit_stochastic(
         early_stopping=early_stopping,
         seed=seed,
         n_total=pixels.n_rows,
+        split=split,
         resume=resume,
         report=report,
     )
@@ -325,17 +331,21 @@ def walk(
     early_stopping: bool,
     seed: int,
     n_total: int,
+    split: Split | None = None,
     resume: Walk | None = None,
     report: Callable[[Walk], None] = lambda walk: None,
 ) -> Walk:
     """Learn frequencies (or the lengthscale alone) and γ on minibatches of ``pixels``.
 
-    The posterior is scaled to ``n_total`` rows. With ``early_stopping``, the walk restarts
-    from a longer lengthscale, or ends, when the loss of held-back rows gets worse. A
-    KeyboardInterrupt ends the walk at the last finished iteration.
+    Which rows are held back is drawn unless ``split`` is given. The posterior is scaled to
+    ``n_total`` rows. With ``early_stopping``, the walk restarts from a longer lengthscale, or
+    ends, when the loss of held-back rows gets worse. A KeyboardInterrupt ends the walk at the
+    last finished iteration.
     """
     seed = seed if resume is None else resume.seed
-    learning, held_back = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
+    if split is None:
+        split = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
+    learning, held_back = split
     with ThreadPoolExecutor(pixels.threads) as pool:
         setup = WalkSetup(
             pixels=pixels,

@@ -58,6 +58,7 @@ def fit_scene(
     *,
     method: str = "vff",
     n_frequencies: int = 200,
+    members: int = 1,
     label: str = LEVEL2_MASK,
     holdout: float = 0.25,
     seed: int = 0,
@@ -76,7 +77,9 @@ def fit_scene(
         Many acquisitions, (time, y, x), with a mask to learn from.
     method : {"vff", "rff", "gpc"}
     n_frequencies : int
-        Number D of waves of a classifier.
+        Number D of waves of a classifier, or of each member of it.
+    members : int
+        Members of a committee in each regime, which hold back different days.
     label : str
         The variable to learn from: 1 cloud, 0 clear, anything else missing.
     holdout : float
@@ -100,6 +103,7 @@ def fit_scene(
         regime: make_classifier(
             method,
             n_frequencies,
+            n_members=members,
             seed=seed,
             verbose=verbose,
             checkpoint=checkpoint and checkpoint.with_name(f"{checkpoint.name}.{regime}"),

@@ -383,7 +383,7 @@ def _moments(member: Any, values: Array, blended: bool) -> Array:
     probability, variance = _predict_rows(member, values)
     if not blended or not hasattr(member, "predict_proba_and_variance"):
         return np.column_stack([probability, variance, np.zeros(len(values))])
-    mean = member.decision_function(values)
+    mean = member.latent_mean(values)
     return np.column_stack([probability, variance + mean**2, mean])
 
 

@@ -51,6 +51,7 @@ def fit_spectra(
     *,
     method: str = "vff",
     n_frequencies: int = 5,
+    members: int = 1,
     components: int = 100,
     label: str = CLOUDY,
     holdout: float = 0.25,
@@ -69,7 +70,9 @@ def fit_spectra(
         block by block. Spectra with a missing value are left out.
     method : {"vff", "rff", "gpc"}
     n_frequencies : int
-        Number D of waves. Spectra need few: with more, the model fits the noise.
+        Number D of waves, of each member. Spectra need few: with more, the model fits the noise.
+    members : int
+        Members of a committee, which hold back different cells.
     components : int
         Number of principal components, computed in units of the noise where that is known.
     label : str
@@ -83,7 +86,12 @@ def fit_spectra(
         File in which the classifier's fit is saved as it goes, and from which it resumes.
     """
     classifier = make_classifier(
-        method, n_frequencies, seed=seed, verbose=verbose, checkpoint=checkpoint
+        method,
+        n_frequencies,
+        n_members=members,
+        seed=seed,
+        verbose=verbose,
+        checkpoint=checkpoint,
     )
     spectra = check_spectra(spectra)
     _require_memory(spectra, components, ram)

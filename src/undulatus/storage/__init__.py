@@ -16,7 +16,10 @@ from undulatus.errors import InputError, ModelFileError
 from undulatus.storage.codec import InvalidModelError, build_model, describe_model
 
 SCHEMA = 1
-"""Version of what the header and tensors of a model hold."""
+"""Version of what the header and tensors of a model hold ..."""
+
+COMMITTEE_SCHEMA = 2
+"""... and of a model with a committee in it, which versions before it cannot read."""
 
 FORMAT = "undulatus-model"
 """Marks the file as one that holds a model."""
@@ -33,6 +36,7 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     its steps are not.
     """
     # Imported late: scikit-learn's Pipeline loads much that no classifier needs.
+    from undulatus.storage.classifiers import holds_committee
     from undulatus.storage.composites import CODECS
 
     try:
@@ -42,7 +46,8 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
             f"The model cannot be saved, because it could not be loaded again: it {error}\n"
             f"Fit it again, all steps together and on rows that are not all equal."
         ) from error
-    marks = {"format": FORMAT, "schema": SCHEMA, "package_version": version("undulatus")}
+    schema = COMMITTEE_SCHEMA if holds_committee(header) else SCHEMA
+    marks = {"format": FORMAT, "schema": schema, "package_version": version("undulatus")}
     provenance = getattr(model, "provenance_", None)
     if provenance is not None:
         marks["provenance"] = provenance
@@ -56,11 +61,12 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     tensors, header = read_tensors(path)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ModelFileError(path, "is an undulatus file, but holds no model.")
-    if header.get("schema") != SCHEMA:
+    if header.get("schema") not in (SCHEMA, COMMITTEE_SCHEMA):
         raise ModelFileError(
             path,
             f"has schema {header.get('schema')!r}, but this version of undulatus reads schema "
-            f"{SCHEMA}. It was written by undulatus {header.get('package_version')!r}: upgrade.",
+            f"{SCHEMA} to {COMMITTEE_SCHEMA}. It was written by undulatus "
+            f"{header.get('package_version')!r}: upgrade.",
         )
     try:
         model = build_model(tensors, header, CODECS)

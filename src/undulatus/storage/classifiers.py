@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from undulatus.estimators import GPC, RFFGPC, VFFGPC
 from undulatus.gp.blocks import Standardisation
 from undulatus.gp.exact import ExactPosterior
+from undulatus.gp.passes import FourierFit
 from undulatus.gp.posterior import Posterior
 from undulatus.storage.codec import (
     Codec,
@@ -21,8 +22,10 @@ from undulatus.storage.codec import (
     Tensors,
     decode_value,
     encode_value,
+    join_tensors,
     list_feature_names,
     restore_feature_names,
+    split_tensors,
     with_memory_order,
 )
 
@@ -34,49 +37,56 @@ FACTOR_ORDER = "F"
 _PLAIN = ("signal_variance_", "lengthscale_", "bound_", "n_iter_", "fit_report_")
 """Fitted attributes that are plain values and go into the header."""
 
+_SCALARS = ("log_determinant", "quadratic", "jitter")
+"""Plain values of a posterior over the weights of Fourier features."""
+
+COMMITTEE = "committee"
+"""The field of a header that lists the members of a committee."""
+
 
 @dataclass(frozen=True)
 class _ClassifierLayout:
-    """The tensors of one classifier, their shapes, and how its posterior is restored."""
+    """What a file holds of one classifier's fit, and how the fit is restored from it."""
 
     model: type
-    posterior_scalars: tuple[str, ...]
-    tensors: Callable[[Any], Tensors]
-    shapes: Callable[[Tensors, int], Shapes]
-    restore: Callable[[Any, Tensors, dict[str, float]], None]
+    describe: Callable[[Any], tuple[Tensors, Header]]
+    shapes: Callable[[Tensors, Header], Shapes]
+    restore: Callable[[Any, Tensors, Header], None]
 
 
 def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
-    check_is_fitted(model, "posterior_")
+    check_is_fitted(model)
+    of_fit, fit_header = layout.describe(model)
     tensors = {
         "centre": model.standardisation_.centre,
         "scale": model.standardisation_.scale,
         "feature_quantiles": model.feature_quantiles_,
-        "bound_history": model.bound_history_,
-        **layout.tensors(model),
+        **of_fit,
     }
+    params = model.get_params(deep=False)
+    if COMMITTEE not in fit_header:
+        # Versions before there were committees read a single model.
+        params.pop("n_members", None)
     header = {
-        "params": {
-            name: encode_value(value) for name, value in model.get_params(deep=False).items()
-        },
+        "params": {name: encode_value(value) for name, value in params.items()},
         "classes": encode_value(model.classes_),
         "feature_names": list_feature_names(model),
         "n_features": model.n_features_in_,
         "prior_shift": model._prior_shift,
-        "posterior": {name: getattr(model.posterior_, name) for name in layout.posterior_scalars},
-        "fitted": {name: getattr(model, name) for name in _PLAIN},
+        **fit_header,
     }
     return {name: np.asarray(array) for name, array in tensors.items()}, header
 
 
 def _build(layout: _ClassifierLayout, tensors: Tensors, header: Header) -> Any:
     params = {name: decode_value(value) for name, value in header["params"].items()}
+    if layout.model is not GPC:
+        params.setdefault("n_members", 1)
     model = layout.model(**params)
     d = header["n_features"]
     shapes: Shapes = {"centre": (d,), "scale": (d,), "feature_quantiles": (None, d)}
-    _require_shapes(tensors, {**shapes, "bound_history": (None,), **layout.shapes(tensors, d)})
-    if not (tensors["scale"] > 0).all() or not header["fitted"]["signal_variance_"] > 0:
-        raise InvalidModelError("holds a scale or signal variance that is not positive.")
+    _require_shapes(tensors, {**shapes, **layout.shapes(tensors, header)})
+    _require_positive(tensors["scale"])
     model.n_features_in_ = d
     restore_feature_names(model, header["feature_names"])
     model.classes_ = decode_value(header["classes"])
@@ -86,12 +96,14 @@ def _build(layout: _ClassifierLayout, tensors: Tensors, header: Header) -> Any:
         )
     model.standardisation_ = Standardisation(tensors["centre"], tensors["scale"])
     model.feature_quantiles_ = tensors["feature_quantiles"]
-    model.bound_history_ = tensors["bound_history"]
     model._prior_shift = float(header["prior_shift"])
-    for name in _PLAIN:
-        setattr(model, name, header["fitted"][name])
-    layout.restore(model, tensors, header["posterior"])
+    layout.restore(model, tensors, header)
     return model
+
+
+def _require_positive(values: Any) -> None:
+    if not np.all(values > 0):
+        raise InvalidModelError("holds a scale or signal variance that is not positive.")
 
 
 def _require_shapes(tensors: Tensors, shapes: Shapes) -> None:
@@ -109,60 +121,167 @@ def _require_shapes(tensors: Tensors, shapes: Shapes) -> None:
             )
 
 
-def _fourier_tensors(model: Any) -> Tensors:
-    return {
-        "frequencies": model.frequencies_,
-        "posterior_mean": model.posterior_.mean,
-        "posterior_root": model.posterior_.root,
+# RFFGPC and VFFGPC
+
+
+def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
+    if len(model.members_) > 1 or model.n_members > 1:
+        return _describe_committee(model)
+    tensors = {"bound_history": model.bound_history_, **_member_tensors(model.members_[0])}
+    header = {
+        "posterior": {name: getattr(model.posterior_, name) for name in _SCALARS},
+        "fitted": {name: getattr(model, name) for name in _PLAIN},
+    }
+    return tensors, header
+
+
+def _describe_committee(model: Any) -> tuple[Tensors, Header]:
+    tensors = {
+        str(number): {"bound_history": np.array(fit.bounds), **_member_tensors(fit)}
+        for number, fit in enumerate(model.members_)
+    }
+    members = [
+        {
+            "signal_variance": fit.signal_variance,
+            "lengthscale": fit.lengthscale,
+            "n_iter": fit.n_iter,
+            "stopped": fit.outcome,
+            "held_back_nll": list(fit.held_back_losses),
+            "posterior": {name: getattr(fit.posterior, name) for name in _SCALARS},
+        }
+        for fit in model.members_
+    ]
+    return join_tensors(tensors), {
+        COMMITTEE: members,
+        "fitted": {"fit_report_": model.fit_report_},
     }
 
 
-def _fourier_shapes(tensors: Tensors, d: int) -> Shapes:
-    k = 2 * len(tensors["frequencies"])
-    return {"frequencies": (None, d), "posterior_mean": (k,), "posterior_root": (k, k)}
-
-
-def _restore_fourier(model: Any, tensors: Tensors, scalars: dict[str, float]) -> None:
-    model.frequencies_ = tensors["frequencies"]
-    root = with_memory_order(tensors["posterior_root"], FACTOR_ORDER)
-    model.posterior_ = Posterior(mean=tensors["posterior_mean"], root=root, **scalars)
-
-
-def _exact_tensors(model: Any) -> Tensors:
-    posterior = model.posterior_
+def _member_tensors(fit: FourierFit) -> Tensors:
     return {
+        "frequencies": fit.frequencies,
+        "posterior_mean": fit.posterior.mean,
+        "posterior_root": fit.posterior.root,
+    }
+
+
+def _fourier_shapes(tensors: Tensors, header: Header) -> Shapes:
+    if COMMITTEE not in header:
+        return _member_shapes(tensors, header["n_features"])
+    parts = _split_members(tensors, header)
+    shapes = {name: _member_shapes(own, header["n_features"]) for name, own in parts.items()}
+    return {f"{name}/{key}": shape for name, own in shapes.items() for key, shape in own.items()}
+
+
+def _member_shapes(tensors: Tensors, d: int) -> Shapes:
+    k = 2 * len(tensors["frequencies"])
+    return {
+        "bound_history": (None,),
+        "frequencies": (None, d),
+        "posterior_mean": (k,),
+        "posterior_root": (k, k),
+    }
+
+
+def _split_members(tensors: Tensors, header: Header) -> dict[str, Tensors]:
+    """Return the tensors of each member of a committee, by its number."""
+    own = {name: tensor for name, tensor in tensors.items() if "/" in name}
+    names = [str(number) for number in range(len(header[COMMITTEE]))]
+    if not names:
+        raise InvalidModelError("holds a committee without members.")
+    return split_tensors(own, names)
+
+
+def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
+    model.fit_report_ = header["fitted"]["fit_report_"]
+    if COMMITTEE in header:
+        parts = _split_members(tensors, header).values()
+        described = zip(parts, header[COMMITTEE], strict=True)
+        model.members_ = tuple(_restore_member(own, facts) for own, facts in described)
+        return
+    fitted = header["fitted"]
+    facts = {
+        "signal_variance": fitted["signal_variance_"],
+        "lengthscale": fitted["lengthscale_"],
+        "n_iter": fitted["n_iter_"],
+        "stopped": fitted["fit_report_"]["stopped"],
+        "held_back_nll": fitted["fit_report_"].get("held_back_nll", []),
+        "posterior": header["posterior"],
+    }
+    model.members_ = (_restore_member(tensors, facts),)
+
+
+def _restore_member(tensors: Tensors, facts: dict[str, Any]) -> FourierFit:
+    _require_positive(facts["signal_variance"])
+    root = with_memory_order(tensors["posterior_root"], FACTOR_ORDER)
+    return FourierFit(
+        frequencies=tensors["frequencies"],
+        lengthscale=facts["lengthscale"],
+        signal_variance=facts["signal_variance"],
+        posterior=Posterior(mean=tensors["posterior_mean"], root=root, **facts["posterior"]),
+        bounds=tuple(tensors["bound_history"].tolist()),
+        n_iter=facts["n_iter"],
+        outcome=facts["stopped"],
+        held_back_losses=tuple(facts["held_back_nll"]),
+    )
+
+
+# GPC
+
+
+def _describe_exact(model: Any) -> tuple[Tensors, Header]:
+    posterior = model.posterior_
+    tensors = {
+        "bound_history": model.bound_history_,
         "training": model.training_,
         "alpha": posterior.alpha,
         "roots": posterior.roots,
         "factor": posterior.factor,
     }
+    header = {
+        "posterior": {"jitter": posterior.jitter},
+        "fitted": {name: getattr(model, name) for name in _PLAIN},
+    }
+    return tensors, header
 
 
-def _exact_shapes(tensors: Tensors, d: int) -> Shapes:
+def _exact_shapes(tensors: Tensors, header: Header) -> Shapes:
     n = len(tensors["training"])
-    return {"training": (None, d), "alpha": (n,), "roots": (n,), "factor": (n, n)}
+    return {
+        "bound_history": (None,),
+        "training": (None, header["n_features"]),
+        "alpha": (n,),
+        "roots": (n,),
+        "factor": (n, n),
+    }
 
 
-def _restore_exact(model: Any, tensors: Tensors, scalars: dict[str, float]) -> None:
+def _restore_exact(model: Any, tensors: Tensors, header: Header) -> None:
+    _require_positive(header["fitted"]["signal_variance_"])
+    for name in _PLAIN:
+        setattr(model, name, header["fitted"][name])
+    model.bound_history_ = tensors["bound_history"]
     model.training_ = tensors["training"]
     factor = with_memory_order(tensors["factor"], FACTOR_ORDER)
     model.posterior_ = ExactPosterior(
-        alpha=tensors["alpha"], roots=tensors["roots"], factor=factor, **scalars
+        alpha=tensors["alpha"], roots=tensors["roots"], factor=factor, **header["posterior"]
     )
 
 
-def _fourier_layout(model: type) -> _ClassifierLayout:
-    scalars = ("log_determinant", "quadratic", "jitter")
-    return _ClassifierLayout(model, scalars, _fourier_tensors, _fourier_shapes, _restore_fourier)
-
-
 _LAYOUTS = (
-    _ClassifierLayout(GPC, ("jitter",), _exact_tensors, _exact_shapes, _restore_exact),
-    _fourier_layout(RFFGPC),
-    _fourier_layout(VFFGPC),
+    _ClassifierLayout(GPC, _describe_exact, _exact_shapes, _restore_exact),
+    _ClassifierLayout(RFFGPC, _describe_fourier, _fourier_shapes, _restore_fourier),
+    _ClassifierLayout(VFFGPC, _describe_fourier, _fourier_shapes, _restore_fourier),
 )
 
 CODECS = {
     layout.model.__name__: Codec(layout.model, partial(_describe, layout), partial(_build, layout))
     for layout in _LAYOUTS
 }
+
+
+def holds_committee(header: Any) -> bool:
+    """Whether the header of a model, or that of any model within it, is that of a committee."""
+    if isinstance(header, dict):
+        return COMMITTEE in header or any(map(holds_committee, header.values()))
+    return isinstance(header, list) and any(map(holds_committee, header))

@@ -183,7 +183,7 @@ def _split_model(model: Any) -> tuple[FourierGPC, list[AffineStep]]:
             f"A {type(model).__name__} has no frequencies and cannot be explained.\n"
             f"  accepted: RFFGPC, VFFGPC, a Pipeline that ends in one, a RegimeClassifier of these"
         )
-    check_is_fitted(model, "posterior_")
+    check_is_fitted(model)
     return model, affine_steps(before)
 
 

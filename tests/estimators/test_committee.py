@@ -1,0 +1,412 @@
+"""Committees: VFFGPC and RFFGPC with several members."""
+
+from contextlib import contextmanager
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logit
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+
+from undulatus import RFFGPC, VFFGPC
+from undulatus.errors import InputError
+from undulatus.estimators import base, fourier
+from undulatus.estimators.base import ProgressLine, make_generator
+from undulatus.estimators.fourier import LEARNING_SHARE
+from undulatus.estimators.interpret import waves_of
+from undulatus.gp.batch import fit_batch
+from undulatus.gp.kernels import find_kernel, mean_distance
+from undulatus.gp.passes import choose_start
+from undulatus.gp.stochastic import LEARNING_VARIANCE_LIMIT, fit_stochastic
+from undulatus.regimes import Regime, RegimeClassifier
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+COMMON = {"n_members": 3, "max_iter": 3, "random_state": 0}
+MODELS = {
+    "batch VFFGPC": VFFGPC(4, **COMMON),
+    "batch RFFGPC": RFFGPC(6, **COMMON),
+    "stochastic VFFGPC": VFFGPC(4, solver="stochastic", batch_size=40, **COMMON),
+    "stochastic RFFGPC": RFFGPC(6, solver="stochastic", batch_size=40, **COMMON),
+}
+each_model = pytest.mark.parametrize("name", MODELS)
+PRIORS = {"prior_correction": [0.8, 0.2]}
+
+
+def model(name, **params):
+    return clone(MODELS[name]).set_params(**params)
+
+
+@pytest.fixture(scope="module")
+def fitted(moons):
+    """Each committee, fitted to two moons; its probabilities are corrected to other priors."""
+    return {name: model(name, **PRIORS).fit(*moons) for name in MODELS}
+
+
+def alone(committee, number):
+    """Return a model whose only member is one of a committee."""
+    single = clone(committee).set_params(n_members=1)
+    vars(single).update(vars(committee) | {"n_members": 1})
+    single.members_ = committee.members_[number : number + 1]
+    return single
+
+
+def assert_same_committee(one, other, X):
+    assert one.fit_report_ == other.fit_report_
+    assert_array_equal(one.bound_history_, other.bound_history_)
+    assert_array_equal(one.frequencies_, other.frequencies_)
+    assert_array_equal(one.predict_proba(X), other.predict_proba(X))
+
+
+# One member
+
+
+@pytest.mark.parametrize("name", ["batch VFFGPC", "stochastic VFFGPC"])
+def test_a_single_member_is_fitted_from_the_stream_of_the_seed_itself(name, clouds):
+    X, y = clouds
+    single = model(name, n_members=1).fit(X, y)
+    stochastic = single.solver == "stochastic"
+    rng = make_generator(0)
+    data = single._prepare(X, y, None, None, 1)
+    pixels = single._pixels(data, 1)
+    unit = find_kernel("rbf").draw(rng, 4, 3)
+    distance = mean_distance(data.overview.variances)
+    options = {"learn_frequencies": True, "max_iter": 3, "tol": 1e-4, "early_stopping": True}
+    if stochastic:
+        start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
+        start = type(start)(unit, LEARNING_SHARE * start.lengthscale, start.signal_variance)
+        expected = fit_stochastic(pixels, start, batch_size=40, rng=rng, **options)
+    else:
+        expected = fit_batch(pixels, choose_start(pixels, unit, distance, rng), rng=rng, **options)
+    assert len(single.members_) == 1
+    assert_array_equal(single.frequencies_, expected.frequencies)
+    assert_array_equal(single.posterior_.root, expected.posterior.root)
+    assert_array_equal(single.bound_history_, expected.bounds)
+    assert single.fit_report_["held_back_nll"] == list(expected.held_back_losses)
+
+
+@each_model
+def test_a_single_model_does_not_disagree_with_itself(name, fitted, moons):
+    assert_array_equal(alone(fitted[name], 0).member_disagreement(moons[0]), 0.0)
+
+
+# Members
+
+
+@each_model
+def test_members_have_frequencies_of_their_own(name, fitted):
+    committee = fitted[name]
+    d = committee.n_frequencies
+    assert committee.frequencies_.shape == (3 * d, 2)
+    for number, member in enumerate(committee.members_):
+        assert_array_equal(
+            committee.frequencies_[number * d : (number + 1) * d], member.frequencies
+        )
+    assert len(np.unique(committee.frequencies_[:, 0])) == 3 * d
+
+
+@each_model
+def test_attributes_of_a_committee_sum_up_its_members(name, fitted):
+    committee = fitted[name]
+    members = committee.members_
+    # Rounding of a mean of three.
+    assert_allclose(
+        committee.signal_variance_, np.mean([m.signal_variance for m in members]), rtol=1e-12
+    )
+    product = np.prod([member.lengthscale for member in members])
+    assert_allclose(committee.lengthscale_, product ** (1 / 3), rtol=1e-12)
+    assert_allclose(committee.bound_, np.mean([m.bounds[-1] for m in members]), rtol=1e-12)
+    assert_allclose(committee.bound_history_[-1], committee.bound_, rtol=1e-12)
+    assert committee.n_iter_ == max(member.n_iter for member in members)
+    losses = committee.fit_report_["held_back_nll"]
+    assert losses == [list(member.held_back_losses) for member in members]
+    assert not hasattr(committee, "posterior_")
+
+
+def test_the_mean_history_extends_members_that_ended_early(fitted, moons):
+    committee = alone(fitted["batch VFFGPC"], 0)
+    long, short = (type(m)(**vars(m)) for m in fitted["batch VFFGPC"].members_[:2])
+    object.__setattr__(long, "bounds", (-5.0, -4.0, -3.0))
+    object.__setattr__(short, "bounds", (-7.0,))
+    committee.members_ = (long, short)
+    assert_allclose(committee.bound_history_, [-6.0, -5.5, -5.0], rtol=1e-12)
+
+
+def test_members_hold_back_different_groups(moons, monkeypatch):
+    X, y = moons
+    seen = []
+    real = fourier.leave_out
+    monkeypatch.setattr(fourier, "leave_out", lambda *given: seen.append(real(*given)) or seen[-1])
+    groups = np.arange(120) % 15
+    VFFGPC(3, n_members=5, max_iter=1, random_state=0).fit(X, y, groups=groups)
+    left_out = [set(range(15)) - set(groups[learning]) for learning, _ in seen[0]]
+    assert sorted(g for group in left_out for g in group) == list(range(15))
+
+
+@pytest.mark.parametrize("name", ["batch VFFGPC", "stochastic VFFGPC"])
+def test_the_model_does_not_depend_on_the_number_of_threads(name, clouds):
+    X, y = clouds
+    one, *others = (model(name, n_jobs=jobs).fit(X, y) for jobs in (1, 2, 5))
+    for other in others:
+        assert_same_committee(other, one, X)
+
+
+@pytest.mark.parametrize("name", ["batch VFFGPC", "batch RFFGPC"])
+def test_a_weight_of_two_equals_a_row_given_twice(name, moons):
+    X, y = moons
+    weight = np.random.default_rng(0).integers(0, 4, size=len(y))
+    weighted = model(name).fit(X, y, sample_weight=weight.astype(float))
+    copies = np.random.default_rng(1).permutation(np.repeat(np.arange(len(y)), weight))
+    repeated = model(name).fit(X[copies], y[copies])
+    assert_array_equal(weighted.frequencies_, repeated.frequencies_)
+    assert_array_equal(weighted.predict_proba(X), repeated.predict_proba(X))
+
+
+def test_given_frequencies_are_shared_out_among_the_members(moons):
+    unit = np.random.default_rng(5).normal(size=(18, 2))
+    committee = model("batch RFFGPC", frequencies=unit).fit(*moons)
+    for number, member in enumerate(committee.members_):
+        own = unit[6 * number : 6 * number + 6]
+        assert_allclose(member.frequencies * member.lengthscale, own, rtol=1e-12)
+    with pytest.raises(InputError, match=r"\(18, 2\) \(n_members \* n_frequencies"):
+        model("batch RFFGPC", frequencies=unit[:6]).fit(*moons)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "five"])
+def test_a_wrong_number_of_members_is_an_input_error(moons, wrong):
+    with pytest.raises(InputError, match="n_members"):
+        VFFGPC(3, n_members=wrong).fit(*moons)
+
+
+# Prediction
+
+
+@each_model
+def test_the_probability_is_the_mean_of_the_members(name, fitted, moons):
+    committee, X = fitted[name], moons[0]
+    of_members = [alone(committee, number).predict_proba(X) for number in range(3)]
+    # Rounding of a mean of three.
+    assert_allclose(committee.predict_proba(X), np.mean(of_members, axis=0), rtol=1e-12)
+
+
+@each_model
+def test_labels_decisions_and_probabilities_agree(name, fitted, moons):
+    committee, X = fitted[name], moons[0]
+    second = committee.predict_proba(X)[:, 1]
+    # The oracle loses digits of 1 - p where p is near 1.
+    assert_allclose(committee.decision_function(X), logit(second), rtol=1e-6, atol=1e-9)
+    assert_array_equal(committee.predict(X), (second > 0.5).astype(int))
+    assert_array_equal(committee.predict(X), (committee.decision_function(X) > 0).astype(int))
+
+
+def test_labels_need_variances_only_where_members_disagree(fitted, moons, monkeypatch):
+    committee, X = fitted["batch VFFGPC"], moons[0]
+    means = np.array([alone(committee, number).latent_mean(X) for number in range(3)])
+    divided = (means > 0).any(axis=0) & (means <= 0).any(axis=0)
+    assert 0 < divided.sum() < len(X) / 2
+    seen = []
+    real = base.pooled_log_odds
+    monkeypatch.setattr(
+        base, "pooled_log_odds", lambda *given: seen.append(given[0].shape[1]) or real(*given)
+    )
+    committee.predict(X)
+    assert seen == [divided.sum()]
+
+
+@each_model
+def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
+    committee, X = fitted[name], moons[0]
+    moments = [alone(committee, number).latent_mean_and_variance(X) for number in range(3)]
+    means, variances = np.swapaxes(moments, 0, 1)
+    mean, variance = committee.latent_mean_and_variance(X)
+    assert_allclose(mean, means.mean(axis=0), rtol=1e-10, atol=1e-12)
+    assert_allclose(variance, variances.mean(axis=0) + means.var(axis=0), rtol=1e-10)
+    assert_allclose(committee.member_disagreement(X), means.std(axis=0), rtol=1e-6, atol=1e-12)
+    # The same waves, summed in another way.
+    assert_allclose(committee.latent_mean(X), mean, rtol=1e-9, atol=1e-10)
+    probability, again = committee.predict_proba_and_variance(X)
+    assert_array_equal(again, variance)
+    assert_array_equal(probability, committee.predict_proba(X))
+
+
+@each_model
+def test_members_disagree_more_away_from_the_data(name, fitted, moons):
+    committee, X = fitted[name], moons[0]
+    assert committee.member_disagreement(5.0 * X).mean() > committee.member_disagreement(X).mean()
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-2])
+def test_a_variance_tolerance_bounds_the_error_of_a_committee(clouds, tolerance):
+    X, y = clouds
+    committee = RFFGPC(30, n_members=3, max_iter=3, random_state=0).fit(X, y)
+    exact = committee.predict_proba(X)
+    committee.set_params(variance_tolerance=tolerance)
+    found = committee.predict_proba(X)
+    assert 0 < np.abs(found - exact).max() <= tolerance
+    assert_array_equal(committee.predict(X), (found[:, 1] > 0.5).astype(int))
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("double", 1e-9), ("single", 1e-5)])
+def test_predictions_do_not_depend_on_the_blocks(clouds, precision, tolerance):
+    X, y = clouds
+    committee = model("batch VFFGPC", precision=precision).fit(X, y)
+    rows = [committee.predict_proba(X[i : i + 7]) for i in range(0, len(X), 7)]
+    assert_allclose(np.concatenate(rows), committee.predict_proba(X), rtol=0, atol=tolerance)
+
+
+def test_the_waves_of_all_members_sum_to_the_latent_mean(moons):
+    X, y = moons
+    committee = model("batch VFFGPC").fit(X, y)
+    waves = waves_of(committee)
+    assert len(waves.amplitudes) == 12
+    phase = (X - waves.centre) @ waves.frequencies.T
+    total = (waves.amplitudes * np.cos(phase - waves.delays)).sum(axis=1)
+    assert_allclose(total, committee.latent_mean(X), rtol=1e-9, atol=1e-9)
+
+
+def test_a_committee_in_each_regime_mixes_its_latent_moments(moons):
+    X, y = moons
+    table = pd.DataFrame(X, columns=["a", "b"]).assign(angle=np.linspace(0.0, 90.0, 120))
+    regimes = (Regime("day", 0.0, 45.0, ("a", "b")), Regime("night", 45.0, 91.0, ("a", "b")))
+    mixed = RegimeClassifier(model("batch RFFGPC"), regimes=regimes, by="angle", blend=10.0)
+    mixed.fit(table, y)
+    probability, variance = mixed.predict_proba_and_variance(table)
+    assert_allclose(variance, mixed.latent_mean_and_variance(table)[1], rtol=1e-9)
+    assert_array_equal(probability, mixed.predict_proba(table))
+
+
+# Continuing, interrupts, progress
+
+
+@contextmanager
+def on_progress(call):
+    """A context in which ``call(step, member)`` takes the place of progress lines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            ProgressLine, "__call__", lambda self, step, state, member: call(step, member)
+        )
+        yield
+
+
+@pytest.mark.parametrize("name", ["batch VFFGPC", "stochastic VFFGPC"])
+def test_a_committee_continued_from_its_checkpoints_equals_the_uninterrupted_one(
+    name, clouds, tmp_path
+):
+    X, y = clouds
+    params = {"tol": 0.0, "max_iter": 5}
+    whole = model(name, **params).fit(X, y)
+    path = tmp_path / "state"
+
+    def fail(step, member):
+        if (step, member) == (2, 1):
+            raise RuntimeError("killed")
+
+    with on_progress(fail), pytest.raises(RuntimeError, match="killed"):
+        model(name, checkpoint=path, n_jobs=1, **params).fit(X, y)
+    # The first member is finished, the second under way.
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["state.1", "state.2"]
+    steps = []
+    with on_progress(lambda step, member: steps.append((member, step))):
+        rest = model(name, checkpoint=path, **params).fit(X, y)
+    assert sorted(steps) == [*((1, n) for n in (3, 4, 5)), *((2, n) for n in range(1, 6))]
+    assert_same_committee(rest, whole, X)
+
+
+def test_an_interrupted_committee_keeps_its_finished_members_and_continues(clouds):
+    X, y = clouds
+    committee = model("batch VFFGPC", n_jobs=1, warm_start=True)
+
+    def interrupt(step, member):
+        if member == 2:
+            raise KeyboardInterrupt
+
+    with (
+        on_progress(interrupt),
+        pytest.warns(ConvergenceWarning, match=r"committee of 2 members, of 3.*warm_start=True"),
+    ):
+        committee.fit(X, y)
+    assert len(committee.members_) == 2
+    assert committee.fit_report_["stopped"] == "interrupted"
+    assert committee.score(X, y) > 0.7
+    kept = committee.members_
+    committee.fit(X, y)
+    assert len(committee.members_) == 3
+    for before, after in zip(kept, committee.members_, strict=False):
+        assert after.lengthscale == before.lengthscale
+        assert not np.array_equal(after.frequencies, before.frequencies)
+
+
+def test_a_warm_start_continues_each_member_from_its_own_end(clouds):
+    X, y = clouds
+    committee = model("batch RFFGPC", warm_start=True, tol=0.0).fit(X, y)
+    first, bound = committee.members_, committee.bound_
+    committee.fit(X, y)
+    for before, after in zip(first, committee.members_, strict=True):
+        unit = before.frequencies * before.lengthscale
+        assert_allclose(after.frequencies * after.lengthscale, unit, rtol=1e-12)
+    assert committee.bound_ >= bound - 1e-4 * (abs(bound) + 100)
+
+
+def test_a_warm_start_with_fewer_members_is_refused(moons):
+    committee = model("batch RFFGPC", warm_start=True).fit(*moons)
+    with pytest.raises(InputError, match=r"3 members, but n_members is 2.*warm_start=False"):
+        committee.set_params(n_members=2).fit(*moons)
+
+
+def test_one_line_of_progress_counts_the_steps_of_all_members(moons, capsys):
+    model("stochastic VFFGPC", verbose=2, tol=0.0).fit(*moons)
+    lines = capsys.readouterr().err.splitlines()
+    steps = [line for line in lines if "step" in line]
+    assert all(line.startswith("VFFGPC: ") for line in lines)
+    assert "of at most 9, member" in steps[0]
+    assert {f"member {number}:" in "".join(steps) for number in (1, 2, 3)} == {True}
+    assert any("exact pass" in line and "member" in line for line in lines)
+
+
+# Other ways in
+
+
+@pytest.mark.parametrize("class_name", ["VFFGPC", "RFFGPC"])
+def test_a_committee_of_a_dask_array_is_that_of_the_array(class_name, clouds):
+    X, y = clouds
+    committee = model(f"stochastic {class_name}")
+    groups = np.arange(200) // 10
+    expected = clone(committee).fit(X, y, groups=groups)
+    chunks = da.from_array(X, chunks=(70, 3))
+    found = clone(committee).fit(chunks, da.from_array(y, chunks=70), groups=groups)
+    # As for one model: sums of chunks round differently.
+    assert_allclose(found.predict_proba(X), expected.predict_proba(X), rtol=0, atol=1e-9)
+    assert_allclose(found.predict_proba(chunks), found.predict_proba(X), rtol=0, atol=1e-12)
+
+
+@pytest.fixture
+def metadata_routing():
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+def test_groups_reach_the_committee_through_a_search_over_a_pipeline(
+    moons, metadata_routing, monkeypatch
+):
+    X, y = moons
+    groups = np.arange(120) % 12
+    seen = []
+    real = fourier.leave_out
+    monkeypatch.setattr(
+        fourier,
+        "leave_out",
+        lambda pixels, *rest: seen.append(pixels.groups) or real(pixels, *rest),
+    )
+    classifier = VFFGPC(3, n_members=2, max_iter=1, random_state=0).set_fit_request(groups=True)
+    pipeline = Pipeline([("scale", StandardScaler()), ("classify", classifier)])
+    search = GridSearchCV(pipeline, {"classify__n_frequencies": [2, 3]}, cv=GroupKFold(3))
+    search.fit(X, y, groups=groups)
+    # Three folds of two settings, and the best on all rows.
+    assert [len(np.unique(groups)) for groups in seen] == [8] * 6 + [12]
