@@ -211,6 +211,7 @@ def test_nothing_as_long_as_the_data_comes_to_the_client(monkeypatch, tmp_path):
         (passes, "SEARCH_ROWS"),
         (training_dask, "QUANTILE_ROWS"),
         (training, "FINGERPRINT_ROWS"),
+        (fourier, "COMPARED_ROWS"),
     ]:
         monkeypatch.setattr(module, limit, few)
     compute = dask.compute
