@@ -32,6 +32,8 @@ MODELS = {
     "VFFGPC": VFFGPC(6, solver="batch", max_iter=4, random_state=0),
 }
 
+PAPERS_POSTERIOR = {"posterior": "bound"}
+
 each_model = pytest.mark.parametrize("name", MODELS)
 
 
@@ -514,6 +516,7 @@ def test_the_docstring_lists_every_kernel(estimator):
         {"max_iter": 0},
         {"tol": -1.0},
         {"kernel": "periodic"},
+        {"posterior": "laplace"},
         {"standardize": "yes"},
         {"class_weight": "unbalanced"},
         {"random_state": "seed"},
@@ -525,6 +528,24 @@ def test_invalid_parameters_are_named(name, moons, wrong):
     (parameter,) = wrong
     with pytest.raises(InputError, match=parameter):
         model(name, **wrong).fit(*moons)
+
+
+@each_model
+def test_the_default_posterior_has_a_tighter_bound_and_a_larger_variance(name, moons):
+    best, quadratic = (model(name, **params).fit(*moons) for params in ({}, PAPERS_POSTERIOR))
+    assert best.posterior == "variational"
+    # Learning is the same: only the posterior handed out, and its γ, differ.
+    assert_array_equal(best.bound_history_[:-1], quadratic.bound_history_[:-1])
+    assert best.bound_ == best.bound_history_[-1] > quadratic.bound_
+    variances = [m.latent_mean_and_variance(moons[0])[1] for m in (best, quadratic)]
+    assert np.median(variances[0] / variances[1]) > 1.2
+
+
+@each_model
+@pytest.mark.parametrize("posterior", ["variational", "bound"])
+def test_the_history_of_the_bound_never_falls(name, moons, posterior):
+    history = model(name, posterior=posterior).fit(*moons).bound_history_
+    assert np.all(np.diff(history) >= -1e-10 * np.abs(history).max())
 
 
 def weighted_quantiles(values, weight, levels):

@@ -315,6 +315,15 @@ def test_a_fit_may_be_continued_with_more_iterations_and_other_threads(name, clo
 
 
 @each_model
+def test_a_finished_fit_may_be_continued_with_another_posterior(name, clouds, tmp_path):
+    X, y = clouds
+    path = tmp_path / "state"
+    model(name, checkpoint=path, posterior="bound").fit(X, y)
+    other = model(name, checkpoint=path, posterior="variational").fit(X, y)
+    assert_same_model(other, model(name, posterior="variational").fit(X, y), X)
+
+
+@each_model
 def test_a_checkpoint_does_not_change_the_model(name, clouds, tmp_path):
     X, y = clouds
     assert_same_model(

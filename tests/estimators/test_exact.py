@@ -24,21 +24,23 @@ def problem():
     return X[:120], y[:120], X[120:], y[120:]
 
 
+@pytest.mark.parametrize("posterior", ["variational", "bound"])
 @pytest.mark.parametrize("seed", [2, 3, 4])
-def test_gpc_agrees_with_scikit_learn_at_the_same_hyperparameters(seed):
+def test_gpc_agrees_with_scikit_learn_at_the_same_hyperparameters(seed, posterior):
     X, y = make_moons(420, noise=0.25, random_state=seed)
-    ours = GPC(tol=1e-6).fit(X[:120], y[:120])
+    ours = GPC(tol=1e-6, posterior=posterior).fit(X[:120], y[:120])
     scaler = StandardScaler().fit(X[:120])
     kernel = ours.signal_variance_ * RBF(ours.lengthscale_)
     theirs = GaussianProcessClassifier(kernel, optimizer=None)
     theirs.fit(scaler.transform(X[:120]), y[:120])
     found = ours.predict_proba(X[120:])[:, 1]
     expected = theirs.predict_proba(scaler.transform(X[120:]))[:, 1]
-    # Laplace's method uses the curvature at the mode, ours that of a parabola below the sigmoid:
-    # two Gaussian approximations, whose probabilities differ by a few hundredths.
+    # Laplace's method uses the curvature at the mode, ours its mean under the posterior or that
+    # of a parabola below the sigmoid: Gaussian approximations, whose probabilities differ by a
+    # few hundredths.
     assert np.mean((found > 0.5) == (expected > 0.5)) >= 0.97
-    assert np.mean(np.abs(found - expected)) < 0.05
-    assert np.max(np.abs(found - expected)) < 0.15
+    assert np.mean(np.abs(found - expected)) < 0.06
+    assert np.max(np.abs(found - expected)) < 0.2
 
 
 def test_gpc_agrees_with_scikit_learn_when_each_learns_its_hyperparameters(problem):
@@ -142,7 +144,8 @@ def test_too_many_rows_for_memory_are_refused(monkeypatch, moons):
 
 def test_an_interrupt_keeps_the_finished_iterations(moons, monkeypatch):
     X, y = moons
-    short = GPC(max_iter=2, tol=0.0).fit(X, y)
+    # An interrupted fit hands out the bound's posterior, without further passes.
+    short = GPC(max_iter=2, tol=0.0, posterior="bound").fit(X, y)
 
     def call(self, step, state, member=0):
         if step == 2:

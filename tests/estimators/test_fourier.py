@@ -288,10 +288,10 @@ def test_single_precision_follows_double(name, many):
     double, single = (model(name, precision=p, max_iter=3).fit(X, y) for p in ("double", "single"))
     assert double.fit_report_["precision"] == "double"
     assert single.fit_report_["precision"] == "single"
-    # Features agree to about 1e-6, but two fits amplify rounding: the models are close
-    # everywhere, and closer on average.
+    # Features agree to about 1e-6, but two ascents amplify rounding, to lengthscales that
+    # differ by up to 3 %: the models are close everywhere, and closer on average.
     gap = np.abs(single.predict_proba(X) - double.predict_proba(X))
-    assert gap.max() < 0.05
+    assert gap.max() < 0.1
     assert gap.mean() < 0.005
     # The same posterior in single precision: rounding of features and root, 1e-4.
     single.members_ = double.members_
@@ -551,8 +551,8 @@ def test_an_interrupt_keeps_the_finished_iterations_and_warns(name, clouds, inte
     assert stopped.fit_report_["stopped"] == "interrupted"
     assert_array_equal(stopped.bound_history_[:2], short.bound_history_[:2])
     assert_array_equal(stopped.frequencies_, short.frequencies_)
-    # The last exact passes are left out: the same model, slightly less certain.
-    assert np.mean(stopped.predict(X) == short.predict(X)) > 0.97
+    # The last exact passes are left out, and the posterior is the bound's: nearly the same labels.
+    assert np.mean(stopped.predict(X) == short.predict(X)) > 0.95
 
 
 @each_model

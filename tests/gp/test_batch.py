@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.gp import batch
+from undulatus.gp import variational
 from undulatus.gp.batch import (
     EARLY_STOPPING_ROWS,
     INNER_STEPS,
@@ -481,9 +481,10 @@ def test_the_posterior_of_a_fit_is_the_one_at_its_last_bound(
         last_xi[:] = [xi]
         return fit_posterior(pixels, frequencies, signal_variance, xi, **options)
 
-    monkeypatch.setattr(batch, "fit_posterior", fit_and_keep_xi)
+    monkeypatch.setattr(variational, "fit_posterior", fit_and_keep_xi)
     pixels, options = some_pixels(), {"learn_frequencies": learn_frequencies, "tol": 1e-5}
-    fitted = fit(pixels, max_iter=20, early_stopping=early_stopping, **options)
+    options |= {"early_stopping": early_stopping, "variational": False}
+    fitted = fit(pixels, max_iter=20, **options)
     statistics = accumulate(pixels, fitted.frequencies, fitted.signal_variance, *last_xi)
     posterior = statistics.posterior()
     # The last statistics were rescaled to the last γ rather than summed again: rounding.
@@ -553,18 +554,19 @@ def test_an_interrupted_fit_ends_at_the_last_finished_iteration():
     assert_allclose(stopped.bounds[-1], stopped.bounds[-2], rtol=1e-12)
 
 
-def test_an_interrupt_in_the_final_passes_keeps_the_last_finished_one(monkeypatch):
+@pytest.mark.parametrize("name", ["fit_posterior", "fit_variational"])
+def test_an_interrupt_in_the_final_passes_keeps_the_last_finished_one(monkeypatch, name):
+    function = getattr(variational, name)
+
     def interrupt(*args, **options):
         def report(done, bound):
-            if done == 3:
+            if done == 2:
                 raise KeyboardInterrupt
 
-        if options.get("interruptible"):
-            options["report"] = report
-        return fit_posterior(*args, **options)
+        return function(*args, **(options | {"report": report}))
 
     whole = fit(some_pixels(), max_iter=2)
-    monkeypatch.setattr(batch, "fit_posterior", interrupt)
+    monkeypatch.setattr(variational, name, interrupt)
     stopped = fit(some_pixels(), max_iter=2)
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert stopped.bounds[:2] == whole.bounds[:2]

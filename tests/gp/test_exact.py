@@ -22,6 +22,7 @@ from undulatus.gp.fourier import fourier_features
 from undulatus.gp.kernels import KERNELS, Kernel, mean_distance
 from undulatus.gp.passes import fit_posterior
 from undulatus.gp.posterior import latent_moments, slabs, variance_root
+from undulatus.gp.variational import expected_log_sigmoid, fit_variational
 
 seeds = st.integers(0, 2**32 - 1)
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -219,10 +220,10 @@ def test_the_hyperparameters_stay_within_their_limits():
     assert low <= fit.lengthscale <= high
 
 
-def test_the_posterior_of_a_fit_is_that_of_dense_formulas():
+def test_the_bounds_posterior_is_that_of_dense_formulas():
     x, v, weight, distance = problem()
     kernel = KERNELS["rbf"]
-    fit = fit_exact(x, v, weight, kernel, distance, max_iter=10, tol=1e-4)
+    fit = fit_exact(x, v, weight, kernel, distance, max_iter=10, tol=1e-4, variational=False)
     precision = fit.posterior.roots**2
     K = exact_covariance(x, x, kernel, fit.signal_variance, fit.lengthscale)
     spread = np.linalg.solve(np.eye(len(x)) + K * precision, K)
@@ -252,10 +253,133 @@ def test_an_interrupted_fit_keeps_its_last_iteration():
     x, v, weight, distance = problem()
     kernel = KERNELS["rbf"]
     stopped = fit_exact(x, v, weight, kernel, distance, max_iter=9, tol=0.0, report=report)
-    short = fit_exact(x, v, weight, kernel, distance, max_iter=2, tol=0.0)
+    # Without further passes, the posterior is the bound's.
+    options = {"max_iter": 2, "tol": 0.0, "variational": False}
+    short = fit_exact(x, v, weight, kernel, distance, **options)
     assert stopped.outcome == "interrupted"
     assert stopped.bounds == short.bounds
     assert_array_equal(stopped.posterior.alpha, short.posterior.alpha)
+
+
+def test_starting_lengthscales_are_compared_at_tight_xi():
+    x, v, weight, distance = problem(n=40)
+    evidence = ExactEvidence(x, v, weight, KERNELS["rbf"], distance)
+    found, xi = exact._choose_theta(evidence, distance), evidence.xi
+    bounds = {}
+    for share in exact.LENGTHSCALE_SHARES:
+        theta = np.array([0.0, np.log(share * distance)])
+        evidence.xi = np.ones(40)
+        for _ in range(50):
+            bounds[share] = evidence.tighten(theta)
+    best = max(bounds, key=bounds.get)
+    assert_allclose(found, [0.0, np.log(best * distance)], rtol=1e-12)
+    # ξ stays where that lengthscale left it: tight to a hundredth of a nat.
+    evidence.xi = xi
+    assert bounds[best] - evidence.solve(evidence.covariance(found))[0] < 0.01
+
+
+# The best Gaussian posterior
+
+
+def variational_fit(seed=0, kernel="rbf", weighted=False, **options):
+    x, v, weight, distance = problem(seed, n=40, weighted=weighted)
+    options = {"max_iter": 5, "tol": 1e-9} | options
+    return (x, v, weight), fit_exact(x, v, weight, KERNELS[kernel], distance, **options)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_variational_posterior_is_at_its_fixed_point(kernel, weighted, monkeypatch):
+    monkeypatch.setattr(exact, "MAX_PASSES", 500)
+    (x, v, weight), fit = variational_fit(kernel=kernel, weighted=weighted)
+    mean, variance = exact_moments(
+        x, x, KERNELS[kernel], fit.signal_variance, fit.lengthscale, fit.posterior
+    )
+    _, slope, curvature = expected_log_sigmoid(2 * v * mean, variance)
+    # α = K⁻¹μ is the weighted residual, and S² the weighted curvature, to the last step's size:
+    # it changed the bound by less than 1e-10 x 100 nats, and so these by its root or so.
+    assert_allclose(fit.posterior.alpha, weight * 2 * v * slope, atol=1e-3)
+    assert_allclose(fit.posterior.roots**2, weight * curvature, atol=1e-3)
+
+
+def test_the_variational_bound_is_that_of_dense_formulas():
+    (x, v, _), fit = variational_fit()
+    K = exact_covariance(x, x, KERNELS["rbf"], fit.signal_variance, fit.lengthscale)
+    spread = np.linalg.solve(np.eye(40) + K * fit.posterior.roots**2, K)
+    mean = K @ fit.posterior.alpha
+    value, _, _ = expected_log_sigmoid(2 * v * mean, np.diagonal(spread))
+    # KL(N(μ, Σ) || N(0, K)), with K⁻¹Σ = (I + PK)⁻¹ in place of K⁻¹, which is nearly singular.
+    share = np.linalg.inv(np.eye(40) + fit.posterior.roots[:, None] ** 2 * K)
+    log_ratio = np.linalg.slogdet(share)[1]
+    divergence = 0.5 * (np.trace(share) + mean @ fit.posterior.alpha - 40 - log_ratio)
+    assert_allclose(fit.bounds[-1], value.sum() - divergence, rtol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_variational_bound_is_tighter_and_its_variance_larger(seed):
+    (x, _, _), fit = variational_fit(seed)
+    _, quadratic = variational_fit(seed, variational=False)
+    assert fit.bounds[-1] > quadratic.bounds[-1]
+    assert fit.bounds[:-1] == quadratic.bounds[:-1]
+    variances = [
+        exact_moments(x, x, KERNELS["rbf"], f.signal_variance, f.lengthscale, f.posterior)[1]
+        for f in (fit, quadratic)
+    ]
+    assert np.median(variances[0] / variances[1]) > 1.2
+
+
+def test_the_best_gaussians_in_weight_space_and_function_space_agree():
+    x, v, weight, distance = problem(n=40, d=1)
+    frequencies = np.random.default_rng(1).normal(size=(6, 1))
+    plain = Standardisation(np.zeros(1), np.ones(1))
+    pixels = Pixels(x, v > 0, None, plain, np.dtype(np.float64), 64)
+    start = fit_posterior(pixels, frequencies, 2.0, np.ones(40), max_passes=1)
+    in_weights = fit_variational(pixels, frequencies, start, max_passes=6)
+    evidence = ExactEvidence(x, v, weight, waves_as_a_kernel(frequencies), distance)
+    state = exact._evaluate(evidence, np.array([np.log(2.0), 0.0]), evidence.sites)
+    bounds = [state.bound]
+    for _ in range(5):
+        state = exact._step(evidence, state, 1.0)
+        bounds.append(state.bound)
+    # Each search for γ ends within 1e-5 of its logarithm, where the bound is flat.
+    assert_allclose(bounds, in_weights.bounds[1:], rtol=1e-8)
+    assert_allclose(np.exp(state.theta[0]), in_weights.signal_variance, rtol=1e-4)
+
+
+def test_a_weighted_variational_posterior_is_that_of_repeated_rows():
+    x, v, _, distance = problem(n=15)
+    counts = np.random.default_rng(0).integers(1, 4, 15)
+    rows = np.repeat(np.arange(15), counts)
+    kernel, theta = KERNELS["rbf"], np.array([0.5, np.log(distance)])
+    states = []
+    for evidence in (
+        ExactEvidence(x, v, counts.astype(float), kernel, distance),
+        ExactEvidence(x[rows], v[rows], np.ones(len(rows)), kernel, distance),
+    ):
+        state = exact._evaluate(evidence, theta, evidence.sites)
+        for _ in range(3):
+            state = exact._step(evidence, state, 1.0)
+        states.append(state)
+    assert_allclose(states[0].bound, states[1].bound, rtol=1e-8)
+    assert_allclose(states[0].theta, states[1].theta, rtol=0, atol=1e-4)
+
+
+def test_an_interrupt_in_the_last_passes_keeps_the_last_step(monkeypatch):
+    calls, original = [], exact._step
+
+    def interrupt(*args):
+        calls.append(None)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(exact, "_step", interrupt)
+    _, fit = variational_fit()
+    monkeypatch.undo()
+    _, whole = variational_fit()
+    _, quadratic = variational_fit(variational=False)
+    assert fit.outcome == "interrupted"
+    assert quadratic.bounds[-1] < fit.bounds[-1] < whole.bounds[-1]
 
 
 # Distances and memory

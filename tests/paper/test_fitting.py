@@ -71,6 +71,12 @@ def test_runs_differ_in_training_rows_and_frequencies_but_not_in_test_rows(data,
     assert_array_equal(one.test, two.test)
 
 
+@pytest.mark.parametrize("method", ["vff", "rff", "gpc"])
+def test_trials_hand_out_the_papers_posterior(method, data, trial, fits):
+    run_trial(trial(method, n=50), open_problem(data, "high", 0))
+    assert fits[0]["options"]["posterior"] == "bound"
+
+
 def test_fourier_classifiers_hold_back_whole_groups_and_use_one_thread(data, trial, fits):
     problem = open_problem(data, "high", 0)
     run_trial(trial("vff", n=100), problem)

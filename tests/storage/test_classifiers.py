@@ -209,6 +209,18 @@ def test_parameters_are_restored_with_their_types(moons, path, params):
         assert_same_value(getattr(loaded, name), value)
 
 
+@pytest.mark.parametrize("posterior", ["variational", "bound"])
+def test_the_choice_of_the_posterior_is_restored(moons, path, posterior):
+    save_model(RFFGPC(3, max_iter=2, random_state=0, posterior=posterior).fit(*moons), path)
+    assert load_model(path).posterior == posterior
+
+
+def test_a_file_that_does_not_name_its_posterior_holds_the_bounds(rewrite):
+    # Version 0.1.0 had no such parameter.
+    path = rewrite(lambda tensors, header: header["params"].pop("posterior"))
+    assert load_model(path).posterior == "bound"
+
+
 def test_a_path_parameter_is_restored_as_a_string(moons, path, tmp_path):
     model = MODELS["RFFGPC"](checkpoint=tmp_path / "state").fit(*moons)
     save_model(model, path)

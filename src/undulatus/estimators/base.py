@@ -42,6 +42,7 @@ SHARED_CONSTRAINTS: dict[str, list[Any]] = {
     "standardize": ["boolean"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0, None, closed="left")],
+    "posterior": [StrOptions({"variational", "bound"})],
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "prior_correction": [dict, "array-like", StrOptions({"training"}), None],
     "random_state": ["random_state"],

@@ -141,6 +141,9 @@ precision : {"auto", "single", "double"}, default="auto"
     Precision of the features. ``"auto"`` trains in double up to 30,000 rows. From 2,000 rows
     on it predicts in single if that changes no probability by more than 1e-5. Matrices are
     always factorised in double.
+posterior : {"variational", "bound"}, default="variational"
+    The posterior handed out, once frequencies are learned: the best Gaussian approximation, or
+    that of the paper's bound, whose variance is too small.
 class_weight : dict or "balanced", default=None
     Weights of the classes.
 prior_correction : mapping, (2,) array or "training", default=None
@@ -176,7 +179,8 @@ lengthscale_, signal_variance_ : float
 posterior_ : Posterior
     Of the 2 D whitened weights; only of a single model.
 bound_ : float
-    Bound on the log evidence; of a committee, the mean of the members'.
+    Bound on the log evidence, by the posterior handed out; of a committee, the mean of the
+    members'.
 bound_history_ : array
     The bound after each exact pass over all rows or, for the batch solver without early
     stopping, after each outer iteration and at the end; of a committee, the mean, in which a
@@ -233,6 +237,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         batch_size: int | str = "auto",
         early_stopping: bool | str = "auto",
         precision: str = "auto",
+        posterior: str = "variational",
         class_weight: dict[Any, float] | str | None = None,
         prior_correction: Any = None,
         variance_tolerance: float = 0.0,
@@ -253,6 +258,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.early_stopping = early_stopping
         self.precision = precision
+        self.posterior = posterior
         self.class_weight = class_weight
         self.prior_correction = prior_correction
         self.variance_tolerance = variance_tolerance
@@ -494,6 +500,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             "max_iter": self.max_iter,
             "tol": self.tol,
             "early_stopping": self._stops_early(),
+            "variational": self.posterior == "variational",
         }
         if not stochastic:
             assert isinstance(pixels, Pixels)
@@ -512,7 +519,9 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         """Return each member's checkpoint, if there is to be one."""
         if self.checkpoint is None:
             return [None] * self.n_members
-        ignored = ("checkpoint", "n_jobs", "verbose", "max_iter", "variance_tolerance")
+        # The posterior is fitted after the last checkpoint.
+        ignored = {"checkpoint", "n_jobs", "verbose", "max_iter"}
+        ignored |= {"posterior", "variance_tolerance"}
         settings = {
             name: np.asarray(value).tolist() if name == "frequencies" else value
             for name, value in self.get_params().items()

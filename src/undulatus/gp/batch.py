@@ -36,6 +36,7 @@ from undulatus.gp.passes import (
     hold_back,
 )
 from undulatus.gp.posterior import Posterior, WeightMoments
+from undulatus.gp.variational import fit_final_posterior
 
 TIGHTENINGS = 3
 """Updates of ξ in an outer iteration: each costs one pass, a step on θ two."""
@@ -282,6 +283,7 @@ def fit_batch(
     tol: float,
     early_stopping: bool,
     rng: np.random.Generator,
+    variational: bool = True,
     split: Split | None = None,
     resume: BatchState | None = None,
     report: Callable[[BatchState], None] = lambda state: None,
@@ -290,7 +292,7 @@ def fit_batch(
 
     With ``early_stopping``, frequencies are learned on four fifths of the pixels, as ``split``
     says or else drawn, and those with the lowest loss on the others are used; the posterior is
-    that of all pixels.
+    that of all pixels, by :func:`~undulatus.gp.variational.fit_final_posterior`.
     """
     seed = int(rng.integers(2**63)) if resume is None else resume.seed
     learning, held_back = pixels, None
@@ -307,7 +309,14 @@ def fit_batch(
         held_back_loss=None if held_back is None else partial(evidence.held_back_loss, held_back),
         report=lambda ascent: report(replace(state, ascent=ascent)),
     )
-    return _finish(pixels, evidence, ascent, tol, early_stopped=held_back is not None)
+    return _finish(
+        pixels,
+        evidence,
+        ascent,
+        tol,
+        early_stopped=held_back is not None,
+        variational=variational,
+    )
 
 
 def _separate(pixels: Pixels, seed: int, split: Split | None) -> tuple[Pixels, Block]:
@@ -332,19 +341,27 @@ def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool, seed: in
 
 
 def _finish(
-    pixels: Pixels, evidence: FourierEvidence, ascent: Ascent, tol: float, *, early_stopped: bool
+    pixels: Pixels,
+    evidence: FourierEvidence,
+    ascent: Ascent,
+    tol: float,
+    *,
+    early_stopped: bool,
+    variational: bool,
 ) -> FourierFit:
     """Return the fit after exact passes over all pixels at the final frequencies."""
     theta = ascent.theta if ascent.best_theta is None else ascent.best_theta
-    final = fit_posterior(
+    interrupted = ascent.outcome == "interrupted"
+    final = fit_final_posterior(
         pixels,
         evidence.frequencies(theta),
         evidence.signal_variance(theta),
         evidence.xi,
-        max_passes=FINAL_PASSES if ascent.outcome != "interrupted" else 1,
+        variational=variational and not interrupted,
+        bound_passes=1 if interrupted else FINAL_PASSES,
+        bound_tol=0.1 * tol,
         tol=0.1 * tol,
         initial_posterior=evidence.solve(theta)[1] if early_stopped else None,
-        interruptible=True,
     )
     return FourierFit(
         evidence.frequencies(theta),

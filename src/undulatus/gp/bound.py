@@ -32,7 +32,14 @@ from scipy.optimize import minimize_scalar
 
 from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, borrow, give_back, scratch
 from undulatus.gp.fourier import fourier_features, frequency_gradient
-from undulatus.gp.posterior import Posterior, WeightMoments, solve_moments, solve_posterior
+from undulatus.gp.posterior import (
+    Posterior,
+    WeightMoments,
+    latent_moments,
+    slabs,
+    solve_moments,
+    solve_posterior,
+)
 
 # The bound on one logistic likelihood
 
@@ -68,7 +75,8 @@ class Statistics:
     """Sums over pixels that determine the posterior and the bound.
 
     ``gram`` is Zᵗ diag(2sλ) Z (k, k), ``projected`` is Zᵗ(sv) (k,), and ``offset`` is the
-    sum of the terms in ξ alone; all in double precision.
+    sum of the terms in ξ alone; all in double precision. In the passes of
+    :mod:`undulatus.gp.variational` other numbers take the places of 2λ and v.
     """
 
     gram: Array
@@ -128,9 +136,10 @@ def tighten(
     Pass ``xi=None`` when the next step does not need ξ: the posterior alone determines the
     next optimum.
     """
-    second_moment = posterior.second_moment.astype(pixels.dtype)
+    mean = posterior.mean.astype(pixels.dtype)
+    root = slabs(posterior.root.T, pixels.dtype)
     return pixels.total(
-        _tight_statistics, sum_statistics, frequencies, signal_variance, second_moment, xi
+        _tight_statistics, sum_statistics, frequencies, signal_variance, mean, root, xi
     )
 
 
@@ -138,13 +147,14 @@ def _tight_statistics(
     block: Block,
     frequencies: Array,
     signal_variance: float,
-    second_moment: Array,
+    mean: Array,
+    root: list[Array],
     xi: Array | None,
 ) -> Statistics:
-    z, moment_product = features_and_moment_product(
-        block, frequencies, signal_variance, second_moment
-    )
-    tight = tight_xi(z, moment_product)
+    z = block_features(block, frequencies, signal_variance)
+    # Through the triangle L⁻¹: half the work of the product with A⁻¹ + m mᵗ.
+    latent, variance = latent_moments(z, mean, root)
+    tight = np.sqrt(variance + latent**2)
     if xi is not None:
         xi[block.rows] = tight
     return block_statistics(z, block, tight)
@@ -191,8 +201,15 @@ def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 
     if low >= high:
         return 1.0
     eigenvalues, basis = eigh(statistics.gram)
-    eigenvalues = np.maximum(eigenvalues, 0.0)
     squares = (basis.T @ statistics.projected) ** 2
+    return best_eigenvalue_ratio(np.maximum(eigenvalues, 0.0), squares, low, high)
+
+
+def best_eigenvalue_ratio(eigenvalues: Array, squares: Array, low: float, high: float) -> float:
+    r"""Return the r in [low, high] that maximises the sum in :func:`best_variance_ratio`.
+
+    ``squares`` are the :math:`c_j^2`; r is 1 if that is better than the optimum found.
+    """
 
     def loss(log_ratio: float) -> float:
         scaled = np.exp(log_ratio) * eigenvalues
@@ -235,18 +252,23 @@ def tight_xi(z: Array, moment_product: Array) -> Array:
 
 def block_statistics(z: Array, block: Block, xi: Array) -> Statistics:
     """Return the sums over one block, for features ``z`` (n, k) and local parameters ξ (n,)."""
-    # sqrt(2sλ) on both sides makes the product symmetric, which halves the work for BLAS.
+    return Statistics(
+        weighted_gram(z, 2.0 * block.weight * half_slope(xi)),
+        (z.T @ (block.weight * block.v)).astype(np.float64),
+        float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64)))),
+    )
+
+
+def weighted_gram(z: Array, weights: Array) -> Array:
+    """Return Zᵗ diag(weights) Z, (k, k), in a borrowed double-precision array."""
+    # Square roots on both sides make the product symmetric, which halves the work for BLAS.
     scaled = scratch("scaled", z.shape, z.dtype)
-    np.multiply(z, np.sqrt(2.0 * block.weight * half_slope(xi))[:, None], out=scaled)
+    np.multiply(z, np.sqrt(weights)[:, None], out=scaled)
     product = scratch("product", (z.shape[1], z.shape[1]), z.dtype)
     np.matmul(scaled.T, scaled, out=product)
     gram = borrow(product.shape)
     gram[...] = product
-    return Statistics(
-        gram,
-        (z.T @ (block.weight * block.v)).astype(np.float64),
-        float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64)))),
-    )
+    return gram
 
 
 def feature_gradient(moment_product: Array, block: Block, xi: Array, mean: Array) -> Array:

@@ -9,6 +9,10 @@ With :math:`K = \gamma k`, :math:`S = \mathrm{diag}(\sqrt{2 s\lambda})` and
 
 the latent mean at :math:`x_*` is :math:`k_*^\top\alpha` and its variance
 :math:`\gamma - |L^{-1} S k_*|^2`. Cost O(n³), memory O(n²).
+
+Hyperparameters are learned with this bound. The posterior handed out may then be the best
+Gaussian one, as in :mod:`undulatus.gp.variational`: of the same form, with other numbers in the
+places of :math:`2\lambda` and :math:`v`.
 """
 
 from __future__ import annotations
@@ -16,19 +20,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import eigh, solve_triangular
 from scipy.linalg.lapack import dpotri
 
 from undulatus._system import available_memory, single_threaded_blas
 from undulatus.errors import TooManyRowsError
 from undulatus.gp.batch import Ascent, ascend
 from undulatus.gp.blocks import Array
-from undulatus.gp.bound import half_slope, offset
+from undulatus.gp.bound import best_eigenvalue_ratio, half_slope, offset
 from undulatus.gp.kernels import Kernel
-from undulatus.gp.passes import VARIANCE_LIMITS
+from undulatus.gp.passes import VARIANCE_LIMITS, variance_ratio_limits
 from undulatus.gp.posterior import factorise
+from undulatus.gp.variational import MAX_PASSES, ascend_naturally, expected_log_sigmoid
 
 LENGTHSCALE_SHARES = (1.0, 0.5, 0.25, 0.125)
 """Starting lengthscales to try, as shares of the mean distance between pixels.
@@ -39,6 +45,9 @@ lengthscale afterwards. Learned frequencies keep theirs, so the search there goe
 
 LENGTHSCALE_LIMITS = (1e-3, 1e3)
 """Lowest and highest lengthscale, as shares of the mean distance between pixels."""
+
+START_TIGHTENINGS = 5
+"""Updates of ξ at each starting lengthscale."""
 
 MATRICES = 6
 """Matrices of n x n doubles held at the peak of a fit."""
@@ -55,6 +64,65 @@ class ExactPosterior:
     roots: Array
     factor: Array
     jitter: float
+
+    @property
+    def log_determinant(self) -> float:
+        """log|B|."""
+        return 2.0 * float(np.sum(np.log(np.diagonal(self.factor))))
+
+    def moments(self, covariance: Array) -> tuple[Array, Array]:
+        """Return the latent mean and variance at the training pixels, (n,) each."""
+        spread = solve_triangular(
+            self.factor, self.roots[:, None] * covariance, lower=True, overwrite_b=True
+        )
+        variance = np.diagonal(covariance) - np.einsum("ij,ij->j", spread, spread)
+        return covariance @ self.alpha, np.maximum(variance, 0.0)
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Gaussian factors exp(hᵢf - pᵢf²/2), one a pixel, that stand for the likelihood.
+
+    ``precision`` holds p (n,) and ``projected`` h (n,). With them the posterior is
+    N((K⁻¹ + P)⁻¹ h, (K⁻¹ + P)⁻¹).
+    """
+
+    precision: Array
+    projected: Array
+
+    def mix(self, other: Sites, share: float) -> Sites:
+        """Return these sites moved towards ``other`` by a share of the way."""
+        return Sites(
+            (1.0 - share) * self.precision + share * other.precision,
+            (1.0 - share) * self.projected + share * other.projected,
+        )
+
+    def posterior(self, covariance: Array) -> tuple[ExactPosterior, float]:
+        """Return the posterior and hᵗ(K⁻¹ + P)⁻¹h for a covariance K (n, n)."""
+        roots, targets = np.sqrt(self.precision), self.projected
+        scaled = _scale_both_sides(covariance, roots)
+        scaled[np.diag_indices_from(scaled)] += 1.0
+        factor, jitter = factorise(scaled)
+        smoothed = covariance @ targets
+        inner = solve_triangular(factor, roots * smoothed, lower=True)
+        alpha = targets - roots * solve_triangular(factor, inner, lower=True, trans="T")
+        # Eq. 8 (varGlobal) in function space: vᵗ(K⁻¹ + 2Λ)⁻¹v = vᵗKv - |L⁻¹SKv|².
+        fitted = float(targets @ smoothed - inner @ inner)
+        return ExactPosterior(alpha, roots, factor, jitter), fitted
+
+    def best_variance_ratio(self, covariance: Array, low: float, high: float) -> float:
+        """Return the factor on K, within [low, high], that maximises the evidence."""
+        roots = np.sqrt(self.precision)
+        eigenvalues, basis = eigh(_scale_both_sides(covariance, roots), overwrite_a=True)
+        eigenvalues = np.maximum(eigenvalues, 0.0)
+        squares = eigenvalues * (basis.T @ (self.projected / roots)) ** 2
+        return best_eigenvalue_ratio(eigenvalues, squares, low, high)
+
+
+def _scale_both_sides(matrix: Array, factors: Array) -> Array:
+    scaled = matrix * factors[:, None]
+    scaled *= factors[None, :]
+    return scaled
 
 
 @dataclass(frozen=True)
@@ -87,34 +155,23 @@ class ExactEvidence:
         """Return K at θ, (n, n)."""
         return np.exp(theta[0]) * self.kernel.correlation(self.squares / np.exp(2.0 * theta[1]))
 
+    @property
+    def sites(self) -> Sites:
+        """The sites of the bound at the current ξ."""
+        return Sites(2.0 * self.weight * half_slope(self.xi), self.weighted_targets)
+
     def solve(self, covariance: Array) -> tuple[float, ExactPosterior]:
         """Return the bound and the posterior for a covariance, at the current ξ."""
-        roots = np.sqrt(2.0 * self.weight * half_slope(self.xi))
-        scaled = covariance * roots[:, None]
-        scaled *= roots[None, :]
-        scaled[np.diag_indices_from(scaled)] += 1.0
-        factor, jitter = factorise(scaled)
-        targets = self.weighted_targets
-        smoothed = covariance @ targets
-        inner = solve_triangular(factor, roots * smoothed, lower=True)
-        alpha = targets - roots * solve_triangular(factor, inner, lower=True, trans="T")
-        # Eq. 8 (varGlobal) in function space: vᵗ(K⁻¹ + 2Λ)⁻¹v = vᵗKv - |L⁻¹SKv|².
-        fitted = float(targets @ smoothed - inner @ inner)
-        log_determinant = 2.0 * float(np.sum(np.log(np.diagonal(factor))))
-        bound = 0.5 * (fitted - log_determinant) + float(self.weight @ offset(self.xi))
-        return bound, ExactPosterior(alpha, roots, factor, jitter)
+        posterior, fitted = self.sites.posterior(covariance)
+        bound = 0.5 * (fitted - posterior.log_determinant) + float(self.weight @ offset(self.xi))
+        return bound, posterior
 
     def tighten(self, theta: Array) -> float:
         """Set ξ to its optimum under the posterior at θ; return the bound."""
         covariance = self.covariance(theta)
         _, posterior = self.solve(covariance)
-        spread = solve_triangular(
-            posterior.factor, posterior.roots[:, None] * covariance, lower=True, overwrite_b=True
-        )
-        variance = np.diagonal(covariance) - np.einsum("ij,ij->j", spread, spread)
-        mean = covariance @ posterior.alpha
-        del spread
-        self.xi = np.sqrt(np.maximum(variance, 0.0) + mean**2)
+        mean, variance = posterior.moments(covariance)
+        self.xi = np.sqrt(variance + mean**2)
         return self.solve(covariance)[0]
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
@@ -147,11 +204,13 @@ def fit_exact(
     *,
     max_iter: int,
     tol: float,
+    variational: bool = True,
     report: Callable[[Ascent], None] = lambda ascent: None,
 ) -> ExactFit:
     """Fit an exact GP classifier to standardised pixels ``x`` (n, d), v = y - 1/2 (n,).
 
-    The fit starts from γ = 1 and the share of the mean distance with the best bound.
+    The fit starts from γ = 1 and the share of the mean distance with the best bound. The
+    posterior is the bound's or, if ``variational``, the best Gaussian one.
     """
     require_memory(len(x))
     with single_threaded_blas() if len(x) <= SINGLE_THREAD_ROWS else nullcontext():
@@ -160,16 +219,103 @@ def fit_exact(
         ascent = ascend(evidence, Ascent(theta), max_iter=max_iter, tol=tol, report=report)
         for _ in range(2):
             evidence.tighten(ascent.theta)
-        bound, posterior = evidence.solve(evidence.covariance(ascent.theta))
-    signal_variance, lengthscale = (float(value) for value in np.exp(ascent.theta))
-    bounds = (*ascent.bounds, bound)
-    return ExactFit(lengthscale, signal_variance, posterior, bounds, ascent.outcome)
+        if variational and ascent.outcome != "interrupted":
+            final = _fit_variational(evidence, ascent.theta, 0.1 * tol)
+        else:
+            solved = evidence.solve(evidence.covariance(ascent.theta))
+            final = _PosteriorFit(ascent.theta, *solved)
+    signal_variance, lengthscale = (float(value) for value in np.exp(final.theta))
+    return ExactFit(
+        lengthscale,
+        signal_variance,
+        final.posterior,
+        (*ascent.bounds, final.bound),
+        "interrupted" if final.interrupted else ascent.outcome,
+    )
+
+
+@dataclass(frozen=True)
+class _PosteriorFit:
+    """The posterior at hyperparameters θ, and its bound."""
+
+    theta: Array
+    bound: float
+    posterior: ExactPosterior
+    interrupted: bool = False
 
 
 def _choose_theta(evidence: ExactEvidence, mean_distance: float) -> Array:
-    """Return log γ = 0 and the log lengthscale with the best bound."""
-    tries = [np.array([0.0, np.log(share * mean_distance)]) for share in LENGTHSCALE_SHARES]
-    return max(tries, key=lambda theta: evidence.solve(evidence.covariance(theta))[0])
+    """Return log γ = 0 and the log lengthscale with the best bound; ξ stays at its optimum there.
+
+    Bounds are compared at tight ξ: at ξ = 1 they are loose by different amounts.
+    """
+    best_bound, best_theta, best_xi = -np.inf, np.zeros(2), evidence.xi
+    for share in LENGTHSCALE_SHARES:
+        theta = np.array([0.0, np.log(share * mean_distance)])
+        evidence.xi = np.ones_like(best_xi)
+        for _ in range(START_TIGHTENINGS):
+            bound = evidence.tighten(theta)
+        if bound > best_bound:
+            best_bound, best_theta, best_xi = bound, theta, evidence.xi
+    evidence.xi = best_xi
+    return best_theta
+
+
+# The best Gaussian posterior
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """Sites at hyperparameters θ, the bound of their posterior, and where a full step leads.
+
+    The posterior itself is not kept: its factor is as large as K.
+    """
+
+    theta: Array
+    sites: Sites
+    target: Sites
+    bound: float
+
+
+def _fit_variational(evidence: ExactEvidence, theta: Array, tol: float) -> _PosteriorFit:
+    """Return the best Gaussian posterior and γ, by steps from the posterior at the current ξ.
+
+    The steps are those of :mod:`undulatus.gp.variational` in function space.
+    """
+    best = start = _evaluate(evidence, theta, evidence.sites)
+    step, interrupted = partial(_step, evidence), False
+    try:
+        for state in ascend_naturally(start, step, max_passes=MAX_PASSES, tol=tol):
+            best = state
+    except KeyboardInterrupt:
+        interrupted = True
+    posterior, _ = best.sites.posterior(evidence.covariance(best.theta))
+    return _PosteriorFit(best.theta, best.bound, posterior, interrupted)
+
+
+def _step(evidence: ExactEvidence, current: _Evaluated, share: float) -> _Evaluated:
+    """Return the posterior and γ after a share of a step."""
+    sites, variance = current.sites.mix(current.target, share), np.exp(current.theta[0])
+    ratio = sites.best_variance_ratio(
+        evidence.covariance(current.theta), *variance_ratio_limits(variance)
+    )
+    theta = np.array([current.theta[0] + share * np.log(ratio), current.theta[1]])
+    return _evaluate(evidence, theta, sites)
+
+
+def _evaluate(evidence: ExactEvidence, theta: Array, sites: Sites) -> _Evaluated:
+    """Return the bound of the posterior with these sites, and where a full step leads."""
+    covariance = evidence.covariance(theta)
+    posterior, _ = sites.posterior(covariance)
+    mean, variance = posterior.moments(covariance)
+    sign = np.where(evidence.weighted_targets > 0.0, 1.0, -1.0)
+    value, slope, curvature = expected_log_sigmoid(sign * mean, variance)
+    # The divergence of N(μ, Σ) from N(0, K) with Σ⁻¹ = K⁻¹ + P: tr K⁻¹Σ = n - tr PΣ.
+    squares = float(mean @ posterior.alpha - sites.precision @ variance)
+    divergence = 0.5 * (squares + posterior.log_determinant)
+    weight = evidence.weight
+    target = Sites(weight * curvature, weight * (sign * slope + curvature * mean))
+    return _Evaluated(theta, sites, target, float(weight @ value) - divergence)
 
 
 def require_memory(n_rows: int) -> None:

@@ -139,23 +139,32 @@ def _next_pass(
 ) -> PosteriorFit:
     variance = fit.signal_variance
     statistics = tighten(pixels, frequencies, variance, fit.posterior, xi)
-    ratio = best_variance_ratio(
-        statistics,
-        low=max(0.1, min(VARIANCE_LIMITS[0] / variance, 1.0)),
-        high=min(10.0, max(variance_limit / variance, 1.0)),
-    )
+    ratio = best_variance_ratio(statistics, *variance_ratio_limits(variance, variance_limit))
     statistics = statistics.rescale(ratio)
     posterior = statistics.posterior()
     bounds = (*fit.bounds, statistics.bound(posterior))
     return PosteriorFit(variance * ratio, statistics, posterior, bounds)
 
 
+def variance_ratio_limits(
+    signal_variance: float, variance_limit: float = VARIANCE_LIMITS[1]
+) -> tuple[float, float]:
+    """Return the lowest and highest factor on γ in one pass."""
+    low = max(0.1, min(VARIANCE_LIMITS[0] / signal_variance, 1.0))
+    return low, min(10.0, max(variance_limit / signal_variance, 1.0))
+
+
 def has_stalled(bounds: Sequence[float], tol: float) -> bool:
-    """Whether the last step raised the bound by less than ``tol`` of its size.
+    """Whether the last step raised the bound by less than ``tol`` of its size."""
+    return bounds[-1] - bounds[-2] < stall_limit(bounds[-1], tol)
+
+
+def stall_limit(bound: float, tol: float) -> float:
+    """Return the growth of a bound (nats) that is ``tol`` of its size.
 
     A hundred nats are added to the size: on a few rows, hundredths of a nat mean nothing.
     """
-    return bounds[-1] - bounds[-2] < tol * (abs(bounds[-1]) + 100.0)
+    return tol * (abs(bound) + 100.0)
 
 
 def choose_start(

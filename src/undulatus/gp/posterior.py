@@ -83,6 +83,12 @@ class Posterior:
         """The uncentred second moment A⁻¹ + m mᵗ, (k, k)."""
         return self.covariance + np.outer(self.mean, self.mean)
 
+    @property
+    def divergence(self) -> float:
+        """The Kullback-Leibler divergence from the prior N(0, I) (nats)."""
+        squares = float(np.sum(self.root**2) + self.mean @ self.mean)
+        return 0.5 * (squares - len(self.mean) + self.log_determinant)
+
 
 def solve_posterior(precision: Array, projected: Array) -> Posterior:
     """Return the posterior with precision ``A`` (k, k) and ``A m`` = ``projected`` (k,)."""

@@ -45,11 +45,11 @@ from undulatus.gp.passes import (
     Split,
     Start,
     coarsen_start,
-    fit_posterior,
     held_back_loss,
     hold_back,
 )
 from undulatus.gp.posterior import WeightMoments
+from undulatus.gp.variational import fit_final_posterior
 
 SAMPLE_ROWS = 1_000_000
 """Frequencies are learned on at most this many rows, drawn at random ..."""
@@ -243,6 +243,7 @@ def fit_stochastic(
     tol: float,
     early_stopping: bool,
     rng: np.random.Generator,
+    variational: bool = True,
     sample: Pixels | None = None,
     split: Split | None = None,
     resume: Walk | None = None,
@@ -254,7 +255,8 @@ def fit_stochastic(
     ``pixels`` may be too many for memory: the frequencies are learned on a sample, drawn here
     unless one is given. With ``early_stopping``, the frequencies with the lowest loss on
     held-back pixels are used. ``split`` says which of the sample are held back; without it they
-    are drawn.
+    are drawn. The posterior is that of
+    :func:`~undulatus.gp.variational.fit_final_posterior`.
     """
     early_stopping = early_stopping and learn_frequencies
     seed = int(rng.integers(2**63))
@@ -273,7 +275,7 @@ def fit_stochastic(
         report=report,
     )
     position = end.best if early_stopping else end.position
-    return _finish(pixels, position, end, tol, report_pass)
+    return _finish(pixels, position, end, tol, variational, report_pass)
 
 
 def _finish(
@@ -281,19 +283,22 @@ def _finish(
     position: Position,
     end: Walk,
     tol: float,
+    variational: bool,
     report_pass: Callable[[int, float], None],
 ) -> FourierFit:
     """Return the fit after exact passes over all pixels at a position of the walk."""
-    final = fit_posterior(
+    interrupted = end.outcome == "interrupted"
+    final = fit_final_posterior(
         pixels,
         position.frequencies,
         position.signal_variance,
         None,
-        max_passes=FINAL_PASSES if end.outcome != "interrupted" else 1,
-        # A pass costs as much as hundreds of minibatches, and starts near the optimum.
-        tol=3.0 * tol,
+        variational=variational and not interrupted,
+        bound_passes=1 if interrupted else FINAL_PASSES,
+        # A pass costs as much as hundreds of minibatches, and the bound's settle slowly.
+        bound_tol=3.0 * tol,
+        tol=0.1 * tol,
         initial_posterior=position.statistics.posterior(),
-        interruptible=True,
         report=report_pass,
     )
     return FourierFit(

@@ -134,9 +134,9 @@ def _warm_up() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for method in METHODS:
-            options: dict[str, Any] = {}
+            options: dict[str, Any] = {"posterior": "bound"}
             if method != "gpc":
-                options = {"solver": "stochastic", "n_jobs": 1}
+                options |= {"solver": "stochastic", "n_jobs": 1}
             classifier = make_classifier(method, 2, seed=0, max_iter=2, **options)
             classifier.fit(X, X[:, 0] > 0).predict_proba(X)
 

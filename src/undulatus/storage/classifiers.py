@@ -80,6 +80,8 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
 
 def _build(layout: _ClassifierLayout, tensors: Tensors, header: Header) -> Any:
     params = {name: decode_value(value) for name, value in header["params"].items()}
+    # Version 0.1.0 had one member, whose posterior was the bound's, and no names for these.
+    params.setdefault("posterior", "bound")
     if layout.model is not GPC:
         params.setdefault("n_members", 1)
     model = layout.model(**params)

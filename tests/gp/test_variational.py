@@ -1,0 +1,446 @@
+"""The best Gaussian posterior: expectations, its optimum, MCMC as an oracle, steps taken back."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import quad
+from scipy.special import expit, log_expit
+from scipy.stats import norm
+
+from undulatus.gp import variational
+from undulatus.gp.blocks import Pixels, Standardisation
+from undulatus.gp.bound import accumulate, log_variance_gradient, tighten
+from undulatus.gp.fourier import fourier_features
+from undulatus.gp.passes import PosteriorFit, fit_posterior
+from undulatus.gp.posterior import latent_moments, slabs, solve_posterior
+from undulatus.gp.variational import (
+    START_PASSES,
+    ascend_naturally,
+    expected_log_sigmoid,
+    fit_final_posterior,
+    fit_variational,
+)
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def some_pixels(seed=0, n=60, d=2, dtype=np.float64, weight=None, block=16, threads=1):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d))
+    positive = np.sin(2.0 * x[:, 0]) + 0.3 * rng.normal(size=n) > 0
+    plain = Standardisation(np.zeros(d), np.ones(d))
+    return Pixels(x, positive, weight, plain, np.dtype(dtype), block, threads)
+
+
+def some_frequencies(seed=0, D=5, d=2, scale=1.0):
+    return scale * np.random.default_rng([seed, 1]).normal(size=(D, d))
+
+
+def bound_fit(pixels, frequencies, signal_variance=1.0, passes=START_PASSES):
+    xi = np.ones(pixels.n_rows, dtype=pixels.dtype)
+    return fit_posterior(pixels, frequencies, signal_variance, xi, max_passes=passes)
+
+
+def fit(pixels, frequencies, signal_variance=1.0, passes=START_PASSES, **options):
+    start = bound_fit(pixels, frequencies, signal_variance, passes)
+    return fit_variational(pixels, frequencies, start, **options)
+
+
+def moments(fit, frequencies, x):
+    z = fourier_features(x, frequencies, fit.signal_variance)
+    return latent_moments(z, fit.posterior.mean, slabs(fit.posterior.root.T, np.float64))
+
+
+# Expectations
+
+
+def integrate(function, mean, variance):
+    def integrand(f):
+        return function(f) * norm.pdf(f, mean, np.sqrt(variance))
+
+    edges = mean + np.sqrt(variance) * np.array([-12.0, 12.0])
+    points = [p for p in (-1.0, 0.0, 1.0, mean) if edges[0] < p < edges[1]]
+    return quad(integrand, *edges, points=points, limit=500, epsabs=1e-13)[0]
+
+
+@pytest.mark.parametrize("mean", [-6.0, -1.0, 0.0, 0.5, 3.0, 12.0])
+@pytest.mark.parametrize("variance", [1e-4, 0.1, 1.0, 6.0])
+def test_expectations_are_those_of_adaptive_quadrature(mean, variance):
+    found = expected_log_sigmoid(np.array([mean]), np.array([variance]))
+    functions = (log_expit, lambda f: expit(-f), lambda f: expit(f) * expit(-f))
+    expected = [integrate(function, mean, variance) for function in functions]
+    # Sixteen nodes: the poles of ψ, 3.1 from the axis, are 1.3 deviations away at variance 6.
+    assert_allclose(np.ravel(found), expected, rtol=0, atol=1e-8 if variance < 2 else 2e-4)
+
+
+def test_a_wide_gaussian_sees_a_kink_of_the_right_slope():
+    # ψ' has a width of 2 where nodes are 60 or more apart: it must not fall between them. As
+    # the deviation grows, log ψ(f) tends to min(f, 0), and E ψ' to the density at zero.
+    for mean in np.linspace(-100.0, 100.0, 21):
+        value, slope, curvature = expected_log_sigmoid(np.array([mean]), np.array([1e4]))
+        below = norm.cdf(-mean / 100.0)
+        expected = mean * below - 100.0 * norm.pdf(mean / 100.0)
+        # Quadrature of a kink by 16 nodes is good to a tenth or so of the deviation.
+        assert_allclose(value, expected, atol=5.0)
+        assert_allclose(slope, below, atol=0.15)
+        assert 0.4 < curvature[0] / norm.pdf(mean, 0.0, 100.0) < 1.6
+
+
+@given(st.floats(-30, 30), st.floats(1e-3, 1e3))
+def test_slopes_are_those_of_finite_differences(mean, variance):
+    def value(mean, variance):
+        return expected_log_sigmoid(np.array([mean]), np.array([variance]))[0][0]
+
+    _, slope, curvature = expected_log_sigmoid(np.array([mean]), np.array([variance]))
+    step = 1e-5
+    in_mean = (value(mean + step, variance) - value(mean - step, variance)) / (2 * step)
+    step = 1e-4 * variance
+    in_variance = (value(mean, variance + step) - value(mean, variance - step)) / (2 * step)
+    # A value of size up to 60 is rounded to 1e-14, and divided by twice the step.
+    assert_allclose(slope[0], in_mean, rtol=1e-6, atol=1e-8)
+    assert_allclose(curvature[0], -2.0 * in_variance, rtol=1e-5, atol=1e-8 + 1e-13 / step)
+
+
+def test_the_curvature_is_positive_however_sure_the_sigmoid():
+    mean = np.array([-800.0, -60.0, -38.0, 38.0, 800.0])
+    for variance in (0.0, 1e-8, 1.0):
+        _, _, curvature = expected_log_sigmoid(mean, np.full(5, variance))
+        assert np.all(curvature > 0.0)
+        assert np.all(curvature < 1e-6)
+
+
+# The bound and its optimum
+
+
+def dense_bound(z, sign, weight, mean, covariance):
+    """Σ s E log ψ(±f) - KL(N(m, Σ) || N(0, I)), written out."""
+    latent, variance = z @ mean, np.einsum("ij,jk,ik->i", z, covariance, z)
+    likelihood = weight @ expected_log_sigmoid(sign * latent, variance)[0]
+    log_determinant = np.linalg.slogdet(covariance)[1]
+    return likelihood - 0.5 * (np.trace(covariance) + mean @ mean - len(mean) - log_determinant)
+
+
+def some_state(seed=0, weighted=True):
+    """A posterior that is no optimum, with all that the bound needs; 3 frequencies, 20 pixels."""
+    rng = np.random.default_rng(seed)
+    weight = rng.uniform(0.2, 3.0, 20) if weighted else None
+    pixels, frequencies = some_pixels(seed, n=20, weight=weight), some_frequencies(seed, D=3)
+    root = rng.normal(size=(6, 6))
+    posterior = solve_posterior(root @ root.T + np.eye(6), rng.normal(size=6))
+    start = PosteriorFit(1.7, accumulate(pixels, frequencies, 1.7, np.ones(20)), posterior, (0.0,))
+    z = fourier_features(pixels.rows, frequencies, 1.7)
+    sign = np.where(pixels.positive, 1.0, -1.0)
+    return pixels, frequencies, start, (z, sign, np.ones(20) if weight is None else weight)
+
+
+@given(seed=seeds, weighted=st.booleans())
+@settings(max_examples=20)
+def test_the_bound_of_a_pass_is_that_of_dense_formulas(seed, weighted):
+    pixels, frequencies, start, dense = some_state(seed, weighted)
+    found = variational._evaluate(pixels, frequencies, start).bound
+    posterior = start.posterior
+    assert_allclose(found, dense_bound(*dense, posterior.mean, posterior.covariance), rtol=1e-10)
+
+
+@given(seed=seeds)
+@settings(max_examples=20)
+def test_a_step_follows_the_gradient_of_finite_differences(seed):
+    pixels, frequencies, start, dense = some_state(seed)
+    target = variational._evaluate(pixels, frequencies, start).target
+    mean, covariance = start.posterior.mean, start.posterior.covariance
+    # Where the step leads: A' = A - 2 dL/dΣ, and A'm' = A'm + dL/dm.
+    in_mean = target.projected - (target.gram + np.eye(6)) @ mean
+    in_covariance = 0.5 * (np.linalg.inv(covariance) - np.eye(6) - target.gram)
+    step = 1e-5
+    for i in range(6):
+        nudge = step * np.eye(6)[i]
+        up, down = (dense_bound(*dense, mean + s * nudge, covariance) for s in (1, -1))
+        assert_allclose(in_mean[i], (up - down) / (2 * step), rtol=1e-6, atol=1e-7)
+        nudge = step * covariance[i, i] * np.outer(np.eye(6)[i], np.eye(6)[i])
+        up, down = (dense_bound(*dense, mean, covariance + s * nudge) for s in (1, -1))
+        slope = (up - down) / (2 * step * covariance[i, i])
+        # Values of size 1e2 are rounded to 1e-14, and divided by twice the step in Σ.
+        slack = 1e-12 / (2 * step * covariance[i, i])
+        assert_allclose(in_covariance[i, i], slope, rtol=1e-6, atol=1e-8 + slack)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_passes_reach_the_optimum(seed):
+    weight = np.random.default_rng(seed).uniform(0.2, 3.0, 60)
+    pixels, frequencies = some_pixels(seed, weight=weight), some_frequencies(seed)
+    fitted = fit(pixels, frequencies, max_passes=200)
+    z = fourier_features(pixels.rows, frequencies, fitted.signal_variance)
+    sign = np.where(pixels.positive, 1.0, -1.0)
+    mean, variance = moments(fitted, frequencies, pixels.rows)
+    _, slope, curvature = expected_log_sigmoid(sign * mean, variance)
+    # At the optimum the gradient in m vanishes, and A is the curvature there. Steps end when
+    # they change the bound by its rounding, 1e-14: a gradient of sqrt(1e-14 |A|), |A| < 1e3.
+    assert_allclose(fitted.posterior.mean, z.T @ (weight * sign * slope), atol=1e-4)
+    precision = np.eye(10) + (z.T * (weight * curvature)) @ z
+    assert_allclose(fitted.posterior.covariance @ precision, np.eye(10), atol=1e-4)
+    # And γ is at its fixed point (the search in its logarithm ends within 1e-5).
+    assert abs(log_variance_gradient(fitted.posterior)) < 1e-3
+
+
+def test_the_bound_is_tighter_than_the_quadratic_one_at_its_own_posterior():
+    pixels, frequencies = some_pixels(), some_frequencies()
+    start = bound_fit(pixels, frequencies, passes=100)
+    fitted = fit_variational(pixels, frequencies, start, max_passes=1)
+    assert fitted.bounds[:-1] == start.bounds
+    assert fitted.bounds[-1] > start.bounds[-1]
+    assert_array_equal(fitted.posterior.mean, start.posterior.mean)
+
+
+# Monte Carlo as an oracle
+
+
+def sample_weights(z, sign, posterior, rng, n=30_000):
+    """Weights (n / 5, k) from the true posterior: a random walk shaped by an approximate one."""
+
+    def log_density(w):
+        return np.sum(log_expit(sign * (z @ w))) - 0.5 * w @ w
+
+    jumps = 2.38 / np.sqrt(len(posterior.mean)) * posterior.root.T
+    w, kept = posterior.mean, []
+    density = log_density(w)
+    for i in range(n):
+        proposed = w + jumps @ rng.normal(size=len(w))
+        new_density = log_density(proposed)
+        if np.log(rng.random()) < new_density - density:
+            w, density = proposed, new_density
+        if i % 5 == 0:
+            kept.append(w)
+    return np.array(kept)
+
+
+def test_mean_and_variance_are_those_of_markov_chains_where_the_bound_is_too_sure():
+    pixels, frequencies = some_pixels(3, n=300), some_frequencies(3, D=6, scale=0.7)
+    fitted = fit(pixels, frequencies, tol=1e-7)
+    gamma, xi = fitted.signal_variance, np.ones(300)
+    quadratic = accumulate(pixels, frequencies, gamma, xi).posterior()
+    for _ in range(300):
+        quadratic = tighten(pixels, frequencies, gamma, quadratic, xi).posterior()
+    rng = np.random.default_rng(0)
+    z = fourier_features(pixels.rows, frequencies, gamma)
+    sign = np.where(pixels.positive, 1.0, -1.0)
+    new = fourier_features(rng.normal(size=(100, 2)), frequencies, gamma)
+    latent = new @ sample_weights(z, sign, fitted.posterior, rng).T
+    mean, variance = latent.mean(axis=1), latent.var(axis=1)
+    ratios, misses = {}, {}
+    for name, posterior in {"bound": quadratic, "variational": fitted.posterior}.items():
+        own_mean, own = latent_moments(new, posterior.mean, slabs(posterior.root.T, np.float64))
+        ratios[name] = np.median(own / variance)
+        misses[name] = np.median(np.abs(own_mean - mean) / np.sqrt(variance))
+    # A walk in 12 dimensions forgets in about 50 steps: 600 draws, 6 % on a variance.
+    assert 0.8 < ratios["variational"] < 1.2
+    assert ratios["bound"] < 0.6
+    assert misses["variational"] < 0.2
+
+
+def test_two_positives_among_twenty_thousand_are_as_rare_as_that():
+    rng = np.random.default_rng(0)
+    x, positive = rng.normal(size=(20_000, 2)), np.zeros(20_000, dtype=bool)
+    positive[[5, 777]] = True
+    plain = Standardisation(np.zeros(2), np.ones(2))
+    pixels = Pixels(x, positive, None, plain, np.dtype(np.float64), 4096)
+    frequencies = some_frequencies(D=3, scale=0.1)
+    fitted = fit(pixels, frequencies, tol=1e-5)
+    quadratic = bound_fit(pixels, frequencies, passes=len(fitted.bounds))
+    shares = []
+    for posterior in (fitted, quadratic):
+        mean, variance = moments(posterior, frequencies, x)
+        shares.append(expected_log_sigmoid(-mean, variance)[1].mean())
+    # The prior pulls the weights towards zero, and so the share up, by a tenth or so.
+    assert_allclose(shares[0], 1e-4, rtol=0.2)
+    assert shares[1] > 1e-3
+
+
+# Steps that never lower the bound
+
+
+@given(
+    seed=seeds,
+    scale=st.floats(-2.5, 1.0).map(lambda power: 10.0**power),
+    signal_variance=st.floats(-3.0, 5.0).map(lambda power: 10.0**power),
+    passes=st.sampled_from([1, START_PASSES]),
+)
+@settings(max_examples=30)
+def test_the_bound_never_falls_from_any_start(seed, scale, signal_variance, passes):
+    pixels, frequencies = some_pixels(seed), some_frequencies(seed, scale=scale)
+    fitted = fit(pixels, frequencies, signal_variance, passes)
+    # The first bounds are those of the start, to their rounding.
+    assert np.all(np.diff(fitted.bounds) >= -1e-10 * np.abs(fitted.bounds).max())
+    assert np.all(np.diff(fitted.bounds[passes:]) >= 0.0)
+    assert np.all(np.isfinite(fitted.posterior.mean))
+
+
+@pytest.mark.parametrize("signal_variance", [1.0, 1e3, 1e5])
+def test_steps_that_lower_the_bound_are_taken_back(monkeypatch, signal_variance):
+    # Smooth waves and labels without noise: γ runs away, and full steps overshoot.
+    x = np.random.default_rng(1).normal(size=(300, 2))
+    plain = Standardisation(np.zeros(2), np.ones(2))
+    pixels = Pixels(x, np.sin(0.5 * x[:, 0]) > 0, None, plain, np.dtype(np.float64), 64)
+    frequencies = some_frequencies(1, D=10, scale=0.3)
+    shares, original = [], variational._step
+
+    def step(current, share):
+        shares.append(share)
+        return original(current, share)
+
+    monkeypatch.setattr(variational, "_step", step)
+    fitted = fit(pixels, frequencies, signal_variance, passes=1)
+    assert min(shares) < 1.0
+    # The pass at the start, and one for each step that was kept.
+    assert len(fitted.bounds) < 1 + 1 + len(shares)
+    assert np.all(np.diff(fitted.bounds) >= 0.0)
+    settled = bound_fit(pixels, frequencies, signal_variance, passes=100)
+    assert fitted.bounds[-1] > settled.bounds[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    place: float
+    bound: float
+
+
+def climb(steepness, max_passes=25, tol=0.0):
+    """Ascend -x² from 1 by steps of ``steepness`` times Newton's; also return the shares tried."""
+    shares = []
+
+    def advance(point, share):
+        shares.append(share)
+        place = point.place * (1.0 - share * steepness)
+        return Point(place, -(place**2))
+
+    found = ascend_naturally(Point(1.0, -1.0), advance, max_passes=max_passes, tol=tol)
+    return list(found), shares
+
+
+def test_the_share_of_a_step_is_halved_until_the_bound_rises():
+    found, shares = climb(7.0, max_passes=5)
+    # Newton's step is 1: shares of 7 and 3.5 overshoot, 1.75 does not lower -x².
+    assert shares == [1.0, 0.5, 0.25, 0.25]
+    assert [point.place for point in found] == [1.0, -0.75, 0.5625]
+
+
+def test_a_direction_that_leads_down_ends_the_ascent_where_it_was():
+    found, shares = climb(-1.0)
+    assert [point.place for point in found] == [1.0]
+    assert shares == [0.5**k for k in range(7)]
+
+
+def test_an_ascent_ends_when_a_step_changes_little():
+    found, _ = climb(0.5, max_passes=1000, tol=1e-4)
+    # Each step gains three quarters of the last bound; 1e-4 of a hundred nats is 0.01.
+    assert -found[-1].bound * 3 < 0.01 <= -found[-2].bound * 3
+    assert len(found) == 6
+
+
+def test_the_passes_are_at_most_as_many_as_allowed():
+    found, shares = climb(0.5, max_passes=4)
+    assert (len(found), len(shares)) == (4, 3)
+
+
+# Blocks, threads, weights and precision
+
+
+def test_the_size_of_blocks_does_not_matter():
+    frequencies = some_frequencies()
+    small, large = (fit(some_pixels(block=block), frequencies, max_passes=5) for block in (7, 64))
+    assert_allclose(small.bounds, large.bounds, rtol=1e-10)
+    # Sums in another order, and steps on them: rounding times the condition of A.
+    assert_allclose(small.posterior.mean, large.posterior.mean, rtol=1e-8, atol=1e-9)
+    assert_allclose(small.posterior.root, large.posterior.root, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_do_not_change_a_bit(threads):
+    frequencies = some_frequencies()
+    one, several = (fit(some_pixels(threads=t), frequencies) for t in (1, threads))
+    assert one.bounds == several.bounds
+    assert_array_equal(one.posterior.mean, several.posterior.mean)
+    assert_array_equal(one.posterior.root, several.posterior.root)
+
+
+def test_a_weight_equals_as_many_rows():
+    counts = np.random.default_rng(0).integers(1, 4, 60)
+    weighted = some_pixels(weight=counts.astype(float))
+    rows = np.repeat(np.arange(60), counts)
+    repeated = dataclasses.replace(
+        weighted, rows=weighted.rows[rows], positive=weighted.positive[rows], weight=None
+    )
+    frequencies = some_frequencies()
+    one, other = (fit(pixels, frequencies, max_passes=10) for pixels in (weighted, repeated))
+    assert_allclose(one.bounds, other.bounds, rtol=1e-10)
+    assert_allclose(one.posterior.mean, other.posterior.mean, rtol=1e-7, atol=1e-8)
+    assert_allclose(one.posterior.root, other.posterior.root, rtol=1e-7, atol=1e-8)
+
+
+def test_single_precision_follows_double():
+    frequencies = some_frequencies(D=10)
+    double, single = (
+        fit(some_pixels(n=2000, dtype=dtype, block=256), frequencies, tol=1e-6)
+        for dtype in (np.float64, np.float32)
+    )
+    assert single.posterior.mean.dtype == np.float64
+    assert_allclose(single.bounds[-1], double.bounds[-1], rtol=1e-5)
+    x = np.random.default_rng(5).normal(size=(50, 2))
+    means, variances = zip(*(moments(f, frequencies, x) for f in (double, single)), strict=True)
+    # Both end where a step gains 1e-6 of the bound, 1e-3 nats: a thirtieth of a deviation.
+    deviation = np.sqrt(variances[0])
+    assert np.all(np.abs(means[1] - means[0]) < 0.05 * deviation)
+    assert_allclose(variances[1], variances[0], rtol=0.05)
+
+
+# The posterior handed out
+
+
+def final(pixels, frequencies, **options):
+    defaults = {"variational": True, "bound_passes": 8, "bound_tol": 0.0, "tol": 1e-9}
+    xi = np.ones(pixels.n_rows)
+    return fit_final_posterior(pixels, frequencies, 1.0, xi, **(defaults | options))
+
+
+def test_the_final_posterior_is_the_bounds_if_that_is_wanted():
+    pixels, frequencies = some_pixels(), some_frequencies()
+    found = final(pixels, frequencies, variational=False)
+    expected = bound_fit(pixels, frequencies, passes=8)
+    assert found.bounds == expected.bounds
+    assert_array_equal(found.posterior.root, expected.posterior.root)
+
+
+def test_the_final_posterior_starts_from_a_few_passes_of_the_bound():
+    pixels, frequencies = some_pixels(), some_frequencies()
+    found, expected = final(pixels, frequencies), fit(pixels, frequencies, tol=1e-9)
+    assert found.bounds == expected.bounds
+    assert_array_equal(found.posterior.root, expected.posterior.root)
+
+
+@pytest.mark.parametrize("after", [1, START_PASSES, START_PASSES + 1, START_PASSES + 2])
+def test_an_interrupt_ends_at_the_last_finished_pass(after):
+    def report(done, bound):
+        reported.append((done, bound))
+        if done == after:
+            raise KeyboardInterrupt
+
+    reported = []
+    pixels, frequencies = some_pixels(), some_frequencies()
+    whole, stopped = (
+        final(pixels, frequencies, **options) for options in ({}, {"report": report})
+    )
+    assert stopped.interrupted
+    assert not whole.interrupted
+    assert stopped.bounds == whole.bounds[:after]
+    assert reported == list(enumerate(stopped.bounds, start=1))
+
+
+def test_an_interrupt_is_raised_unless_the_fit_is_interruptible():
+    def report(done, bound):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(some_pixels(), some_frequencies(), report=report)
