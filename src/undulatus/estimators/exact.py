@@ -44,9 +44,9 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         Most outer iterations.
     tol : float, default=1e-4
         The fit stops when an iteration raises the bound by less than ``tol`` of its size.
-    posterior : {"variational", "bound"}, default="variational"
-        The posterior handed out, once hyperparameters are learned: the best Gaussian
-        approximation, or that of the paper's bound, whose variance is too small.
+    posterior : {"bound", "variational"}, default="bound"
+        The posterior handed out, once hyperparameters are learned: that of the paper's bound,
+        whose variance is too small, or the best Gaussian approximation.
     class_weight : dict or "balanced", default=None
         Weights of the classes.
     prior_correction : mapping, (2,) array or "training", default=None
@@ -101,7 +101,7 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         standardize: bool = True,
         max_iter: int = 100,
         tol: float = 1e-4,
-        posterior: str = "variational",
+        posterior: str = "bound",
         class_weight: dict[Any, float] | str | None = None,
         prior_correction: Any = None,
         random_state: int | np.random.RandomState | None = None,

@@ -141,9 +141,9 @@ precision : {"auto", "single", "double"}, default="auto"
     Precision of the features. ``"auto"`` trains in double up to 30,000 rows. From 2,000 rows
     on it predicts in single if that changes no probability by more than 1e-5. Matrices are
     always factorised in double.
-posterior : {"variational", "bound"}, default="variational"
-    The posterior handed out, once frequencies are learned: the best Gaussian approximation, or
-    that of the paper's bound, whose variance is too small.
+posterior : {"bound", "variational"}, default="bound"
+    The posterior handed out, once frequencies are learned: that of the paper's bound, whose
+    variance is too small, or the best Gaussian approximation.
 class_weight : dict or "balanced", default=None
     Weights of the classes.
 prior_correction : mapping, (2,) array or "training", default=None
@@ -237,7 +237,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         batch_size: int | str = "auto",
         early_stopping: bool | str = "auto",
         precision: str = "auto",
-        posterior: str = "variational",
+        posterior: str = "bound",
         class_weight: dict[Any, float] | str | None = None,
         prior_correction: Any = None,
         variance_tolerance: float = 0.0,
