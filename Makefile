@@ -44,7 +44,7 @@ test: lint ## lint, format check, strict types, tests
 		command -v chromedriver >/dev/null || \
 		echo "make test: no chromium and chromedriver: the tests in a browser will be skipped." \
 		"To run them: apt-get install chromium chromium-driver" >&2
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .

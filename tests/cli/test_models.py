@@ -79,6 +79,8 @@ def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_pa
     assert not (tmp_path / "killed.undulatus").exists()
     left = {path.name for path in tmp_path.iterdir()} - {"whole.undulatus"}
     assert left
+    # As if it had been killed in the middle of a save, too.
+    (tmp_path / "..killed.undulatus.checkpoint.unfinished-0a1b2c3d.2").touch()
     resumed = run("killed.undulatus", 0, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [

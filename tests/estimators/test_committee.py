@@ -79,6 +79,7 @@ def test_a_single_member_is_fitted_from_the_stream_of_the_seed_itself(name, clou
     unit = find_kernel("rbf").draw(rng, 4, 3)
     distance = mean_distance(data.overview.variances)
     options = {"learn_frequencies": True, "max_iter": 3, "tol": 1e-4, "early_stopping": True}
+    options["variational"] = False
     if stochastic:
         start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
         start = type(start)(unit, LEARNING_SHARE * start.lengthscale, start.signal_variance)

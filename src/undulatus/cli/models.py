@@ -193,9 +193,14 @@ def fit(
 
 
 def _remove_checkpoints(checkpoint: Path) -> None:
-    """Remove the states of an unfinished fit: a scene has one for each regime."""
-    for path in checkpoint.parent.glob(f"{glob.escape(checkpoint.name)}*"):
-        path.unlink()
+    """Remove the states of an unfinished fit: one for each regime and member.
+
+    A kill in the middle of a save leaves one under its temporary name.
+    """
+    names = (f"{glob.escape(checkpoint.name)}*", f".{glob.escape(checkpoint.stem)}.*unfinished-*")
+    for name in names:
+        for path in checkpoint.parent.glob(name):
+            path.unlink()
 
 
 @click.command()
