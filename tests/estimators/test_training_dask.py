@@ -245,8 +245,7 @@ def client():
 
 
 @pytest.mark.slow
-@each_model
-@each_precision
+@pytest.mark.parametrize(("name", "precision"), [("RFFGPC", "single"), ("VFFGPC", "double")])
 def test_a_scheduler_does_not_change_a_bit(name, data, precision, client):
     X, y, weight, groups = data
     arrays = chunked(X, y, weight, groups, sizes=(90,) * 10)
