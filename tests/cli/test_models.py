@@ -63,7 +63,7 @@ main({command!r})
 """
 
 
-@pytest.mark.parametrize(("kind", "members"), [("scene", 1), ("spectra", 2)])
+@pytest.mark.parametrize(("kind", "members"), [("scene", 1), ("spectra", 1), ("spectra", 2)])
 def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_path):
     data = request.getfixturevalue("year" if kind == "scene" else "spectra")
     common = ["-D", "3", "--method", "rff", "--members", str(members)]

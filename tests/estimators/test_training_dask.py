@@ -245,7 +245,8 @@ def client():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "precision"), [("RFFGPC", "single"), ("VFFGPC", "double")])
+@each_model
+@each_precision
 def test_a_scheduler_does_not_change_a_bit(name, data, precision, client):
     X, y, weight, groups = data
     arrays = chunked(X, y, weight, groups, sizes=(90,) * 10)
@@ -278,7 +279,7 @@ def test_an_error_on_a_worker_is_raised_here(data, client):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reads", [1, 6])
+@pytest.mark.parametrize("reads", [1, 5, 6])
 def test_a_killed_worker_causes_a_retry_and_the_same_bits(data, client, tmp_path, reads):
     X, y, *_ = data
     flag, log = str(tmp_path / "flag"), str(tmp_path / "log")
