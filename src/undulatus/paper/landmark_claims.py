@@ -307,7 +307,7 @@ def _means_by_size(trials: pd.DataFrame, method: str, measure: str, D: int) -> d
 
 
 def flat_in_n(trials: pd.DataFrame) -> Verdict:
-    r"""Hold if the time for a test row grows with the training rows as :math:`n^a`, |a| <= 0.1.
+    r"""Hold if the time for a test row grows with the training rows as :math:`n^a`, a within ±0.1.
 
     The exponent is the least-squares slope in logarithms, common to all regimes, D and runs; it
     may exceed the bound by two standard errors. With a standard error above 0.1 there is no
