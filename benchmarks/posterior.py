@@ -24,7 +24,7 @@ from undulatus.gp.bound import accumulate, tighten
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.kernels import mean_distance
 from undulatus.gp.passes import choose_start, fit_posterior
-from undulatus.gp.posterior import Posterior, latent_moments, slabs
+from undulatus.gp.posterior import Posterior, latent_moments
 from undulatus.gp.variational import expected_log_sigmoid, fit_variational
 
 Array = np.ndarray[Any, Any]
@@ -85,7 +85,7 @@ def compare(name: str, n: int, seed: int) -> None:
     latent = new @ sample_weights(z, np.where(positive[:n], 1, -1), best.posterior, rng).T
     columns = [f"{name:17}", f"{seed:4}", f"{gamma:8.3g}"]
     for posterior in (quadratic, best.posterior):
-        mean, variance = latent_moments(new, posterior.mean, slabs(posterior.root.T, np.float64))
+        mean, variance = latent_moments(new, posterior.mean, posterior.root.T)
         off = np.abs(mean - latent.mean(axis=1)) / latent.std(axis=1)
         columns += [f"{np.median(variance / latent.var(axis=1)):5.2f}", f"{np.median(off):5.2f}"]
     print("  ".join(columns))

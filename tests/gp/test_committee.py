@@ -19,6 +19,7 @@ from undulatus.gp.committee import (
     leave_out,
     pooled_log_odds,
     pooled_moments,
+    pooled_probabilities,
 )
 from undulatus.gp.passes import HELD_BACK_ROWS, FourierFit
 from undulatus.gp.posterior import expected_sigmoid
@@ -302,6 +303,13 @@ def test_the_pooled_moments_are_those_of_the_mixture():
     # The oracle subtracts numbers of size up to about 100.
     assert_allclose(variance, second - mean**2, rtol=1e-10, atol=1e-12)
     assert np.all(variance >= VARIANCES.mean(axis=0))
+
+
+def test_pooled_probabilities_are_the_means_of_the_members():
+    pooled = pooled_probabilities(MEANS, VARIANCES)
+    for found, sign in zip(pooled, (-1.0, 1.0), strict=True):
+        expected = np.mean(expected_sigmoid(sign * MEANS, VARIANCES), axis=0)
+        assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_the_pooled_log_odds_are_the_logit_of_the_mean_probability():

@@ -21,7 +21,7 @@ from undulatus.gp.exact import (
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.kernels import KERNELS, Kernel, mean_distance
 from undulatus.gp.passes import fit_posterior
-from undulatus.gp.posterior import latent_moments, slabs, variance_root
+from undulatus.gp.posterior import latent_moments, variance_root
 from undulatus.gp.variational import expected_log_sigmoid, fit_variational
 
 seeds = st.integers(0, 2**32 - 1)
@@ -157,7 +157,7 @@ def test_in_one_dimension_weight_space_and_function_space_agree():
     assert_allclose(bound, fit.bounds[0], rtol=1e-10)
     new = np.linspace(-3, 3, 17)[:, None]
     z = fourier_features(new, frequencies, gamma)
-    root = slabs(variance_root(fit.posterior, gamma), np.float64)
+    root = variance_root(fit.posterior, gamma)
     in_weights = latent_moments(z, fit.posterior.mean, root)
     in_functions = exact_moments(new, x, kernel, gamma, 1.0, posterior)
     # The variance in function space is a difference of terms of size γ: 1e-10 absolute.
@@ -183,7 +183,7 @@ def test_more_random_features_approach_the_exact_classifier(kernel):
             frequencies = kernel.draw(np.random.default_rng(seed), D, 2) / lengthscale
             fit = fit_posterior(pixels, frequencies, gamma, np.ones(50), max_passes=1)
             z = fourier_features(new, frequencies, gamma)
-            root = slabs(variance_root(fit.posterior, gamma), np.float64)
+            root = variance_root(fit.posterior, gamma)
             mean, variance = latent_moments(z, fit.posterior.mean, root)
             off.append(
                 [

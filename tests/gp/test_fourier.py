@@ -15,6 +15,7 @@ from undulatus.gp.fourier import (
     frequency_gradient,
     phases,
     sum_of_waves,
+    waves,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -131,25 +132,43 @@ def test_no_pixels_give_no_phases():
         assert phases(np.empty((0, 3), dtype), np.ones((4, 3))).shape == (0, 4)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_waves_are_the_features_without_their_scale_and_one_after_another(dtype):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(50, 3)).astype(dtype), rng.normal(size=(5, 3))
+    x[7] *= 1e4  # A far row in single precision.
+    found = waves(x, w)
+    assert found.dtype == dtype
+    assert found.flags.f_contiguous
+    # Phases below 20, or reduced to a turn, as sums of three products in another order.
+    tolerance = 100 * np.finfo(dtype).eps
+    near = np.arange(len(x)) != 7 if dtype == np.float64 else slice(None)
+    expected = fourier_features(x, w, signal_variance=5.0)
+    assert_allclose(found[near], expected[near], rtol=0, atol=tolerance)
+
+
 @given(seeds, st.floats(0.01, 100.0))
 def test_the_sum_of_waves_is_the_latent_mean(seed, signal_variance):
     rng = np.random.default_rng(seed)
     x, w, mean = rng.normal(size=(8, 3)), rng.normal(size=(5, 3)), rng.normal(size=10)
-    waves = amplitudes_and_delays(mean, signal_variance)
+    given_waves = amplitudes_and_delays(mean, signal_variance)
     expected = fourier_features(x, w, signal_variance) @ mean
     # The error of each wave is a few units in the last place of its amplitude.
     assert_allclose(
-        sum_of_waves(x, w, *waves), expected, rtol=0, atol=1e-13 * (1 + np.sum(waves[0]))
+        sum_of_waves(x, w, *given_waves),
+        expected,
+        rtol=0,
+        atol=1e-13 * (1 + np.sum(given_waves[0])),
     )
 
 
 def test_the_sum_of_waves_in_single_precision_follows_the_double_one():
     rng = np.random.default_rng(0)
     x, w, mean = rng.normal(size=(50, 3)), rng.normal(size=(5, 3)), rng.normal(size=10)
-    waves = amplitudes_and_delays(mean, 3.0)
-    single = sum_of_waves(x.astype(np.float32), w, *waves)
+    given_waves = amplitudes_and_delays(mean, 3.0)
+    single = sum_of_waves(x.astype(np.float32), w, *given_waves)
     assert single.dtype == np.float32
-    assert_allclose(single, sum_of_waves(x, w, *waves), rtol=0, atol=1e-4)
+    assert_allclose(single, sum_of_waves(x, w, *given_waves), rtol=0, atol=1e-4)
 
 
 @given(seeds)

@@ -16,7 +16,7 @@ from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import accumulate, log_variance_gradient, tighten
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.passes import PosteriorFit, fit_posterior
-from undulatus.gp.posterior import latent_moments, slabs, solve_posterior
+from undulatus.gp.posterior import latent_moments, solve_posterior
 from undulatus.gp.variational import (
     START_PASSES,
     ascend_naturally,
@@ -52,7 +52,7 @@ def fit(pixels, frequencies, signal_variance=1.0, passes=START_PASSES, **options
 
 def moments(fit, frequencies, x):
     z = fourier_features(x, frequencies, fit.signal_variance)
-    return latent_moments(z, fit.posterior.mean, slabs(fit.posterior.root.T, np.float64))
+    return latent_moments(z, fit.posterior.mean, fit.posterior.root.T)
 
 
 # Expectations
@@ -232,7 +232,7 @@ def test_mean_and_variance_are_those_of_markov_chains_where_the_bound_is_too_sur
     mean, variance = latent.mean(axis=1), latent.var(axis=1)
     ratios, misses = {}, {}
     for name, posterior in {"bound": quadratic, "variational": fitted.posterior}.items():
-        own_mean, own = latent_moments(new, posterior.mean, slabs(posterior.root.T, np.float64))
+        own_mean, own = latent_moments(new, posterior.mean, posterior.root.T)
         ratios[name] = np.median(own / variance)
         misses[name] = np.median(np.abs(own_mean - mean) / np.sqrt(variance))
     # A walk in 12 dimensions forgets in about 50 steps: 600 draws, 6 % on a variance.

@@ -28,9 +28,8 @@ from undulatus.estimators.training import (
     validate_rows,
 )
 from undulatus.gp.blocks import Standardisation, map_blocks, require_finite
-from undulatus.gp.committee import pooled_log_odds, pooled_moments
+from undulatus.gp.committee import pooled_log_odds, pooled_moments, pooled_probabilities
 from undulatus.gp.kernels import KERNELS
-from undulatus.gp.posterior import expected_sigmoid
 
 Array = npt.NDArray[Any]
 
@@ -163,8 +162,8 @@ class GaussianProcessMixin(ABC):
         def make(blocks: BlockFunctions) -> RowFunction:
             faster = blocks.make_probability()
             if faster is None:
-                exact = self._make_probabilities_and_variance(blocks)
-                return lambda x: exact(x)[:2]
+                moments = self._make_member_moments(blocks)
+                return lambda x: pooled_probabilities(*moments(x))
 
             def probabilities(x: Array) -> tuple[Array, Array]:
                 second = faster(x)
@@ -222,10 +221,7 @@ class GaussianProcessMixin(ABC):
 
         def evaluate(x: Array) -> tuple[Array, Array, Array]:
             means, variances = moments(x)
-            # Each from its own sigmoid: 1 - p would round a tiny probability away.
-            first, second = (
-                np.mean(expected_sigmoid(sign * means, variances), axis=0) for sign in (-1.0, 1.0)
-            )
+            first, second = pooled_probabilities(means, variances)
             return first, second, pooled_moments(means, variances)[1]
 
         return evaluate

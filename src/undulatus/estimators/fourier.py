@@ -53,14 +53,13 @@ from undulatus.gp.blocks import (
     scratch,
 )
 from undulatus.gp.committee import fit_members, leave_out
-from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves
+from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves, waves
 from undulatus.gp.kernels import find_kernel, mean_distance
 from undulatus.gp.passes import LEARNING_SHARE, FourierFit, Start, choose_start
 from undulatus.gp.posterior import (
     Posterior,
     StagedRoot,
     latent_moments,
-    slabs,
     stage_root,
     tolerant_probability,
     variance_root,
@@ -99,6 +98,9 @@ SMALL_BATCH, LARGE_BATCH = 512, 2048
 SMALL_BATCH_ROWS = 50_000
 """... up to this many, where it learned as well or better in a third of the time
 (``python -m benchmarks.batch_size``)."""
+
+STAGGERED_ROWS = 16
+"""A block of predictions has fewer rows: waves a power of two apart share the same cache lines."""
 
 _ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDictionary()
 """Roots of variances by posterior, name and tolerance: each takes an eigendecomposition."""
@@ -662,7 +664,8 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         columns, frequencies = column_namer(self), self.frequencies_
         return BlockFunctions(
             dtype=dtype,
-            rows_per_block=block_rows(2 * len(self.members_[0].frequencies), dtype.itemsize),
+            rows_per_block=block_rows(2 * len(self.members_[0].frequencies), dtype.itemsize)
+            - STAGGERED_ROWS,
             threads=count_threads(self.n_jobs),
             require_in_range=lambda x, first: require_phases(x, frequencies, columns, first),
             members=tuple(
@@ -681,9 +684,11 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     def _make_moments(
         self, fit: FourierFit, dtype: np.dtype[Any]
     ) -> Callable[[Array], tuple[Array, Array]]:
-        mean = fit.posterior.mean.astype(dtype)
-        root = slabs(self._root(fit, "root", variance_root), dtype)
-        return lambda x: latent_moments(_features(x, fit), mean, root)
+        # The scale of the features goes into mean and root, rather than into every feature.
+        scale = np.sqrt(fit.signal_variance / len(fit.frequencies))
+        mean = (scale * fit.posterior.mean).astype(dtype)
+        root = (scale * self._root(fit, "root", variance_root)).astype(dtype, order="F")
+        return lambda x: latent_moments(waves(x, fit.frequencies), mean, root, overwrite=True)
 
     def _make_probability(self, dtype: np.dtype[Any]) -> Callable[[Array], Array] | None:
         # A committee's labels depend on the variances too, and must agree with its probabilities:

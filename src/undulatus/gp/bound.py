@@ -36,7 +36,6 @@ from undulatus.gp.posterior import (
     Posterior,
     WeightMoments,
     latent_moments,
-    slabs,
     solve_moments,
     solve_posterior,
 )
@@ -137,7 +136,7 @@ def tighten(
     next optimum.
     """
     mean = posterior.mean.astype(pixels.dtype)
-    root = slabs(posterior.root.T, pixels.dtype)
+    root = posterior.root.T.astype(pixels.dtype, order="F")
     return pixels.total(
         _tight_statistics, sum_statistics, frequencies, signal_variance, mean, root, xi
     )
@@ -148,7 +147,7 @@ def _tight_statistics(
     frequencies: Array,
     signal_variance: float,
     mean: Array,
-    root: list[Array],
+    root: Array,
     xi: Array | None,
 ) -> Statistics:
     z = block_features(block, frequencies, signal_variance)

@@ -24,6 +24,7 @@ from scipy.special import log_expit
 
 from undulatus.gp.blocks import Array, Pixels
 from undulatus.gp.passes import HELD_BACK_ROWS, HELD_BACK_SHARE, FourierFit, Split
+from undulatus.gp.posterior import expected_sigmoids
 
 LARGEST_SHARE = 0.5
 """A group with more than this share of the weight is never held back: little would be left."""
@@ -245,6 +246,12 @@ def pooled_moments(means: Array, variances: Array) -> tuple[Array, Array]:
     """Return mean and variance of the mixture of members, (n,) each, from theirs, (M, n)."""
     mean = np.mean(means, axis=0)
     return mean, np.mean(variances, axis=0) + np.mean((means - mean) ** 2, axis=0)
+
+
+def pooled_probabilities(means: Array, variances: Array) -> tuple[Array, Array]:
+    """Return the probabilities of both classes, (n,) each, from the members' moments, (M, n)."""
+    first, second = expected_sigmoids(means, variances)
+    return np.mean(first, axis=0), np.mean(second, axis=0)
 
 
 def pooled_log_odds(means: Array, variances: Array) -> Array:

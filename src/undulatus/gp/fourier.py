@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from undulatus.gp.blocks import Array, scratch
 
@@ -10,27 +11,46 @@ SINGLE_PHASE_LIMIT = 512.0
 """Largest length of x times w for which a single-precision phase is good to 1e-4."""
 
 
-def phases(x: Array, frequencies: Array, shift: Array | None = None) -> Array:
+def phases(
+    x: Array, frequencies: Array, shift: Array | None = None, *, by_wave: bool = False
+) -> Array:
     """Return x Wᵗ (+ shift), (n, D), in the dtype of ``x``, with correct digits throughout.
 
-    The array is this thread's scratch: the next call overwrites it. Rows whose phases are too
-    large for single precision are computed in double and reduced to one turn before rounding.
+    The array is this thread's scratch: the next call overwrites it. Rows are contiguous or, if
+    ``by_wave``, columns. Rows whose phases are too large for single precision are computed in
+    double and reduced to one turn before rounding.
     """
-    shape = (len(x), len(frequencies))
-    phase = scratch("phase", shape, x.dtype)
-    np.matmul(x, frequencies.astype(x.dtype, copy=False).T, out=phase)
+    w = frequencies.astype(x.dtype, copy=False)
+    phase = _scratch("phase", (len(x), len(w)), x.dtype, by_wave)
+    if by_wave:
+        np.matmul(w, x.T, out=phase.T)
+    else:
+        np.matmul(x, w.T, out=phase)
     if shift is not None:
         phase += shift.astype(x.dtype, copy=False)
     if x.dtype == np.float32 and phase.size:
-        # Bound by |x||w|, not |x·w|: products that cancel lose as many digits as a large sum.
-        longest = np.linalg.norm(frequencies, axis=1).max()
-        far = np.einsum("ij,ij->i", x, x) > (SINGLE_PHASE_LIMIT / longest) ** 2
-        if far.any():
+        far = _far_rows(x, frequencies)
+        if len(far):
             exact = x[far].astype(np.float64) @ frequencies.astype(np.float64).T
             if shift is not None:
                 exact += shift
             phase[far] = np.remainder(exact, 2.0 * np.pi)
     return phase
+
+
+def _far_rows(x: Array, frequencies: Array) -> Array:
+    """Return the numbers of the rows whose phases need double precision."""
+    # Bound by |x||w|, not |x·w|: products that cancel lose as many digits as a large sum.
+    limit = (SINGLE_PHASE_LIMIT / np.linalg.norm(frequencies, axis=1).max()) ** 2
+    # No row is longer than one of largest values throughout, which is cheaper to find.
+    if x.shape[1] * float(max(x.max(), -x.min())) ** 2 <= limit:
+        return np.empty(0, np.intp)
+    return np.flatnonzero(np.einsum("ij,ij->i", x, x) > limit)
+
+
+def _scratch(name: str, shape: tuple[int, int], dtype: npt.DTypeLike, by_column: bool) -> Array:
+    """Return this thread's array called ``name``, its rows contiguous, or its columns."""
+    return scratch(name, shape[::-1], dtype).T if by_column else scratch(name, shape, dtype)
 
 
 def cosines_and_sines(phase: Array, out: Array | None = None) -> Array:
@@ -47,7 +67,10 @@ def cosines_and_sines(phase: Array, out: Array | None = None) -> Array:
         np.cos(phase, out=cosine)
         np.sin(phase, out=sine)
         return pair
-    tangent, share = (scratch(name, (n, d), phase.dtype) for name in ("tangent", "share"))
+    by_column = not phase.flags.c_contiguous
+    tangent, share = (
+        _scratch(name, (n, d), phase.dtype, by_column) for name in ("tangent", "share")
+    )
     np.multiply(phase, 0.5, out=tangent)
     np.tan(tangent, out=tangent)
     np.multiply(tangent, tangent, out=share)
@@ -56,6 +79,16 @@ def cosines_and_sines(phase: Array, out: Array | None = None) -> Array:
     np.multiply(tangent, share, out=sine)
     np.subtract(share, 1.0, out=cosine)
     return pair
+
+
+def waves(x: Array, frequencies: Array) -> Array:
+    """Return [cos P, sin P], (n, 2D), each wave contiguous: the features without their scale.
+
+    The fastest way to features that are needed once. The array is this thread's scratch: the
+    next call overwrites it.
+    """
+    pair = _scratch("waves", (len(x), 2 * len(frequencies)), x.dtype, True)
+    return cosines_and_sines(phases(x, frequencies, by_wave=True), pair)
 
 
 def fourier_features(

@@ -12,12 +12,10 @@ from scipy.special import expit
 
 from undulatus.errors import NumericalError
 from undulatus.gp.blocks import Array, scratch
+from undulatus.gp.triangular import multiply_by_triangle
 
 JITTER_LADDER = (0.0, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
 """Shares of the mean diagonal added in turn until a matrix can be factorised."""
-
-SLAB_COLUMNS = 64
-"""Columns of a root that are multiplied at a time."""
 
 PROBABILITY_PER_VARIANCE = 0.044
 """The steepest slope of the predictive probability in the latent variance."""
@@ -153,27 +151,30 @@ def variance_root(posterior: Posterior, signal_variance: float, tolerance: float
     return np.asarray(rq(truncated, mode="economic")[0]) if kept.any() else truncated
 
 
-def slabs(root: Array, dtype: npt.DTypeLike) -> list[Array]:
-    """Cut an upper triangular (k, r) root into slabs of columns, without their rows of zeros."""
-    k, r = root.shape
-    return [
-        np.ascontiguousarray(root[: k - r + stop, start:stop], dtype=dtype)
-        for start in range(0, r, SLAB_COLUMNS)
-        for stop in [min(start + SLAB_COLUMNS, r)]
-    ]
-
-
-def latent_moments(z: Array, mean: Array, root: list[Array]) -> tuple[Array, Array]:
+def latent_moments(
+    z: Array, mean: Array, root: Array, *, overwrite: bool = False
+) -> tuple[Array, Array]:
     """Return the mean and variance of the latent function at features ``z`` (n, k).
 
-    ``root`` holds the :func:`slabs` of a root, so that the triangle's zeros are skipped.
+    Parameters
+    ----------
+    z : (n, k) array
+        Its rows or its columns must be contiguous. Left as it is unless ``overwrite`` is true.
+    mean : (k,) array
+    root : (k, r) array
+        From :func:`variance_root`, in the precision of ``z``; fastest in Fortran order.
     """
-    variance = np.zeros(len(z), dtype=z.dtype)
-    for slab in root:
-        spread = scratch("spread", (len(z), slab.shape[1]), z.dtype)
-        np.matmul(z[:, : len(slab)], slab, out=spread)
-        variance += np.einsum("ij,ij->i", spread, spread)
-    return z @ mean, variance
+    latent = z @ mean
+    full_rows = z.shape[1] - root.shape[1]
+    spread = z[:, full_rows:]
+    if not overwrite:
+        spread = scratch("spread", spread.shape, z.dtype)
+        np.copyto(spread, z[:, full_rows:])
+    root = np.asfortranarray(root)
+    multiply_by_triangle(spread, root[full_rows:])
+    if full_rows:
+        spread += z[:, :full_rows] @ root[:full_rows]
+    return latent, np.einsum("ij,ij->i", spread, spread)
 
 
 @dataclass(frozen=True)
@@ -237,3 +238,16 @@ def expected_sigmoid(mean: Array, variance: Array) -> Array:
     Approximates the mean of :math:`\psi(f)` over :math:`f \sim N(\mu, s)`.
     """
     return np.asarray(expit(mean / np.sqrt(1.0 + np.pi / 8.0 * variance)))
+
+
+def expected_sigmoids(mean: Array, variance: Array) -> tuple[Array, Array]:
+    """Return :func:`expected_sigmoid` at -mean and at mean, by one exponential.
+
+    Neither is one minus the other: that would round a tiny probability away.
+    """
+    scaled = mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
+    shrunk = np.exp(-np.abs(scaled))
+    larger = 1.0 / (1.0 + shrunk)
+    smaller = shrunk * larger
+    positive = scaled > 0.0
+    return np.where(positive, smaller, larger), np.where(positive, larger, smaller)

@@ -34,7 +34,7 @@ from undulatus.gp.bound import (
     weighted_gram,
 )
 from undulatus.gp.passes import PosteriorFit, fit_posterior, stall_limit, variance_ratio_limits
-from undulatus.gp.posterior import Posterior, latent_moments, slabs
+from undulatus.gp.posterior import Posterior, latent_moments
 
 START_PASSES = 3
 """Passes with the quadratic bound before the first step from its posterior."""
@@ -231,7 +231,7 @@ def _evaluate(pixels: PixelSource, frequencies: Array, fit: PosteriorFit) -> _Ev
         frequencies,
         fit.signal_variance,
         posterior.mean.astype(pixels.dtype),
-        slabs(posterior.root.T, pixels.dtype),
+        posterior.root.T.astype(pixels.dtype, order="F"),
     )
     # Zᵗ(scμ) from the sum over all pixels: in single precision it would drown Zᵗ(sr).
     target = replace(sums, projected=sums.projected + sums.gram @ posterior.mean)
@@ -240,7 +240,7 @@ def _evaluate(pixels: PixelSource, frequencies: Array, fit: PosteriorFit) -> _Ev
 
 
 def _block_sums(
-    block: Block, frequencies: Array, signal_variance: float, mean: Array, root: list[Array]
+    block: Block, frequencies: Array, signal_variance: float, mean: Array, root: Array
 ) -> Statistics:
     """Return Zᵗ diag(sc) Z, Zᵗ(sr) and the expected log likelihood of one block."""
     z = block_features(block, frequencies, signal_variance)

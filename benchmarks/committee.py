@@ -1,0 +1,105 @@
+"""A committee against one model of D √members: rates of prediction, and the time of a fit.
+
+python -m benchmarks.committee [--fits]
+
+Random problem with 13 features, single precision. Predictors are RFF-GPC, since their rates do not
+depend on how frequencies were found; calls of committee and single model alternate, and the
+fastest of each counts. With ``--fits`` VFF-GPC is fitted to 30,000 rows with either. Prints a
+table, with rates in millions of rows a second; a ratio below 1 means that the committee is slower.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from undulatus import RFFGPC, VFFGPC
+
+Array = np.ndarray[Any, Any]
+
+COMMITTEES = ((5, 50), (4, 100), (5, 20))
+"""Members, and frequencies of each."""
+
+FEATURES, ROWS, TRAINING_ROWS = 13, 200_000, 30_000
+REPEATS = 9
+
+
+def draw(n: int, seed: int) -> tuple[Array, Array]:
+    """Return rows of a random problem and their classes."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, FEATURES)).astype(np.float32)
+    return X, np.sin(2.0 * X[:, 0]) + X[:, 1] + rng.normal(size=n) > 0.0
+
+
+def alternate(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return the seconds that each function takes at best, called in turn."""
+    best = dict.fromkeys(functions, np.inf)
+    for _ in range(repeats):
+        for name, function in functions.items():
+            began = time.perf_counter()
+            function()
+            best[name] = min(best[name], time.perf_counter() - began)
+    return best
+
+
+def compare_rates(members: int, frequencies: int, threads: int) -> None:
+    """Print the rates of probabilities and labels."""
+    X, y = draw(3_000, 0)
+    rows, _ = draw(ROWS, 1)
+    models = {
+        name: RFFGPC(d, n_members=m, precision="single", n_jobs=threads, random_state=0).fit(X, y)
+        for name, m, d in sizes(members, frequencies)
+    }
+    for method in ("predict_proba", "predict"):
+        calls = {n: partial(getattr(model, method), rows) for n, model in models.items()}
+        print_line(members, frequencies, threads, method, alternate(calls, REPEATS), ROWS / 1e6)
+
+
+def compare_fits(members: int, frequencies: int) -> None:
+    """Print how many fits a second, which is less than one."""
+    X, y = draw(TRAINING_ROWS, 0)
+    models = {
+        name: VFFGPC(d, n_members=m, precision="single", random_state=0)
+        for name, m, d in sizes(members, frequencies)
+    }
+    calls = {name: partial(model.fit, X, y) for name, model in models.items()}
+    print_line(members, frequencies, 0, "fit", alternate(calls, 1), 1.0)
+
+
+def sizes(members: int, frequencies: int) -> tuple[tuple[str, int, int], ...]:
+    """Return a name, members and frequencies of the committee and of the single model."""
+    single = round(frequencies * members**0.5)
+    return ("committee", members, frequencies), ("single", 1, single)
+
+
+def print_line(
+    members: int, frequencies: int, threads: int, what: str, seconds: dict[str, float], size: float
+) -> None:
+    """Print both rates and their ratio."""
+    committee, single = (size / seconds[name] for name in ("committee", "single"))
+    print(
+        f"{members} x {frequencies:<4} {sizes(members, frequencies)[1][2]:6} "
+        f"{threads or 'all':>7}  {what:13} {committee:9.3f} {single:7.3f} "
+        f"{committee / single:6.2f}"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    warnings.simplefilter("ignore")
+    print("committee  single threads                committee  single  ratio")
+    for members, frequencies in COMMITTEES:
+        for threads in (1, 2):
+            compare_rates(members, frequencies, threads)
+        if "--fits" in sys.argv[1:]:
+            compare_fits(members, frequencies)
+
+
+if __name__ == "__main__":
+    main()
