@@ -235,6 +235,11 @@ def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
     probability, again = committee.predict_proba_and_variance(X)
     assert_array_equal(again, variance)
     assert_array_equal(probability, committee.predict_proba(X))
+    full = committee.predict_in_full(X)
+    assert_array_equal(full.probabilities, probability)
+    assert_array_equal(full.mean, mean)
+    assert_array_equal(full.variance, variance)
+    assert_allclose(full.disagreement, means.std(axis=0), rtol=1e-10, atol=1e-12)
 
 
 @each_model

@@ -17,8 +17,16 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import RFFGPC
 from undulatus.errors import InputError, SceneError
 from undulatus.products.maps import map_scene
-from undulatus.products.predict import MISSING, MOST_REGIMES, quality_attributes
-from undulatus.regimes import Regime
+from undulatus.products.predict import (
+    MISSING,
+    MOST_REGIMES,
+    predict_block,
+    prepare_model,
+    quality_attributes,
+)
+from undulatus.regimes import Regime, RegimeClassifier
+from undulatus.scenes.files.opening import open_map
+from undulatus.scenes.files.writing import write_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 BANDS = ("B02", "B03", "B08")
@@ -184,3 +192,63 @@ def test_a_lazy_image_stays_lazy(image, named):
     lazy = map_scene(named, image.chunk(y=10))
     assert all(isinstance(lazy[name].data, da.Array) for name in NAMES)
     assert lazy["cloud_probability"].dtype == np.float32
+
+
+# Committees
+
+
+@pytest.fixture(scope="module")
+def committee(table):
+    return RFFGPC(5, n_members=3, random_state=0).fit(*table)
+
+
+def test_the_map_of_a_committee_shows_where_its_members_disagree(committee, image, table):
+    result = map_scene(committee, image)
+    assert tuple(result) == (*NAMES[:3], "cloud_disagreement", *NAMES[3:])
+    layer = result["cloud_disagreement"]
+    assert layer.dtype == np.float32
+    assert layer.attrs["units"] == "1"
+    assert "members" in layer.attrs["long_name"]
+    assert "cloud_disagreement" in result["cloud_mask"].attrs["ancillary_variables"]
+    # The same waves, summed in another way, in single precision.
+    expected = committee.member_disagreement(table[0])
+    assert_allclose(layer.values.ravel(), expected, rtol=1e-4, atol=1e-5)
+    probability, variance = committee.predict_proba_and_variance(table[0])
+    assert_allclose(result["cloud_probability"].values.ravel(), probability[:, 1], atol=1e-5)
+    assert_allclose(result["cloud_latent_variance"].values.ravel(), variance, rtol=1e-4)
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr", ".tif"])
+def test_the_disagreement_is_written_to_every_format(committee, image, tmp_path, suffix):
+    result = map_scene(committee, image)
+    path = tmp_path / f"map{suffix}"
+    write_dataset(result, path)
+    if suffix == ".tif":
+        with rasterio.open(path) as file:
+            found = file.read(1 + file.descriptions.index("cloud_disagreement"))
+    else:
+        found = open_map(path)["cloud_disagreement"].values
+    assert_allclose(found, result["cloud_disagreement"].values, rtol=1e-6)
+
+
+def test_a_pixel_without_values_or_of_a_single_model_has_no_disagreement(committee, named, table):
+    values = table[0].to_numpy(np.float32)[:4].copy()
+    values[1, 0] = np.nan
+    several, single = (
+        predict_block(prepare_model(model), values, BANDS, None) for model in (committee, named)
+    )
+    assert_array_equal(np.isnan(several["disagreement"]), [False, True, False, False])
+    assert np.isnan(single["disagreement"]).all()
+
+
+def test_regimes_mix_the_disagreement_of_their_committees_by_their_shares(committee, table):
+    values = table[0].to_numpy(np.float32)[:300]
+    regimes = (Regime("day", 0.0, 90.0, BANDS), Regime("night", 90.0, 180.0, BANDS))
+    other = RFFGPC(5, n_members=2, random_state=1).fit(*table)
+    mixed = RegimeClassifier.from_fitted({"day": committee, "night": other}, regimes, blend=4.0)
+    sun = np.linspace(80.0, 100.0, len(values))
+    found = predict_block(prepare_model(mixed), values, BANDS, sun)["disagreement"]
+    X = table[0][:300].astype(np.float32)
+    night = np.clip((sun - 86.0) / 8.0, 0.0, 1.0)
+    each = [model.member_disagreement(X) for model in (committee, other)]
+    assert_allclose(found, (1.0 - night) * each[0] + night * each[1], rtol=1e-4, atol=1e-5)

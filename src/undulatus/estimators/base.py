@@ -87,6 +87,20 @@ class BlockFunctions:
     """Returns a faster function to the probability of the second class, (n,), if there is one."""
 
 
+@dataclass(frozen=True)
+class FullPrediction:
+    """All that a classifier says of rows, from one evaluation of its latent functions."""
+
+    probabilities: Array
+    """Of each class, (n, 2)."""
+    mean: Array
+    """Of the latent function, (n,)."""
+    variance: Array
+    """Of the latent function, (n,)."""
+    disagreement: Array
+    """Standard deviation of the latent mean over the members, (n,); zero for a single model."""
+
+
 class GaussianProcessMixin(ABC):
     """The parts of a two-class Gaussian-process classifier that do not depend on how it is fitted.
 
@@ -180,6 +194,25 @@ class GaussianProcessMixin(ABC):
         """
         columns = self._evaluate(X, self._make_probabilities_and_variance, 3)
         return columns[:, :2], columns[:, 2]
+
+    def predict_in_full(self, X: Any) -> FullPrediction:
+        """Return probabilities, latent mean and variance, and the disagreement of members.
+
+        As fast as ``predict_proba_and_variance(X)``.
+        """
+
+        def make(blocks: BlockFunctions) -> RowFunction:
+            moments = self._make_member_moments(blocks)
+
+            def evaluate(x: Array) -> tuple[Array, ...]:
+                means, variances = moments(x)
+                pooled = pooled_moments(means, variances)
+                return *pooled_probabilities(means, variances), *pooled, np.std(means, axis=0)
+
+            return evaluate
+
+        columns = self._evaluate(X, make, 5)
+        return FullPrediction(columns[:, :2], *columns.T[2:])
 
     def _make_mean_of_means(self, blocks: BlockFunctions) -> RowFunction:
         means = [member.make_mean() for member in blocks.members]

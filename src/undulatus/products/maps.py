@@ -29,6 +29,7 @@ from undulatus.products.predict import (
     Inputs,
     fill_values,
     find_inputs,
+    has_committee,
     predict_block,
     prepare_model,
     quality_attributes,
@@ -43,6 +44,9 @@ MASK, PROBABILITY = "cloud_mask", "cloud_probability"
 
 VARIANCE, DISTANCE = "cloud_latent_variance", "cloud_training_distance"
 """... how far that can be trusted, ..."""
+
+DISAGREEMENT = "cloud_disagreement"
+"""... for a committee also how far its members differ, ..."""
 
 QUALITY = "quality_flag"
 """... and the same in bits."""
@@ -99,7 +103,8 @@ def map_scene(
         coordinates and attributes. A pixel that lacks a feature has no class: the mask's fill
         value, NaN, and a flag. The variance is NaN if the classifier has none, the distance
         (:meth:`undulatus.products.training_range.TrainingRange.distance`) if it is not one of
-        ours.
+        ours. Maps of committees also have ``cloud_disagreement`` (float32), the standard deviation
+        of the latent mean over the members, NaN where the classifier is a single model.
     """
     inputs = find_inputs(model, dataset)
     if not allow_outside:
@@ -363,7 +368,14 @@ def _as_dataset(
     labels = (probability > 0.5).astype(np.uint8)
     labels = labels.where(probability.notnull(), np.uint8(MISSING_CODE))
     land = scene.get("land_mask") if isinstance(scene, xr.Dataset) else None
-    related = {"ancillary_variables": f"{PROBABILITY} {VARIANCE} {DISTANCE} {QUALITY}"}
+    disagreement = layer(
+        "disagreement",
+        long_name="standard deviation of the log odds of cloud over the members of the committee",
+        units="1",
+    )
+    of_committee = {DISAGREEMENT: disagreement} if has_committee(model) else {}
+    uncertain = (PROBABILITY, VARIANCE, *of_committee, DISTANCE)
+    related = {"ancillary_variables": " ".join((*uncertain, QUALITY))}
     attributes = scene.attrs if isinstance(scene, xr.Dataset) else {}
     result = xr.Dataset(
         {
@@ -374,6 +386,7 @@ def _as_dataset(
                 long_name="variance of the latent function, the log odds of cloud",
                 units="1",
             ),
+            **of_committee,
             DISTANCE: layer(
                 "distance",
                 long_name="distance from the training data, zero within them",
@@ -386,7 +399,7 @@ def _as_dataset(
     )
     # Computations lose the attributes of coordinates.
     result = result.assign_coords({k: c for k, c in scene.coords.items() if k in result.coords})
-    for name in (PROBABILITY, VARIANCE, DISTANCE):
+    for name in uncertain:
         result[name].encoding = {"_FillValue": np.float32(np.nan)}
     return result
 

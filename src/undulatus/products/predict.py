@@ -37,6 +37,7 @@ PREDICTION = np.dtype(
     [
         ("probability", np.float32),
         ("variance", np.float32),
+        ("disagreement", np.float32),
         ("distance", np.float32),
         ("quality", np.uint8),
     ],
@@ -44,7 +45,8 @@ PREDICTION = np.dtype(
 )
 """What is known of a pixel.
 
-The probability of the second class, the latent variance, the distance from what was learned
+The probability of the second class, the latent variance, the standard deviation of the latent mean
+over the members of a committee, the distance from what was learned
 (:meth:`~undulatus.products.training_range.TrainingRange.distance`), and bits of quality.
 """
 
@@ -316,10 +318,11 @@ def predict_block(
     -------
     (n,) structured array
         All but the quality is NaN where a value is missing; the variance is NaN too where the
-        classifier has none, and the distance where it keeps no quantiles of its features.
+        classifier has none, the disagreement where it is not a committee, and the distance where
+        it keeps no quantiles of its features.
     """
     predictions = np.zeros(len(values), PREDICTION)
-    for field in ("probability", "variance", "distance"):
+    for field in ("probability", "variance", "disagreement", "distance"):
         predictions[field] = np.nan
     if isinstance(model, RegimeClassifier):
         assert names is not None
@@ -341,9 +344,10 @@ def _predict_alike(model: Any, values: Array, predictions: Array) -> None:
     complete = finite_rows(values)
     if complete.any():
         reduced, member = reduce_features(model, values if complete.all() else values[complete])
-        probability, variance = _predict_rows(member, reduced)
+        probability, variance, _, disagreement = _predict_rows(member, reduced)
         predictions["probability"][complete] = probability
         predictions["variance"][complete] = variance
+        predictions["disagreement"][complete] = disagreement
         predictions["distance"][complete] = _training_distance(member, reduced)
 
 
@@ -354,8 +358,9 @@ def _predict_by_regime(
     condition = sun.astype(np.float64)
     assigned = model.assign(condition)
     complete = np.zeros(len(values), bool)
-    # Probability, second moment and mean of the latent function, and the shares they count with.
-    total, weight = np.zeros((len(values), 3)), np.zeros(len(values))
+    # Probability, second moment and mean of the latent function, disagreement of members, and the
+    # shares they count with.
+    total, weight = np.zeros((len(values), 4)), np.zeros(len(values))
     for index, (regime, rows, share) in enumerate(model.shares(condition, assigned)):
         inside = assigned[rows] == index
         predictions["quality"][rows[inside]] = (index + 1) << REGIME_SHIFT
@@ -373,18 +378,18 @@ def _predict_by_regime(
     mixed = total[complete] / weight[complete, None]
     predictions["probability"][complete] = mixed[:, 0]
     predictions["variance"][complete] = np.maximum(mixed[:, 1] - mixed[:, 2] ** 2, 0.0)
+    predictions["disagreement"][complete] = mixed[:, 3]
 
 
 def _moments(member: Any, values: Array, blended: bool) -> Array:
-    """Return what mixes linearly, (n, 3): probability, second moment and mean.
+    """Return what mixes linearly, (n, 4): probability, second moment, mean and disagreement.
 
     Without blending the mean counts as 0, so that the second moment is the variance.
     """
-    probability, variance = _predict_rows(member, values)
-    if not blended or not hasattr(member, "predict_proba_and_variance"):
-        return np.column_stack([probability, variance, np.zeros(len(values))])
-    mean = member.latent_mean(values)
-    return np.column_stack([probability, variance + mean**2, mean])
+    probability, variance, mean, disagreement = _predict_rows(member, values)
+    if not blended or np.isnan(mean).any():
+        mean = np.zeros(len(values))
+    return np.column_stack([probability, variance + mean**2, mean, disagreement])
 
 
 def rows_by_classifier(
@@ -431,12 +436,26 @@ def _training_distance(member: Any, values: Array) -> Array | float:
     return np.nan if learned is None else learned.distance(values)
 
 
-def _predict_rows(member: Any, values: Array) -> tuple[Array, Array]:
-    """Return the probability of the second class, and the latent variance or NaN."""
-    if hasattr(member, "predict_proba_and_variance"):
-        probability, variance = member.predict_proba_and_variance(values)
-        return probability[:, 1], variance
-    return member.predict_proba(values)[:, 1], np.full(len(values), np.nan)
+def _predict_rows(member: Any, values: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the probability of the second class, latent variance and mean, and disagreement.
+
+    What the classifier does not have is NaN.
+    """
+    absent = np.full(len(values), np.nan)
+    if not hasattr(member, "predict_in_full"):
+        return member.predict_proba(values)[:, 1], absent, absent, absent
+    found = member.predict_in_full(values)
+    disagreement = found.disagreement if has_committee(member) else absent
+    return found.probabilities[:, 1], found.variance, found.mean, disagreement
+
+
+def has_committee(model: Any) -> bool:
+    """Whether any classifier of a fitted model is a committee, which has disagreement."""
+    if isinstance(model, RegimeClassifier):
+        return any(map(has_committee, model.estimators_.values()))
+    if isinstance(model, Pipeline):
+        return has_committee(model.steps[-1][1])
+    return len(getattr(model, "members_", ())) > 1
 
 
 def quality_attributes(model: Any) -> dict[str, Any]:
