@@ -12,10 +12,11 @@ from undulatus import RFFGPC, VFFGPC
 FitFunction = Callable[[np.ndarray, np.ndarray, float], Any]
 
 
-def _ours(model: type, n_frequencies: int) -> FitFunction:
+def _ours(model: type, n_frequencies: int, n_members: int = 1) -> FitFunction:
     def fit(X: np.ndarray, y: np.ndarray, effort: float) -> Any:
         max_iter = max(round(100 * effort), 1)
-        return model(n_frequencies, max_iter=max_iter, random_state=0).fit(X, y)
+        ours = model(n_frequencies, n_members=n_members, max_iter=max_iter, random_state=0)
+        return ours.fit(X, y)
 
     return fit
 
@@ -95,6 +96,7 @@ CONTENDERS: dict[str, FitFunction] = {
     "VFF-GPC D=75": _ours(VFFGPC, 75),
     "VFF-GPC D=100": _ours(VFFGPC, 100),
     "VFF-GPC D=200": _ours(VFFGPC, 200),
+    "VFF-GPC 8 x D=71": _ours(VFFGPC, 71, 8),
     "RFF-GPC D=200": _ours(RFFGPC, 200),
     "LightGBM 300": _lightgbm,
     "HistGradientBoosting": _hist_boosting,

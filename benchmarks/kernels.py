@@ -15,6 +15,7 @@ from undulatus import VFFGPC
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.gp.blocks import Pixels, Standardisation, block_rows, recycling
 from undulatus.gp.bound import Statistics, tighten
+from undulatus.gp.held_back import leave_out
 from undulatus.gp.passes import Start
 from undulatus.gp.stochastic import draw_sample, walk
 
@@ -71,8 +72,9 @@ def walk_seconds(n: int, d: int, n_frequencies: int, iterations: int) -> float:
 
     def run() -> None:
         with single_threaded_blas(), recycling():
+            sample = draw_sample(pixels, np.random.default_rng(0))
             walk(
-                draw_sample(pixels, np.random.default_rng(0)),
+                sample,
                 Start(unit, 4.0),
                 learn_frequencies=True,
                 batch_size=2048,
@@ -81,6 +83,7 @@ def walk_seconds(n: int, d: int, n_frequencies: int, iterations: int) -> float:
                 early_stopping=False,
                 seed=0,
                 n_total=n,
+                split=leave_out(sample, 1, np.random.default_rng(0))[0],
             )
 
     return best_seconds(run, 1)
@@ -95,7 +98,12 @@ def prediction_costs(n: int, d: int, n_frequencies: int) -> dict[str, float]:
     """Return nanoseconds a pixel for labels, probabilities, and probabilities with tolerance."""
     pixels = make_pixels(n, d, n_frequencies)
     model = VFFGPC(
-        n_frequencies, solver="stochastic", max_iter=4, random_state=0, precision="single"
+        n_frequencies,
+        n_members=1,
+        solver="stochastic",
+        max_iter=4,
+        random_state=0,
+        precision="single",
     )
     model.fit(pixels.rows[:60_000], pixels.positive[:60_000])
     costs = {

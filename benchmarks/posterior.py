@@ -25,7 +25,7 @@ from undulatus.gp.fourier import fourier_features
 from undulatus.gp.kernels import mean_distance
 from undulatus.gp.passes import choose_start, fit_posterior
 from undulatus.gp.posterior import Posterior, latent_moments
-from undulatus.gp.variational import expected_log_sigmoid, fit_variational
+from undulatus.gp.variational import WavePrior, expected_log_sigmoid, fit_variational
 
 Array = np.ndarray[Any, Any]
 
@@ -76,7 +76,7 @@ def compare(name: str, n: int, seed: int) -> None:
     start = choose_start(pixels, rng.normal(size=(6, d)), mean_distance(np.ones(d)), rng)
     frequencies, xi = start.frequencies, np.ones(n)
     first = fit_posterior(pixels, frequencies, start.signal_variance, xi, max_passes=30)
-    best = fit_variational(pixels, frequencies, first, tol=1e-7)
+    best = fit_variational(pixels, WavePrior(frequencies), first, tol=1e-7)
     gamma = best.signal_variance
     quadratic = accumulate(pixels, frequencies, gamma, xi).posterior()
     for _ in range(300):
@@ -113,7 +113,7 @@ def time_final_passes(seed: int = 0) -> None:
     for posterior in ("bound", "variational"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = VFFGPC(50, posterior=posterior, random_state=seed)
+            model = VFFGPC(50, n_members=1, posterior=posterior, random_state=seed)
             model.fit(data.X[rows], data.y[rows])
         probability = model.predict_proba(data.X[test])
         of_label = probability[
@@ -131,7 +131,9 @@ def rare_class() -> None:
     for posterior in ("bound", "variational"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = RFFGPC(20, solver="stochastic", posterior=posterior, random_state=0).fit(X, y)
+            model = RFFGPC(
+                20, n_members=1, solver="stochastic", posterior=posterior, random_state=0
+            ).fit(X, y)
         mean, variance = model.latent_mean_and_variance(X)
         under_posterior = expected_log_sigmoid(-mean, variance)[1].mean()
         predicted = model.predict_proba(X)[:, 1].mean()

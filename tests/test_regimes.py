@@ -18,6 +18,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 TWO = (Regime("day", 0.0, 90.0), Regime("night", 90.0, 180.0, ("BT9",)))
 
 
+def small(n_frequencies=10):
+    return RFFGPC(n_frequencies, n_members=1, random_state=0)
+
+
 @pytest.fixture(scope="module")
 def table():
     rng = np.random.default_rng(3)
@@ -41,7 +45,7 @@ def cloudy(table):
 
 @pytest.fixture(scope="module")
 def fitted(table, cloudy):
-    return RegimeClassifier(RFFGPC(10, random_state=0), TWO).fit(table, cloudy)
+    return RegimeClassifier(small(), TWO).fit(table, cloudy)
 
 
 def regime_at(angle, model):
@@ -110,7 +114,7 @@ def test_daylight_splits_the_day_at_the_median_of_its_training_rows(table, cloud
 
 
 def test_probabilities_are_mixed_linearly_across_an_edge(table, cloudy):
-    blended = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=5.0).fit(table, cloudy)
+    blended = RegimeClassifier(small(), TWO, blend=5.0).fit(table, cloudy)
     row = {"R1": np.full(5, 0.4), "BT9": np.full(5, 278.0)}
     angles = np.array([84.0, 85.0, 90.0, 92.5, 96.0])
     found = blended.predict_proba({**row, "solar_zenith_angle": angles})[:, 1]
@@ -121,7 +125,7 @@ def test_probabilities_are_mixed_linearly_across_an_edge(table, cloudy):
 
 
 def test_blended_moments_are_those_of_the_mixture(table, cloudy):
-    blended = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=5.0).fit(table, cloudy)
+    blended = RegimeClassifier(small(), TWO, blend=5.0).fit(table, cloudy)
     row = {"R1": np.array([0.4]), "BT9": np.array([278.0])}
     mean, variance = blended.latent_mean_and_variance(
         {**row, "solar_zenith_angle": np.array([90.0])}
@@ -137,7 +141,7 @@ def test_blended_moments_are_those_of_the_mixture(table, cloudy):
 
 
 def test_a_row_without_the_features_across_the_edge_uses_its_own_regime_only(table, cloudy):
-    blended = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=5.0).fit(table, cloudy)
+    blended = RegimeClassifier(small(), TWO, blend=5.0).fit(table, cloudy)
     row = {
         "R1": np.array([np.nan]),
         "BT9": np.array([278.0]),
@@ -149,7 +153,7 @@ def test_a_row_without_the_features_across_the_edge_uses_its_own_regime_only(tab
 
 
 def test_labels_follow_the_blended_probability(table, cloudy):
-    blended = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=20.0).fit(table, cloudy)
+    blended = RegimeClassifier(small(), TWO, blend=20.0).fit(table, cloudy)
     assert_array_equal(
         blended.predict(table), blended.classes_[blended.predict_proba(table).argmax(axis=1)]
     )
@@ -180,7 +184,7 @@ def test_the_order_of_columns_does_not_matter(fitted, table):
 
 
 def test_each_regime_may_have_its_own_classifier(table, cloudy):
-    own = {"day": LogisticRegression(), "night": RFFGPC(5, random_state=0)}
+    own = {"day": LogisticRegression(), "night": small(5)}
     model = RegimeClassifier(own, TWO).fit(table, cloudy)
     assert type(model.estimators_["day"]) is LogisticRegression
     assert type(model.estimators_["night"]) is RFFGPC
@@ -202,7 +206,7 @@ def test_weights_are_passed_to_the_classifiers(table, cloudy):
 
 
 def test_the_classifier_can_be_cloned(table, cloudy):
-    model = RegimeClassifier(RFFGPC(5), TWO, blend=1.0)
+    model = RegimeClassifier(small(5), TWO, blend=1.0)
     again = clone(model)
     assert again.get_params(deep=False)["regimes"] == TWO
     assert again.set_params(estimator__n_frequencies=7).estimator.n_frequencies == 7
@@ -249,13 +253,13 @@ def test_a_regime_with_too_few_rows_is_named_with_its_counts(table, cloudy, kept
     cloudy_night = night[cloudy[night] == 1]
     rows = np.setdiff1d(np.arange(800), cloudy_night[kept:])
     with pytest.raises(InputError, match=f"'night'.*{kept} of class 1; 10 of each are needed"):
-        RegimeClassifier(RFFGPC(5), TWO).fit(table.iloc[rows], cloudy[rows])
+        RegimeClassifier(small(5), TWO).fit(table.iloc[rows], cloudy[rows])
 
 
 def test_an_error_in_a_classifier_names_its_regime(table, cloudy):
     broken = table.assign(BT9=np.where(np.arange(800) == 5, np.nan, table["BT9"]))
     with pytest.raises(UndulatusError, match=r"Regime '(day|night)'.*NaN"):
-        RegimeClassifier(RFFGPC(5), TWO).fit(broken, cloudy)
+        RegimeClassifier(small(5), TWO).fit(broken, cloudy)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +293,7 @@ def test_blending_beyond_half_the_narrowest_regime_is_refused(table, cloudy, ble
 
 @pytest.mark.parametrize("blend", [0.0, 3.0])
 def test_a_loaded_model_predicts_the_same_bits(table, cloudy, blend, tmp_path):
-    model = RegimeClassifier(RFFGPC(10, random_state=0), TWO, blend=blend).fit(table, cloudy)
+    model = RegimeClassifier(small(), TWO, blend=blend).fit(table, cloudy)
     model.provenance_ = {"label": "cloud_mask_l2", "held_out_days": ["2010-01-01"]}
     save_model(model, tmp_path / "clouds.undulatus")
     again = load_model(tmp_path / "clouds.undulatus")
@@ -303,7 +307,7 @@ def test_a_loaded_model_predicts_the_same_bits(table, cloudy, blend, tmp_path):
 
 def test_infinite_edges_are_restored(table, cloudy, tmp_path):
     open_ended = (Regime("day", 0.0, 90.0), Regime("night", 90.0, np.inf))
-    model = RegimeClassifier(RFFGPC(5, random_state=0), open_ended).fit(table, cloudy)
+    model = RegimeClassifier(small(5), open_ended).fit(table, cloudy)
     save_model(model, tmp_path / "m.undulatus")
     assert load_model(tmp_path / "m.undulatus").regimes_[1].high == np.inf
 

@@ -186,7 +186,7 @@ def test_a_geotiff_is_mapped_to_a_geotiff(runner, tmp_path):
         file.write(values)
         file.descriptions = ("B02", "B08")
     table = pd.DataFrame(values.reshape(2, -1).T, columns=["B02", "B08"])
-    model = RFFGPC(10, random_state=0).fit(table, table["B02"] > table["B08"])
+    model = RFFGPC(10, n_members=1, random_state=0).fit(table, table["B02"] > table["B08"])
     save_model(model, tmp_path / "model.undulatus")
     command = ["map", str(tmp_path / "model.undulatus"), str(tmp_path / "image.tif")]
     result = runner.invoke(main, [*command, "-o", str(tmp_path / "map.tif")])
@@ -204,7 +204,9 @@ def test_a_geotiff_is_mapped_to_a_geotiff(runner, tmp_path):
 def test_an_image_in_other_units_is_refused_unless_that_is_allowed(runner, tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.gamma(4.0, 300.0, size=(500, 2)), columns=["B02", "B08"])
-    save_model(RFFGPC(10, random_state=0).fit(table, table["B02"] > 1200), tmp_path / "model")
+    save_model(
+        RFFGPC(10, n_members=1, random_state=0).fit(table, table["B02"] > 1200), tmp_path / "model"
+    )
     values = rng.gamma(4.0, 0.03, size=(2, 60, 70)).astype(np.float32)
     image = xr.Dataset(
         {name: (("y", "x"), band) for name, band in zip(table, values, strict=True)}
@@ -354,7 +356,7 @@ def test_a_map_stays_below_its_memory_limit(tmp_path):
     model = tmp_path / "model.undulatus"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        save_model(RFFGPC(10, random_state=0).fit(table, table["B00"] > 0), model)
+        save_model(RFFGPC(10, n_members=1, random_state=0).fit(table, table["B00"] > 0), model)
     lazy = da.ones((2500, 2400), chunks=(700, 700), dtype=np.float32)
     image = xr.Dataset({name: (("y", "x"), lazy * (0.1 * i)) for i, name in enumerate(table)})
     image.to_zarr(tmp_path / "image.zarr", consolidated=False)
@@ -372,8 +374,8 @@ def test_a_map_stays_below_its_memory_limit(tmp_path):
     "model",
     [
         GPC(max_iter=2),
-        RFFGPC(4, max_iter=2),
-        VFFGPC(4, max_iter=2),
+        RFFGPC(4, n_members=1, max_iter=2),
+        VFFGPC(4, n_members=1, max_iter=2),
         VFFGPC(4, n_members=3, max_iter=2),
     ],
 )
@@ -396,7 +398,7 @@ def test_a_model_file_is_described(runner, tmp_path, moons, model):
 
 def test_features_without_names_are_counted(runner, tmp_path, moons):
     path = tmp_path / "day.undulatus"
-    save_model(RFFGPC(4, max_iter=2).fit(*moons), path)
+    save_model(RFFGPC(4, n_members=1, max_iter=2).fit(*moons), path)
     result = runner.invoke(main, ["info", str(path)])
     assert "features: 2" in result.stdout.splitlines()
 

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 MODELS = {
     "GPC": GPC(max_iter=4),
-    "RFFGPC": RFFGPC(8, solver="batch", max_iter=4, random_state=0),
-    "VFFGPC": VFFGPC(6, solver="batch", max_iter=4, random_state=0),
+    "RFFGPC": RFFGPC(8, n_members=1, solver="batch", max_iter=4, random_state=0),
+    "VFFGPC": VFFGPC(6, n_members=1, solver="batch", max_iter=4, random_state=0),
 }
 
 
@@ -38,6 +38,11 @@ each_model = pytest.mark.parametrize("name", MODELS)
 
 def model(name, **params):
     return clone(MODELS[name]).set_params(**params)
+
+
+def without_fading(name, **params):
+    """A model whose waves go on for ever, as those of an exact process do within the data."""
+    return model(name, **params, **({} if name == "GPC" else {"spread": 0.0}))
 
 
 def assert_same_model(one, other, X):
@@ -173,7 +178,7 @@ def test_prior_correction_undoes_balanced_class_weights():
 @each_model
 def test_prior_correction_shifts_the_latent_mean_by_the_change_in_log_odds(name, clouds):
     X, y = clouds
-    plain = model(name, class_weight="balanced").fit(X, y)
+    plain = without_fading(name, class_weight="balanced").fit(X, y)
     share = y.mean()
     expected = {
         "training": np.log(share / (1 - share)),
@@ -181,7 +186,8 @@ def test_prior_correction_shifts_the_latent_mean_by_the_change_in_log_odds(name,
     }
     for real, shift in expected.items():
         real = real if isinstance(real, str) else list(real)
-        corrected = model(name, class_weight="balanced", prior_correction=real).fit(X, y)
+        corrected = without_fading(name, class_weight="balanced", prior_correction=real)
+        corrected.fit(X, y)
         # Balanced weights make the shares equal up to rounding: log odds of 0.
         found = corrected.decision_function(X) - plain.decision_function(X)
         assert_allclose(found, shift, rtol=1e-12, atol=1e-12)
@@ -194,7 +200,7 @@ def test_prior_correction_shifts_the_latent_mean_by_the_change_in_log_odds(name,
 def test_prior_correction_is_relative_to_the_training_shares(name, clouds):
     X, y = clouds
     plain, corrected = (
-        model(name, prior_correction=real).fit(X, y) for real in (None, [0.8, 0.2])
+        without_fading(name, prior_correction=real).fit(X, y) for real in (None, [0.8, 0.2])
     )
     shift = np.log(0.2 / 0.8) - np.log(y.mean() / (1 - y.mean()))
     found = corrected.decision_function(X) - plain.decision_function(X)
@@ -362,14 +368,27 @@ def test_values_too_large_to_be_fitted_are_named_by_their_column(name, moons, va
 
 @each_model
 @pytest.mark.parametrize("value", [1e308, -1e308])
-def test_a_row_too_far_out_to_be_predicted_is_named(name, moons, value):
+def test_a_row_too_far_out_to_be_predicted_is_named_without_a_warp(name, moons, value):
     X, y = moons
-    fitted = model(name).fit(X, y)
+    fitted = model(name, warp=False).fit(X, y)
     far = X.copy()
     far[9, 1] = value
     for predict in (fitted.predict, fitted.predict_proba, fitted.latent_mean_and_variance):
         with pytest.raises(PhaseTooLargeError, match=r"Row 9 (.|\n)*column 1"):
             predict(far)
+
+
+@each_model
+@pytest.mark.parametrize("value", [1e12, -1e36, 1e308])
+def test_a_warped_model_returns_to_the_class_shares_however_far_out_a_row_is(name, clouds, value):
+    X, y = clouds
+    # The spread is one with which a single feature, twenty warped deviations away, is enough.
+    fitted = model(name, **({} if name == "GPC" else {"spread": 0.5})).fit(X, y)
+    far = X[:1].copy()
+    far[0, 0] = value
+    _, variance = fitted.latent_mean_and_variance(far)
+    assert_allclose(variance, fitted.signal_variance_, rtol=1e-9)
+    assert_allclose(fitted.predict_proba(far)[0, 1], y.mean(), rtol=1e-9)
 
 
 @each_model
@@ -517,6 +536,7 @@ def test_the_docstring_lists_every_kernel(estimator):
         {"kernel": "periodic"},
         {"posterior": "laplace"},
         {"standardize": "yes"},
+        {"warp": "yes"},
         {"class_weight": "unbalanced"},
         {"random_state": "seed"},
         {"verbose": -1},
@@ -532,7 +552,8 @@ def test_invalid_parameters_are_named(name, moons, wrong):
 @each_model
 def test_the_best_gaussian_posterior_has_a_tighter_bound_and_a_larger_variance(name, moons):
     best, quadratic = (
-        model(name, posterior=posterior).fit(*moons) for posterior in ("variational", "bound")
+        without_fading(name, posterior=posterior).fit(*moons)
+        for posterior in ("variational", "bound")
     )
     # Learning is the same: only the posterior handed out, and its γ, differ.
     assert_array_equal(best.bound_history_[:-1], quadratic.bound_history_[:-1])
@@ -544,8 +565,9 @@ def test_the_best_gaussian_posterior_has_a_tighter_bound_and_a_larger_variance(n
 @each_model
 @pytest.mark.parametrize("posterior", ["variational", "bound"])
 def test_the_history_of_the_bound_never_falls(name, moons, posterior):
-    history = model(name, posterior=posterior).fit(*moons).bound_history_
-    assert np.all(np.diff(history) >= -1e-10 * np.abs(history).max())
+    for make in (model, without_fading):
+        history = make(name, posterior=posterior).fit(*moons).bound_history_
+        assert np.all(np.diff(history) >= -1e-10 * np.abs(history).max())
 
 
 def weighted_quantiles(values, weight, levels):
@@ -608,11 +630,12 @@ def test_the_fit_report_holds_plain_values(name, clouds):
 
 @each_model
 def test_the_history_of_the_bound_ends_at_the_bound(name, clouds):
-    fitted = model(name).fit(*clouds)
-    assert fitted.bound_history_[-1] == fitted.bound_
-    assert len(fitted.bound_history_) == fitted.n_iter_ + 1
-    # A bound on the evidence of 200 labels cannot exceed certainty.
-    assert fitted.bound_ < 0
+    paper = without_fading(name, posterior="bound").fit(*clouds)
+    assert len(paper.bound_history_) == paper.n_iter_ + 1
+    for fitted in (paper, model(name).fit(*clouds)):
+        assert fitted.bound_history_[-1] == fitted.bound_
+        # A bound on the evidence of 200 labels cannot exceed certainty.
+        assert fitted.bound_ < 0
 
 
 @each_model
@@ -706,15 +729,23 @@ def test_progress_is_one_line_per_iteration_on_standard_error(name, moons, capsy
     assert all(line.startswith(f"{name}: step") for line in lines)
 
 
-def test_the_stochastic_solver_reports_iterations_and_exact_passes(moons, capsys):
-    fitted = RFFGPC(4, solver="stochastic", max_iter=2, random_state=0, verbose=2).fit(*moons)
+@pytest.mark.parametrize("posterior", ["variational", "bound"])
+def test_the_stochastic_solver_reports_iterations_and_exact_passes(moons, capsys, posterior):
+    options = {"n_members": 1, "solver": "stochastic", "max_iter": 2, "random_state": 0}
+    fitted = RFFGPC(4, verbose=2, posterior=posterior, **options).fit(*moons)
     lines = capsys.readouterr().err.splitlines()
     steps = [line for line in lines if "RFFGPC: step" in line]
     passes = [line for line in lines if "RFFGPC: exact pass" in line]
     assert len(steps) == fitted.n_iter_ == 2
     assert all("held-back NLL" in line for line in steps)
     assert steps + passes == lines
-    assert len(passes) == len(fitted.bound_history_) - 1
+    # A step that would lower the bound is taken back: its pass shows the same bound again.
+    reported = [float(line.split("bound ")[1].split(",")[0]) for line in passes]
+    assert np.unique(reported).tolist() == [
+        float(f"{bound:.6g}") for bound in fitted.bound_history_[:-1]
+    ]
+    if posterior == "bound":
+        assert len(reported) == len(fitted.bound_history_) - 1
 
 
 def test_a_progress_line_shows_step_bound_and_time(capsys, clock):

@@ -21,7 +21,7 @@ from undulatus.gp.stochastic import AdamState, Position, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-BATCH = {"solver": "batch", "max_iter": 5, "tol": 0.0, "random_state": 1}
+BATCH = {"n_members": 1, "solver": "batch", "max_iter": 5, "tol": 0.0, "random_state": 1}
 # Three minibatches per epoch, so that it matters where in an epoch the fit continues. Early
 # stopping is on: "auto" turns it off for the batch solver only.
 STOCHASTIC = BATCH | {"solver": "stochastic", "batch_size": 50}
@@ -271,7 +271,7 @@ def test_a_finished_fit_is_not_fitted_again(name, clouds, tmp_path, monkeypatch)
 @pytest.mark.parametrize("solver", ["batch", "stochastic"])
 def test_a_fit_that_stops_early_may_be_interrupted_anywhere(solver, noise, tmp_path):
     X, y = noise
-    stopping = VFFGPC(20, solver=solver, early_stopping=True, random_state=0)
+    stopping = VFFGPC(20, n_members=1, solver=solver, early_stopping=True, random_state=0)
     whole = clone(stopping).fit(X, y)
     losses = whole.fit_report_["held_back_nll"]
     assert whole.n_iter_ < whole.max_iter
@@ -343,6 +343,8 @@ SETTINGS = [
     {"random_state": 2},
     {"tol": 1e-3},
     {"standardize": False},
+    {"warp": False},
+    {"spread": 0.1},
     {"precision": "single"},
     {"class_weight": "balanced"},
     {"early_stopping": True},
@@ -354,9 +356,11 @@ def row_data(rows, weight=None):
     overview = Overview(
         summary=summarise(rows, None, 1, str),
         standardisation=Standardisation(np.zeros(1), np.ones(1)),
+        variances=np.ones(1),
         classes=np.array([0, 1]),
         prior_shift=0.0,
         quantiles=np.zeros((7, 1)),
+        log_odds=0.0,
     )
     return RowData(
         overview,

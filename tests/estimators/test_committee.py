@@ -19,12 +19,12 @@ from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import InputError
 from undulatus.estimators import base, fourier
 from undulatus.estimators.base import ProgressLine, make_generator
-from undulatus.estimators.fourier import LEARNING_SHARE
 from undulatus.estimators.interpret import waves_of
 from undulatus.gp.batch import fit_batch
+from undulatus.gp.held_back import leave_out
 from undulatus.gp.kernels import find_kernel, mean_distance
-from undulatus.gp.passes import choose_start
-from undulatus.gp.stochastic import LEARNING_VARIANCE_LIMIT, fit_stochastic
+from undulatus.gp.passes import Start, choose_start
+from undulatus.gp.stochastic import draw_sample, fit_stochastic, race
 from undulatus.regimes import Regime, RegimeClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -72,20 +72,25 @@ def assert_same_committee(one, other, X):
 def test_a_single_member_is_fitted_from_the_stream_of_the_seed_itself(name, clouds):
     X, y = clouds
     single = model(name, n_members=1).fit(X, y)
-    stochastic = single.solver == "stochastic"
     rng = make_generator(0)
     data = single._prepare(X, y, None, None, 1)
     pixels = single._pixels(data, 1)
-    unit = find_kernel("rbf").draw(rng, 4, 3)
     distance = mean_distance(data.overview.variances)
     options = {"learn_frequencies": True, "max_iter": 3, "tol": 1e-4, "early_stopping": True}
-    options["variational"] = False
-    if stochastic:
-        start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
-        start = type(start)(unit, LEARNING_SHARE * start.lengthscale, start.signal_variance)
-        expected = fit_stochastic(pixels, start, batch_size=40, rng=rng, **options)
+    options |= {"variational": True, "spread": 0.05, "log_odds": data.overview.log_odds}
+    if single.solver == "stochastic":
+        sample = draw_sample(pixels, rng).standardised(np.float32)
+        (split,) = leave_out(sample, 1, rng)
+        unit = find_kernel("rbf").draw(rng, 4, 3)
+        of_race = {"seed": int(rng.integers(2**63)), "n_total": 200, "spread": 0.05}
+        lengthscale = race(sample, [unit], distance, [split], batch_size=40, **of_race)
+        options |= {"batch_size": 40, "sample": sample, "split": split, "rng": rng}
+        expected = fit_stochastic(pixels, Start(unit, lengthscale), **options)
     else:
-        expected = fit_batch(pixels, choose_start(pixels, unit, distance, rng), rng=rng, **options)
+        (split,) = leave_out(pixels, 1, rng)
+        unit = find_kernel("rbf").draw(rng, 4, 3)
+        start = choose_start(pixels, unit, distance, rng)
+        expected = fit_batch(pixels, start, rng=rng, split=split, **options)
     assert len(single.members_) == 1
     assert_array_equal(single.frequencies_, expected.frequencies)
     assert_array_equal(single.posterior_.root, expected.posterior.root)
@@ -149,6 +154,13 @@ def test_members_hold_back_different_groups(moons, monkeypatch):
     VFFGPC(3, n_members=5, max_iter=1, random_state=0).fit(X, y, groups=groups)
     left_out = [set(range(15)) - set(groups[learning]) for learning, _ in seen[0]]
     assert sorted(g for group in left_out for g in group) == list(range(15))
+
+
+@each_model
+def test_members_start_from_one_lengthscale_or_every_second_from_twice_that(name, fitted):
+    first, second, third = fitted[name].fit_report_["starting_lengthscale"]
+    assert first == third
+    assert second == (2.0 if name == "stochastic VFFGPC" else 1.0) * first
 
 
 @pytest.mark.parametrize("name", ["batch VFFGPC", "stochastic VFFGPC"])
@@ -243,8 +255,9 @@ def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
 
 
 @each_model
-def test_members_disagree_more_away_from_the_data(name, fitted, moons):
-    committee, X = fitted[name], moons[0]
+def test_members_whose_waves_go_on_for_ever_disagree_more_away_from_the_data(name, moons):
+    X, y = moons
+    committee = model(name, spread=0.0, warp=False).fit(X, y)
     assert committee.member_disagreement(5.0 * X).mean() > committee.member_disagreement(X).mean()
 
 
@@ -269,7 +282,7 @@ def test_predictions_do_not_depend_on_the_blocks(clouds, precision, tolerance):
 
 def test_the_waves_of_all_members_sum_to_the_latent_mean(moons):
     X, y = moons
-    committee = model("batch VFFGPC").fit(X, y)
+    committee = model("batch VFFGPC", posterior="bound", warp=False, spread=0.0).fit(X, y)
     waves = waves_of(committee)
     assert len(waves.amplitudes) == 12
     phase = (X - waves.centre) @ waves.frequencies.T
@@ -351,7 +364,9 @@ def test_an_interrupted_committee_keeps_its_finished_members_and_continues(cloud
 
 def test_a_warm_start_continues_each_member_from_its_own_end(clouds):
     X, y = clouds
-    committee = model("batch RFFGPC", warm_start=True, tol=0.0).fit(X, y)
+    # The paper's model, in which the bound is the one that learning raises.
+    options = {"posterior": "bound", "warp": False, "spread": 0.0}
+    committee = model("batch RFFGPC", warm_start=True, tol=0.0, **options).fit(X, y)
     first, bound = committee.members_, committee.bound_
     committee.fit(X, y)
     for before, after in zip(first, committee.members_, strict=True):

@@ -5,10 +5,24 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures
 
+ESTIMATORS = [
+    GPC(),
+    RFFGPC(10, n_members=2),
+    VFFGPC(10, n_members=2),
+    VFFGPC(5, n_members=1),
+    FourierFeatures(),
+]
+BY_THE_MEAN = {
+    "check_decision_proba_consistency": "A single model decides by its latent mean. Its "
+    "probabilities depend on the variance too, which may order rows differently."
+}
+
+
+def expected_failures(estimator):
+    return BY_THE_MEAN if getattr(estimator, "n_members", 2) == 1 else {}
+
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks(
-    [GPC(), RFFGPC(20), VFFGPC(20), VFFGPC(5, n_members=3), FourierFeatures()]
-)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
 def test_scikit_learns_checks_pass(estimator, check):
     check(estimator)

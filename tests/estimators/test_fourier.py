@@ -15,18 +15,20 @@ from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
 from undulatus.estimators import fourier, training
 from undulatus.estimators.base import ProgressLine
-from undulatus.gp import batch, blocks, passes, stochastic
-from undulatus.gp.kernels import KERNELS
-from undulatus.gp.passes import LEARNING_SHARE
-from undulatus.gp.stochastic import STEPS_PER_ITERATION
+from undulatus.estimators.fourier import BATCH_ROWS
+from undulatus.gp import blocks, passes, stochastic
+from undulatus.gp.kernels import KERNELS, mean_distance
+from undulatus.gp.stochastic import RACE_SHARES, STEPS_PER_ITERATION
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 MODELS = {
-    "RFFGPC": RFFGPC(8, solver="batch", max_iter=4, random_state=0),
-    "VFFGPC": VFFGPC(6, solver="batch", max_iter=4, random_state=0),
+    "RFFGPC": RFFGPC(8, n_members=1, solver="batch", max_iter=4, random_state=0),
+    "VFFGPC": VFFGPC(6, n_members=1, solver="batch", max_iter=4, random_state=0),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
+# The paper's model, in which the posterior handed out is the one that was learned with.
+PAPER = {"posterior": "bound", "warp": False, "spread": 0.0}
 
 
 def model(name, **params):
@@ -132,7 +134,7 @@ def test_every_kernel_classifies(name, moons, kernel):
 def test_a_row_too_far_out_is_named_in_prediction(name, moons):
     X, y = moons
     table = pd.DataFrame(X, columns=["IR_108", "VIS006"])
-    fitted = model(name).fit(table, y)
+    fitted = model(name, warp=False).fit(table, y)
     far = table.copy()
     far.loc[9, "VIS006"] = 1e10
     for predict in (fitted.predict, fitted.predict_proba):
@@ -146,7 +148,7 @@ def test_a_row_too_far_out_is_named_in_prediction(name, moons):
 @pytest.mark.parametrize("precision", ["single", "double"])
 def test_a_fill_value_is_named_in_either_precision(name, moons, precision):
     X, y = moons
-    fitted = model(name, precision=precision).fit(X, y)
+    fitted = model(name, precision=precision, warp=False).fit(X, y)
     filled = X.copy()
     filled[4, 0] = 9.96921e36
     with pytest.raises(PhaseTooLargeError, match=r"Row 4 (.|\n)*column 0"):
@@ -155,7 +157,7 @@ def test_a_fill_value_is_named_in_either_precision(name, moons, precision):
 
 def test_a_value_beyond_single_precision_is_named(moons):
     X, y = moons
-    fitted = model("RFFGPC", precision="single").fit(X, y)
+    fitted = model("RFFGPC", precision="single", warp=False).fit(X, y)
     filled = X.copy()
     filled[4, 0] = 1e300
     with pytest.raises(PhaseTooLargeError, match=r"Row 4 (.|\n)*column 0"):
@@ -480,7 +482,7 @@ def test_a_truncated_variance_moves_no_probability_by_more_than_the_tolerance(
 @each_model
 def test_a_warm_start_continues_from_the_last_fit(name, clouds):
     X, y = clouds
-    fitted = model(name, warm_start=True, max_iter=2).fit(X, y)
+    fitted = model(name, warm_start=True, max_iter=2, **PAPER).fit(X, y)
     bound = fitted.bound_
     for _ in range(3):
         fitted.fit(X, y)
@@ -543,22 +545,34 @@ def interrupt(monkeypatch):
 @each_model
 def test_an_interrupt_keeps_the_finished_iterations_and_warns(name, clouds, interrupt):
     X, y = clouds
-    short = model(name, max_iter=2, tol=0.0).fit(X, y)
-    stopped = model(name, max_iter=20, tol=0.0)
+    short = model(name, max_iter=2, tol=0.0, **PAPER).fit(X, y)
+    stopped = model(name, max_iter=20, tol=0.0, **PAPER)
     with interrupt(), pytest.warns(ConvergenceWarning, match=r"after 2 .*warm_start=True"):
         stopped.fit(X, y)
     assert stopped.n_iter_ == 2
     assert stopped.fit_report_["stopped"] == "interrupted"
     assert_array_equal(stopped.bound_history_[:2], short.bound_history_[:2])
     assert_array_equal(stopped.frequencies_, short.frequencies_)
-    # The last exact passes are left out, and the posterior is the bound's: nearly the same labels.
+    # The last exact passes are left out: nearly the same labels.
     assert np.mean(stopped.predict(X) == short.predict(X)) > 0.95
+
+
+@each_model
+def test_an_interrupt_keeps_the_level_and_the_fading(name, clouds, interrupt):
+    X, y = clouds
+    stopped = model(name, max_iter=20, tol=0.0)
+    with interrupt(), pytest.warns(ConvergenceWarning, match="Interrupted after 2"):
+        stopped.fit(X, y)
+    (member,) = stopped.members_
+    assert member.spread == 0.05
+    # Far from the data only the prior is left, and its level gives the shares of the classes.
+    assert_allclose(stopped.predict_proba(1e6 * X)[:, 1], y.mean(), rtol=1e-6)
 
 
 @each_model
 def test_an_interrupted_fit_continues_with_a_warm_start(name, clouds, interrupt):
     X, y = clouds
-    fitted = model(name, max_iter=6, tol=0.0, warm_start=True)
+    fitted = model(name, max_iter=6, tol=0.0, warm_start=True, **PAPER)
     with interrupt():
         fitted.fit(X, y)
     bound = fitted.bound_
@@ -579,6 +593,8 @@ def test_an_interrupted_fit_continues_with_a_warm_start(name, clouds, interrupt)
         {"batch_size": 0},
         {"early_stopping": "never"},
         {"early_stopping": 5},
+        {"spread": -0.1},
+        {"spread": "wide"},
         {"variance_tolerance": -1e-3},
         {"checkpoint": 5},
         {"n_jobs": 1.5},
@@ -614,7 +630,12 @@ def test_the_automatic_solver_is_batch_for_a_few_rows(name, moons):
 @each_model
 @pytest.mark.parametrize(
     ("distinct", "times", "solver"),
-    [(2_000, 1, "batch"), (2_000, 2, "batch"), (2_001, 1, "stochastic")],
+    [
+        (BATCH_ROWS, 1, "batch"),
+        (BATCH_ROWS, 2, "batch"),
+        (BATCH_ROWS + 1, 1, "stochastic"),
+    ],
+    ids=["few", "few, twice", "many"],
 )
 def test_the_automatic_solver_is_chosen_by_the_number_of_distinct_rows(
     name, distinct, times, solver
@@ -641,7 +662,7 @@ def test_early_stopping_is_the_default_unless_the_solver_is_batch(moons):
 
 
 def test_the_batch_solver_never_lowers_its_bound(clouds):
-    fitted = model("VFFGPC", max_iter=15, tol=0.0).fit(*clouds)
+    fitted = model("VFFGPC", max_iter=15, tol=0.0, **PAPER).fit(*clouds)
     history = fitted.bound_history_
     assert len(history) == fitted.n_iter_ + 1
     assert np.all(np.diff(history) >= -1e-10 * np.abs(history).max())
@@ -672,7 +693,8 @@ def test_a_row_of_weight_two_equals_the_row_given_twice_with_early_stopping(clou
 @pytest.mark.usefixtures("small_blocks")
 def test_one_seed_gives_one_model_with_early_stopping_for_any_number_of_threads(many):
     X, y = many
-    one, two = (model("VFFGPC", solver="auto", n_jobs=n, max_iter=2).fit(X, y) for n in (1, 2))
+    options = {"early_stopping": True, "max_iter": 2}
+    one, two = (model("VFFGPC", n_jobs=n, **options).fit(X, y) for n in (1, 2))
     assert one.fit_report_ == two.fit_report_
     assert_same_model(one, two, X)
 
@@ -688,7 +710,7 @@ def test_early_stopping_keeps_a_default_model_from_fitting_noise():
     X, y = mostly_noise(1, 400)
     new, truth = mostly_noise(2, 2000)
     early, whole = (
-        VFFGPC(max_iter=20, early_stopping=stops, random_state=0).fit(X, y)
+        VFFGPC(n_members=1, max_iter=20, early_stopping=stops, random_state=0).fit(X, y)
         for stops in ("auto", False)
     )
     assert early.n_iter_ < whole.n_iter_
@@ -709,7 +731,7 @@ def minibatch_model(name, **params):
     return model(name, **({"solver": "stochastic", "batch_size": 64, "max_iter": 3} | params))
 
 
-@pytest.mark.parametrize(("small_up_to", "batch_size"), [(10_000, 512), (1_000, 2048)])
+@pytest.mark.parametrize(("small_up_to", "batch_size"), [(10_000, 256), (1_000, 2048)])
 def test_few_training_rows_get_small_minibatches(small_up_to, batch_size, monkeypatch):
     monkeypatch.setattr(fourier, "SMALL_BATCH_ROWS", small_up_to)
     rng = np.random.default_rng(0)
@@ -849,13 +871,22 @@ def test_two_moons_are_solved_on_minibatches(name):
     assert fitted.score(X[600:], y[600:]) > 0.95
 
 
-def test_vff_starts_from_a_share_of_the_best_random_lengthscale(many, monkeypatch):
-    monkeypatch.setattr(passes, "COARSENINGS", 0)
-    random, learned = (
-        minibatch_model(name, n_frequencies=5).fit(*many).fit_report_["starting_lengthscale"]
-        for name in ("RFFGPC", "VFFGPC")
-    )
-    assert learned == LEARNING_SHARE * random
+def test_vff_starts_from_a_lengthscale_of_the_race(many):
+    fitted = minibatch_model("VFFGPC", max_iter=1).fit(*many)
+    # Standardised features have variance 1 each.
+    shares = np.array(RACE_SHARES) * mean_distance(np.ones(3))
+    start = fitted.fit_report_["starting_lengthscale"]
+    assert np.isclose(start, shares, rtol=1e-9).sum() == 1
+
+
+def test_the_race_is_the_same_for_any_number_of_threads(many):
+    starts = {
+        minibatch_model("VFFGPC", max_iter=1, n_jobs=jobs)
+        .fit(*many)
+        .fit_report_["starting_lengthscale"]
+        for jobs in (1, 2, 3)
+    }
+    assert len(starts) == 1
 
 
 def test_rff_changes_only_the_lengthscale_on_minibatches(many):
@@ -984,33 +1015,38 @@ def days_of_noise():
     return X, rule.astype(int), day
 
 
-def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch):
+@pytest.mark.parametrize("solver", ["batch", "stochastic"])
+def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch, solver):
     X, y, day = days_of_noise
     seen = []
-    real = passes.hold_back
+    real = fourier.leave_out
 
-    def spy(n_rows, rng, groups=None):
-        seen.append((groups, *real(n_rows, rng, groups)))
-        return seen[-1][1:]
+    def spy(pixels, n_members, rng):
+        splits = real(pixels, n_members, rng)
+        seen.append((pixels.groups, *splits[0]))
+        return splits
 
-    monkeypatch.setattr(batch, "hold_back", spy)
-    VFFGPC(5, max_iter=2, random_state=0).fit(X, y, groups=[f"day {d}" for d in day])
+    monkeypatch.setattr(fourier, "leave_out", spy)
+    days = [f"day {d}" for d in day]
+    minibatch_model("VFFGPC", solver=solver, early_stopping=True).fit(X, y, groups=days)
     groups, learning, held_back = seen[0]
     assert not set(groups[learning]) & set(groups[held_back])
 
 
-@pytest.mark.parametrize("solver", ["auto", "stochastic"])
+@pytest.mark.parametrize("solver", ["batch", "stochastic"])
 def test_groups_of_zero_weight_do_not_count(days_of_noise, solver):
     X, y, day = days_of_noise
     weight = (day == 0).astype(float)
-    fitted = VFFGPC(5, solver=solver, max_iter=2, random_state=0)
+    fitted = minibatch_model("VFFGPC", solver=solver, early_stopping=True)
     assert fitted.fit(X, y, sample_weight=weight, groups=day).score(X[day == 0], y[day == 0]) > 0.5
 
 
 def test_a_single_group_counts_as_none(days_of_noise):
     X, y, _ = days_of_noise
     one, none = (
-        VFFGPC(5, solver="stochastic", max_iter=2, random_state=0).fit(X, y, groups=groups)
+        VFFGPC(5, n_members=1, solver="stochastic", max_iter=2, random_state=0).fit(
+            X, y, groups=groups
+        )
         for groups in (np.zeros(600), None)
     )
     assert_array_equal(one.frequencies_, none.frequencies_)
@@ -1024,6 +1060,6 @@ def test_groups_of_another_length_are_refused(days_of_noise):
 
 def test_sliceable_rows_may_have_groups(days_of_noise):
     X, y, day = days_of_noise
-    fitted = VFFGPC(5, max_iter=2, random_state=0)
+    fitted = VFFGPC(5, n_members=1, max_iter=2, random_state=0)
     sliced = clone(fitted).fit(SliceOnly(X), y, groups=day)
     assert_array_equal(sliced.frequencies_, fitted.fit(X, y, groups=day).frequencies_)

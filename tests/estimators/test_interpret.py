@@ -21,6 +21,9 @@ from undulatus.errors import InputError
 from undulatus.estimators.interpret import AFFINE_STEPS, affine_steps, wave_deviation, waves_of
 from undulatus.estimators.pca import SpectralPCA
 
+# Waves that go on for ever, in features that enter the model without a warp.
+PLAIN = {"n_members": 1, "random_state": 0, "warp": False, "spread": 0.0, "posterior": "bound"}
+
 
 def deviation_and_error(samples):
     """The standard deviation of samples (n, ...), and its standard error by the delta method."""
@@ -60,15 +63,44 @@ def test_a_wave_whose_phase_does_not_vary_has_no_weight():
 def test_waves_sum_to_the_latent_mean(clouds, kind, standardize):
     X, y = clouds
     X = X / [15.0, 0.2, 4.0]
-    model = kind(7, standardize=standardize, max_iter=3, tol=1.0, random_state=0).fit(X, y)
+    model = kind(7, standardize=standardize, max_iter=3, tol=1.0, **PLAIN).fit(X, y)
     waves = waves_of(model)
     phases = (X - waves.centre) @ waves.frequencies.T
     found = np.cos(phases - waves.delays) @ waves.amplitudes
     assert_allclose(found, model.decision_function(X), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("kind", [RFFGPC, VFFGPC])
+def test_waves_and_the_level_sum_to_the_latent_mean(clouds, kind):
+    X, y = clouds
+    options = PLAIN | {"posterior": "variational"}
+    model = kind(7, max_iter=3, tol=1.0, **options).fit(X, y)
+    waves = waves_of(model)
+    phases = (X - waves.centre) @ waves.frequencies.T
+    found = np.cos(phases - waves.delays) @ waves.amplitudes + model.members_[0].level
+    assert model.members_[0].level < -0.5
+    assert_allclose(found, model.latent_mean(X), rtol=1e-9, atol=1e-9)
+
+
+def test_waves_of_warped_features_have_the_value_and_slope_of_the_latent_mean_at_the_medians(
+    clouds,
+):
+    X, y = clouds
+    model = RFFGPC(7, **(PLAIN | {"warp": True})).fit(X, y)
+    waves = waves_of(model)
+    medians = model.feature_quantiles_[3]
+    assert_array_equal(waves.centre, medians)
+    # At the medians all phases are zero.
+    value = waves.amplitudes @ np.cos(waves.delays)
+    slope = (waves.amplitudes * np.sin(waves.delays)) @ waves.frequencies
+    assert_allclose(model.latent_mean(medians[None]), value, rtol=1e-9)
+    step = 1e-5 * np.diag(X.std(axis=0))
+    difference = model.latent_mean(medians + step) - model.latent_mean(medians - step)
+    assert_allclose(difference / (2.0 * step.diagonal()), slope, rtol=1e-6, atol=1e-8)
+
+
 def test_waves_are_sorted_by_weight_and_point_towards_the_second_class(clouds):
-    waves = waves_of(RFFGPC(20, random_state=0).fit(*clouds))
+    waves = waves_of(RFFGPC(20, n_members=1, random_state=0).fit(*clouds))
     assert (np.diff(waves.weights) <= 0.0).all()
     assert (waves.delays >= 0.0).all()
     assert (waves.delays <= np.pi).all()
@@ -78,7 +110,7 @@ def test_weights_are_the_deviations_of_waves_over_uncorrelated_training_rows():
     rng = np.random.default_rng(0)
     raw = rng.normal(size=(4000, 6)) @ rng.normal(size=(6, 6))
     X = PCA(4).fit_transform(raw)
-    model = RFFGPC(8, random_state=0, max_iter=3, tol=1.0).fit(X, X[:, 0] > X[:, 1])
+    model = RFFGPC(8, max_iter=3, tol=1.0, **PLAIN).fit(X, X[:, 0] > X[:, 1])
     waves = waves_of(model)
     phases = (X - waves.centre) @ waves.frequencies.T
     assert_allclose(phases.std(axis=0), waves.phase_deviations, rtol=1e-9)
@@ -89,7 +121,7 @@ def test_weights_are_the_deviations_of_waves_over_uncorrelated_training_rows():
 def test_a_constant_feature_adds_nothing_to_a_phase(clouds):
     X, y = clouds
     with_constant = np.column_stack([X, np.full(len(X), 7.0)])
-    waves = waves_of(RFFGPC(5, random_state=0).fit(with_constant, y))
+    waves = waves_of(RFFGPC(5, **PLAIN).fit(with_constant, y))
     assert waves.deviation[-1] == 0.0
     assert_allclose(
         waves.phase_deviations,
@@ -101,7 +133,7 @@ def test_a_constant_feature_adds_nothing_to_a_phase(clouds):
 def test_without_standardisation_deviations_come_from_quartiles(clouds):
     X, y = clouds
     scaled = X / [15.0, 0.2, 4.0]
-    waves = waves_of(RFFGPC(5, standardize=False, random_state=0).fit(scaled, y))
+    waves = waves_of(RFFGPC(5, standardize=False, **PLAIN).fit(scaled, y))
     # Quartiles of 200 Gaussian values have a standard error of 7 %; three features, so allow 4.
     assert_allclose(waves.deviation, scaled.std(axis=0), rtol=0.28)
     assert_array_equal(waves.centre, np.quantile(scaled, 0.5, axis=0, method="inverted_cdf"))

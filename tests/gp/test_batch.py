@@ -23,7 +23,9 @@ from undulatus.gp.batch import (
 )
 from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import accumulate
-from undulatus.gp.passes import Start, fit_posterior, hold_back
+from undulatus.gp.damping import level
+from undulatus.gp.held_back import leave_out
+from undulatus.gp.passes import Start, fit_posterior
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -538,25 +540,31 @@ def test_resuming_does_not_change_the_given_state():
     assert_array_equal(state.ascent.theta, evidence.start_theta)
 
 
-def test_an_interrupted_fit_ends_at_the_last_finished_iteration():
+@pytest.mark.parametrize("variational", [False, True])
+def test_an_interrupted_fit_ends_at_the_last_finished_iteration(variational):
     def report(state):
         if state.n_iter == 2:
             raise KeyboardInterrupt
 
     pixels = some_pixels()
-    stopped = fit(pixels, max_iter=10, report=report)
-    short = fit(pixels, max_iter=2)
+    stopped = fit(pixels, max_iter=10, report=report, variational=variational)
+    short = fit(pixels, max_iter=2, variational=variational)
     assert stopped.outcome == "interrupted"
     assert stopped.n_iter == 2
     assert stopped.bounds[:2] == short.bounds[:2]
     assert_array_equal(stopped.frequencies, short.frequencies)
-    # One more pass for the posterior, which does not tighten ξ: the bound stays.
-    assert_allclose(stopped.bounds[-1], stopped.bounds[-2], rtol=1e-12)
+    if variational:
+        # The tighter bound, and passes that tighten ξ before it.
+        assert stopped.bounds[-2] < stopped.bounds[-1] < short.bounds[-1]
+    else:
+        # One more pass for the posterior, which does not tighten ξ: the bound stays.
+        assert_allclose(stopped.bounds[-1], stopped.bounds[-2], rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["fit_posterior", "fit_variational"])
 def test_an_interrupt_in_the_final_passes_keeps_the_last_finished_one(monkeypatch, name):
     function = getattr(variational, name)
+    options = {"max_iter": 2, "variational": name == "fit_variational"}
 
     def interrupt(*args, **options):
         def report(done, bound):
@@ -565,9 +573,9 @@ def test_an_interrupt_in_the_final_passes_keeps_the_last_finished_one(monkeypatc
 
         return function(*args, **(options | {"report": report}))
 
-    whole = fit(some_pixels(), max_iter=2)
+    whole = fit(some_pixels(), **options)
     monkeypatch.setattr(variational, name, interrupt)
-    stopped = fit(some_pixels(), max_iter=2)
+    stopped = fit(some_pixels(), **options)
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert stopped.bounds[:2] == whole.bounds[:2]
     assert whole.bounds[1] < stopped.bounds[-1] < whole.bounds[-1]
@@ -578,6 +586,27 @@ def test_the_outcome_says_why_the_fit_stopped():
     short = fit(pixels, learn_frequencies=False, max_iter=1, tol=1e-12)
     long = fit(pixels, learn_frequencies=False, max_iter=500, tol=1e-3)
     assert (short.outcome, long.outcome) == ("max_iter", "converged")
+
+
+@each_way
+@pytest.mark.parametrize("variational", [False, True])
+def test_a_fit_knows_its_spread_and_its_level(learn_frequencies, early_stopping, variational):
+    options = {"learn_frequencies": learn_frequencies, "early_stopping": early_stopping}
+    options |= {"spread": 0.1, "log_odds": -1.5, "variational": variational, "max_iter": 2}
+    fitted = fit(some_pixels(), **options)
+    assert fitted.spread == 0.1
+    # The quadratic bound's posterior has no level.
+    assert fitted.level == (level(-1.5, fitted.signal_variance) if variational else 0.0)
+
+
+def test_spread_and_level_do_not_change_the_frequencies():
+    plain, damped = (
+        fit(some_pixels(), max_iter=2, early_stopping=True, **options)
+        for options in ({}, {"spread": 0.1, "log_odds": -1.5})
+    )
+    assert_array_equal(plain.frequencies, damped.frequencies)
+    assert plain.held_back_losses == damped.held_back_losses
+    assert not np.array_equal(plain.posterior.mean, damped.posterior.mean)
 
 
 def test_single_precision_follows_double():
@@ -647,14 +676,15 @@ def test_the_loss_is_that_of_rows_never_learned_from(losses_computed):
 
 def test_the_labels_of_held_back_rows_do_not_affect_the_ascent():
     pixels, paths = some_pixels(n=100), []
-    seed = int(np.random.default_rng(0).integers(2**63))
-    _, held_back = hold_back(100, np.random.default_rng(seed))
+    ((learning, held_back),) = leave_out(pixels, 1, np.random.default_rng(0))
     flipped = pixels.positive.copy()
     flipped[held_back] ^= True
     for positive in (pixels.positive, flipped):
         states = []
         given = replace(pixels, positive=positive)
-        fit(given, max_iter=4, early_stopping=True, report=states.append)
+        # Which rows are held back depends on the labels: each part has its share of both classes.
+        options = {"split": (learning, held_back), "report": states.append}
+        fit(given, max_iter=4, early_stopping=True, **options)
         paths.append([state.ascent.theta for state in states])
     assert_array_equal(*paths)
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.gp.blocks import (
+    FARTHEST,
     PHASE_LIMIT,
     Pixels,
     Standardisation,
+    Warp,
     block_rows,
     borrow,
     give_back,
@@ -270,6 +273,80 @@ def test_values_that_overflow_become_infinite_without_a_warning(dtype):
     assert np.isinf(found[0, 1]) == (dtype == np.float32)
 
 
+# Warped features
+
+
+def warped(middle=(280.0, 0.1), width=(5.0, 0.01), centre=(0.2, 1.5), scale=(1.1, 0.6)):
+    arrays = (np.array(values) for values in (middle, width, centre, scale))
+    warp = Warp(next(arrays), next(arrays))
+    return Standardisation(*arrays, warp)
+
+
+@given(seeds)
+def test_a_warped_feature_is_the_standardised_asinh_of_its_distance_from_the_middle(seed):
+    rows = np.random.default_rng(seed).normal(size=(9, 2)) * [30.0, 3.0] + [280.0, 0.0]
+    expected = (np.arcsinh((rows - [280.0, 0.1]) / [5.0, 0.01]) - [0.2, 1.5]) / [1.1, 0.6]
+    assert_allclose(warped()(rows, np.float64), expected, rtol=1e-12, atol=1e-12)
+    # The phases of single precision: an asinh of up to 10 is rounded to 1e-6.
+    assert_allclose(warped()(rows, np.float32), expected, rtol=1e-6, atol=1e-5)
+
+
+def test_the_given_rows_are_not_overwritten_by_a_warp():
+    rows = np.random.default_rng(0).normal(size=(6, 2))
+    kept = rows.copy()
+    warped()(rows, np.float64)
+    warped().linear_at(rows[0])
+    assert_array_equal(rows, kept)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_warp_keeps_the_order_of_values(dtype):
+    values = np.concatenate([-np.geomspace(1e20, 1e-3, 200), [0.0], np.geomspace(1e-3, 1e20, 200)])
+    found = warped()(np.stack([values, values], axis=1), dtype)
+    assert np.all(np.diff(found, axis=0) >= 0.0)
+    # Within the width around the middle, and a thousand widths from it, values differ.
+    for column, (middle, width) in enumerate([(280.0, 5.0), (0.1, 0.01)]):
+        ladder = np.zeros((100, 2))
+        ladder[:, column] = middle + width * np.linspace(-1e3, 1e3, 100)
+        assert np.all(np.diff(warped()(ladder, dtype)[:, column]) > 0.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("stored", ["<f8", ">f8", "<f4", ">f4", "<i2", ">i2"])
+def test_equal_numbers_are_warped_alike_whatever_type_they_are_stored_in(stored, dtype):
+    rows = np.random.default_rng(0).integers(-30_000, 30_000, size=(50, 2))
+    assert_array_equal(warped()(rows.astype(stored), dtype), warped()(rows, dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_huge_values_stay_finite_and_do_not_differ_beyond_the_end_of_a_warp(dtype):
+    huge = np.finfo(np.float64).max
+    rows = np.array([[huge, huge], [1e300, 1e300], [-huge, -huge], [-1e300, -1e300]])
+    found = warped()(rows, dtype)
+    assert np.all(np.isfinite(found))
+    ends = (np.arcsinh(np.array([FARTHEST, -FARTHEST]))[:, None] - [0.2, 1.5]) / [1.1, 0.6]
+    assert_allclose(found[::2], ends, rtol=1e-12 if dtype == np.float64 else 1e-6)
+    assert_array_equal(found[::2], found[1::2])
+
+
+@given(seeds, st.booleans())
+def test_the_affine_map_at_a_row_touches_the_standardisation_there(seed, with_warp):
+    standardisation = warped()
+    if not with_warp:
+        standardisation = Standardisation(standardisation.centre, standardisation.scale)
+    rng = np.random.default_rng(seed)
+    point = np.array([280.0, 0.1]) + rng.normal(size=2) * [20.0, 0.05]
+    centre, scale = standardisation.linear_at(point)
+    value = standardisation(point[None], np.float64)[0]
+    # The centre is a difference of terms of size |point|, divided by the scale.
+    slack = 1e-13 * (1.0 + np.abs(point / scale))
+    assert np.all(np.abs((point - centre) / scale - value) <= slack)
+    step = 1e-5 * np.array([5.0, 0.01])
+    up, down = (standardisation((point + s * step)[None], np.float64)[0] for s in (1, -1))
+    # A value of size 10 is rounded to 1e-15, after a raw value of size 280 was to 3e-14.
+    assert_allclose(1.0 / scale, (up - down) / (2 * step), rtol=1e-6)
+
+
 # Rows by number
 
 
@@ -384,6 +461,30 @@ def test_only_the_chosen_pixels_keep_their_weight(weight):
     assert kept.rows is pixels.rows
     assert_array_equal(np.flatnonzero(kept.weight), chosen)
     assert_array_equal(kept.weight[chosen], pixels.pick(chosen).weight)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("hold", [np.array, Sliceable])
+@pytest.mark.parametrize("with_warp", [False, True])
+def test_pixels_standardised_once_and_for_all_are_those_read_in_blocks(dtype, hold, with_warp):
+    pixels = some_pixels(weight=np.arange(20.0), dtype=dtype, hold=hold)
+    if with_warp:
+        warp = Warp(np.array([0.5, 0.0, -0.5]), np.array([0.1, 0.2, 3.0]))
+        pixels = replace(pixels, standardisation=replace(pixels.standardisation, warp=warp))
+    # In the other precision they are rounded once, as blocks in that precision are.
+    for own in (np.float32, np.float64):
+        expected = replace(pixels, dtype=np.dtype(own))
+        found = pixels.standardised(own)
+        assert found.in_memory
+        assert found.standardisation is None
+        assert found.rows.dtype == found.dtype == own
+        for rows in (slice(0, 6), slice(3, 20)):
+            one, other = found.block(rows), expected.block(rows)
+            assert_array_equal(one.x, other.x)
+            assert_array_equal(one.v, other.v)
+            assert_array_equal(one.weight, other.weight)
+        if hold is np.array:
+            assert_array_equal(found.pick(np.array([7, 2])).x, expected.pick(np.array([7, 2])).x)
 
 
 def test_arrays_and_memory_maps_are_in_memory_and_slices_are_not(tmp_path):

@@ -14,7 +14,11 @@ from undulatus.gp.bound import (
     Statistics,
     accumulate,
     best_variance_ratio,
+    block_statistics,
     bound_gradient,
+    damped_features,
+    feature_gradient,
+    features_and_moment_product,
     half_slope,
     log_sigmoid_bound,
     log_variance_gradient,
@@ -23,7 +27,8 @@ from undulatus.gp.bound import (
     tight_xi,
     tighten,
 )
-from undulatus.gp.fourier import fourier_features
+from undulatus.gp.damping import damping
+from undulatus.gp.fourier import fourier_features, frequency_gradient
 
 seeds = st.integers(0, 2**32 - 1)
 reals = st.floats(-1e3, 1e3)
@@ -202,7 +207,134 @@ def test_a_second_moment_that_rounds_below_zero_gives_xi_zero():
     assert tight_xi(z, z @ np.array([[-1e-18, 0.0], [0.0, 1.0]]))[0] == 0.0
 
 
+# Damped waves and a level
+
+LEVEL = -0.8
+
+
+def damped_problem(seed=0, **options):
+    """A problem with weights, in one block, and a spread (d,)."""
+    pixels, frequencies, gamma, xi = problem(seed, weighted=True, **options)
+    spread = np.random.default_rng([seed, 1]).uniform(0.0, 0.6, pixels.n_features)
+    return pixels, frequencies, gamma, xi, spread
+
+
+def dense_damped(pixels, frequencies, gamma, xi, spread, level):
+    """log F, mean and covariance of the whitened weights, term by term.
+
+    The likelihood of a row is exp(s (v f - λ(f² - ξ²) - ξ/2 - log(1 + exp(-ξ)))), averaged in
+    the exponent over h, with f = b + d z'w + sqrt(1 - d²) h.
+    """
+    x, s, v = np.asarray(pixels.rows), pixels.weight, pixels.positive - 0.5
+    kept = np.exp(-0.5 * np.sum((spread * x) ** 2, axis=1))
+    Z = kept[:, None] * fourier_features(x, frequencies, gamma)
+    lam = (expit(xi) - 0.5) / (2 * xi)
+    covariance = np.linalg.inv(np.eye(Z.shape[1]) + Z.T @ np.diag(2 * s * lam) @ Z)
+    projected = Z.T @ (s * (v - 2 * lam * level))
+    mean = covariance @ projected
+    constant = v * level - lam * (level**2 + (1 - kept**2) * gamma - xi**2)
+    constant += -xi / 2 - np.log(1 + np.exp(-xi))
+    log_F = s @ constant + 0.5 * (projected @ mean + np.linalg.slogdet(covariance)[1])
+    return log_F, mean, covariance, Z, kept
+
+
+def statistics_of_block(pixels, frequencies, gamma, xi, spread, level):
+    block = pixels.block(slice(0, pixels.n_rows))
+    z, fresh = damped_features(block, frequencies, gamma, spread)
+    return block_statistics(z, block, xi, fresh, level)
+
+
+@given(seeds)
+def test_damped_features_are_a_share_of_the_waves_and_the_rest_is_fresh_variance(seed):
+    pixels, frequencies, gamma, _, spread = damped_problem(seed)
+    block = pixels.block(slice(0, pixels.n_rows))
+    z, fresh = damped_features(block, frequencies, gamma, spread)
+    kept = damping(block.x, spread)
+    waves = fourier_features(block.x, frequencies, gamma)
+    assert_allclose(z, kept[:, None] * waves, rtol=1e-12, atol=1e-14)
+    # The prior variance of the waves and the fresh one make γ.
+    assert_allclose(np.sum(z**2, axis=1) + fresh, gamma, rtol=1e-12)
+
+
+def test_a_spread_of_zero_damps_nothing():
+    pixels, frequencies, gamma, _, spread = damped_problem()
+    block = pixels.block(slice(0, pixels.n_rows))
+    plain = damped_features(block, frequencies, gamma, None)[0].copy()
+    z, fresh = damped_features(block, frequencies, gamma, 0.0 * spread)
+    assert_array_equal(z, plain)
+    assert_array_equal(fresh, 0.0)
+
+
+@given(seeds, st.sampled_from([0.0, LEVEL, 2.5]))
+def test_damped_bound_and_posterior_are_those_of_dense_formulas(seed, level):
+    given = damped_problem(seed)
+    statistics = statistics_of_block(*given, level)
+    posterior = statistics.posterior()
+    log_F, mean, covariance, *_ = dense_damped(*given, level)
+    assert_allclose(statistics.bound(posterior), log_F, rtol=1e-10)
+    assert_allclose(posterior.mean, mean, rtol=1e-10, atol=1e-12)
+    assert_allclose(posterior.covariance, covariance, rtol=1e-10, atol=1e-12)
+
+
+@given(seeds)
+def test_tightening_with_damped_waves_and_a_level_is_that_of_dense_formulas(seed):
+    pixels, frequencies, gamma, xi, spread = damped_problem(seed, rows_per_block=7)
+    _, mean, covariance, Z, kept = dense_damped(pixels, frequencies, gamma, xi, spread, LEVEL)
+    posterior = statistics_of_block(pixels, frequencies, gamma, xi, spread, LEVEL).posterior()
+    variance = np.einsum("ij,jk,ik->i", Z, covariance, Z) + (1 - kept**2) * gamma
+    expected = np.sqrt(variance + (Z @ mean + LEVEL) ** 2)
+    arguments = pixels, frequencies, gamma, posterior, xi
+    found = tighten(*arguments, spread=spread, levels=(LEVEL, -2.0 * LEVEL))
+    assert_allclose(xi, expected, rtol=1e-10)
+    # ξ is that of the level it was found with; the statistics are those of the new one.
+    again = statistics_of_block(pixels, frequencies, gamma, xi, spread, -2.0 * LEVEL)
+    scale = np.abs(again.gram).max()
+    assert_allclose(found.gram, again.gram, rtol=1e-12, atol=1e-12 * scale)
+    assert_allclose(found.projected, again.projected, rtol=1e-12, atol=1e-12 * scale)
+    assert_allclose(found.offset, again.offset, rtol=1e-12)
+
+
+@given(seeds, st.sampled_from([0.0, LEVEL, 2.5]))
+def test_tightening_never_lowers_the_bound_of_damped_waves_with_a_level(seed, level):
+    pixels, frequencies, gamma, xi, spread = damped_problem(seed)
+    statistics = statistics_of_block(pixels, frequencies, gamma, xi, spread, level)
+    bound = statistics.bound(statistics.posterior())
+    options = {"spread": spread, "levels": (level, level)}
+    for _ in range(5):
+        statistics = tighten(pixels, frequencies, gamma, statistics.posterior(), **options)
+        tighter = statistics.bound(statistics.posterior())
+        assert tighter >= bound - 1e-12 * abs(bound)
+        bound = tighter
+
+
+@given(seeds)
+def test_xi_from_the_second_moment_is_that_of_tightening(seed):
+    pixels, frequencies, gamma, xi, spread = damped_problem(seed)
+    posterior = statistics_of_block(pixels, frequencies, gamma, xi, spread, 0.0).posterior()
+    tighten(pixels, frequencies, gamma, posterior, xi, spread=spread)
+    block, moment = pixels.block(slice(0, pixels.n_rows)), posterior.second_moment
+    found = tight_xi(*features_and_moment_product(block, frequencies, gamma, moment, spread))
+    assert_allclose(found, xi, rtol=1e-10)
+
+
 # Gradients
+
+
+@given(seeds)
+def test_the_gradient_in_damped_frequencies_is_that_of_finite_differences(seed):
+    pixels, frequencies, gamma, xi, spread = damped_problem(seed, n=15, d=2, D=3)
+
+    def bound(frequencies):
+        statistics = statistics_of_block(pixels, frequencies, gamma, xi, spread, 0.0)
+        return statistics.bound(statistics.posterior())
+
+    posterior = statistics_of_block(pixels, frequencies, gamma, xi, spread, 0.0).posterior()
+    block, moment = pixels.block(slice(0, 15)), posterior.second_moment
+    z, product, _ = features_and_moment_product(block, frequencies, gamma, moment, spread)
+    in_features = feature_gradient(product, block, xi, posterior.mean)
+    found = frequency_gradient(in_features, z, block.x)
+    expected = central_differences(bound, frequencies)
+    assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
 @given(seeds, st.booleans())
@@ -309,6 +441,16 @@ def test_statistics_add_up_over_disjoint_pixels():
     assert_allclose(total.gram, whole.gram, rtol=1e-12, atol=1e-12)
     assert_allclose(total.projected, whole.projected, rtol=1e-12, atol=1e-12)
     assert_allclose(total.offset, whole.offset, rtol=1e-12)
+
+
+def test_the_gram_of_a_sum_is_that_of_its_first_part_and_nothing_else_of_it_changes():
+    parts = [Statistics(np.eye(2), np.ones(2), 1.0), Statistics(3.0 * np.eye(2), np.ones(2), 2.0)]
+    total = sum_statistics(iter(parts))
+    assert total.gram is parts[0].gram
+    assert_array_equal(total.gram, 4.0 * np.eye(2))
+    assert_array_equal(parts[0].projected, np.ones(2))
+    assert_array_equal(total.projected, [2.0, 2.0])
+    assert total.offset == 3.0
 
 
 def test_statistics_are_not_overwritten_by_later_ones():

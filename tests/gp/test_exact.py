@@ -1,15 +1,19 @@
 """The exact classifier: dense formulas, gradients, Fourier features as an oracle, memory."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from undulatus.errors import InputError, TooManyRowsError
 from undulatus.gp import exact
 from undulatus.gp.blocks import Pixels, Standardisation
+from undulatus.gp.bound import block_statistics
+from undulatus.gp.damping import level
 from undulatus.gp.exact import (
     ExactEvidence,
     exact_covariance,
@@ -20,9 +24,14 @@ from undulatus.gp.exact import (
 )
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.kernels import KERNELS, Kernel, mean_distance
-from undulatus.gp.passes import fit_posterior
-from undulatus.gp.posterior import latent_moments, variance_root
-from undulatus.gp.variational import expected_log_sigmoid, fit_variational
+from undulatus.gp.passes import PosteriorFit, fit_posterior
+from undulatus.gp.posterior import expected_sigmoid, latent_moments, variance_root
+from undulatus.gp.variational import (
+    WavePrior,
+    ascend_naturally,
+    expected_log_sigmoid,
+    fit_variational,
+)
 
 seeds = st.integers(0, 2**32 - 1)
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -245,6 +254,32 @@ def test_far_from_the_data_the_posterior_is_the_prior():
     assert_allclose(variance, fit.signal_variance, rtol=1e-12)
 
 
+@each_kernel
+@pytest.mark.parametrize("share", [0.03, 0.5, 0.9])
+def test_far_from_the_data_the_probability_is_the_share_of_the_class(kernel, share):
+    x, v, weight, distance = problem()
+    log_odds = float(logit(share))
+    fit = fit_exact(x, v, weight, kernel, distance, max_iter=5, tol=1e-4, log_odds=log_odds)
+    far = np.full((1, 2), 1e6)
+    mean, variance = exact_moments(
+        far, x, kernel, fit.signal_variance, fit.lengthscale, fit.posterior
+    )
+    assert fit.level == level(log_odds, fit.signal_variance)
+    # Correlations fall with the square of the distance at the slowest: 1e-12 of it is left.
+    assert_allclose(expected_sigmoid(mean + fit.level, variance), share, rtol=1e-9)
+
+
+def test_the_quadratic_bounds_posterior_has_no_level():
+    x, v, weight, distance = problem()
+    options = {"max_iter": 3, "tol": 1e-4, "variational": False}
+    plain, asked = (
+        fit_exact(x, v, weight, KERNELS["rbf"], distance, log_odds=log_odds, **options)
+        for log_odds in (0.0, -2.0)
+    )
+    assert asked.level == 0.0
+    assert_array_equal(asked.posterior.alpha, plain.posterior.alpha)
+
+
 def test_an_interrupted_fit_keeps_its_last_iteration():
     def report(ascent):
         if ascent.n_iter == 2:
@@ -289,25 +324,27 @@ def variational_fit(seed=0, kernel="rbf", weighted=False, **options):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_variational_posterior_is_at_its_fixed_point(kernel, weighted, monkeypatch):
+@pytest.mark.parametrize("log_odds", [0.0, -1.0])
+def test_the_variational_posterior_is_at_its_fixed_point(kernel, weighted, log_odds, monkeypatch):
     monkeypatch.setattr(exact, "MAX_PASSES", 500)
-    (x, v, weight), fit = variational_fit(kernel=kernel, weighted=weighted)
+    (x, v, weight), fit = variational_fit(kernel=kernel, weighted=weighted, log_odds=log_odds)
     mean, variance = exact_moments(
         x, x, KERNELS[kernel], fit.signal_variance, fit.lengthscale, fit.posterior
     )
-    _, slope, curvature = expected_log_sigmoid(2 * v * mean, variance)
+    _, slope, curvature = expected_log_sigmoid(2 * v * (mean + fit.level), variance)
     # α = K⁻¹μ is the weighted residual, and S² the weighted curvature, to the last step's size:
     # it changed the bound by less than 1e-10 x 100 nats, and so these by its root or so.
     assert_allclose(fit.posterior.alpha, weight * 2 * v * slope, atol=1e-3)
     assert_allclose(fit.posterior.roots**2, weight * curvature, atol=1e-3)
 
 
-def test_the_variational_bound_is_that_of_dense_formulas():
-    (x, v, _), fit = variational_fit()
+@pytest.mark.parametrize("log_odds", [0.0, -1.0])
+def test_the_variational_bound_is_that_of_dense_formulas(log_odds):
+    (x, v, _), fit = variational_fit(log_odds=log_odds)
     K = exact_covariance(x, x, KERNELS["rbf"], fit.signal_variance, fit.lengthscale)
     spread = np.linalg.solve(np.eye(40) + K * fit.posterior.roots**2, K)
     mean = K @ fit.posterior.alpha
-    value, _, _ = expected_log_sigmoid(2 * v * mean, np.diagonal(spread))
+    value, _, _ = expected_log_sigmoid(2 * v * (mean + fit.level), np.diagonal(spread))
     # KL(N(μ, Σ) || N(0, K)), with K⁻¹Σ = (I + PK)⁻¹ in place of K⁻¹, which is nearly singular.
     share = np.linalg.inv(np.eye(40) + fit.posterior.roots[:, None] ** 2 * K)
     log_ratio = np.linalg.slogdet(share)[1]
@@ -328,22 +365,25 @@ def test_the_variational_bound_is_tighter_and_its_variance_larger(seed):
     assert np.median(variances[0] / variances[1]) > 1.2
 
 
-def test_the_best_gaussians_in_weight_space_and_function_space_agree():
+@pytest.mark.parametrize("log_odds", [0.0, -1.5])
+def test_the_best_gaussians_in_weight_space_and_function_space_agree(log_odds):
     x, v, weight, distance = problem(n=40, d=1)
     frequencies = np.random.default_rng(1).normal(size=(6, 1))
     plain = Standardisation(np.zeros(1), np.ones(1))
     pixels = Pixels(x, v > 0, None, plain, np.dtype(np.float64), 64)
-    start = fit_posterior(pixels, frequencies, 2.0, np.ones(40), max_passes=1)
-    in_weights = fit_variational(pixels, frequencies, start, max_passes=6)
+    prior = WavePrior(frequencies, log_odds=log_odds)
+    block = pixels.block(slice(0, 40))
+    z = fourier_features(x, frequencies, 2.0)
+    statistics = block_statistics(z, block, np.ones(40), level=prior.level(2.0))
+    start = PosteriorFit(2.0, statistics, statistics.posterior(), ())
+    in_weights = fit_variational(pixels, prior, start, max_passes=6)
     evidence = ExactEvidence(x, v, weight, waves_as_a_kernel(frequencies), distance)
-    state = exact._evaluate(evidence, np.array([np.log(2.0), 0.0]), evidence.sites)
-    bounds = [state.bound]
-    for _ in range(5):
-        state = exact._step(evidence, state, 1.0)
-        bounds.append(state.bound)
+    first = exact._evaluate(evidence, np.array([np.log(2.0), 0.0]), log_odds, evidence.sites)
+    step = partial(exact._step, evidence, log_odds)
+    states = list(ascend_naturally(first, step, max_passes=6, tol=0.0))
     # Each search for γ ends within 1e-5 of its logarithm, where the bound is flat.
-    assert_allclose(bounds, in_weights.bounds[1:], rtol=1e-8)
-    assert_allclose(np.exp(state.theta[0]), in_weights.signal_variance, rtol=1e-4)
+    assert_allclose([state.bound for state in states], in_weights.bounds, rtol=1e-8)
+    assert_allclose(np.exp(states[-1].theta[0]), in_weights.signal_variance, rtol=1e-4)
 
 
 def test_a_weighted_variational_posterior_is_that_of_repeated_rows():
@@ -356,9 +396,9 @@ def test_a_weighted_variational_posterior_is_that_of_repeated_rows():
         ExactEvidence(x, v, counts.astype(float), kernel, distance),
         ExactEvidence(x[rows], v[rows], np.ones(len(rows)), kernel, distance),
     ):
-        state = exact._evaluate(evidence, theta, evidence.sites)
+        state = exact._evaluate(evidence, theta, 0.0, evidence.sites)
         for _ in range(3):
-            state = exact._step(evidence, state, 1.0)
+            state = exact._step(evidence, 0.0, state, 1.0)
         states.append(state)
     assert_allclose(states[0].bound, states[1].bound, rtol=1e-8)
     assert_allclose(states[0].theta, states[1].theta, rtol=0, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Passes at fixed frequencies, the start of a fit, and held-back rows."""
+"""Passes at fixed frequencies, and the start of a fit."""
 
 import numpy as np
 import pytest
@@ -7,24 +7,17 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.gp import passes
-from undulatus.gp.blocks import Block, Pixels, Standardisation
+from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import Statistics, accumulate, log_variance_gradient, tighten
-from undulatus.gp.fourier import fourier_features
 from undulatus.gp.passes import (
-    COARSENINGS,
-    HELD_BACK_ROWS,
     LENGTHSCALE_SHARES,
     SEARCH_PASSES,
     VARIANCE_LIMITS,
     Start,
     choose_start,
-    coarsen_start,
     fit_posterior,
     has_stalled,
-    held_back_loss,
-    hold_back,
 )
-from undulatus.gp.posterior import WeightMoments, expected_sigmoid
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -65,6 +58,22 @@ def test_passes_never_lower_the_bound(seed, signal_variance):
     pixels, start = some_pixels(seed), some_start(seed)
     xi = np.ones(pixels.n_rows)
     fit = fit_posterior(pixels, start.frequencies, signal_variance, xi, max_passes=11)
+    slack = 1e-10 * np.abs(fit.bounds).max()
+    assert np.all(np.diff(fit.bounds) >= -slack)
+
+
+@given(seed=seeds, share=st.floats(0.01, 0.5))
+@settings(max_examples=20)
+def test_passes_with_damped_waves_never_lower_the_bound(seed, share):
+    pixels, start = some_pixels(seed), some_start(seed)
+    first = fit_from(start, pixels, max_passes=1)
+    fit = fit_from(
+        start,
+        pixels,
+        max_passes=11,
+        spread=np.full(2, share),
+        initial_posterior=first.posterior,
+    )
     slack = 1e-10 * np.abs(fit.bounds).max()
     assert np.all(np.diff(fit.bounds) >= -slack)
 
@@ -197,14 +206,14 @@ def interrupt_in_pass(monkeypatch, after):
     """Interrupt the pass after ``after`` when ξ of half of the pixels has been updated."""
     calls = []
 
-    def tighten_half(pixels, frequencies, signal_variance, posterior, xi):
+    def tighten_half(pixels, frequencies, signal_variance, posterior, xi, **options):
         calls.append(None)
         if len(calls) == after:
             half = pixels.n_rows // 2
             part = pixels.take(np.arange(half))
-            tighten(part, frequencies, signal_variance, posterior, xi[:half])
+            tighten(part, frequencies, signal_variance, posterior, xi[:half], **options)
             raise KeyboardInterrupt
-        return tighten(pixels, frequencies, signal_variance, posterior, xi)
+        return tighten(pixels, frequencies, signal_variance, posterior, xi, **options)
 
     monkeypatch.setattr(passes, "tighten", tighten_half)
     return lambda done, bound: None
@@ -255,7 +264,7 @@ def test_an_interrupt_in_the_first_pass_is_always_raised(monkeypatch, from_poste
     pixels, start = some_pixels(), some_start()
     known = fit_from(start, pixels, max_passes=1).posterior
 
-    def interrupt(*args):
+    def interrupt(*args, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(passes, "tighten" if from_posterior else "accumulate", interrupt)
@@ -300,195 +309,3 @@ def test_lengthscales_are_compared_on_a_subset_of_many_pixels(monkeypatch):
     (chosen,) = seen
     assert len(np.unique(chosen)) == 40
     assert_array_equal(chosen, np.sort(chosen))
-
-
-def fine_start(lengthscale, D=40, d=2):
-    return Start(np.random.default_rng(1).normal(size=(D, d)), lengthscale)
-
-
-def coarsened(lengthscale, held_back=True):
-    pixels = some_pixels(n=200)
-    block = pixels.pick(np.arange(150, 200)) if held_back else None
-    return coarsen_start(pixels.take(np.arange(150)), fine_start(lengthscale), block, 100.0)
-
-
-def test_a_start_that_predicts_held_back_pixels_is_kept():
-    start, fit = coarsened(1.0)
-    assert start.lengthscale == 1.0
-    pixels = some_pixels(n=200).take(np.arange(150))
-    same = fit_from(start, pixels, max_passes=SEARCH_PASSES, variance_limit=100.0)
-    assert_array_equal(fit.statistics.gram, same.statistics.gram)
-
-
-def test_a_start_that_says_nothing_on_held_back_pixels_is_coarsened():
-    # Waves of a thirtieth of the distance between pixels are noise, those of an eighth are not.
-    start, _ = coarsened(0.05)
-    assert start.lengthscale in (0.1, 0.2)
-    assert_array_equal(start.unit_frequencies, fine_start(0.05).unit_frequencies)
-
-
-def test_a_start_is_coarsened_a_limited_number_of_times():
-    start, _ = coarsened(1e-4)
-    assert start.lengthscale == 1e-4 * 2.0**COARSENINGS
-
-
-def test_without_held_back_pixels_a_start_is_not_coarsened():
-    start, _ = coarsened(1e-4, held_back=False)
-    assert start.lengthscale == 1e-4
-
-
-# Which rows are held back
-
-
-def split(n_rows, seed=0):
-    return hold_back(n_rows, np.random.default_rng(seed))
-
-
-@given(st.integers(2, 3000), seeds)
-def test_every_row_is_either_learned_from_or_held_back(n_rows, seed):
-    learning, held_back = split(n_rows, seed)
-    assert_array_equal(np.sort(np.concatenate([learning, held_back])), np.arange(n_rows))
-
-
-@given(st.integers(2, 3000), seeds)
-def test_both_parts_are_sorted(n_rows, seed):
-    for part in split(n_rows, seed):
-        assert np.all(np.diff(part) > 0)
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "n_held"),
-    [(2, 1), (4, 1), (9, 1), (10, 2), (400, 80), (10_239, 2047), (10_240, 2048), (50_000, 2048)],
-)
-def test_a_fifth_is_held_back_but_at_least_one_row_and_at_most_2048(n_rows, n_held):
-    assert len(split(n_rows)[1]) == n_held <= HELD_BACK_ROWS
-
-
-def test_a_fifth_of_the_rows_is_rounded_down():
-    for n_rows in range(5, 1000):
-        assert len(split(n_rows)[1]) == n_rows // 5
-
-
-def test_the_seed_determines_which_rows_are_held_back():
-    for one, same in zip(split(400), split(400), strict=True):
-        assert_array_equal(one, same)
-    assert not np.array_equal(split(400)[1], split(400, seed=1)[1])
-
-
-def test_every_row_is_equally_likely_to_be_held_back():
-    rng, times = np.random.default_rng(0), 1000
-    counts = np.zeros(50)
-    for _ in range(times):
-        counts[hold_back(50, rng)[1]] += 1
-    # A count is binomial with share 1/5: five standard errors.
-    assert_allclose(counts / times, 0.2, atol=5 * np.sqrt(0.2 * 0.8 / times))
-
-
-# Which groups are held back
-
-
-@given(seeds, st.integers(2, 30))
-def test_rows_of_one_group_stay_together(seed, n_groups):
-    rng = np.random.default_rng(seed)
-    groups = np.concatenate([np.arange(n_groups), rng.integers(0, n_groups, 300)])
-    learning, held_back = hold_back(len(groups), rng, groups)
-    assert_array_equal(np.sort(np.concatenate([learning, held_back])), np.arange(len(groups)))
-    assert not np.isin(groups[held_back], groups[learning]).any()
-
-
-@given(seeds, st.integers(2, 30))
-def test_as_many_groups_are_held_back_as_fit_into_a_fifth_but_at_least_one(seed, n_groups):
-    rng = np.random.default_rng(seed)
-    groups = np.repeat(np.arange(n_groups), 10)
-    _, held_back = hold_back(len(groups), rng, groups)
-    assert len(np.unique(groups[held_back])) == max(n_groups // 5, 1)
-
-
-@given(seeds)
-def test_a_group_that_is_most_of_the_data_is_never_held_back(seed):
-    groups = np.repeat([0, 1], [900, 100])
-    learning, held_back = hold_back(1000, np.random.default_rng(seed), groups)
-    assert_array_equal(learning, np.arange(900))
-    assert_array_equal(held_back, np.arange(900, 1000))
-
-
-def test_only_some_rows_of_large_groups_are_held_back_and_none_learned_from():
-    groups = np.repeat(np.arange(10), 5000)
-    learning, held_back = hold_back(len(groups), np.random.default_rng(0), groups)
-    assert (len(learning), len(held_back)) == (40_000, HELD_BACK_ROWS)
-    assert np.all(np.diff(held_back) > 0)
-    # About half from each of the two groups: five standard errors of a share of 2,048.
-    share = np.mean(groups[held_back] == groups[held_back[0]])
-    assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(HELD_BACK_ROWS)
-
-
-# The held-back loss
-
-
-def some_block(rng, n=9, d=3, weight=None, dtype=np.float64):
-    x, v = rng.normal(size=(n, d)), rng.choice([-0.5, 0.5], n)
-    weight = np.ones(n) if weight is None else weight
-    return Block(slice(0, n), x.astype(dtype), v.astype(dtype), weight.astype(dtype))
-
-
-def some_posterior(rng, D=4, d=3, size=1.0):
-    root = rng.normal(size=(2 * D, 2 * D)) / np.sqrt(2 * D)
-    moments = WeightMoments(size * rng.normal(size=2 * D), root @ root.T)
-    return rng.normal(size=(D, d)), float(rng.uniform(0.5, 3.0)), moments
-
-
-def slow_loss(block, frequencies, signal_variance, moments):
-    """The loss one row at a time: the negative logarithm of the probability of its class."""
-    total = 0.0
-    for x, v, weight in zip(block.x, block.v, block.weight, strict=True):
-        z = fourier_features(x[None], frequencies, signal_variance)[0]
-        variance = z @ moments.covariance @ z
-        positive = float(expected_sigmoid(np.array(z @ moments.mean), np.array(variance)))
-        total -= weight * np.log(positive if v > 0 else 1.0 - positive)
-    return total / block.weight.sum()
-
-
-@given(seeds)
-def test_the_loss_is_the_weighted_mean_over_rows(seed):
-    rng = np.random.default_rng(seed)
-    block, posterior = some_block(rng, weight=rng.uniform(0.1, 5.0, 9)), some_posterior(rng)
-    assert_allclose(held_back_loss(block, *posterior), slow_loss(block, *posterior), rtol=1e-10)
-
-
-@given(seeds)
-def test_single_precision_follows_double(seed):
-    weight = np.random.default_rng(seed).uniform(0.1, 5.0, 9)
-    losses = []
-    for dtype in (np.float32, np.float64):
-        rng = np.random.default_rng(seed)
-        block, posterior = some_block(rng, weight=weight, dtype=dtype), some_posterior(rng)
-        losses.append(held_back_loss(block, *posterior))
-    assert_allclose(losses[0], losses[1], rtol=1e-4)
-
-
-def test_a_weight_equals_as_many_rows_and_only_ratios_of_weights_count():
-    rng = np.random.default_rng(0)
-    times = rng.integers(1, 5, 9)
-    block, posterior = some_block(rng, weight=times), some_posterior(rng)
-    rows = np.repeat(np.arange(9), times)
-    repeated = Block(slice(0, len(rows)), block.x[rows], block.v[rows], np.ones(len(rows)))
-    tenfold = Block(block.rows, block.x, block.v, 10.0 * block.weight)
-    for same in (repeated, tenfold):
-        assert_allclose(
-            held_back_loss(same, *posterior), held_back_loss(block, *posterior), rtol=1e-12
-        )
-
-
-def test_a_posterior_with_mean_zero_has_a_loss_of_log_two():
-    rng = np.random.default_rng(0)
-    frequencies, signal_variance, moments = some_posterior(rng)
-    no_signal = WeightMoments(np.zeros(8), moments.covariance)
-    loss = held_back_loss(some_block(rng), frequencies, signal_variance, no_signal)
-    assert_allclose(loss, np.log(2.0), rtol=1e-12)
-
-
-def test_the_loss_of_a_row_thought_impossible_is_large_but_finite():
-    rng = np.random.default_rng(0)
-    loss = held_back_loss(some_block(rng), *some_posterior(rng, size=1e4))
-    # A probability below exp(-745) is zero in double precision.
-    assert 745 < loss < np.inf

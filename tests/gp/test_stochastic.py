@@ -7,26 +7,33 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.gp import passes, stochastic, variational
+from undulatus.gp import stochastic, variational
 from undulatus.gp.blocks import Pixels, Standardisation
-from undulatus.gp.bound import accumulate
+from undulatus.gp.bound import accumulate, half_slope
+from undulatus.gp.damping import damping, level, spreads
 from undulatus.gp.fourier import fourier_features
-from undulatus.gp.passes import Start, fit_posterior, held_back_loss
+from undulatus.gp.held_back import held_back_loss, leave_out
+from undulatus.gp.passes import Start, fit_posterior, search_fit
 from undulatus.gp.posterior import expected_sigmoid, latent_moments, variance_root
 from undulatus.gp.stochastic import (
     FREQUENCY_STEP,
     LEARNING_VARIANCE_LIMIT,
+    RACE_GAIN,
+    RACE_SHARES,
     SCALE_STEP,
     SMOOTHING,
     STEPS_PER_ITERATION,
+    USUAL_SHARE,
     WORSENING_FACTOR,
     WORSENING_WINDOW,
     WalkSetup,
     draw_sample,
+    first_state,
     fit_stochastic,
+    race,
+    settle_spread,
     walk,
 )
-from undulatus.gp.variational import START_PASSES
 
 both_methods = pytest.mark.parametrize("learn_frequencies", [False, True], ids=["RFF", "VFF"])
 
@@ -59,7 +66,17 @@ def take_a_walk(pixels, start=None, **options):
         "seed": 5,
         "n_total": pixels.n_rows,
     }
-    return walk(pixels, start or some_start(), **(defaults | options))
+    options = defaults | options
+    if "split" not in options:
+        rng = np.random.default_rng(options["seed"])
+        options["split"] = leave_out(pixels, 1, rng)[0]
+    return walk(pixels, start or some_start(), **options)
+
+
+@pytest.fixture(autouse=True)
+def long_walks(monkeypatch):
+    """Walks on few rows that may last as long as ``max_iter`` says."""
+    monkeypatch.setattr(stochastic, "FEWEST_ITERATIONS", 10_000)
 
 
 @pytest.fixture
@@ -194,7 +211,10 @@ def test_the_loss_is_the_mean_negative_log_likelihood_of_rows_never_learned_from
     end = take_a_walk(pixels, max_iter=1)
     setups, minibatches = recorded
     held = setups[0].held_back
-    assert len(held.x) == pixels.n_rows // 5
+    # A window of a fifth of the weight, give or take a row at either end.
+    heaviest = 1.0 if weight is None else weight.max()
+    total = 400.0 if weight is None else weight.sum()
+    assert abs(held.weight.sum() - 0.2 * total) <= 2.0 * heaviest
     learned = {tuple(pixels.rows[row]) for row in np.concatenate(minibatches)}
     assert not learned & {tuple(row) for row in held.x}
     position = end.position
@@ -215,7 +235,8 @@ def test_a_walk_lowers_the_loss_of_held_back_rows():
 
 
 def test_each_epoch_uses_every_learning_row_once(recorded):
-    take_a_walk(some_pixels(400), batch_size=80, max_iter=1)
+    split = np.arange(320), np.arange(320, 400)
+    take_a_walk(some_pixels(400), batch_size=80, max_iter=1, split=split)
     # 320 rows to learn from: four minibatches of 80.
     _, minibatches = recorded
     for start in range(0, 24, 4):
@@ -232,16 +253,19 @@ def test_epochs_differ_in_their_order(recorded):
 def test_a_batch_size_above_the_number_of_rows_uses_all_rows(recorded):
     end = take_a_walk(some_pixels(100), batch_size=10**6, max_iter=1)
     assert np.all(np.isfinite(end.position.frequencies))
-    _, minibatches = recorded
-    assert all(len(np.unique(rows)) == 80 for rows in minibatches)
+    setups, minibatches = recorded
+    for rows in minibatches:
+        assert_array_equal(np.sort(rows), setups[0].learning)
 
 
-@pytest.mark.parametrize("n_rows", [2, 5, 9])
-def test_one_of_a_handful_of_rows_is_held_back(n_rows, recorded):
-    end = take_a_walk(some_pixels(n_rows), max_iter=1)
+@pytest.mark.parametrize("n_rows", [5, 9])
+def test_both_classes_of_a_handful_of_rows_are_learned_from_and_held_back(n_rows, recorded):
+    pixels = some_pixels(n_rows)
+    end = take_a_walk(pixels, max_iter=1)
     setups, _ = recorded
-    assert len(setups[0].held_back.x) == 1
-    assert len(setups[0].learning) == n_rows - 1
+    assert len(setups[0].held_back.x) + len(setups[0].learning) == n_rows
+    assert set(setups[0].held_back.v) == {-0.5, 0.5}
+    assert set(pixels.positive[setups[0].learning]) == {False, True}
     assert np.all(np.isfinite(end.position.frequencies))
     assert np.all(np.isfinite(end.losses))
 
@@ -279,19 +303,57 @@ def test_a_step_is_a_share_of_the_root_mean_square_of_the_starting_frequencies(
         )
 
 
-@pytest.mark.parametrize("restarted_at", [0, 33])
-def test_annealing_ends_with_the_last_iteration_or_just_before(restarted_at):
+def plan(pixels, n_learning, **options):
+    """The setup of a walk that learns from the first rows and holds back the others."""
+    split = np.arange(n_learning), np.arange(n_learning, pixels.n_rows)
+    defaults = {
+        "learn_frequencies": True,
+        "batch_size": 128,
+        "max_iter": 200,
+        "tol": 0.0,
+        "early_stopping": True,
+        "seed": 0,
+        "n_total": pixels.n_rows,
+        "spread": 0.0,
+        "pool": None,
+    }
+    return WalkSetup.plan(pixels, split, some_start(), **(defaults | options))
+
+
+def test_annealing_ends_with_the_last_iteration_or_just_before():
     for iterations in range(2, 120):
-        most = (iterations + restarted_at) * STEPS_PER_ITERATION
-        setup = WalkSetup(
-            *[None] * 8, max_steps=most, tol=0.0, early_stopping=True, seed=0, pool=None
-        )
+        setup = plan(some_pixels(50), 40, max_iter=iterations)
+        assert setup.max_steps == iterations * STEPS_PER_ITERATION
         step = STEPS_PER_ITERATION
-        while not setup.must_anneal(step, restarted_at):
+        while not setup.must_anneal(step):
             step += STEPS_PER_ITERATION
         end = (step + setup.anneal_steps(step)) // STEPS_PER_ITERATION
         # One iteration of full steps more makes one or two iterations more in all.
         assert iterations - 1 <= end <= iterations
+
+
+@pytest.mark.parametrize("n_learning", [40, 320, 5000, 20_000])
+def test_a_walk_is_planned_to_see_each_row_so_often_but_no_longer_than_allowed(
+    monkeypatch, n_learning
+):
+    monkeypatch.setattr(stochastic, "FEWEST_ITERATIONS", 12)
+    monkeypatch.setattr(stochastic, "EPOCHS", 15)
+    pixels = some_pixels(n_learning + 10)
+    setup = plan(pixels, n_learning, batch_size=64)
+    epochs = setup.max_steps * setup.batch_size / n_learning
+    assert epochs >= 15
+    # No more than one iteration too many, unless it is the shortest walk.
+    one_less = (setup.max_steps - STEPS_PER_ITERATION) * setup.batch_size / n_learning
+    assert one_less < 15 or setup.max_steps == 12 * STEPS_PER_ITERATION
+    assert plan(pixels, n_learning, max_iter=3).max_steps == 3 * STEPS_PER_ITERATION
+
+
+def test_the_start_is_fitted_on_at_most_as_many_rows_as_asked_for():
+    pixels = some_pixels(1000)
+    for start_rows, expected in [(1000, 800), (800, 800), (799, 400), (300, 267)]:
+        found = plan(pixels, 800, start_rows=start_rows).start_pixels
+        assert found.n_rows == expected <= start_rows
+        assert {tuple(row) for row in found.rows} <= {tuple(row) for row in pixels.rows[:800]}
 
 
 @both_methods
@@ -328,25 +390,74 @@ def smooth(losses):
     return [losses[max(0, i - SMOOTHING) : i].mean() for i in range(1, len(losses) + 1)]
 
 
+def test_the_first_loss_to_beat_is_that_of_the_start():
+    pixels = some_pixels()
+    setup = plan(pixels, 320)
+    state = first_state(setup)
+    fit = search_fit(pixels.take(np.arange(320)), setup.start, LEARNING_VARIANCE_LIMIT)
+    scaled = fit.statistics.rescale(1.0)
+    scaled = replace(scaled, gram=1.25 * scaled.gram, projected=1.25 * scaled.projected)
+    expected = held_back_loss(
+        setup.held_back, setup.start.frequencies, fit.signal_variance, scaled.moments()
+    )
+    assert_allclose(state.best_loss, expected, rtol=1e-12)
+    assert (state.best_iter, state.n_iter) == (0, 0)
+    assert_same_state(state.best, state.position)
+
+
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_a_walk_remembers_the_position_of_its_lowest_smoothed_loss(early_stopping):
     options, on_signal, on_coins = {"early_stopping": early_stopping, "max_iter": 12}, [], []
     take_a_walk(some_pixels(), report=on_signal.append, **options)
     walk_on_coins(report=on_coins.append, **options)
+    assert on_signal[-1].best_iter > 0
     for seen in (on_signal, on_coins):
+        before = seen[0].best_loss if seen[0].best_iter == 0 else np.inf
         for state in seen:
-            smoothed = smooth(state.losses)
+            smoothed = [before, *smooth(state.losses)]
             lowest = int(np.argmin(smoothed))
-            assert state.best_iter == lowest + 1
+            assert state.best_iter == lowest
             assert_allclose(state.best_loss, smoothed[lowest], rtol=1e-12)
-            assert_same_state(state.best, seen[lowest].position)
+            if lowest:
+                assert_same_state(state.best, seen[lowest - 1].position)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("spread", [0.0, 0.1])
+def test_the_best_position_is_never_worse_on_held_back_rows_than_the_start(seed, spread):
+    start = Start(np.random.default_rng(seed).normal(size=(30, 10)), 3.0, 1.0)
+    for pixels in (coins(seed), some_pixels(d=10)):
+        split = np.arange(320), np.arange(320, 400)
+        options = {"split": split, "spread": spread, "early_stopping": True, "max_iter": 10}
+        end = take_a_walk(pixels, start, **options)
+        setup = replace(plan(pixels, 320), start=start, spread=spread)
+        loss_of_start = first_state(setup).best_loss
+        assert end.best_loss <= loss_of_start
+        if end.best_iter == 0:
+            assert_array_equal(end.best.frequencies, start.frequencies)
+            assert end.best_loss == loss_of_start
 
 
 def test_the_best_position_has_the_loss_that_was_computed_there(recorded):
     end = walk_on_coins(max_iter=12)
     assert end.best_iter < end.n_iter
     held_back = recorded[0][0].held_back
-    assert loss_at(held_back, end.best) == end.losses[end.best_iter - 1]
+    computed = [end.best_loss, *end.losses]
+    assert loss_at(held_back, end.best) == computed[end.best_iter]
+
+
+def test_steps_leave_the_states_that_were_reported_as_they_were():
+    kept, copies = [], []
+
+    def report(state):
+        kept.append(state)
+        copies.append((state.position.gram.copy(), state.position.projected.copy()))
+
+    end = take_a_walk(some_pixels(), max_iter=4, report=report)
+    for state, (gram, projected) in zip(kept, copies, strict=True):
+        assert_array_equal(state.position.gram, gram)
+        assert_array_equal(state.position.projected, projected)
+    assert_array_equal(end.best.gram, copies[end.best_iter - 1][0])
 
 
 def has_worsened(losses):
@@ -356,13 +467,6 @@ def has_worsened(losses):
     return len(since) >= WORSENING_WINDOW and np.median(since[-WORSENING_WINDOW:]) > limit
 
 
-@pytest.fixture
-def no_restart(monkeypatch):
-    """A walk that worsens ends instead of restarting."""
-    monkeypatch.setattr(stochastic, "COARSENINGS", 0)
-
-
-@pytest.mark.usefixtures("no_restart")
 def test_early_stopping_ends_a_walk_as_soon_as_its_losses_have_worsened():
     stopped, whole = (walk_on_coins(early_stopping=early) for early in (True, False))
     assert stopped.outcome == "converged"
@@ -373,13 +477,12 @@ def test_early_stopping_ends_a_walk_as_soon_as_its_losses_have_worsened():
 
 
 def replay_losses(monkeypatch, losses):
-    """Let a walk, one minibatch an iteration, see these losses instead of its own."""
-    script = iter(losses)
+    """Let a walk, one minibatch an iteration, see these losses after a very bad start."""
+    script = iter([np.inf, *losses])
     monkeypatch.setattr(stochastic, "held_back_loss", lambda *position: next(script))
     monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
 
 
-@pytest.mark.usefixtures("no_restart")
 @pytest.mark.parametrize("seed", range(10))
 def test_a_walk_ends_by_the_median_of_its_last_losses_whatever_the_outliers(seed, monkeypatch):
     # Losses that grow slowly, one in five of them ten times too large.
@@ -417,95 +520,157 @@ def test_stopping_before_noise_is_learned_is_better_on_fresh_rows():
     assert late > early + 0.3
 
 
-# Restarts
+# Damped waves
 
 
-def scripted_walk(monkeypatch, *attempts):
-    """Walk at most 60 iterations with these losses, attempt by attempt; return all states."""
-    replay_losses(monkeypatch, np.concatenate(attempts))
-    monkeypatch.setattr(passes, "COARSENINGS", 0)  # Of the first start.
-    seen = []
-    options = {"early_stopping": True, "max_iter": 60, "tol": -1.0, "report": seen.append}
-    end = take_a_walk(some_pixels(50), some_start(), **options)
-    assert end is seen[-1]
-    return seen
+def test_the_gradient_of_a_step_is_that_of_the_bound_at_fixed_posterior_and_spread(monkeypatch):
+    monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
+    found, original = [], stochastic._move_frequencies
+
+    def move_frequencies(setup, state, gradient):
+        found.append(gradient)
+        return original(setup, state, gradient)
+
+    monkeypatch.setattr(stochastic, "_move_frequencies", move_frequencies)
+    pixels, start, split = some_pixels(60), some_start(D=3), (np.arange(48), np.arange(48, 60))
+    take_a_walk(pixels, start, batch_size=48, max_iter=1, split=split, spread=0.2)
+    position = first_state(replace(plan(pixels, 48), start=start)).position
+    moments, gamma = position.statistics.moments(), position.signal_variance
+    x, v = pixels.rows[:48], np.where(pixels.positive[:48], 0.5, -0.5)
+    kept = damping(x, spreads(position.frequencies, 0.2))
+    moment, fresh = moments.second_moment, (1.0 - kept**2) * gamma
+
+    def squares(z):
+        return np.einsum("ij,jk,ik->i", z, moment, z) + fresh
+
+    xi = np.sqrt(squares(kept[:, None] * fourier_features(x, position.frequencies, gamma)))
+
+    def bound(frequencies):
+        z = kept[:, None] * fourier_features(x, frequencies, gamma)
+        return float(np.sum(v * (z @ moments.mean) - half_slope(xi) * squares(z)))
+
+    step, expected = 1e-5, np.empty_like(found[0])
+    for index in np.ndindex(expected.shape):
+        nudge = np.zeros_like(expected)
+        nudge[index] = step
+        up, down = (bound(position.frequencies + sign * nudge) for sign in (1, -1))
+        expected[index] = (up - down) / (2 * step)
+    assert_allclose(found[0], expected, rtol=1e-6, atol=1e-8)
 
 
-def falls_and_rises(lowest, n=12):
-    """Losses after which a walk has worsened, but not before the last of them."""
-    losses = np.full(n, 1.5 * lowest)
-    falling = n - WORSENING_WINDOW
-    losses[:falling] = np.linspace(1.2 * lowest, lowest, falling)
-    assert [has_worsened(losses[:k]) for k in (n - 1, n)] == [False, True]
-    return losses
+def test_the_losses_of_a_walk_are_those_of_damped_waves(recorded):
+    end = take_a_walk(some_pixels(), max_iter=1, spread=0.3)
+    held, position = recorded[0][0].held_back, end.position
+    moments, spread = position.statistics.moments(), spreads(position.frequencies, 0.3)
+    arguments = (held, position.frequencies, position.signal_variance, moments)
+    assert end.losses[-1] == held_back_loss(*arguments, spread)
+    assert end.losses[-1] != held_back_loss(*arguments)
 
 
-def test_a_walk_that_worsens_restarts_at_twice_the_lengthscale_while_that_helps(monkeypatch):
-    attempts = [falls_and_rises(lowest) for lowest in (0.5, 0.4, 0.3)]
-    seen = scripted_walk(monkeypatch, *attempts)
-    assert [state.n_iter for state in seen] == list(range(1, 37))
-    assert_array_equal(seen[-1].losses, np.concatenate(attempts))
-    restarted_at = [state.restarted_at for state in seen]
-    assert restarted_at == [0] * 11 + [12] * 12 + [24] * 13
-    growth = [state.position.lengthscale / some_start().lengthscale for state in seen]
-    assert growth == [2.0 ** (n / 12) for n in restarted_at]
-    # Twice at most: back to the lengthscale of random frequencies.
-    assert seen[-1].outcome == "converged"
-    # Each attempt starts like the first, except that it remembers the best position.
-    assert (seen[11].step, seen[11].anneal_from) == (0, None)
-    assert not seen[11].frequency_adam.mean.any()
-    assert seen[12].step == 1
-    assert_allclose(seen[12].frequency_unit, seen[0].frequency_unit / 2.0, rtol=1e-12)
-    assert seen[-1].best_iter == 24 + 12 - WORSENING_WINDOW
-    assert_same_state(seen[-1].best, seen[24 + 11 - WORSENING_WINDOW].position)
+# How fast waves fade
 
 
-def test_a_walk_ends_when_a_restart_did_not_help_and_remembers_the_better_attempt(monkeypatch):
-    seen = scripted_walk(monkeypatch, falls_and_rises(0.5), falls_and_rises(0.6))
-    assert seen[-1].n_iter == 24
-    assert seen[-1].outcome == "converged"
-    assert seen[-1].best_iter == 12 - WORSENING_WINDOW
-    assert_same_state(seen[-1].best, seen[11 - WORSENING_WINDOW].position)
-    assert seen[-1].best.lengthscale == some_start().lengthscale
+def replay_spreads(losses, spread=0.1):
+    """The spread settled on if the loss of held-back rows is this function of the spread."""
+    position, given = first_state(plan(some_pixels(), 320)).position, []
+
+    def loss(block, frequencies, signal_variance, moments, own):
+        # The same share of every feature's frequencies.
+        share = float(own[0] / spreads(frequencies, 1.0)[0])
+        given.append(share)
+        return losses(share)
+
+    split = np.arange(320), np.arange(320, 400)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stochastic, "held_back_loss", loss)
+        found = settle_spread(some_pixels(), split, position, spread, 400)
+    assert_allclose(given, spread * np.array(stochastic.SPREAD_FACTORS), rtol=1e-12)
+    return found
 
 
-def test_a_walk_does_not_restart_after_more_than_half_its_iterations(monkeypatch):
-    late = np.concatenate([np.linspace(1.0, 0.7, 19), falls_and_rises(0.5)])
-    seen = scripted_walk(monkeypatch, late)
-    assert seen[-1].n_iter == 31
-    assert seen[-1].restarted_at == 0
+def test_waves_fade_faster_only_if_that_is_better_by_more_than_a_little():
+    largest = 0.1 * max(stochastic.SPREAD_FACTORS)
+    gain = stochastic.SPREAD_GAIN
+    assert replay_spreads(lambda share: 1.0) == 0.1
+    assert replay_spreads(lambda share: 1.0 + share) == 0.1
+
+    def falls_to(lowest):
+        return lambda share: lowest if share > 0.999 * largest else 1.0
+
+    assert replay_spreads(falls_to(1.001 * gain)) == 0.1
+    assert_allclose(replay_spreads(falls_to(0.999 * gain)), largest, rtol=1e-12)
 
 
-def test_a_walk_that_restarted_has_annealed_after_its_last_iteration(monkeypatch):
-    falling = np.linspace(0.4, 0.3, 48)
-    seen = scripted_walk(monkeypatch, falls_and_rises(0.5), falling)
-    assert seen[-1].n_iter == 60
-    assert seen[-1].outcome == "converged"
-    # 48 are left: three fifths of them, then the steps shrink.
-    assert seen[-1].anneal_from == 29
+# The race for a starting lengthscale
 
 
-def test_a_restart_is_better_on_fresh_rows_than_learning_noise():
-    # A signal in one of twenty features, and a start so fine that noise is learned first.
-    def rows(seed, n):
-        rng = np.random.default_rng(seed)
-        x = rng.normal(size=(n, 20))
-        plain = Standardisation(np.zeros(20), np.ones(20))
-        cloudy = np.sin(x[:, 0]) + 0.3 * rng.normal(size=n) > 0
-        return Pixels(x, cloudy, None, plain, np.dtype(float), 256)
+def ripples(frequency, n=2000, threads=1):
+    """Pixels of two features whose class is the sign of a sine of the first."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 2))
+    plain = Standardisation(np.zeros(2), np.ones(2))
+    positive = np.sin(frequency * x[:, 0]) > 0
+    return Pixels(x, positive, None, plain, np.dtype(np.float64), 256, threads)
 
-    start = Start(np.random.default_rng(0).normal(size=(10, 20)), 1.5, 1.0)
-    fresh = rows(1, 4000)
-    block = fresh.pick(np.arange(fresh.n_rows))
-    ends = []
-    for coarsenings in (0, 2):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stochastic, "COARSENINGS", coarsenings)
-            patch.setattr(passes, "COARSENINGS", 0)
-            end = take_a_walk(rows(0, 600), start, early_stopping=True, max_iter=120)
-            ends.append(end.best)
-    assert ends[1].lengthscale > ends[0].lengthscale
-    assert loss_at(block, ends[1]) < loss_at(block, ends[0])
+
+MEAN_DISTANCE = 2.0
+"""Root mean square distance of two rows of two standard normal features."""
+
+
+def run_race(pixels, seed=0, D=16):
+    rng = np.random.default_rng(seed)
+    units = [rng.normal(size=(D, 2)) for _ in range(2)]
+    splits = leave_out(pixels, 2, rng)
+    options = {"batch_size": 256, "seed": seed, "n_total": pixels.n_rows}
+    return race(pixels, units, MEAN_DISTANCE, splits, **options)
+
+
+def test_a_race_is_won_by_the_usual_lengthscale_if_nothing_is_much_better():
+    assert run_race(ripples(1.0)) == USUAL_SHARE * MEAN_DISTANCE
+    flips = replace(ripples(1.0), positive=np.random.default_rng(1).random(2000) < 0.5)
+    assert run_race(flips) == USUAL_SHARE * MEAN_DISTANCE
+
+
+def test_a_race_finds_the_short_lengthscale_of_ripples():
+    assert run_race(ripples(6.0)) < USUAL_SHARE * MEAN_DISTANCE
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("frequency", [1.0, 6.0])
+def test_threads_do_not_change_who_wins_a_race(frequency, threads):
+    one, other = (run_race(ripples(frequency, n=500, threads=t)) for t in (1, threads))
+    assert one == other
+
+
+def replay_race(monkeypatch, losses):
+    """Race with these losses of each share in the place of walks; return the share that wins."""
+    ran = []
+
+    def iterate(setup, state):
+        share = setup.start.lengthscale / MEAN_DISTANCE
+        ran.append(share)
+        return replace(state, best_loss=losses[share])
+
+    monkeypatch.setattr(stochastic, "_iterate", iterate)
+    winner = run_race(some_pixels(60), D=2) / MEAN_DISTANCE
+    return winner, {share: ran.count(share) for share in RACE_SHARES}
+
+
+def test_only_the_better_starts_and_the_usual_one_go_on(monkeypatch):
+    losses = dict(zip(RACE_SHARES, (0.1, 0.2, 0.3, 0.6, 0.5, 0.4), strict=True))
+    monkeypatch.setattr(stochastic, "RACE_ROUNDS", ((2, 2), (3, 1)))
+    winner, iterations = replay_race(monkeypatch, losses)
+    assert winner == 2.0
+    # Two walks each: two iterations, then three of the two best and of the usual one.
+    assert iterations == {2.0: 10, 1.0: 10, 0.5: 4, USUAL_SHARE: 10, 0.125: 4, 0.0625: 4}
+
+
+@pytest.mark.parametrize(("factor", "share"), [(0.999, 0.125), (1.001, USUAL_SHARE)])
+def test_another_start_wins_only_if_its_loss_is_a_share_of_the_usual_one(
+    monkeypatch, factor, share
+):
+    losses = dict.fromkeys(RACE_SHARES, 1.0) | {0.125: factor * RACE_GAIN}
+    assert replay_race(monkeypatch, losses)[0] == share
 
 
 # The whole fit
@@ -575,13 +740,15 @@ def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(early_stopping):
     whole = fit(pixels, report=kept.append, **options)
     assert [state.n_iter for state in kept] == [1, 2, 3]
     for state in kept:
-        assert_same_fit(fit(pixels, resume=state, **options), whole)
+        # The state's own seed says which rows are held back.
+        for seed in (0, 1):
+            assert_same_fit(fit(pixels, seed=seed, resume=state, **options), whole)
 
 
 def test_only_early_stopping_takes_the_best_position_of_the_walk(monkeypatch):
     # Smoothed over three, these are lowest at the fourth.
     script, kept = (4.0, 2.0, 1.0, 1.0, 3.0), []
-    losses = cycle(script)
+    losses = cycle([np.inf, *script])
     monkeypatch.setattr(stochastic, "held_back_loss", lambda *position: next(losses))
     whole = fit(some_pixels(n=300), max_iter=5, report=kept.append)
     best = fit(some_pixels(n=300), max_iter=5, early_stopping=True)
@@ -613,7 +780,7 @@ def test_an_interrupted_fit_still_makes_one_pass_over_all_pixels():
     assert np.all(np.isfinite(stopped.posterior.mean))
 
 
-@pytest.mark.parametrize("after", [2, START_PASSES, START_PASSES + 1, START_PASSES + 2])
+@pytest.mark.parametrize("after", [1, 2, 4])
 def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one(after):
     def report_pass(done, bound):
         if done == after:
@@ -625,6 +792,15 @@ def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one(after):
     assert stopped.bounds == whole.bounds[:after]
     assert_array_equal(stopped.frequencies, whole.frequencies)
     assert np.all(np.isfinite(stopped.posterior.mean))
+
+
+@pytest.mark.parametrize("variational", [False, True])
+def test_a_fit_knows_its_spread_and_its_level(variational):
+    options = {"spread": 0.1, "log_odds": -1.5, "variational": variational}
+    fitted = fit(some_pixels(n=300), **options)
+    assert fitted.spread == 0.1
+    # The quadratic bound's posterior has no level.
+    assert fitted.level == (level(-1.5, fitted.signal_variance) if variational else 0.0)
 
 
 # The sample that frequencies are learned on

@@ -20,6 +20,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 BANDS = ("B02", "B04", "B08", "T11", "T12")
 
 
+def small():
+    return RFFGPC(10, n_members=1, random_state=0, max_iter=3)
+
+
 @pytest.fixture(scope="module")
 def image():
     """Three bands of digital numbers and two of kelvins, (band, y, x)."""
@@ -41,7 +45,7 @@ def table(image):
 
 @pytest.fixture(scope="module")
 def classifier(table):
-    return RFFGPC(10, random_state=0, max_iter=3).fit(*table)
+    return small().fit(*table)
 
 
 def scaled(image, factor=1.0, shift=0.0, bands=BANDS):
@@ -122,13 +126,13 @@ def test_pixels_without_data_are_not_refused(classifier, image):
 
 
 def test_bands_without_names_are_numbered(table, image):
-    nameless = RFFGPC(10, random_state=0, max_iter=3).fit(table[0].to_numpy(), table[1])
+    nameless = small().fit(table[0].to_numpy(), table[1])
     with pytest.raises(OutsideTrainingError, match=r"\n  band 5: median 7.606, in training 25"):
         map_scene(nameless, scaled(image, shift=-273.15).drop_vars("band"))
 
 
 def test_behind_a_scaler_bands_are_named_in_their_own_units(classifier, table, image):
-    model = make_pipeline(StandardScaler(), RFFGPC(10, random_state=0, max_iter=3))
+    model = make_pipeline(StandardScaler(), small())
     celsius = scaled(image, shift=-273.15, bands=("T11", "T12"))
     with pytest.raises(OutsideTrainingError) as behind:
         map_scene(model.fit(*table), celsius)
@@ -138,7 +142,7 @@ def test_behind_a_scaler_bands_are_named_in_their_own_units(classifier, table, i
 
 
 def test_behind_components_bands_are_named_with_their_mean(table, image):
-    model = make_pipeline(PCA(3, random_state=0), RFFGPC(10, random_state=0, max_iter=3))
+    model = make_pipeline(PCA(3, random_state=0), small())
     with pytest.raises(
         OutsideTrainingError, match=r"\n  B04: median 0.109, in training about 1214"
     ):
@@ -147,7 +151,7 @@ def test_behind_components_bands_are_named_with_their_mean(table, image):
 
 def test_behind_a_step_that_is_not_linear_components_are_named(table, image):
     step = FunctionTransformer(np.cbrt)
-    model = make_pipeline(step, RFFGPC(10, random_state=0, max_iter=3)).fit(*table)
+    model = make_pipeline(step, small()).fit(*table)
     with pytest.raises(OutsideTrainingError, match=r"\n  component \d: median"):
         map_scene(model, scaled(image, 1e-4))
 
@@ -173,7 +177,7 @@ def spectra_like():
     rows = 10.0 + rng.normal(size=(300, 4)) @ rng.normal(size=(4, 300))
     rows += 0.1 * rng.normal(size=rows.shape)
     scores = xr.DataArray(rows.astype(np.float32), dims=("sample", "component"))
-    model = make_pipeline(SpectralPCA(4), RFFGPC(5, random_state=0, max_iter=3))
+    model = make_pipeline(SpectralPCA(4), RFFGPC(5, n_members=1, random_state=0, max_iter=3))
     model.fit(rows, rows[:, 0] > 10.0)
     return model, xr.Dataset({"scores": scores.assign_attrs(units="1")})
 

@@ -59,12 +59,12 @@ def table(image):
 
 @pytest.fixture(scope="module")
 def named(table):
-    return RFFGPC(10, random_state=0).fit(*table)
+    return RFFGPC(10, n_members=1, random_state=0).fit(*table)
 
 
 @pytest.fixture(scope="module")
 def nameless(table):
-    return RFFGPC(10, random_state=0).fit(table[0].to_numpy(), table[1])
+    return RFFGPC(10, n_members=1, random_state=0).fit(table[0].to_numpy(), table[1])
 
 
 def assert_same_map(one, other):
@@ -155,7 +155,9 @@ def test_a_time_series_of_images_has_the_maps_of_its_images(image, named):
 
 
 def test_a_pipeline_and_a_forest_make_maps(image, table, named):
-    pipeline = make_pipeline(StandardScaler(), RFFGPC(10, standardize=False, random_state=0))
+    pipeline = make_pipeline(
+        StandardScaler(), RFFGPC(10, n_members=1, standardize=False, random_state=0)
+    )
     result = map_scene(pipeline.fit(*table), image.chunk(x=11))
     expected = pipeline.predict_proba(table[0])[:, 1]
     assert_allclose(result["cloud_probability"].values.ravel(), expected, atol=1e-5)

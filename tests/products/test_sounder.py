@@ -45,7 +45,8 @@ def spectra():
 def fit(spectra, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fit_spectra(spectra, **{"components": 20, "n_frequencies": 4} | options)
+        defaults = {"components": 20, "n_frequencies": 4, "members": 1}
+        return fit_spectra(spectra, **defaults | options)
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +54,10 @@ def sounder(spectra):
     return fit(spectra)
 
 
-def test_a_model_beats_always_cloudy_on_cells_it_has_not_seen(sounder, spectra):
-    scored = score_spectra(sounder, spectra)[0]
-    held_out = np.isin(cell_names(spectra), sounder.provenance_["held_out_cells"])
+def test_a_committee_beats_always_cloudy_on_cells_it_has_not_seen(spectra):
+    model = fit(spectra, members=8)
+    scored = score_spectra(model, spectra)[0]
+    held_out = np.isin(cell_names(spectra), model.provenance_["held_out_cells"])
     assert scored.samples == held_out.sum()
     share = spectra["cloudy"].values[held_out].mean()
     # Better than calling everything cloudy, by more than two standard errors.
@@ -90,8 +92,11 @@ def test_chunks_do_not_change_a_map_of_spectra(sounder, spectra, chunk):
     few = spectra.isel(sample=slice(0, 1200 if chunk > 1 else 40))
     expected = map_scene(sounder, few).compute()
     cut = map_scene(sounder, few.chunk(sample=chunk)).compute()
+    # A score sums 8,461 channels in single precision, which is good to 1e-4 of the deviation of
+    # the last component. Waves of 2 radians a deviation and amplitude 1 make it 2e-4 of the
+    # latent mean, and a quarter of that in probability.
     for name in NAMES:
-        assert_allclose(cut[name].values, expected[name].values, atol=1e-5)
+        assert_allclose(cut[name].values, expected[name].values, atol=5e-5)
 
 
 def test_a_spectrum_with_a_missing_channel_has_no_class_and_is_not_learned_from(spectra):

@@ -27,17 +27,18 @@ from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_mod
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators import fourier
-from undulatus.storage import COMMITTEE_SCHEMA, SCHEMA, classifiers
+from undulatus.storage import SCHEMA, classifiers
 from undulatus.storage.codec import memory_order
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 MODELS = {
     "GPC": lambda **params: GPC(max_iter=2, **params),
-    "RFFGPC": lambda **params: RFFGPC(5, max_iter=2, random_state=0, **params),
-    "VFFGPC": lambda **params: VFFGPC(4, max_iter=2, random_state=0, **params),
+    "RFFGPC": lambda **params: RFFGPC(5, n_members=1, max_iter=2, random_state=0, **params),
+    "VFFGPC": lambda **params: VFFGPC(4, n_members=1, max_iter=2, random_state=0, **params),
     "committee": lambda **params: VFFGPC(3, n_members=2, max_iter=2, random_state=0, **params),
 }
+PLAIN = {"posterior": "bound", "warp": False}
 each_model = pytest.mark.parametrize("name", MODELS)
 LABELS = {
     "strings": np.array(["clear", "cloud"]),
@@ -196,6 +197,8 @@ PARAMS = {
     "numpy numbers": {"tol": np.float32(0.25), "batch_size": np.int64(64)},
     "early stopping": {"early_stopping": True},
     "no early stopping": {"early_stopping": False},
+    "a warp and a spread": {"warp": np.True_, "spread": np.float64(0.25)},
+    "neither warp nor spread": {"warp": False, "spread": 0},
     "numbers": {"n_jobs": -1, "variance_tolerance": 1e-3, "warm_start": True, "verbose": 0},
 }
 
@@ -211,7 +214,7 @@ def test_parameters_are_restored_with_their_types(moons, path, params):
 
 @pytest.mark.parametrize("posterior", ["variational", "bound"])
 def test_the_choice_of_the_posterior_is_restored(moons, path, posterior):
-    save_model(RFFGPC(3, max_iter=2, random_state=0, posterior=posterior).fit(*moons), path)
+    save_model(MODELS["RFFGPC"](posterior=posterior).fit(*moons), path)
     assert load_model(path).posterior == posterior
 
 
@@ -228,7 +231,7 @@ def test_a_path_parameter_is_restored_as_a_string(moons, path, tmp_path):
 
 
 def test_a_random_generator_parameter_is_not_saved(moons, path):
-    model = RFFGPC(5, max_iter=2, random_state=np.random.RandomState(0)).fit(*moons)
+    model = RFFGPC(5, n_members=1, max_iter=2, random_state=np.random.RandomState(0)).fit(*moons)
     save_model(model, path)
     loaded = load_model(path)
     assert loaded.random_state is None
@@ -396,7 +399,7 @@ def rewrite(request, saved, path):
     return change
 
 
-@pytest.mark.parametrize("schema", [COMMITTEE_SCHEMA + 1, 0, None, "1"])
+@pytest.mark.parametrize("schema", [SCHEMA + 1, 0, None, "1"])
 def test_the_error_names_an_unknown_schema_and_the_remedy(rewrite, schema):
     path = rewrite(lambda tensors, header: header.update(schema=schema))
     message = assert_refused(path)
@@ -492,13 +495,16 @@ def test_scales_and_variances_must_be_positive(rewrite, value):
     def spoil_scale(tensors, header):
         tensors["scale"] = np.full_like(tensors["scale"], value)
 
+    def spoil_warp(tensors, header):
+        tensors["warp_width"] = np.full_like(tensors["warp_width"], value)
+
     def spoil_variance(tensors, header):
         if "committee" in header:
             header["committee"][-1]["signal_variance"] = value
         else:
             header["fitted"]["signal_variance_"] = value
 
-    for spoil in (spoil_scale, spoil_variance):
+    for spoil in (spoil_scale, spoil_warp, spoil_variance):
         assert "not positive" in assert_refused(rewrite(spoil))
 
 
@@ -528,31 +534,101 @@ def test_classes_too_large_for_their_dtype_are_refused(rewrite):
     assert_refused(rewrite(spoil))
 
 
-# Committees
+# Members, warps and levels
 
 
-def test_a_single_model_keeps_the_layout_that_older_versions_read(saved, path):
+def test_a_single_model_is_written_as_a_committee_of_one(saved, path):
     path.write_bytes(saved["VFFGPC"])
     tensors, header = read_tensors(path)
     assert header["schema"] == SCHEMA
-    assert "n_members" not in header["params"]
-    assert not any("/" in name for name in tensors)
-    # Whatever the default becomes, a file without n_members holds a single model.
+    assert len(header["committee"]) == 1
+    assert {"0/frequencies", "0/posterior_root"} < set(tensors)
     assert load_model(path).n_members == 1
 
 
-def test_a_committee_has_a_schema_that_older_versions_refuse(saved, path):
+def test_each_member_of_a_committee_has_tensors_of_its_own(saved, path):
     path.write_bytes(saved["committee"])
     tensors, header = read_tensors(path)
-    assert header["schema"] == COMMITTEE_SCHEMA
+    assert len(header["committee"]) == 2
     assert {"0/frequencies", "0/posterior_root", "1/frequencies"} < set(tensors)
 
 
-def test_a_committee_within_other_models_raises_the_schema_too(moons, path):
+def test_a_committee_within_other_models_predicts_the_same_bits(moons, path):
     pipeline = make_pipeline(StandardScaler(), MODELS["committee"]()).fit(*moons)
     save_model(pipeline, path)
-    assert read_tensors(path)[1]["schema"] == COMMITTEE_SCHEMA
     assert_predicts_alike(load_model(path)[-1], pipeline[-1], moons[0])
+
+
+@each_model
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+def test_a_warped_model_predicts_the_same_bits_away_from_its_data(name, clouds, path, factor):
+    X, y = clouds
+    params = {"prior_correction": [0.7, 0.3]} | ({} if name == "GPC" else {"spread": 0.1})
+    model = MODELS[name](**params).fit(X, y)
+    save_model(model, path)
+    loaded = load_model(path)
+    assert_same_parts(loaded.standardisation_, model.standardisation_)
+    assert_predicts_alike(loaded, model, factor * X)
+
+
+@each_model
+def test_a_warp_is_written_only_where_there_is_one(name, moons, path):
+    save_model(MODELS[name](warp=False).fit(*moons), path)
+    assert not {"warp_middle", "warp_width"} & set(read_tensors(path)[0])
+    assert load_model(path).standardisation_.warp is None
+
+
+@pytest.mark.parametrize("name", ["warp_middle", "warp_width"])
+def test_half_a_warp_is_refused_by_the_name_of_the_other_half(rewrite, name):
+    path = rewrite(lambda tensors, header: tensors.pop(name))
+    assert f"unexpected ones: {name}." in assert_refused(path)
+
+
+@pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC", "committee"])
+def test_a_committee_from_before_warps_and_spreads_loads_as_the_paper_has_it(name, moons, path):
+    # Development versions wrote schema 2 without these names.
+    model = MODELS[name](spread=0.0, **PLAIN).fit(*moons)
+    save_model(model, path)
+    tensors, header = read_tensors(path)
+    for parameter in ("warp", "spread"):
+        del header["params"][parameter]
+    for member in header["committee"]:
+        del member["spread"], member["level"]
+    write_tensors(path, tensors, header)
+    loaded = load_model(path)
+    assert (loaded.warp, loaded.spread, loaded.posterior) == (False, 0.0, "bound")
+    assert {(fit.spread, fit.level) for fit in loaded.members_} == {(0.0, 0.0)}
+    assert_predicts_alike(loaded, model, moons[0])
+
+
+def test_a_single_model_of_schema_1_loads_as_the_paper_has_it(moons, path):
+    model = MODELS["RFFGPC"](spread=0.0, **PLAIN).fit(*moons)
+    save_model(model, path)
+    tensors, header = read_tensors(path)
+    (member,) = header.pop("committee")
+    header["schema"] = 1
+    header["posterior"] = member["posterior"]
+    header["fitted"] |= {f"{key}_": member[key] for key in ("signal_variance", "lengthscale")}
+    header["fitted"] |= {"bound_": model.bound_, "n_iter_": member["n_iter"]}
+    for parameter in ("warp", "spread", "n_members", "posterior"):
+        del header["params"][parameter]
+    write_tensors(path, {key.removeprefix("0/"): own for key, own in tensors.items()}, header)
+    loaded = load_model(path)
+    # Whatever the defaults become, such a file holds the paper's model.
+    assert (loaded.n_members, loaded.posterior) == (1, "bound")
+    assert (loaded.warp, loaded.spread) == (False, 0.0)
+    assert_predicts_alike(loaded, model, moons[0])
+
+
+def test_an_exact_model_without_a_level_has_level_zero(moons, path):
+    model = MODELS["GPC"](**PLAIN).fit(*moons)
+    save_model(model, path)
+    tensors, header = read_tensors(path)
+    del header["fitted"]["level_"], header["params"]["warp"]
+    write_tensors(path, tensors, header | {"schema": 1})
+    loaded = load_model(path)
+    assert (loaded.level_, loaded.warp) == (0.0, False)
+    assert_predicts_alike(loaded, model, moons[0])
 
 
 def test_a_committee_without_members_is_refused(saved, path):

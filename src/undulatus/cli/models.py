@@ -108,7 +108,7 @@ def sounder(samples: int, seed: int, output: Path) -> None:
 @click.option(
     "--members",
     type=click.IntRange(1),
-    show_default="1",
+    show_default="2 for scenes, 8 for spectra",
     help="Members of a committee, each with its own waves and with other days or strata held back "
     "while it learns, for vff and rff.",
 )

@@ -39,6 +39,7 @@ RowFunction = Callable[[Array], tuple[Array, ...]]
 SHARED_CONSTRAINTS: dict[str, list[Any]] = {
     "kernel": [StrOptions(set(KERNELS))],
     "standardize": ["boolean"],
+    "warp": ["boolean"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0, None, closed="left")],
     "posterior": [StrOptions({"variational", "bound"})],
@@ -66,7 +67,7 @@ class LatentFunction:
     """
 
     make_mean: Callable[[], Callable[[Array], Array]]
-    """Returns the function from rows (n, d) to latent means (n,)."""
+    """Returns the function from rows (n, d) to latent means (n,), the prior shift included."""
     make_moments: Callable[[], Callable[[Array], tuple[Array, Array]]]
     """Returns the function from rows (n, d) to latent means and variances, (n,) each."""
 
@@ -111,6 +112,7 @@ class GaussianProcessMixin(ABC):
     class_weight: Any
     prior_correction: Any
     standardize: bool
+    warp: bool
     max_iter: int
     tol: float
     classes_: Array
@@ -216,7 +218,7 @@ class GaussianProcessMixin(ABC):
 
     def _make_mean_of_means(self, blocks: BlockFunctions) -> RowFunction:
         means = [member.make_mean() for member in blocks.members]
-        return lambda x: (np.mean([mean(x) for mean in means], axis=0) + self._prior_shift,)
+        return lambda x: (np.mean([mean(x) for mean in means], axis=0),)
 
     def _make_sign(self, blocks: BlockFunctions) -> RowFunction:
         """Return a function with the sign of the decision function."""
@@ -226,7 +228,7 @@ class GaussianProcessMixin(ABC):
         moments = self._make_member_moments(blocks)
 
         def sign(x: Array) -> tuple[Array]:
-            positive = np.array([mean(x) + self._prior_shift > 0 for mean in means])
+            positive = np.array([mean(x) > 0 for mean in means])
             # Probabilities on one side of 1/2 have their mean there: no variance is needed.
             result = np.where(positive.all(axis=0), 1.0, -1.0)
             divided = np.flatnonzero(positive.any(axis=0) & ~positive.all(axis=0))
@@ -244,8 +246,7 @@ class GaussianProcessMixin(ABC):
 
         def evaluate(x: Array) -> tuple[Array, Array]:
             means, variances = zip(*[moments(x) for moments in members], strict=True)
-            shifted = np.array(means, dtype=np.float64) + self._prior_shift
-            return shifted, np.array(variances, dtype=np.float64)
+            return np.array(means, dtype=np.float64), np.array(variances, dtype=np.float64)
 
         return evaluate
 
@@ -308,6 +309,7 @@ class GaussianProcessMixin(ABC):
             class_weight=self.class_weight,
             prior_correction=self.prior_correction,
             standardize=self.standardize,
+            warp=self.warp,
             merge=merge,
             threads=threads,
         )

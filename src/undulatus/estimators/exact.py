@@ -40,13 +40,17 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     standardize : bool, default=True
         Scale each feature by its weighted training deviation. Features are centred by their
         weighted training mean either way.
+    warp : bool, default=True
+        Compress the tails of each feature before it is scaled, by asinh((x - median) / mean
+        distance from the median). Needs ``standardize=True``.
     max_iter : int, default=100
         Most outer iterations.
     tol : float, default=1e-4
         The fit stops when an iteration raises the bound by less than ``tol`` of its size.
-    posterior : {"bound", "variational"}, default="bound"
-        The posterior handed out, once hyperparameters are learned: that of the paper's bound,
-        whose variance is too small, or the best Gaussian approximation.
+    posterior : {"variational", "bound"}, default="variational"
+        The posterior handed out, once hyperparameters are learned: the best Gaussian
+        approximation, of a latent function whose level is set by the shares of the classes; or
+        that of the paper's bound, whose variance is too small, without a level.
     class_weight : dict or "balanced", default=None
         Weights of the classes.
     prior_correction : mapping, (2,) array or "training", default=None
@@ -64,6 +68,8 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         Distinct training rows, standardised.
     lengthscale_, signal_variance_ : float
         Hyperparameters of the kernel, σ and γ in the paper.
+    level_ : float
+        What the latent mean returns to away from the training rows.
     posterior_ : ExactPosterior
         Of the latent function at the training rows.
     bound_ : float
@@ -99,9 +105,10 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         *,
         kernel: str = "rbf",
         standardize: bool = True,
+        warp: bool = True,
         max_iter: int = 100,
         tol: float = 1e-4,
-        posterior: str = "bound",
+        posterior: str = "variational",
         class_weight: dict[Any, float] | str | None = None,
         prior_correction: Any = None,
         random_state: int | np.random.RandomState | None = None,
@@ -109,6 +116,7 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     ) -> None:
         self.kernel = kernel
         self.standardize = standardize
+        self.warp = warp
         self.max_iter = max_iter
         self.tol = tol
         self.posterior = posterior
@@ -136,12 +144,14 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             max_iter=self.max_iter,
             tol=self.tol,
             variational=self.posterior == "variational",
+            log_odds=data.overview.log_odds,
             report=lambda climb: line(climb.n_iter, f"bound {climb.bounds[-1]:.6g}"),
         )
         line.close()
         self.training_ = x
         self.lengthscale_ = fit.lengthscale
         self.signal_variance_ = fit.signal_variance
+        self.level_ = fit.level
         self.posterior_ = fit.posterior
         self.bound_ = fit.bounds[-1]
         self.bound_history_ = np.array(fit.bounds)
@@ -174,12 +184,22 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             cross = exact_covariance(
                 x, self.training_, kernel, self.signal_variance_, self.lengthscale_
             )
-            return np.asarray(cross @ self.posterior_.alpha)
+            return np.asarray(cross @ self.posterior_.alpha) + (self.level_ + self._prior_shift)
 
         return mean
 
     def _make_moments(self) -> Callable[[Array], tuple[Array, Array]]:
         kernel = find_kernel(self.kernel)
-        return lambda x: exact_moments(
-            x, self.training_, kernel, self.signal_variance_, self.lengthscale_, self.posterior_
-        )
+
+        def moments(x: Array) -> tuple[Array, Array]:
+            mean, variance = exact_moments(
+                x,
+                self.training_,
+                kernel,
+                self.signal_variance_,
+                self.lengthscale_,
+                self.posterior_,
+            )
+            return mean + (self.level_ + self._prior_shift), variance
+
+        return moments

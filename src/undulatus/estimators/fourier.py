@@ -52,10 +52,12 @@ from undulatus.gp.blocks import (
     require_phases,
     scratch,
 )
-from undulatus.gp.committee import fit_members, leave_out
+from undulatus.gp.committee import fit_members
+from undulatus.gp.damping import Fading, TrainingRange, spreads
 from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves, waves
+from undulatus.gp.held_back import leave_out
 from undulatus.gp.kernels import find_kernel, mean_distance
-from undulatus.gp.passes import LEARNING_SHARE, FourierFit, Start, choose_start
+from undulatus.gp.passes import VARIANCE_LIMITS, FourierFit, Start, choose_start
 from undulatus.gp.posterior import (
     Posterior,
     StagedRoot,
@@ -66,10 +68,13 @@ from undulatus.gp.posterior import (
 )
 from undulatus.gp.stochastic import (
     LEARNING_VARIANCE_LIMIT,
+    RACE_FREQUENCIES,
+    RACE_SPLITS,
     STEPS_PER_ITERATION,
     Walk,
     draw_sample,
     fit_stochastic,
+    race,
 )
 
 Array = npt.NDArray[Any]
@@ -86,18 +91,21 @@ SINGLE_ERROR = 4e-6
 """Prediction is in single precision if that changes no probability of some training rows by more.
 The 1e-5 promised leave room for other rows, where up to 2.6 times the change was measured."""
 
-COMPARED_ROWS = 2_048
+COMPARED_ROWS = 512
 """Training rows at which single and double precision are compared."""
 
-BATCH_ROWS = 2_000
+BATCH_ROWS = 500
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
 
-SMALL_BATCH, LARGE_BATCH = 512, 2048
+SMALL_BATCH, LARGE_BATCH = 256, 2048
 """Rows of a minibatch with ``batch_size="auto"``: the small one for few training rows ..."""
 
 SMALL_BATCH_ROWS = 50_000
 """... up to this many, where it learned as well or better in a third of the time
 (``python -m benchmarks.batch_size``)."""
+
+RANGE_AND_QUARTILES = [0, 2, 4, 6]
+"""Rows of ``feature_quantiles_`` with the smallest value, the quartiles and the largest."""
 
 STAGGERED_ROWS = 16
 """A block of predictions has fewer rows: waves a power of two apart share the same cache lines."""
@@ -115,23 +123,32 @@ kernel : {"rbf", "matern32", "matern52"}, default="rbf"
 solver : {"auto", "batch", "stochastic"}, default="auto"
     ``"batch"`` is the paper's Algorithm 1, where a weight of 2 equals a repeated row;
     ``"stochastic"`` learns on minibatches, then fits the posterior by exact passes over all
-    rows; ``"auto"`` is batch up to 2,000 distinct rows.
-n_members : int, default=1
+    rows; ``"auto"`` is batch up to 500 distinct rows.
+n_members : int, default=8
     Members of a committee, each a model with ``n_frequencies`` of its own, learned from its own
-    start, with other groups (or rows) held back. The probability is the mean of theirs.
+    start, with other groups (or rows) held back. The probability is the mean of theirs; 1 is a
+    single model, which predicts as much faster.
 frequencies : (n_members D, d) array, default=None
     Starting frequencies w in units of 1/lengthscale (``frequencies_`` are w/lengthscale); drawn
     at random if None.
 standardize : bool, default=True
     Scale each feature by its weighted training deviation. Features are centred by their
     weighted training mean either way.
+warp : bool, default=True
+    Compress the tails of each feature before it is scaled, by asinh((x - median) / mean distance
+    from the median), so that a few extreme values do not push all others together. Needs
+    ``standardize=True``.
+spread : float, default=0.05
+    How uncertain frequencies are, as a share of their size. Away from the training data waves
+    fade the faster the larger it is, and the model returns to its prior: the shares of the classes
+    and the variance ``signal_variance_``. 0 lets waves go on for ever, as in the paper.
 max_iter : int, default=100
     Most outer iterations, of 25 minibatches each for the stochastic solver.
 tol : float, default=1e-4
     The fit stops when an iteration raises the bound (batch) or the held-back likelihood
     (stochastic) by less than ``tol`` of its size.
 batch_size : int or "auto", default="auto"
-    Rows in a minibatch of the stochastic solver; ``"auto"`` is 512 up to 50,000 training rows
+    Rows in a minibatch of the stochastic solver; ``"auto"`` is 256 up to 50,000 training rows
     and 2,048 beyond.
 early_stopping : bool or "auto", default="auto"
     Hold back a fifth of the rows (at most 2,048) while frequencies are learned, and keep the
@@ -140,12 +157,13 @@ early_stopping : bool or "auto", default="auto"
     own; where ``solver="auto"`` picks batch, rows are held back. Has no effect where
     frequencies stay as drawn.
 precision : {"auto", "single", "double"}, default="auto"
-    Precision of the features. ``"auto"`` trains in double up to 30,000 rows. From 2,000 rows
-    on it predicts in single if that changes no probability by more than 1e-5. Matrices are
-    always factorised in double.
-posterior : {"bound", "variational"}, default="bound"
-    The posterior handed out, once frequencies are learned: that of the paper's bound, whose
-    variance is too small, or the best Gaussian approximation.
+    Precision of the features. ``"auto"`` learns frequencies on minibatches in single, and fits
+    the posterior in double up to 30,000 rows. From 2,000 rows on it predicts in single if that
+    changes no probability by more than 1e-5. Matrices are always factorised in double.
+posterior : {"variational", "bound"}, default="variational"
+    The posterior handed out, once frequencies are learned: the best Gaussian approximation, of a
+    latent function whose level is set by the shares of the classes; or that of the paper's bound,
+    whose variance is too small, without a level.
 class_weight : dict or "balanced", default=None
     Weights of the classes.
 prior_correction : mapping, (2,) array or "training", default=None
@@ -184,8 +202,8 @@ bound_ : float
     Bound on the log evidence, by the posterior handed out; of a committee, the mean of the
     members'.
 bound_history_ : array
-    The bound after each exact pass over all rows or, for the batch solver without early
-    stopping, after each outer iteration and at the end; of a committee, the mean, in which a
+    The bound after each exact pass over all rows or, for the paper's own model by the batch
+    solver, after each outer iteration and at the end; of a committee, the mean, in which a
     member that ended early keeps its last.
 n_iter_ : int
     Outer iterations done; of a committee, the most of any member.
@@ -222,6 +240,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         "variance_tolerance": [Interval(Real, 0, None, closed="left")],
         "checkpoint": [str, PathLike, None],
         "n_jobs": JOBS_CONSTRAINT,
+        "spread": [Interval(Real, 0, None, closed="left")],
         "warm_start": ["boolean"],
     }
 
@@ -229,17 +248,19 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self,
         n_frequencies: int = 100,
         *,
-        n_members: int = 1,
+        n_members: int = 8,
         kernel: str = "rbf",
         solver: str = "auto",
         frequencies: npt.ArrayLike | None = None,
         standardize: bool = True,
+        warp: bool = True,
+        spread: float = 0.05,
         max_iter: int = 100,
         tol: float = 1e-4,
         batch_size: int | str = "auto",
         early_stopping: bool | str = "auto",
         precision: str = "auto",
-        posterior: str = "bound",
+        posterior: str = "variational",
         class_weight: dict[Any, float] | str | None = None,
         prior_correction: Any = None,
         variance_tolerance: float = 0.0,
@@ -255,6 +276,8 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self.solver = solver
         self.frequencies = frequencies
         self.standardize = standardize
+        self.warp = warp
+        self.spread = spread
         self.max_iter = max_iter
         self.tol = tol
         self.batch_size = batch_size
@@ -304,13 +327,12 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         pixels = self._pixels(data, threads)
         stochastic = is_chunked(X) or self._is_stochastic(pixels.n_rows)
         with single_threaded_blas(), recycling():
-            starts = earlier + [
-                self._choose_start(pixels, data, member, rngs[member], stochastic)
-                for member in range(len(earlier), self.n_members)
-            ]
+            parts = self._leave_out(pixels, rng, stochastic)
+            starts = earlier + self._choose_starts(
+                pixels, data, rngs[len(earlier) :], parts[len(earlier) :]
+            )
             for start in starts:
                 self._require_usable(start, data, pixels.n_features)
-            parts = self._leave_out(pixels, rng, stochastic)
             members = self._learn(data, starts, rngs, parts, threads, stochastic)
         self._keep(members, pixels, starts, stochastic)
         self.fit_report_["prediction_precision"] = self._choose_prediction_precision(pixels)
@@ -380,23 +402,41 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             return SMALL_BATCH if n_rows <= SMALL_BATCH_ROWS else LARGE_BATCH
         return int(self.batch_size)
 
-    def _choose_start(
+    def _choose_starts(
         self,
         pixels: PixelSource,
         data: TrainingData,
-        member: int,
-        rng: np.random.Generator,
-        stochastic: bool,
-    ) -> Start:
-        unit = self._unit_frequencies(member, rng)
+        rngs: list[np.random.Generator],
+        parts: list[dict[str, Any]],
+    ) -> list[Start]:
+        """Return where the last members start, each with frequencies of its own.
+
+        Their lengthscale is found by the bound or, if frequencies are learned on minibatches, by
+        a race of short walks; then every second member starts from twice that, which makes them
+        more different.
+        """
+        first = self.n_members - len(rngs)
+        units = [self._unit_frequencies(first + i, rng) for i, rng in enumerate(rngs)]
+        if not units:
+            return []
         distance = mean_distance(data.overview.variances)
-        if not stochastic:
-            return choose_start(pixels, unit, distance, rng)
-        start = choose_start(pixels, unit, distance, rng, LEARNING_VARIANCE_LIMIT)
-        if self._learns_frequencies:
-            # Learned frequencies can start finer than random ones, and find finer structure.
-            return replace(start, lengthscale=LEARNING_SHARE * start.lengthscale)
-        return start
+        if not (self._learns_frequencies and "sample" in parts[0]):
+            limit = LEARNING_VARIANCE_LIMIT if "sample" in parts[0] else VARIANCE_LIMITS[1]
+            best = choose_start(pixels, units[0], distance, rngs[0], limit)
+            return [replace(best, unit_frequencies=unit) for unit in units]
+        lengthscale = race(
+            parts[0]["sample"],
+            [unit[:RACE_FREQUENCIES] for unit in units[:RACE_SPLITS]],
+            distance,
+            [part["split"] for part in parts[:RACE_SPLITS]],
+            batch_size=self._minibatch_rows(pixels.n_rows),
+            seed=int(rngs[0].integers(2**63)),
+            n_total=pixels.n_rows,
+            spread=self.spread,
+        )
+        return [
+            Start(unit, lengthscale * (1 + member % 2)) for member, unit in enumerate(units, first)
+        ]
 
     def _unit_frequencies(self, member: int, rng: np.random.Generator) -> Array:
         """Return a member's starting frequencies times the lengthscale, drawn or given, (D, d)."""
@@ -435,10 +475,10 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self, pixels: PixelSource, rng: np.random.Generator, stochastic: bool
     ) -> list[dict[str, Any]]:
         """Return what each member's solver gets to know of the rows to hold back."""
-        if self.n_members == 1:
-            return [{}]  # The solver draws them.
         if stochastic:
-            sample = draw_sample(pixels, rng)
+            # Minibatches are noisier than single precision.
+            dtype = pixels.dtype if self.precision == "double" else np.dtype(np.float32)
+            sample = draw_sample(pixels, rng).standardised(dtype)
             splits = leave_out(sample, self.n_members, rng)
             return [{"sample": sample, "split": split} for split in splits]
         if not (self._learns_frequencies and self._stops_early()):
@@ -482,6 +522,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
                 resume=resumed[member],
                 report=report,
                 report_pass=report_pass,
+                log_odds=data.overview.log_odds,
                 **part,
             )
 
@@ -503,6 +544,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             "tol": self.tol,
             "early_stopping": self._stops_early(),
             "variational": self.posterior == "variational",
+            "spread": self.spread,
         }
         if not stochastic:
             assert isinstance(pixels, Pixels)
@@ -677,18 +719,33 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             make_probability=partial(self._make_probability, dtype),
         )
 
+    def _fading(self, fit: FourierFit) -> Fading:
+        """Return how a member's latent function returns to its prior."""
+        ends = self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], np.float64)
+        return Fading(
+            spreads(fit.frequencies, fit.spread),
+            TrainingRange.from_quantiles(*ends),
+            fit.signal_variance,
+            fit.level,
+            self._prior_shift,
+        )
+
     def _make_mean(self, fit: FourierFit) -> Callable[[Array], Array]:
+        fading = self._fading(fit)
         amplitudes, delays = amplitudes_and_delays(fit.posterior.mean, fit.signal_variance)
-        return lambda x: sum_of_waves(x, fit.frequencies, amplitudes, delays)
+        return lambda x: fading.mean(x, sum_of_waves(x, fit.frequencies, amplitudes, delays))
 
     def _make_moments(
         self, fit: FourierFit, dtype: np.dtype[Any]
     ) -> Callable[[Array], tuple[Array, Array]]:
+        fading = self._fading(fit)
         # The scale of the features goes into mean and root, rather than into every feature.
         scale = np.sqrt(fit.signal_variance / len(fit.frequencies))
         mean = (scale * fit.posterior.mean).astype(dtype)
         root = (scale * self._root(fit, "root", variance_root)).astype(dtype, order="F")
-        return lambda x: latent_moments(waves(x, fit.frequencies), mean, root, overwrite=True)
+        return lambda x: fading.moments(
+            x, *latent_moments(waves(x, fit.frequencies), mean, root, overwrite=True)
+        )
 
     def _make_probability(self, dtype: np.dtype[Any]) -> Callable[[Array], Array] | None:
         # A committee's labels depend on the variances too, and must agree with its probabilities:
@@ -699,10 +756,18 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         root: StagedRoot | None = self._root(fit, "staged", stage_root, dtype)
         if root is None:
             return None
-        staged, mean = root, fit.posterior.mean.astype(dtype)
-        return lambda x: tolerant_probability(
-            _features(x, fit), mean, self._prior_shift, staged, self.variance_tolerance
-        )
+        staged, mean, fading = root, fit.posterior.mean.astype(dtype), self._fading(fit)
+
+        def probability(x: Array) -> Array:
+            z, share = _features(x, fit), fading.share(x)
+            if share is None:
+                share = np.ones(len(x), dtype=x.dtype)
+            z *= share[:, None]
+            fresh = fading.fresh_variance(share)
+            shift = fading.offset(fresh)
+            return tolerant_probability(z, mean, shift, staged, self.variance_tolerance, fresh)
+
+        return probability
 
     def _dtype(self) -> np.dtype[Any]:
         # Models of 0.1.0 predict in the precision that they were trained in.

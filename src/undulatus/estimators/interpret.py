@@ -118,10 +118,11 @@ def waves_of(classifier: FourierGPC) -> Waves:
     # The latent mean of a committee is the mean of its members'.
     amplitudes = np.concatenate([amplitude for amplitude, _ in parts]) / len(members)
     delays = np.concatenate([delay for _, delay in parts])
-    standardisation = classifier.standardisation_
-    frequencies = classifier.frequencies_ / standardisation.scale
     centre, deviation = _distribution(classifier)
-    delays = delays - frequencies @ (centre - standardisation.centre)
+    # A warp is taken as linear around the middle of the features.
+    origin, scale = classifier.standardisation_.linear_at(centre)
+    frequencies = classifier.frequencies_ / scale
+    delays = delays - frequencies @ (centre - origin)
     # cos(p) = cos(-p): take the sign for which the mean slope, a exp(-s²/2) sin(δ), is positive.
     delays = np.remainder(delays + np.pi, 2.0 * np.pi) - np.pi
     sign = np.where(delays < 0.0, -1.0, 1.0)
@@ -137,9 +138,9 @@ def waves_of(classifier: FourierGPC) -> Waves:
 
 
 def _distribution(classifier: FourierGPC) -> tuple[Array, Array]:
-    """Return mean and deviation of the features; from quartiles without standardisation."""
+    """Return mean and deviation of the features; from quartiles where these are not known."""
     quantiles = classifier.feature_quantiles_
-    if not classifier.standardize:
+    if not classifier.standardize or classifier.standardisation_.warp is not None:
         low, high = quantiles[_QUARTILES]
         return quantiles[_MEDIAN], (high - low) / _QUARTILE_DISTANCE
     standardisation = classifier.standardisation_

@@ -23,14 +23,21 @@ from sklearn.utils.validation import (
 )
 
 from undulatus.errors import InputError, as_input_errors
-from undulatus.gp.blocks import Pixels, PixelSource, Standardisation, read_rows, require_finite
+from undulatus.gp.blocks import (
+    Pixels,
+    PixelSource,
+    Standardisation,
+    Warp,
+    read_rows,
+    require_finite,
+)
+from undulatus.gp.held_back import number_groups
 from undulatus.gp.moments import (
     FeatureSummary,
     apply_class_weights,
     require_phases_of_rows,
     summarise,
 )
-from undulatus.gp.passes import number_groups
 
 Array = npt.NDArray[Any]
 
@@ -59,6 +66,8 @@ class DataOptions:
     class_weight: Any
     prior_correction: Any
     standardize: bool
+    warp: bool
+    """Whether to compress the tails of features that are standardised."""
     merge: bool
     """Whether to merge equal rows."""
     threads: int
@@ -70,15 +79,14 @@ class Overview:
 
     summary: FeatureSummary
     standardisation: Standardisation
+    variances: Array
+    """Variances of the standardised features, (d,)."""
     classes: Array
     prior_shift: float
     """Change of the latent mean that undoes a changed class prior."""
     quantiles: Array
-
-    @property
-    def variances(self) -> Array:
-        """Variances of the standardised features, (d,)."""
-        return np.asarray(self.summary.variance / self.standardisation.scale**2)
+    log_odds: float
+    """Logarithm of the odds of the second class in the weight of all rows."""
 
 
 class TrainingData(Protocol):
@@ -195,14 +203,15 @@ def prepare_rows(
     summary = summarise(rows, weight, options.threads, options.columns)
     chosen = spread_out(rows.shape[0], QUANTILE_ROWS)
     some = read_rows(rows, chosen, QUANTILE_ROWS)
+    some_weight = None if weight is None else weight[chosen]
+    trained = class_shares(positive, weight)
     overview = Overview(
-        summary=summary,
-        standardisation=standardise(summary, options.standardize),
+        summary,
+        *standardise(summary, some, some_weight, options),
         classes=classes,
-        prior_shift=prior_shift(
-            options.prior_correction, classes, observed, class_shares(positive, weight)
-        ),
-        quantiles=quantiles(some, None if weight is None else weight[chosen], summary),
+        prior_shift=prior_shift(options.prior_correction, classes, observed, trained),
+        quantiles=quantiles(some, some_weight, summary),
+        log_odds=log_odds(trained),
     )
     return RowData(overview, rows, positive, weight, group, source, dropped)
 
@@ -221,15 +230,45 @@ def merge_equal_rows(
     return distinct[:, :-1], distinct[:, -1] > 0.5, total.astype(np.float64)
 
 
-def standardise(summary: FeatureSummary, scaled: bool) -> Standardisation:
-    """Return how to centre features and, if they are to be ``scaled``, the scale of each."""
-    if not scaled:
+def standardise(
+    summary: FeatureSummary, some: Array, weight: Array | None, options: DataOptions
+) -> tuple[Standardisation, Array]:
+    """Return how features enter the model, and the variances they have then, (d,).
+
+    A warp is found from ``some`` rows (m, d) and their weights: it is around the median, as wide
+    as the mean distance from it.
+    """
+    if not options.standardize:
         # Kernels depend on differences alone, but phases of rows far from zero lose digits.
-        return Standardisation(summary.mean, np.ones_like(summary.mean))
-    scale = np.sqrt(summary.variance)
-    # A column that varies by rounding only is constant.
-    constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(summary.mean)
-    return Standardisation(summary.mean, np.where(constant, 1.0, scale))
+        return Standardisation(summary.mean, np.ones_like(summary.mean)), summary.variance
+    if options.warp:
+        return _standardise_warped(some, weight)
+    centre, scale = summary.mean, _positive_scale(summary.mean, summary.variance)
+    return Standardisation(centre, scale), summary.variance / scale**2
+
+
+def _standardise_warped(some: Array, weight: Array | None) -> tuple[Standardisation, Array]:
+    rows = some.astype(np.float64)
+    middle = np.quantile(rows, 0.5, axis=0, weights=weight, method="inverted_cdf")
+    distance = np.average(np.abs(rows - middle), axis=0, weights=weight)
+    width = np.where(distance <= 10 * np.finfo(np.float64).eps * np.abs(middle), 1.0, distance)
+    warp = Warp(middle, width)
+    warped = warp(rows, np.float64)
+    mean = np.average(warped, axis=0, weights=weight)
+    variance = np.average((warped - mean) ** 2, axis=0, weights=weight)
+    scale = _positive_scale(mean, variance)
+    return Standardisation(mean, scale, warp), variance / scale**2
+
+
+def _positive_scale(mean: Array, variance: Array) -> Array:
+    """Return the deviation of each feature, or one where it varies by rounding only, (d,)."""
+    scale = np.sqrt(variance)
+    return np.where(scale <= 10 * np.finfo(np.float64).eps * np.abs(mean), 1.0, scale)
+
+
+def log_odds(shares: tuple[float, float]) -> float:
+    """Return the logarithm of the odds of the second class."""
+    return float(np.log(shares[1] / shares[0]))
 
 
 def spread_out(n_rows: int, most: int) -> Array:

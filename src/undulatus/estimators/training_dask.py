@@ -20,6 +20,7 @@ from undulatus.estimators.training import (
     encode_labels,
     fingerprint_parts,
     is_chunked,
+    log_odds,
     prior_shift,
     quantiles,
     read_groups,
@@ -29,7 +30,7 @@ from undulatus.estimators.training import (
     spread_out,
     standardise,
 )
-from undulatus.gp.blocks import Pixels
+from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.dask_blocks import ChunkedPixels, LabelledArrays, PixelReader, whole_rows
 from undulatus.gp.moments import ClassMoments, FeatureSummary
 
@@ -101,18 +102,19 @@ def prepare_chunks(
     weighted = totals if factors is None else totals * factors
     require_both(name, weighted)
     summary = _summary(by_class, factors, options.columns)
-    standardisation = standardise(summary, options.standardize)
-    reader = PixelReader(by_class.labels[1], factors, standardisation, np.dtype(np.float64), 1)
+    # Rows are taken as they are: how they are standardised does not matter yet.
+    as_given = Standardisation(np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
+    reader = PixelReader(by_class.labels[1], factors, as_given, np.dtype(np.float64), 1)
     pixels = ChunkedPixels(chunks, reader, by_class.used)
     some = pixels.take(spread_out(pixels.n_rows, QUANTILE_ROWS))
+    trained = _shares(weighted)
     overview = Overview(
-        summary=summary,
-        standardisation=standardisation,
+        summary,
+        *standardise(summary, some.rows, some.weight, options),
         classes=classes,
-        prior_shift=prior_shift(
-            options.prior_correction, classes, _shares(totals), _shares(weighted)
-        ),
+        prior_shift=prior_shift(options.prior_correction, classes, _shares(totals), trained),
         quantiles=quantiles(some.rows, some.weight, summary),
+        log_odds=log_odds(trained),
     )
     return ChunkedData(overview, chunks, by_class.labels[1], factors, by_class.used)
 

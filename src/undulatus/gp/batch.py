@@ -24,16 +24,15 @@ from undulatus.gp.bound import (
     log_variance_gradient,
     tighten,
 )
+from undulatus.gp.damping import level, spreads
+from undulatus.gp.held_back import Split, held_back_loss, leave_out
 from undulatus.gp.passes import (
     SEARCH_PASSES,
     VARIANCE_LIMITS,
     FourierFit,
-    Split,
     Start,
     fit_posterior,
     has_stalled,
-    held_back_loss,
-    hold_back,
 )
 from undulatus.gp.posterior import Posterior, WeightMoments
 from undulatus.gp.variational import fit_final_posterior
@@ -284,6 +283,8 @@ def fit_batch(
     early_stopping: bool,
     rng: np.random.Generator,
     variational: bool = True,
+    spread: float = 0.0,
+    log_odds: float = 0.0,
     split: Split | None = None,
     resume: BatchState | None = None,
     report: Callable[[BatchState], None] = lambda state: None,
@@ -292,7 +293,8 @@ def fit_batch(
 
     With ``early_stopping``, frequencies are learned on four fifths of the pixels, as ``split``
     says or else drawn, and those with the lowest loss on the others are used; the posterior is
-    that of all pixels, by :func:`~undulatus.gp.variational.fit_final_posterior`.
+    that of all pixels, by :func:`~undulatus.gp.variational.fit_final_posterior`, in which waves
+    are damped by ``spread``, a share of their frequencies, and ``log_odds`` set the level.
     """
     seed = int(rng.integers(2**63)) if resume is None else resume.seed
     learning, held_back = pixels, None
@@ -316,13 +318,15 @@ def fit_batch(
         tol,
         early_stopped=held_back is not None,
         variational=variational,
+        spread=spread,
+        log_odds=log_odds if variational else 0.0,
     )
 
 
 def _separate(pixels: Pixels, seed: int, split: Split | None) -> tuple[Pixels, Block]:
     """Return the pixels to learn from and the block held back."""
     if split is None:
-        split = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
+        split = leave_out(pixels, 1, np.random.default_rng(seed))[0]
     learned, held = split
     held_pixels = pixels.take(held)
     # Rows that are not learned from get weight zero: no copy of the others is needed.
@@ -348,28 +352,37 @@ def _finish(
     *,
     early_stopped: bool,
     variational: bool,
+    spread: float,
+    log_odds: float,
 ) -> FourierFit:
     """Return the fit after exact passes over all pixels at the final frequencies."""
     theta = ascent.theta if ascent.best_theta is None else ascent.best_theta
     interrupted = ascent.outcome == "interrupted"
+    frequencies = evidence.frequencies(theta)
+    # Learned on other rows, or without damping and level: bounds of another model do not compare.
+    anew = early_stopped or spread > 0.0 or log_odds != 0.0
     final = fit_final_posterior(
         pixels,
-        evidence.frequencies(theta),
+        frequencies,
         evidence.signal_variance(theta),
         evidence.xi,
-        variational=variational and not interrupted,
-        bound_passes=1 if interrupted else FINAL_PASSES,
+        variational=variational,
+        max_passes=1 if interrupted else FINAL_PASSES,
         bound_tol=0.1 * tol,
-        tol=0.1 * tol,
-        initial_posterior=evidence.solve(theta)[1] if early_stopped else None,
+        tol=tol,
+        spread=spreads(frequencies, spread) if spread else None,
+        log_odds=log_odds,
+        initial_posterior=evidence.solve(theta)[1] if anew else None,
     )
     return FourierFit(
-        evidence.frequencies(theta),
+        frequencies,
         evidence.lengthscale(theta),
         final.signal_variance,
         final.posterior,
-        final.bounds if early_stopped else (*ascent.bounds, final.bounds[-1]),
+        final.bounds if anew else (*ascent.bounds, final.bounds[-1]),
         ascent.n_iter,
         "interrupted" if final.interrupted else ascent.outcome,
         ascent.losses,
+        spread,
+        level(log_odds, final.signal_variance),
     )

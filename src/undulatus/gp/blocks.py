@@ -41,6 +41,9 @@ BLOCK_BYTES = 4 * 2**20
 PHASE_LIMIT = 1e6
 """Largest length of x times w for which a double-precision phase is good to 1e-9 radians."""
 
+FARTHEST = 1e15
+"""Widths from the middle at which a warp ends."""
+
 MOST_SPARE_ARRAYS = 16
 """Arrays of one shape that are kept for :func:`borrow`."""
 
@@ -105,8 +108,8 @@ class Pixels:
         Whether a pixel belongs to the second class.
     weight : (n,) array or None
         Weight of each pixel; None means 1 for all.
-    standardisation : Standardisation
-        Applied to each block as it is read.
+    standardisation : Standardisation or None
+        Applied to each block as it is read; None if the rows are standardised already.
     dtype : dtype
         The working precision of blocks.
     rows_per_block, threads : int
@@ -118,7 +121,7 @@ class Pixels:
     rows: Any
     positive: Array
     weight: Array | None
-    standardisation: Standardisation
+    standardisation: Standardisation | None
     dtype: np.dtype[Any]
     rows_per_block: int
     threads: int = 1
@@ -148,7 +151,9 @@ class Pixels:
         return self._read(chosen, slice(0, len(chosen)))
 
     def _read(self, chosen: slice | Array, rows: slice) -> Block:
-        x = self.standardisation(np.asarray(self.rows[chosen]), self.dtype)
+        x = np.asarray(self.rows[chosen])
+        if self.standardisation is not None:
+            x = self.standardisation(x, self.dtype)
         v = np.where(self.positive[chosen], 0.5, -0.5).astype(self.dtype)
         if self.weight is None:
             weight = np.ones(len(x), dtype=self.dtype)
@@ -186,6 +191,16 @@ class Pixels:
         """Return all pixels, in memory."""
         return self if self.in_memory else self.take(np.arange(self.n_rows))
 
+    def standardised(self, dtype: npt.DTypeLike) -> Pixels:
+        """Return the same pixels in memory, standardised once and for all, in ``dtype``."""
+        dtype = np.dtype(dtype)
+        rows = np.empty((self.n_rows, self.n_features), dtype=dtype)
+        pixels = replace(self, dtype=dtype)
+        for start in range(0, self.n_rows, self.rows_per_block):
+            block = slice(start, min(start + self.rows_per_block, self.n_rows))
+            rows[block] = pixels.block(block).x
+        return replace(pixels, rows=rows, standardisation=None)
+
     def keep_weight_of(self, chosen: Array) -> Pixels:
         """Return the same pixels, with weight zero for all but the row numbers ``chosen``."""
         weight = np.zeros(self.n_rows)
@@ -195,10 +210,16 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Standardisation:
-    """The affine map (x - centre) / scale of each feature, in double precision, (d,) each."""
+    r"""How features enter a model: :math:`(x - c) / s`, in double precision, (d,) each.
+
+    With a warp, x is :math:`\operatorname{asinh}((x_0 - a) / b)` of the raw feature
+    :math:`x_0` first: linear around the middle a, logarithmic beyond the width b, so that a few
+    extreme values do not push all others together.
+    """
 
     centre: Array
     scale: Array
+    warp: Warp | None = None
 
     def __call__(self, rows: Array, dtype: npt.DTypeLike) -> Array:
         """Return standardised rows, C-contiguous, in ``dtype``.
@@ -209,9 +230,38 @@ class Standardisation:
         x = np.array(rows, dtype=np.float64, order="C")
         # Values that overflow become infinite, and `require_lengths` refuses them.
         with np.errstate(over="ignore"):
+            if self.warp is not None:
+                x = self.warp(x, dtype)
+                x -= self.centre.astype(x.dtype)
+                x /= self.scale.astype(x.dtype)
+                return x
             x -= self.centre
             x /= self.scale
             return x.astype(dtype, copy=False)
+
+    def linear_at(self, point: Array) -> tuple[Array, Array]:
+        """Return the centre and scale of the affine map that touches this one at a raw row."""
+        if self.warp is None:
+            return self.centre, self.scale
+        scale = self.scale * np.hypot(point - self.warp.middle, self.warp.width)
+        return point - scale * self(point[None], np.float64)[0], scale
+
+
+@dataclass(frozen=True)
+class Warp:
+    """The map asinh((x - middle) / width) of each feature, (d,) each."""
+
+    middle: Array
+    width: Array
+
+    def __call__(self, x: Array, dtype: npt.DTypeLike) -> Array:
+        """Return warped rows in ``dtype``; ``x`` is in double precision and is overwritten."""
+        x -= self.middle
+        x /= self.width
+        # Beyond this single precision overflows, and nothing differs any more.
+        np.clip(x, -FARTHEST, FARTHEST, out=x)
+        warped = x.astype(dtype, copy=False)
+        return np.asarray(np.arcsinh(warped, out=warped))
 
 
 # Reading and mapping

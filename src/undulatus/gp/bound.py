@@ -23,7 +23,7 @@ pixels is a sum over blocks. The loop of Algorithm 1 that raises the bound is in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,7 @@ from scipy.linalg import eigh
 from scipy.optimize import minimize_scalar
 
 from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, borrow, give_back, scratch
+from undulatus.gp.damping import damping
 from undulatus.gp.fourier import fourier_features, frequency_gradient
 from undulatus.gp.posterior import (
     Posterior,
@@ -74,22 +75,28 @@ class Statistics:
     """Sums over pixels that determine the posterior and the bound.
 
     ``gram`` is Zᵗ diag(2sλ) Z (k, k), ``projected`` is Zᵗ(sv) (k,), and ``offset`` is the
-    sum of the terms in ξ alone; all in double precision. In the passes of
-    :mod:`undulatus.gp.variational` other numbers take the places of 2λ and v.
+    sum of the terms in ξ alone; all in double precision. With damped waves, ``fresh`` is the sum
+    of 2sλ(1 - d²)γ.
     """
 
     gram: Array
     projected: Array
     offset: float
+    fresh: float = 0.0
 
     def __add__(self, other: Statistics) -> Statistics:
         return Statistics(
-            self.gram + other.gram, self.projected + other.projected, self.offset + other.offset
+            self.gram + other.gram,
+            self.projected + other.projected,
+            self.offset + other.offset,
+            self.fresh + other.fresh,
         )
 
     def rescale(self, ratio: float) -> Statistics:
         """Return the statistics of features whose signal variance is ``ratio`` times as large."""
-        return Statistics(self.gram * ratio, self.projected * np.sqrt(ratio), self.offset)
+        return Statistics(
+            self.gram * ratio, self.projected * np.sqrt(ratio), self.offset, self.fresh * ratio
+        )
 
     def posterior(self) -> Posterior:
         """Return the posterior of the whitened weights."""
@@ -106,7 +113,8 @@ class Statistics:
 
     def bound(self, posterior: Posterior) -> float:
         """Return log F, the lower bound on the log evidence."""
-        return 0.5 * (posterior.quadratic - posterior.log_determinant) + self.offset
+        fitted = posterior.quadratic - posterior.log_determinant - self.fresh
+        return 0.5 * fitted + self.offset
 
 
 def accumulate(
@@ -129,16 +137,28 @@ def tighten(
     signal_variance: float,
     posterior: Posterior,
     xi: Array | None = None,
+    *,
+    spread: Array | None = None,
+    levels: tuple[float, float] = (0.0, 0.0),
 ) -> Statistics:
     """Return the statistics at the optimal ξ under ``posterior``, and write it to ``xi`` (n,).
 
     Pass ``xi=None`` when the next step does not need ξ: the posterior alone determines the
-    next optimum.
+    next optimum. ``spread`` (d,) damps the waves (see :mod:`undulatus.gp.damping`); ``levels``
+    are those under which ``posterior`` was found, and that of the statistics.
     """
     mean = posterior.mean.astype(pixels.dtype)
     root = posterior.root.T.astype(pixels.dtype, order="F")
     return pixels.total(
-        _tight_statistics, sum_statistics, frequencies, signal_variance, mean, root, xi
+        _tight_statistics,
+        sum_statistics,
+        frequencies,
+        signal_variance,
+        mean,
+        root,
+        xi,
+        spread,
+        levels,
     )
 
 
@@ -149,14 +169,16 @@ def _tight_statistics(
     mean: Array,
     root: Array,
     xi: Array | None,
+    spread: Array | None,
+    levels: tuple[float, float],
 ) -> Statistics:
-    z = block_features(block, frequencies, signal_variance)
+    z, fresh = damped_features(block, frequencies, signal_variance, spread)
     # Through the triangle L⁻¹: half the work of the product with A⁻¹ + m mᵗ.
     latent, variance = latent_moments(z, mean, root)
-    tight = np.sqrt(variance + latent**2)
+    tight = np.sqrt(variance + fresh + (latent + levels[0]) ** 2)
     if xi is not None:
         xi[block.rows] = tight
-    return block_statistics(z, block, tight)
+    return block_statistics(z, block, tight, fresh, levels[1])
 
 
 def bound_gradient(
@@ -172,7 +194,7 @@ def bound_gradient(
     second_moment = posterior.second_moment.astype(pixels.dtype)
 
     def block_gradient(block: Block) -> Array:
-        z, moment_product = features_and_moment_product(
+        z, moment_product, _ = features_and_moment_product(
             block, frequencies, signal_variance, second_moment
         )
         in_features = feature_gradient(moment_product, block, xi[block.rows], posterior.mean)
@@ -194,26 +216,40 @@ def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 
     r"""Return the factor on γ, within [low, high], that maximises log F at fixed ξ.
 
     In the eigenbasis of the gram matrix, with eigenvalues :math:`e_j` and projections
-    :math:`c_j`, :math:`2 \log F(r) = \sum_j [r c_j^2 / (1 + r e_j) - \log(1 + r e_j)]` plus terms
-    in ξ alone: one eigendecomposition, and no pass over the pixels.
+    :math:`c_j`, :math:`2 \log F(r) = \sum_j [r c_j^2 / (1 + r e_j) - \log(1 + r e_j)] - r f` plus
+    terms in ξ alone, where f is ``fresh``: one eigendecomposition, and no pass over the pixels.
     """
     if low >= high:
         return 1.0
     eigenvalues, basis = eigh(statistics.gram)
-    squares = (basis.T @ statistics.projected) ** 2
-    return best_eigenvalue_ratio(np.maximum(eigenvalues, 0.0), squares, low, high)
+    projected = basis.T @ statistics.projected
+    return best_eigenvalue_ratio(
+        np.maximum(eigenvalues, 0.0),
+        low,
+        high,
+        lambda ratio: projected,
+        lambda ratio: -ratio * statistics.fresh,
+    )
 
 
-def best_eigenvalue_ratio(eigenvalues: Array, squares: Array, low: float, high: float) -> float:
-    r"""Return the r in [low, high] that maximises the sum in :func:`best_variance_ratio`.
+def best_eigenvalue_ratio(
+    eigenvalues: Array,
+    low: float,
+    high: float,
+    projected: Callable[[float], Array],
+    rest: Callable[[float], float] = lambda ratio: 0.0,
+) -> float:
+    r"""Return the r in [low, high] that maximises a bound in the eigenbasis of the gram matrix.
 
-    ``squares`` are the :math:`c_j^2`; r is 1 if that is better than the optimum found.
+    The bound is :math:`\sum_j [r c_j^2 / (1 + r e_j) - \log(1 + r e_j)]` plus a rest; the
+    projections c and the rest may depend on r. r is 1 if that is better than the optimum found.
     """
 
     def loss(log_ratio: float) -> float:
-        scaled = np.exp(log_ratio) * eigenvalues
-        fitted = np.exp(log_ratio) * squares / (1.0 + scaled)
-        return float(np.sum(np.log1p(scaled) - fitted))
+        ratio = float(np.exp(log_ratio))
+        scaled = ratio * eigenvalues
+        fitted = ratio * projected(ratio) ** 2 / (1.0 + scaled)
+        return float(np.sum(np.log1p(scaled) - fitted)) - rest(ratio)
 
     limits = (float(np.log(low)), float(np.log(high)))
     optimum = minimize_scalar(loss, bounds=limits, method="bounded")
@@ -229,32 +265,63 @@ def block_features(block: Block, frequencies: Array, signal_variance: float) -> 
     return fourier_features(block.x, frequencies, signal_variance, out=z)
 
 
-def features_and_moment_product(
-    block: Block, frequencies: Array, signal_variance: float, moment: Array
+def damped_features(
+    block: Block, frequencies: Array, signal_variance: float, spread: Array | None
 ) -> tuple[Array, Array]:
-    """Return a block's features z and their product z M, (n, k) each, in this thread's scratch.
+    """Return a block's features d z, (n, k), and the fresh variance (1 - d²) γ, (n,).
 
-    ``moment`` M (k, k) is a moment of the weights: A⁻¹ + m mᵗ, or A⁻¹.
+    Without a ``spread`` (d,), d is 1 (see :mod:`undulatus.gp.damping`).
     """
     z = block_features(block, frequencies, signal_variance)
+    if spread is None:
+        return z, np.zeros(len(z), dtype=z.dtype)
+    share = damping(block.x, spread)
+    z *= share[:, None]
+    return z, (1.0 - share**2) * z.dtype.type(signal_variance)
+
+
+def features_and_moment_product(
+    block: Block,
+    frequencies: Array,
+    signal_variance: float,
+    moment: Array,
+    spread: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """Return a block's features z, their product z M, and the fresh variance.
+
+    The first two are (n, k) each, in this thread's scratch. ``moment`` M (k, k) is a moment of
+    the weights: A⁻¹ + m mᵗ, or A⁻¹.
+    """
+    z, fresh = damped_features(block, frequencies, signal_variance, spread)
     product = scratch("moment product", z.shape, z.dtype)
-    return z, np.matmul(z, moment, out=product)
+    return z, np.matmul(z, moment, out=product), fresh
 
 
-def tight_xi(z: Array, moment_product: Array) -> Array:
+def tight_xi(z: Array, moment_product: Array, fresh: Array | float = 0.0) -> Array:
     """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. 10, updateXi).
 
-    ``moment_product`` is z (A⁻¹ + m mᵗ), (n, k).
+    ``moment_product`` is z (A⁻¹ + m mᵗ), (n, k); ``fresh`` (n,) is added under the root.
     """
-    return np.sqrt(np.maximum(np.einsum("ij,ij->i", moment_product, z), 0.0))
+    return np.sqrt(np.maximum(np.einsum("ij,ij->i", moment_product, z), 0.0) + fresh)
 
 
-def block_statistics(z: Array, block: Block, xi: Array) -> Statistics:
-    """Return the sums over one block, for features ``z`` (n, k) and local parameters ξ (n,)."""
+def block_statistics(
+    z: Array, block: Block, xi: Array, fresh: Array | float = 0.0, level: float = 0.0
+) -> Statistics:
+    """Return the sums over one block, for features ``z`` (n, k) and local parameters ξ (n,).
+
+    The latent function has a ``level`` beside its waves, and the ``fresh`` variance (n,).
+    """
+    precision = 2.0 * block.weight * half_slope(xi)
+    target = block.weight * block.v
+    constant = float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64))))
+    constant -= 0.5 * level**2 * float(np.sum(precision, dtype=np.float64))
+    constant += level * float(np.sum(target, dtype=np.float64))
     return Statistics(
-        weighted_gram(z, 2.0 * block.weight * half_slope(xi)),
-        (z.T @ (block.weight * block.v)).astype(np.float64),
-        float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64)))),
+        weighted_gram(z, precision),
+        (z.T @ (target - level * precision)).astype(np.float64),
+        constant,
+        float(np.sum(precision * fresh, dtype=np.float64)),
     )
 
 
@@ -284,13 +351,17 @@ def feature_gradient(moment_product: Array, block: Block, xi: Array, mean: Array
 
 
 def sum_statistics(parts: Iterator[Statistics]) -> Statistics:
-    """Return the sum of blocks' statistics, in order; the blocks' gram matrices are reused."""
+    """Return the sum of blocks' statistics, in order; the blocks' gram matrices are reused.
+
+    The gram matrix of the sum is that of the first block: it may be given back.
+    """
     total = next(parts)
-    gram, projected, constant = total.gram.copy(), total.projected.copy(), total.offset
-    give_back(total.gram)
+    gram, projected = total.gram, total.projected.copy()
+    constant, fresh = total.offset, total.fresh
     for part in parts:
         gram += part.gram
         projected += part.projected
         constant += part.offset
+        fresh += part.fresh
         give_back(part.gram)
-    return Statistics(gram, projected, constant)
+    return Statistics(gram, projected, constant, fresh)

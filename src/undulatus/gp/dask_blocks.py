@@ -32,6 +32,7 @@ from undulatus.gp.blocks import (
     Standardisation,
     recycling,
 )
+from undulatus.gp.held_back import number_groups
 from undulatus.gp.moments import (
     ClassMoments,
     LabelledChunk,
@@ -39,7 +40,6 @@ from undulatus.gp.moments import (
     class_moments,
     require_phases_of_rows,
 )
-from undulatus.gp.passes import number_groups
 
 FAN_IN = 8
 """Sums that are added in one task."""

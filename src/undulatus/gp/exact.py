@@ -31,6 +31,7 @@ from undulatus.errors import TooManyRowsError
 from undulatus.gp.batch import Ascent, ascend
 from undulatus.gp.blocks import Array
 from undulatus.gp.bound import best_eigenvalue_ratio, half_slope, offset
+from undulatus.gp.damping import level
 from undulatus.gp.kernels import Kernel
 from undulatus.gp.passes import VARIANCE_LIMITS, variance_ratio_limits
 from undulatus.gp.posterior import factorise
@@ -110,13 +111,31 @@ class Sites:
         fitted = float(targets @ smoothed - inner @ inner)
         return ExactPosterior(alpha, roots, factor, jitter), fitted
 
-    def best_variance_ratio(self, covariance: Array, low: float, high: float) -> float:
-        """Return the factor on K, within [low, high], that maximises the evidence."""
+    def best_variance_ratio(
+        self, covariance: Array, low: float, high: float, own_level: Callable[[float], float]
+    ) -> float:
+        """Return the factor on K, within [low, high], that maximises the evidence.
+
+        ``projected`` is for a level of zero; ``own_level`` is the level for a factor.
+        """
         roots = np.sqrt(self.precision)
         eigenvalues, basis = eigh(_scale_both_sides(covariance, roots), overwrite_a=True)
         eigenvalues = np.maximum(eigenvalues, 0.0)
-        squares = eigenvalues * (basis.T @ (self.projected / roots)) ** 2
-        return best_eigenvalue_ratio(eigenvalues, squares, low, high)
+        projected = np.sqrt(eigenvalues) * (basis.T @ (self.projected / roots))
+        pull = np.sqrt(eigenvalues) * (basis.T @ roots)
+        targets, precisions = float(self.projected.sum()), float(self.precision.sum())
+
+        def rest(ratio: float) -> float:
+            b = own_level(ratio)
+            return 2.0 * b * targets - b**2 * precisions
+
+        return best_eigenvalue_ratio(
+            eigenvalues, low, high, lambda ratio: projected - own_level(ratio) * pull, rest
+        )
+
+    def at_level(self, own_level: float) -> Sites:
+        """Return the sites of a latent function less its level."""
+        return Sites(self.precision, self.projected - own_level * self.precision)
 
 
 def _scale_both_sides(matrix: Array, factors: Array) -> Array:
@@ -134,6 +153,8 @@ class ExactFit:
     posterior: ExactPosterior
     bounds: tuple[float, ...]
     outcome: str
+    level: float = 0.0
+    """The level b of the latent function, to which its mean returns."""
 
 
 class ExactEvidence:
@@ -205,12 +226,14 @@ def fit_exact(
     max_iter: int,
     tol: float,
     variational: bool = True,
+    log_odds: float = 0.0,
     report: Callable[[Ascent], None] = lambda ascent: None,
 ) -> ExactFit:
     """Fit an exact GP classifier to standardised pixels ``x`` (n, d), v = y - 1/2 (n,).
 
     The fit starts from γ = 1 and the share of the mean distance with the best bound. The
-    posterior is the bound's or, if ``variational``, the best Gaussian one.
+    posterior is the bound's or, if ``variational``, the best Gaussian one of a latent function
+    with the level of ``log_odds`` (see :mod:`undulatus.gp.damping`).
     """
     require_memory(len(x))
     with single_threaded_blas() if len(x) <= SINGLE_THREAD_ROWS else nullcontext():
@@ -220,8 +243,9 @@ def fit_exact(
         for _ in range(2):
             evidence.tighten(ascent.theta)
         if variational and ascent.outcome != "interrupted":
-            final = _fit_variational(evidence, ascent.theta, 0.1 * tol)
+            final = _fit_variational(evidence, ascent.theta, log_odds, 0.1 * tol)
         else:
+            log_odds = 0.0
             solved = evidence.solve(evidence.covariance(ascent.theta))
             final = _PosteriorFit(ascent.theta, *solved)
     signal_variance, lengthscale = (float(value) for value in np.exp(final.theta))
@@ -231,6 +255,7 @@ def fit_exact(
         final.posterior,
         (*ascent.bounds, final.bound),
         "interrupted" if final.interrupted else ascent.outcome,
+        level(log_odds, signal_variance),
     )
 
 
@@ -268,6 +293,8 @@ def _choose_theta(evidence: ExactEvidence, mean_distance: float) -> Array:
 class _Evaluated:
     """Sites at hyperparameters θ, the bound of their posterior, and where a full step leads.
 
+    Sites are those of a latent function with its level.
+
     The posterior itself is not kept: its factor is as large as K.
     """
 
@@ -277,44 +304,52 @@ class _Evaluated:
     bound: float
 
 
-def _fit_variational(evidence: ExactEvidence, theta: Array, tol: float) -> _PosteriorFit:
+def _fit_variational(
+    evidence: ExactEvidence, theta: Array, log_odds: float, tol: float
+) -> _PosteriorFit:
     """Return the best Gaussian posterior and γ, by steps from the posterior at the current ξ.
 
     The steps are those of :mod:`undulatus.gp.variational` in function space.
     """
-    best = start = _evaluate(evidence, theta, evidence.sites)
-    step, interrupted = partial(_step, evidence), False
+    best = start = _evaluate(evidence, theta, log_odds, evidence.sites)
+    step, interrupted = partial(_step, evidence, log_odds), False
     try:
         for state in ascend_naturally(start, step, max_passes=MAX_PASSES, tol=tol):
             best = state
     except KeyboardInterrupt:
         interrupted = True
-    posterior, _ = best.sites.posterior(evidence.covariance(best.theta))
+    own = best.sites.at_level(level(log_odds, float(np.exp(best.theta[0]))))
+    posterior, _ = own.posterior(evidence.covariance(best.theta))
     return _PosteriorFit(best.theta, best.bound, posterior, interrupted)
 
 
-def _step(evidence: ExactEvidence, current: _Evaluated, share: float) -> _Evaluated:
+def _step(
+    evidence: ExactEvidence, log_odds: float, current: _Evaluated, share: float
+) -> _Evaluated:
     """Return the posterior and γ after a share of a step."""
     sites, variance = current.sites.mix(current.target, share), np.exp(current.theta[0])
     ratio = sites.best_variance_ratio(
-        evidence.covariance(current.theta), *variance_ratio_limits(variance)
+        evidence.covariance(current.theta),
+        *variance_ratio_limits(variance),
+        lambda ratio: level(log_odds, ratio * variance),
     )
     theta = np.array([current.theta[0] + share * np.log(ratio), current.theta[1]])
-    return _evaluate(evidence, theta, sites)
+    return _evaluate(evidence, theta, log_odds, sites)
 
 
-def _evaluate(evidence: ExactEvidence, theta: Array, sites: Sites) -> _Evaluated:
+def _evaluate(evidence: ExactEvidence, theta: Array, log_odds: float, sites: Sites) -> _Evaluated:
     """Return the bound of the posterior with these sites, and where a full step leads."""
-    covariance = evidence.covariance(theta)
-    posterior, _ = sites.posterior(covariance)
+    covariance, own_level = evidence.covariance(theta), level(log_odds, float(np.exp(theta[0])))
+    posterior, _ = sites.at_level(own_level).posterior(covariance)
     mean, variance = posterior.moments(covariance)
     sign = np.where(evidence.weighted_targets > 0.0, 1.0, -1.0)
-    value, slope, curvature = expected_log_sigmoid(sign * mean, variance)
+    total = mean + own_level
+    value, slope, curvature = expected_log_sigmoid(sign * total, variance)
     # The divergence of N(μ, Σ) from N(0, K) with Σ⁻¹ = K⁻¹ + P: tr K⁻¹Σ = n - tr PΣ.
     squares = float(mean @ posterior.alpha - sites.precision @ variance)
     divergence = 0.5 * (squares + posterior.log_determinant)
     weight = evidence.weight
-    target = Sites(weight * curvature, weight * (sign * slope + curvature * mean))
+    target = Sites(weight * curvature, weight * (sign * slope + curvature * total))
     return _Evaluated(theta, sites, target, float(weight @ value) - divergence)
 
 

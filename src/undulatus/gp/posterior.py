@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, eigh, rq
-from scipy.linalg.lapack import dpotrf, dpotri, dtrtri
 from scipy.special import expit
 
 from undulatus.errors import NumericalError
 from undulatus.gp.blocks import Array, scratch
-from undulatus.gp.triangular import multiply_by_triangle
+from undulatus.gp.triangular import (
+    factorise_in_place,
+    invert_from_factor,
+    invert_triangle,
+    multiply_by_triangle,
+)
 
 JITTER_LADDER = (0.0, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
 """Shares of the mean diagonal added in turn until a matrix can be factorised."""
@@ -40,10 +45,10 @@ def factorise(matrix: Array) -> tuple[Array, float]:
     if np.isfinite(mean_diagonal):
         for share in JITTER_LADDER:
             jitter = share * mean_diagonal
-            lifted = matrix.copy()
-            lifted[np.diag_indices_from(lifted)] += jitter
-            factor, info = dpotrf(lifted, lower=1, clean=1, overwrite_a=1)
-            if info == 0 and np.isfinite(factor[-1, -1]):
+            factor = np.array(matrix, order="F")
+            factor[np.diag_indices_from(factor)] += jitter
+            if factorise_in_place(factor) and np.isfinite(factor[-1, -1]):
+                np.copyto(factor, 0.0, where=_above_diagonal(len(factor)))
                 return factor, jitter
     raise NumericalError(len(matrix))
 
@@ -92,11 +97,13 @@ def solve_posterior(precision: Array, projected: Array) -> Posterior:
     """Return the posterior with precision ``A`` (k, k) and ``A m`` = ``projected`` (k,)."""
     factor, jitter = factorise(precision)
     mean = cho_solve((factor, True), projected)
-    root, _ = dtrtri(factor, lower=1)
+    log_determinant = 2.0 * float(np.sum(np.log(np.diagonal(factor))))
+    root = factor
+    invert_triangle(root)
     return Posterior(
         mean=mean,
         root=root,
-        log_determinant=2.0 * float(np.sum(np.log(np.diagonal(factor)))),
+        log_determinant=log_determinant,
         quadratic=float(projected @ mean),
         jitter=jitter,
     )
@@ -117,15 +124,27 @@ class WeightMoments:
     @property
     def second_moment(self) -> Array:
         """The uncentred second moment A⁻¹ + m mᵗ, (k, k)."""
-        return self.covariance + np.outer(self.mean, self.mean)
+        moment = np.outer(self.mean, self.mean)
+        moment += self.covariance
+        return moment
 
 
 def solve_moments(precision: Array, projected: Array) -> WeightMoments:
     """Return the moments with precision ``A`` (k, k) and ``A m`` = ``projected`` (k,)."""
-    factor, _ = factorise(precision)
-    mean = cho_solve((factor, True), projected)
-    inverse, _ = dpotri(factor, lower=1, overwrite_c=1)
-    return WeightMoments(mean, inverse + np.tril(inverse, -1).T)
+    inverse, _ = factorise(precision)
+    mean = cho_solve((inverse, True), projected)
+    invert_from_factor(inverse)
+    # The lower half is the inverse's; in place, since fresh memory slows other threads down.
+    mirrored = scratch("mirrored", inverse.shape, np.float64)
+    np.copyto(mirrored, inverse)
+    np.copyto(inverse, mirrored.T, where=_above_diagonal(len(inverse)))
+    return WeightMoments(mean, inverse)
+
+
+@lru_cache(maxsize=8)
+def _above_diagonal(k: int) -> Array:
+    """Return which entries of a (k, k) matrix are above its diagonal."""
+    return ~np.tri(k, dtype=bool)
 
 
 # Prediction
@@ -210,18 +229,24 @@ def stage_root(
 
 
 def tolerant_probability(
-    z: Array, mean: Array, shift: float, root: StagedRoot, tolerance: float
+    z: Array,
+    mean: Array,
+    shift: Array | float,
+    root: StagedRoot,
+    tolerance: float,
+    fresh: Array | float = 0.0,
 ) -> Array:
     """Return the probability of the second class at features ``z`` (n, k), within ``tolerance``.
 
     The probability is monotonic in the variance, which lies between that of the first
     directions and that plus the remainder. Where the probabilities at both ends differ by at
     most twice the tolerance, their middle is returned; only the other rows, close to the
-    boundary, need the rest of the directions.
+    boundary, need the rest of the directions. ``shift`` is added to the latent mean, ``fresh`` to
+    the variance, (n,) each.
     """
     latent = (z @ mean).astype(np.float64) + shift
     spread = z @ root.first
-    low = np.einsum("ij,ij->i", spread, spread).astype(np.float64)
+    low = np.einsum("ij,ij->i", spread, spread).astype(np.float64) + fresh
     ends = expected_sigmoid(latent, low), expected_sigmoid(latent, low + root.remainder)
     probability = 0.5 * (ends[0] + ends[1])
     unsure = np.flatnonzero(np.abs(ends[0] - ends[1]) > 2.0 * tolerance)

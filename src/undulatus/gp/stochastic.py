@@ -11,9 +11,9 @@ from the same product :math:`Z (A^{-1} + m m^\top)` that gives :math:`\xi`, and 
 signal variance follows its fixed point. The time does not grow with the data.
 
 Every 25 minibatches the loss of held-back rows is computed. When it stalls, or when the steps
-run out, the step size is annealed to zero. When it gets worse, the starting frequencies were
-so high that they learned noise: the walk restarts at twice the lengthscale, or ends if the
-last restart did not help. The best position on the way is remembered.
+run out, the step size is annealed to zero. When it gets worse, the walk ends: it has begun to
+learn noise. The best position on the way, the start included, is remembered. The lengthscale to
+start from is found by a race: short walks from several, of which those with the lower loss go on.
 
 A minibatch depends on the seed and the step alone, so an interrupted walk continues as if it
 had not been interrupted.
@@ -21,13 +21,14 @@ had not been interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, map_blocks
+from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, give_back, map_blocks
 from undulatus.gp.bound import (
     Statistics,
     block_statistics,
@@ -36,18 +37,10 @@ from undulatus.gp.bound import (
     sum_statistics,
     tight_xi,
 )
+from undulatus.gp.damping import level, spreads
 from undulatus.gp.fourier import frequency_gradient
-from undulatus.gp.passes import (
-    COARSENINGS,
-    SEARCH_ROWS,
-    FourierFit,
-    PosteriorFit,
-    Split,
-    Start,
-    coarsen_start,
-    held_back_loss,
-    hold_back,
-)
+from undulatus.gp.held_back import Split, held_back_loss, leave_out
+from undulatus.gp.passes import SEARCH_ROWS, FourierFit, Start, fit_posterior, search_fit
 from undulatus.gp.posterior import WeightMoments
 from undulatus.gp.variational import fit_final_posterior
 
@@ -63,7 +56,7 @@ STEPS_PER_ITERATION = 25
 PIECE_ROWS = 512
 """Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
 
-FREQUENCY_STEP = 0.05
+FREQUENCY_STEP = 0.1
 """Largest step of a frequency, as a share of the starting frequencies' root mean square."""
 
 SCALE_STEP = 0.01
@@ -75,7 +68,7 @@ ADAM_DECAY_MEAN, ADAM_DECAY_SQUARE = 0.9, 0.99
 RHO_DECAY, MIN_RHO = 0.6, 0.1
 """The weight of a minibatch in the running statistics is max(step^-0.6, 0.1)."""
 
-STEPS_PER_FACTORISATION = 2
+STEPS_PER_FACTORISATION = 4
 """Minibatches between two factorisations of the running posterior."""
 
 VARIANCE_DAMPING = 0.1
@@ -99,8 +92,44 @@ WORSENING_WINDOW, WORSENING_FACTOR = 8, 1.1
 """Learning has got worse when the median of the last 8 losses after the smallest smoothed loss
 exceeds 1.1 times that loss."""
 
-FINAL_PASSES = 10
+FINAL_PASSES = 25
 """Most exact passes after the frequencies were learned."""
+
+EPOCHS, FEWEST_ITERATIONS = 15, 12
+"""A walk is planned to see each row so often, but for at least so many iterations."""
+
+RACE_SHARES = (2.0, 1.0, 0.5, 0.25, 0.125, 0.0625)
+"""Starting lengthscales of a race, as shares of the mean distance between pixels ..."""
+
+USUAL_SHARE = 0.25
+"""... and the one that wins unless another is much better: a longer one is ahead at first but, on
+scenes that were not seen, behind at the end."""
+
+RACE_ROUNDS = ((2, 3), (3, 2))
+"""Iterations in each round of a race, and how many starts are left after it."""
+
+RACE_FREQUENCIES = 32
+"""A race is run with at most so many frequencies: which lengthscale wins hardly depends on it."""
+
+RACE_ROWS = 2048
+"""Rows on which a race finds the posterior at each start."""
+
+RACE_SPLITS = 2
+"""Every start is raced with so many choices of held-back rows: one alone may mislead."""
+
+RACE_GAIN = 0.6
+"""Another start is much better if its loss is less than this times that of the usual one."""
+
+
+SPREAD_FACTORS = (1.0, 4.0, 8.0)
+"""Factors on the spread that are compared on groups held back ..."""
+
+SPREAD_GAIN = 0.9
+"""... where a larger one has to bring the loss below this times that of the smallest: one model
+gains from it more than a committee does."""
+
+SPREAD_PASSES = 3
+"""Passes at each spread."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +176,8 @@ class Walk:
     """A stochastic ascent in progress: all that is needed to continue it.
 
     ``best`` is the position with the lowest smoothed loss, ``best_loss``, reached after
-    ``best_iter`` iterations. ``losses`` holds the loss of held-back rows after each outer
-    iteration, those before the last restart included.
+    ``best_iter`` iterations; before the first, it is the start. ``losses`` holds the loss of
+    held-back rows after each outer iteration.
     """
 
     step: int
@@ -165,8 +194,6 @@ class Walk:
     """Root mean square of the starting frequencies."""
     best_loss: float = np.inf
     best_iter: int = 0
-    restarted_at: int = 0
-    """Iterations done before the last restart."""
     anneal_from: int | None = None
     """Step from which the step size falls."""
     outcome: str = "max_iter"
@@ -183,34 +210,27 @@ class Walk:
 
     @property
     def smoothed_losses(self) -> Array:
-        """Mean of the last three losses after each iteration since the last restart."""
-        losses = self.losses[self.restarted_at :]
-        ends = range(1, len(losses) + 1)
-        return np.array([losses[max(0, end - SMOOTHING) : end].mean() for end in ends])
+        """Mean of the last three losses after each iteration."""
+        ends = range(1, self.n_iter + 1)
+        return np.array([self.losses[max(0, end - SMOOTHING) : end].mean() for end in ends])
 
     @property
     def loss_has_worsened(self) -> bool:
-        """Whether the loss has risen since the last restart, and stays up."""
+        """Whether the loss has risen since its smallest value, and stays up."""
         smoothed = self.smoothed_losses
         lowest = int(np.argmin(smoothed))
-        since = self.losses[self.restarted_at + lowest + 1 :]
+        since = self.losses[lowest + 1 :]
         if len(since) < WORSENING_WINDOW:
             return False
         # The median: full steps give an outlying loss now and then.
         median = np.median(since[-WORSENING_WINDOW:])
         return bool(median > WORSENING_FACTOR * smoothed[lowest])
 
-    @property
-    def improved_since_restart(self) -> bool:
-        """Whether the best position was found since the last restart."""
-        return self.best_iter > self.restarted_at
-
     def loss_has_stalled(self, window: int, tol: float) -> bool:
         """Whether the mean of the last ``window`` losses is hardly below that of those before."""
-        losses = self.losses[self.restarted_at :]
-        if len(losses) < 2 * window:
+        if self.n_iter < 2 * window:
             return False
-        before, now = losses[-2 * window : -window].mean(), losses[-window:].mean()
+        before, now = self.losses[-2 * window : -window].mean(), self.losses[-window:].mean()
         return bool(before - now < tol * window * now)
 
     def record_loss(self, loss: float) -> Walk:
@@ -220,17 +240,6 @@ class Walk:
         if smoothed >= self.best_loss:
             return walk
         return replace(walk, best=self.position, best_loss=smoothed, best_iter=walk.n_iter)
-
-    def restart(self, fresh: Walk) -> Walk:
-        """Return ``fresh`` with the losses and the best position of this walk."""
-        return replace(
-            fresh,
-            losses=self.losses,
-            best=self.best,
-            best_loss=self.best_loss,
-            best_iter=self.best_iter,
-            restarted_at=self.n_iter,
-        )
 
 
 def fit_stochastic(
@@ -244,6 +253,8 @@ def fit_stochastic(
     early_stopping: bool,
     rng: np.random.Generator,
     variational: bool = True,
+    spread: float = 0.0,
+    log_odds: float = 0.0,
     sample: Pixels | None = None,
     split: Split | None = None,
     resume: Walk | None = None,
@@ -255,13 +266,18 @@ def fit_stochastic(
     ``pixels`` may be too many for memory: the frequencies are learned on a sample, drawn here
     unless one is given. With ``early_stopping``, the frequencies with the lowest loss on
     held-back pixels are used. ``split`` says which of the sample are held back; without it they
-    are drawn. The posterior is that of
-    :func:`~undulatus.gp.variational.fit_final_posterior`.
+    are drawn. Waves are damped by ``spread``, a share of their frequencies, or by more if groups
+    held back say so. The posterior is that of
+    :func:`~undulatus.gp.variational.fit_final_posterior`, with the level of ``log_odds``.
     """
     early_stopping = early_stopping and learn_frequencies
-    seed = int(rng.integers(2**63))
+    seed = int(rng.integers(2**63)) if resume is None else resume.seed
+    if sample is None:
+        sample = draw_sample(pixels, rng)
+    if split is None:
+        split = leave_out(sample, 1, np.random.default_rng(seed))[0]
     end = walk(
-        draw_sample(pixels, rng) if sample is None else sample,
+        sample,
         start,
         learn_frequencies=learn_frequencies,
         batch_size=batch_size,
@@ -270,34 +286,27 @@ def fit_stochastic(
         early_stopping=early_stopping,
         seed=seed,
         n_total=pixels.n_rows,
+        spread=spread,
         split=split,
         resume=resume,
         report=report,
     )
     position = end.best if early_stopping else end.position
-    return _finish(pixels, position, end, tol, variational, report_pass)
-
-
-def _finish(
-    pixels: PixelSource,
-    position: Position,
-    end: Walk,
-    tol: float,
-    variational: bool,
-    report_pass: Callable[[int, float], None],
-) -> FourierFit:
-    """Return the fit after exact passes over all pixels at a position of the walk."""
-    interrupted = end.outcome == "interrupted"
+    if early_stopping and sample.groups is not None and end.outcome != "interrupted":
+        spread = settle_spread(sample, split, position, spread, pixels.n_rows)
+    own_log_odds = log_odds if variational else 0.0
     final = fit_final_posterior(
         pixels,
         position.frequencies,
         position.signal_variance,
         None,
-        variational=variational and not interrupted,
-        bound_passes=1 if interrupted else FINAL_PASSES,
+        variational=variational,
+        max_passes=1 if end.outcome == "interrupted" else FINAL_PASSES,
         # A pass costs as much as hundreds of minibatches, and the bound's settle slowly.
         bound_tol=3.0 * tol,
-        tol=0.1 * tol,
+        tol=tol,
+        spread=spreads(position.frequencies, spread) if spread else None,
+        log_odds=own_log_odds,
         initial_posterior=position.statistics.posterior(),
         report=report_pass,
     )
@@ -310,6 +319,8 @@ def _finish(
         end.n_iter,
         "interrupted" if final.interrupted else end.outcome,
         tuple(end.losses.tolist()),
+        spread,
+        level(own_log_odds, final.signal_variance),
     )
 
 
@@ -336,49 +347,138 @@ def walk(
     early_stopping: bool,
     seed: int,
     n_total: int,
-    split: Split | None = None,
+    split: Split,
+    spread: float = 0.0,
     resume: Walk | None = None,
     report: Callable[[Walk], None] = lambda walk: None,
 ) -> Walk:
     """Learn frequencies (or the lengthscale alone) and γ on minibatches of ``pixels``.
 
-    Which rows are held back is drawn unless ``split`` is given. The posterior is scaled to
-    ``n_total`` rows. With ``early_stopping``, the walk restarts from a longer lengthscale, or
-    ends, when the loss of held-back rows gets worse. A KeyboardInterrupt ends the walk at the
-    last finished iteration.
+    ``split`` says which rows are held back. The posterior is scaled to ``n_total`` rows. With
+    ``early_stopping``, the walk ends when the loss of held-back rows gets worse. A
+    KeyboardInterrupt ends it at the last finished iteration.
     """
-    seed = seed if resume is None else resume.seed
-    if split is None:
-        split = hold_back(pixels.n_rows, np.random.default_rng(seed), pixels.groups)
-    learning, held_back = split
     with ThreadPoolExecutor(pixels.threads) as pool:
-        setup = WalkSetup(
-            pixels=pixels,
-            learning=learning,
-            held_back=pixels.pick(held_back),
-            start_pixels=pixels.take(learning[:: -(-len(learning) // SEARCH_ROWS)]),
-            n_total=n_total,
-            start=start,
+        setup = WalkSetup.plan(
+            pixels,
+            split,
+            start,
             learn_frequencies=learn_frequencies,
-            batch_size=min(batch_size, len(learning)),
-            max_steps=max_iter * STEPS_PER_ITERATION,
+            batch_size=batch_size,
+            max_iter=max_iter,
             tol=tol,
             early_stopping=early_stopping,
             seed=seed,
+            n_total=n_total,
+            spread=spread,
             pool=pool,
         )
-        state = _first_state(setup) if resume is None else resume
+        state = first_state(setup) if resume is None else resume
         try:
             while state.outcome == "max_iter" and state.n_iter < max_iter:
                 state = _iterate(setup, state)
-                if state.outcome == "converged" and _may_restart(setup, state):
-                    state = _restart(setup, state)
                 report(state)
         except KeyboardInterrupt:
             if not state.n_iter:
                 raise
             state = replace(state, outcome="interrupted")
     return state
+
+
+def settle_spread(
+    pixels: Pixels, split: Split, position: Position, spread: float, n_total: int
+) -> float:
+    """Return how much waves should fade for groups held back: ``spread``, or a multiple of it.
+
+    The posterior at each is that of some of the other rows, scaled to ``n_total``.
+    """
+    learning, held = split
+    some = pixels.take(learning[:: -(-len(learning) // SEARCH_ROWS)])
+    held_back, start = pixels.pick(held), position.statistics.posterior()
+    losses = {}
+    for factor in SPREAD_FACTORS:
+        own = spreads(position.frequencies, factor * spread)
+        fit = fit_posterior(
+            some,
+            position.frequencies,
+            position.signal_variance,
+            None,
+            max_passes=SPREAD_PASSES,
+            spread=own,
+            initial_posterior=start,
+        )
+        scale = n_total / some.n_rows
+        moments = Statistics(
+            fit.statistics.gram * scale, fit.statistics.projected * scale, 0.0
+        ).moments()
+        losses[factor * spread] = held_back_loss(
+            held_back, position.frequencies, fit.signal_variance, moments, own
+        )
+    best = min(losses, key=losses.__getitem__)
+    return best if losses[best] < SPREAD_GAIN * losses[spread] else spread
+
+
+def race(
+    pixels: Pixels,
+    unit_frequencies: Sequence[Array],
+    mean_distance: float,
+    splits: Sequence[Split],
+    *,
+    batch_size: int,
+    seed: int,
+    n_total: int,
+    spread: float = 0.0,
+) -> float:
+    """Return the lengthscale from which short walks get furthest on held-back rows.
+
+    All walk for a few iterations, the better ones and the usual one on, by successive halving
+    (Jamieson & Talwalkar 2016). Each lengthscale walks with every choice of frequencies (D, d)
+    and held-back rows, and their mean loss counts. Walks run on different threads.
+    """
+    one_thread = replace(pixels, threads=1)
+    with ThreadPoolExecutor(pixels.threads) as pool, ThreadPoolExecutor(1) as unused:
+
+        def begin(lengthscale: float) -> list[tuple[WalkSetup, Walk]]:
+            setups = [
+                WalkSetup.plan(
+                    one_thread,
+                    split,
+                    Start(unit, lengthscale),
+                    learn_frequencies=True,
+                    batch_size=batch_size,
+                    max_iter=1000,
+                    tol=0.0,
+                    early_stopping=True,
+                    seed=seed,
+                    n_total=n_total,
+                    spread=spread,
+                    pool=unused,
+                    start_rows=RACE_ROWS,
+                )
+                for unit, split in zip(unit_frequencies, splits, strict=True)
+            ]
+            return [(setup, first_state(setup)) for setup in setups]
+
+        def go_on(
+            runners: list[tuple[WalkSetup, Walk]], iterations: int
+        ) -> list[tuple[WalkSetup, Walk]]:
+            for _ in range(iterations):
+                runners = [(setup, _iterate(setup, state)) for setup, state in runners]
+            return runners
+
+        lengthscales = [share * mean_distance for share in RACE_SHARES]
+        usual = USUAL_SHARE * mean_distance
+        racing = dict(zip(lengthscales, pool.map(begin, lengthscales), strict=True))
+        for iterations, left in RACE_ROUNDS:
+            ahead = pool.map(go_on, racing.values(), [iterations] * len(racing))
+            racing = dict(zip(racing, ahead, strict=True))
+            losses = {
+                lengthscale: float(np.mean([state.best_loss for _, state in runners]))
+                for lengthscale, runners in racing.items()
+            }
+            best = sorted(losses, key=losses.__getitem__)[:left]
+            racing = {key: runners for key, runners in racing.items() if key in {*best, usual}}
+    return best[0] if losses[best[0]] < RACE_GAIN * losses[usual] else usual
 
 
 @dataclass
@@ -400,9 +500,46 @@ class WalkSetup:
     tol: float
     early_stopping: bool
     seed: int
+    spread: float
+    """Deviation of frequencies, as a share of their size."""
     pool: ThreadPoolExecutor
     _epoch: int = -1
     _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    @classmethod
+    def plan(
+        cls,
+        pixels: Pixels,
+        split: Split,
+        start: Start,
+        *,
+        batch_size: int,
+        max_iter: int,
+        start_rows: int = SEARCH_ROWS,
+        **settings: Any,
+    ) -> WalkSetup:
+        """Return the setup of a walk over the rows of ``split`` of at most ``max_iter``.
+
+        The posterior at the start is found from at most ``start_rows``.
+        """
+        learning, held_back = split
+        batch_size = min(batch_size, len(learning))
+        seen = -(-EPOCHS * len(learning) // (batch_size * STEPS_PER_ITERATION))
+        iterations = min(max(seen, FEWEST_ITERATIONS), max_iter)
+        return cls(
+            pixels=pixels,
+            learning=learning,
+            held_back=pixels.pick(held_back),
+            start_pixels=pixels.take(learning[:: -(-len(learning) // start_rows)]),
+            start=start,
+            batch_size=batch_size,
+            max_steps=iterations * STEPS_PER_ITERATION,
+            **settings,
+        )
+
+    def spreads(self, frequencies: Array) -> Array | None:
+        """Return the deviation of each feature's frequencies, (d,), if waves are damped."""
+        return spreads(frequencies, self.spread) if self.spread else None
 
     def minibatch(self, step: int) -> Array:
         """Return the row numbers of minibatch ``step``, counted from 0."""
@@ -425,40 +562,17 @@ class WalkSetup:
         iterations = max(round(share * anneal_from / STEPS_PER_ITERATION), 1)
         return iterations * STEPS_PER_ITERATION
 
-    def must_anneal(self, step: int, restarted_at: int) -> bool:
+    def must_anneal(self, step: int) -> bool:
         """Whether annealing from one iteration later on would not end within the most steps."""
         later = step + STEPS_PER_ITERATION
-        most = self.max_steps - restarted_at * STEPS_PER_ITERATION
-        return later + self.anneal_steps(later) > most
+        return later + self.anneal_steps(later) > self.max_steps
 
 
-def _first_state(setup: WalkSetup) -> Walk:
-    held_back = setup.held_back if setup.learn_frequencies else None
-    start, fit = coarsen_start(setup.start_pixels, setup.start, held_back, LEARNING_VARIANCE_LIMIT)
-    return _state_at(setup, start, fit)
-
-
-def _may_restart(setup: WalkSetup, state: Walk) -> bool:
-    """Whether to try a longer lengthscale: the last start helped, and half the time is left."""
-    return (
-        setup.early_stopping
-        and state.loss_has_worsened
-        and state.improved_since_restart
-        and 2.0 * state.position.lengthscale <= 2.0**COARSENINGS * setup.start.lengthscale
-        and 2 * state.n_iter * STEPS_PER_ITERATION <= setup.max_steps
-    )
-
-
-def _restart(setup: WalkSetup, state: Walk) -> Walk:
-    longer = replace(setup.start, lengthscale=2.0 * state.position.lengthscale)
-    start, fit = coarsen_start(setup.start_pixels, longer, None, LEARNING_VARIANCE_LIMIT)
-    return state.restart(_state_at(setup, start, fit))
-
-
-def _state_at(setup: WalkSetup, start: Start, fit: PosteriorFit) -> Walk:
-    """Return a walk that starts from the posterior of ``start_pixels``, scaled to all rows."""
-    frequencies = start.frequencies
-    scale = setup.n_total / setup.start_pixels.n_rows
+def first_state(setup: WalkSetup) -> Walk:
+    """Return a walk at its start, from the posterior of some rows, scaled to all."""
+    start, rows = setup.start, setup.start_pixels
+    fit = search_fit(rows, start, LEARNING_VARIANCE_LIMIT)
+    frequencies, scale = start.frequencies, setup.n_total / rows.n_rows
     position = Position(
         frequencies,
         start.lengthscale,
@@ -475,10 +589,25 @@ def _state_at(setup: WalkSetup, start: Start, fit: PosteriorFit) -> Walk:
         losses=np.empty(0),
         seed=setup.seed,
         frequency_unit=float(np.sqrt(np.mean(frequencies**2))),
+        best_loss=_loss_at(setup, position),
+    )
+
+
+def _loss_at(setup: WalkSetup, position: Position) -> float:
+    """Return the loss of the held-back rows at a position."""
+    return held_back_loss(
+        setup.held_back,
+        position.frequencies,
+        position.signal_variance,
+        position.statistics.moments(),
+        setup.spreads(position.frequencies),
     )
 
 
 def _iterate(setup: WalkSetup, state: Walk) -> Walk:
+    # Steps update the running statistics in place; those of the last position may be the best.
+    gram, projected = state.position.gram.copy(), state.position.projected.copy()
+    state = replace(state, position=replace(state.position, gram=gram, projected=projected))
     moments = state.position.statistics.moments()
     second_moment = moments.second_moment.astype(setup.pixels.dtype)
     for _ in range(STEPS_PER_ITERATION):
@@ -487,14 +616,7 @@ def _iterate(setup: WalkSetup, state: Walk) -> Walk:
             state = replace(state, position=_follow_variance(state.position, moments))
             moments = state.position.statistics.moments()
             second_moment = moments.second_moment.astype(setup.pixels.dtype)
-    position = state.position
-    loss = held_back_loss(
-        setup.held_back,
-        position.frequencies,
-        position.signal_variance,
-        position.statistics.moments(),
-    )
-    return _anneal_or_end(setup, state.record_loss(loss))
+    return _anneal_or_end(setup, state.record_loss(_loss_at(setup, state.position)))
 
 
 def _anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
@@ -505,7 +627,7 @@ def _anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
         annealed = state.step >= state.anneal_from + setup.anneal_steps(state.anneal_from)
         return replace(state, outcome="converged") if annealed else state
     window = STALL_WINDOW if setup.learn_frequencies else STALL_WINDOW_FIXED
-    last_chance = setup.must_anneal(state.step, state.restarted_at)
+    last_chance = setup.must_anneal(state.step)
     if last_chance or state.loss_has_stalled(window, setup.tol):
         return replace(state, anneal_from=state.step)
     return state
@@ -515,13 +637,14 @@ def _step(setup: WalkSetup, state: Walk, mean: Array, second_moment: Array) -> W
     """Return the walk after one minibatch: running statistics updated, frequencies moved."""
     position, chosen = state.position, setup.minibatch(state.step)
     gradients: list[Array] = []
+    spread = setup.spreads(position.frequencies)
 
     def piece(rows: slice) -> tuple[Statistics, Array]:
         block = setup.pixels.pick(chosen[rows])
-        z, moment_product = features_and_moment_product(
-            block, position.frequencies, position.signal_variance, second_moment
+        z, moment_product, fresh = features_and_moment_product(
+            block, position.frequencies, position.signal_variance, second_moment, spread
         )
-        xi = tight_xi(z, moment_product)
+        xi = tight_xi(z, moment_product, fresh)
         statistics = block_statistics(z, block, xi)
         in_features = feature_gradient(moment_product, block, xi, mean)
         return statistics, frequency_gradient(in_features, z, block.x)
@@ -538,12 +661,15 @@ def _step(setup: WalkSetup, state: Walk, mean: Array, second_moment: Array) -> W
     step = state.step + 1
     rho = max(step**-RHO_DECAY, MIN_RHO)
     row_weight = setup.n_total / setup.batch_size
-    position = replace(
-        position,
-        gram=(1.0 - rho) * position.gram + (rho * row_weight) * statistics.gram,
-        projected=(1.0 - rho) * position.projected + (rho * row_weight) * statistics.projected,
-    )
-    state = replace(state, step=step, position=position)
+    for running, new in (
+        (position.gram, statistics.gram),
+        (position.projected, statistics.projected),
+    ):
+        running *= 1.0 - rho
+        new *= rho * row_weight
+        running += new
+    give_back(statistics.gram)
+    state = replace(state, step=step)
     return _move_frequencies(setup, state, np.sum(gradients, axis=0))
 
 
@@ -572,13 +698,10 @@ def _move_frequencies(setup: WalkSetup, state: Walk, gradient: Array) -> Walk:
 
 
 def _follow_variance(position: Position, moments: WeightMoments) -> Position:
-    """Move γ towards its fixed point, damped, and rescale the statistics with it."""
+    """Move γ towards its fixed point, damped, and rescale the statistics, in place, with it."""
     ratio = moments.variance_ratio**VARIANCE_DAMPING
     ratio = min(ratio, LEARNING_VARIANCE_LIMIT / position.signal_variance)
-    rescaled = position.statistics.rescale(ratio)
-    return replace(
-        position,
-        signal_variance=position.signal_variance * ratio,
-        gram=rescaled.gram,
-        projected=rescaled.projected,
-    )
+    rescaled = position.gram, position.projected
+    for values, factor in zip(rescaled, (ratio, np.sqrt(ratio)), strict=True):
+        values *= factor
+    return replace(position, signal_variance=position.signal_variance * ratio)

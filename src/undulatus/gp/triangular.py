@@ -1,8 +1,8 @@
-"""Products with a triangular matrix, in place, while other threads go on.
+"""Cholesky factors, their inverses, and products with them, while other threads go on.
 
-BLAS multiplies by a triangle (``trmm``) in little more than half the time of a full product.
-SciPy's wrapper of it holds Python's global lock meanwhile, so that blocks on other threads would
-wait. Here the same function, as SciPy offers it to compiled code, is called without the lock.
+SciPy's wrappers of BLAS and LAPACK hold Python's global lock, so that members of a committee, or
+blocks on other threads, would wait for each other. Here the same functions, as SciPy offers them
+to compiled code, are called without the lock. All work in place.
 """
 
 from __future__ import annotations
@@ -12,30 +12,71 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cython_blas
+from scipy.linalg import cython_blas, cython_lapack
 
 Array = npt.NDArray[Any]
 
 
-def _load(name: str) -> Any:
-    """Return a function of ``scipy.linalg.cython_blas`` that takes pointers."""
-    capsule, python = cython_blas.__pyx_capi__[name], ctypes.pythonapi
+def _load(library: Any, name: str, n_arguments: int) -> Any:
+    """Return a function of SciPy's compiled BLAS or LAPACK that takes pointers."""
+    capsule, python = library.__pyx_capi__[name], ctypes.pythonapi
     find_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
     find_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     signature = find_name(("PyCapsule_GetName", python))(capsule)
     address = find_address(("PyCapsule_GetPointer", python))(capsule, signature)
     # Unlike PYFUNCTYPE, CFUNCTYPE releases the lock.
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 11)(address)
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_arguments)(address)
 
 
 _TRMM = {
-    np.dtype(np.float32): (_load("strmm"), ctypes.c_float),
-    np.dtype(np.float64): (_load("dtrmm"), ctypes.c_double),
+    np.dtype(np.float32): (_load(cython_blas, "strmm", 11), ctypes.c_float),
+    np.dtype(np.float64): (_load(cython_blas, "dtrmm", 11), ctypes.c_double),
 }
+
+_POTRF, _POTRI = (_load(cython_lapack, name, 5) for name in ("dpotrf", "dpotri"))
+
+_TRTRI = _load(cython_lapack, "dtrtri", 6)
+
+
+def factorise_in_place(matrix: Array) -> bool:
+    """Overwrite a symmetric matrix (k, k) by its lower Cholesky factor; return whether it has one.
+
+    The matrix is in double precision and Fortran order; entries above the diagonal are neither
+    read nor written.
+    """
+    return _call(_POTRF, matrix)
+
+
+def invert_from_factor(factor: Array) -> None:
+    """Overwrite the lower factor of a matrix (k, k) by the lower half of the matrix's inverse."""
+    _call(_POTRI, factor)
+
+
+def invert_triangle(factor: Array) -> None:
+    """Overwrite a lower triangular matrix (k, k) by its inverse."""
+    _call(_TRTRI, factor, b"N")
+
+
+def _call(function: Any, matrix: Array, *options: bytes) -> bool:
+    """Call a LAPACK function on a lower triangle; return whether it succeeded."""
+    if matrix.dtype != np.float64 or not matrix.flags.f_contiguous:
+        raise ValueError("the matrix must be in double precision and Fortran order")
+    # SciPy's integers have 32 or 64 bits: read as either, these are the same (little-endian).
+    n, info = ctypes.c_int64(len(matrix)), ctypes.c_int64(0)
+    function(
+        *map(ctypes.c_char_p, (b"L", *options)),
+        ctypes.byref(n),
+        matrix.ctypes.data,
+        ctypes.byref(n),
+        ctypes.byref(info),
+    )
+    return info.value == 0
 
 
 def multiply_by_triangle(z: Array, triangle: Array) -> None:
     """Overwrite ``z`` (n, r) by its product with an upper triangular (r, r) matrix.
+
+    BLAS does so in little more than half the time of a full product.
 
     Parameters
     ----------

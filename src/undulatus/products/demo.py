@@ -89,8 +89,8 @@ def run_image_demo(folder: Path, say: Say, verbose: int = 0) -> ImageDemo:
     say(f"Fitting VFF-GPC to {len(train):,} pixels ...")
     model = VFFGPC(random_state=0, verbose=verbose).fit(data.X[train], data.y[train])
     say(f"Mapping {len(data.X):,} pixels ...")
-    probability = model.predict_proba(data.X)[:, 1]
-    _, variance = model.latent_mean_and_variance(data.X)
+    said = model.predict_in_full(data.X)
+    probability, variance = said.probabilities[:, 1], said.variance
     scores["VFF-GPC"] = score(data.y[test] == 1, probability[test])
     written = {"picture": folder / "clouds.png", "model": folder / "clouds.undulatus"}
     draw_cloud_panels(

@@ -58,7 +58,7 @@ def fit_scene(
     *,
     method: str = "vff",
     n_frequencies: int = 200,
-    members: int = 1,
+    members: int = 2,
     label: str = LEVEL2_MASK,
     holdout: float = 0.25,
     seed: int = 0,

@@ -51,7 +51,7 @@ def fit_spectra(
     *,
     method: str = "vff",
     n_frequencies: int = 5,
-    members: int = 1,
+    members: int = 8,
     components: int = 100,
     label: str = CLOUDY,
     holdout: float = 0.25,

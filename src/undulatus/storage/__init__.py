@@ -15,11 +15,11 @@ from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
 from undulatus.storage.codec import InvalidModelError, build_model, describe_model
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of what the header and tensors of a model hold ..."""
 
-COMMITTEE_SCHEMA = 2
-"""... and of a model with a committee in it, which versions before it cannot read."""
+OLDEST_SCHEMA = 1
+"""... and the first version that can be read."""
 
 FORMAT = "undulatus-model"
 """Marks the file as one that holds a model."""
@@ -36,7 +36,6 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     its steps are not.
     """
     # Imported late: scikit-learn's Pipeline loads much that no classifier needs.
-    from undulatus.storage.classifiers import holds_committee
     from undulatus.storage.composites import CODECS
 
     try:
@@ -46,8 +45,7 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
             f"The model cannot be saved, because it could not be loaded again: it {error}\n"
             f"Fit it again, all steps together and on rows that are not all equal."
         ) from error
-    schema = COMMITTEE_SCHEMA if holds_committee(header) else SCHEMA
-    marks = {"format": FORMAT, "schema": schema, "package_version": version("undulatus")}
+    marks = {"format": FORMAT, "schema": SCHEMA, "package_version": version("undulatus")}
     provenance = getattr(model, "provenance_", None)
     if provenance is not None:
         marks["provenance"] = provenance
@@ -61,11 +59,11 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     tensors, header = read_tensors(path)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ModelFileError(path, "is an undulatus file, but holds no model.")
-    if header.get("schema") not in (SCHEMA, COMMITTEE_SCHEMA):
+    if header.get("schema") not in range(OLDEST_SCHEMA, SCHEMA + 1):
         raise ModelFileError(
             path,
             f"has schema {header.get('schema')!r}, but this version of undulatus reads schema "
-            f"{SCHEMA} to {COMMITTEE_SCHEMA}. It was written by undulatus "
+            f"{OLDEST_SCHEMA} to {SCHEMA}. It was written by undulatus "
             f"{header.get('package_version')!r}: upgrade.",
         )
     try:

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.estimators import GPC, RFFGPC, VFFGPC
-from undulatus.gp.blocks import Standardisation
+from undulatus.gp.blocks import Standardisation, Warp
 from undulatus.gp.exact import ExactPosterior
 from undulatus.gp.passes import FourierFit
 from undulatus.gp.posterior import Posterior
@@ -43,6 +43,9 @@ _SCALARS = ("log_determinant", "quadratic", "jitter")
 COMMITTEE = "committee"
 """The field of a header that lists the members of a committee."""
 
+WARP = ("warp_middle", "warp_width")
+"""Tensors of a standardisation that compresses tails."""
+
 
 @dataclass(frozen=True)
 class _ClassifierLayout:
@@ -57,16 +60,18 @@ class _ClassifierLayout:
 def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
     check_is_fitted(model)
     of_fit, fit_header = layout.describe(model)
+    standardisation = model.standardisation_
     tensors = {
-        "centre": model.standardisation_.centre,
-        "scale": model.standardisation_.scale,
+        "centre": standardisation.centre,
+        "scale": standardisation.scale,
         "feature_quantiles": model.feature_quantiles_,
         **of_fit,
     }
+    if standardisation.warp is not None:
+        tensors |= zip(
+            WARP, (standardisation.warp.middle, standardisation.warp.width), strict=True
+        )
     params = model.get_params(deep=False)
-    if COMMITTEE not in fit_header:
-        # Versions before there were committees read a single model.
-        params.pop("n_members", None)
     header = {
         "params": {name: encode_value(value) for name, value in params.items()},
         "classes": encode_value(model.classes_),
@@ -80,15 +85,19 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
 
 def _build(layout: _ClassifierLayout, tensors: Tensors, header: Header) -> Any:
     params = {name: decode_value(value) for name, value in header["params"].items()}
-    # Version 0.1.0 had one member, whose posterior was the bound's, and no names for these.
-    params.setdefault("posterior", "bound")
+    # Version 0.1.0 had one member with the bound's posterior, whose waves went on for ever.
+    earlier: dict[str, Any] = {"posterior": "bound", "warp": False}
     if layout.model is not GPC:
-        params.setdefault("n_members", 1)
-    model = layout.model(**params)
+        earlier |= {"n_members": 1, "spread": 0.0}
+    model = layout.model(**(earlier | params))
     d = header["n_features"]
     shapes: Shapes = {"centre": (d,), "scale": (d,), "feature_quantiles": (None, d)}
+    warped = any(name in tensors for name in WARP)
+    if warped:
+        shapes |= dict.fromkeys(WARP, (d,))
     _require_shapes(tensors, {**shapes, **layout.shapes(tensors, header)})
-    _require_positive(tensors["scale"])
+    for name in ("scale", *WARP[1:][:warped]):
+        _require_positive(tensors[name])
     model.n_features_in_ = d
     restore_feature_names(model, header["feature_names"])
     model.classes_ = decode_value(header["classes"])
@@ -96,7 +105,8 @@ def _build(layout: _ClassifierLayout, tensors: Tensors, header: Header) -> Any:
         raise InvalidModelError(
             f"holds classes of shape {model.classes_.shape}, but (2,) is expected."
         )
-    model.standardisation_ = Standardisation(tensors["centre"], tensors["scale"])
+    warp = Warp(*(tensors[name] for name in WARP)) if warped else None
+    model.standardisation_ = Standardisation(tensors["centre"], tensors["scale"], warp)
     model.feature_quantiles_ = tensors["feature_quantiles"]
     model._prior_shift = float(header["prior_shift"])
     layout.restore(model, tensors, header)
@@ -127,17 +137,6 @@ def _require_shapes(tensors: Tensors, shapes: Shapes) -> None:
 
 
 def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
-    if len(model.members_) > 1 or model.n_members > 1:
-        return _describe_committee(model)
-    tensors = {"bound_history": model.bound_history_, **_member_tensors(model.members_[0])}
-    header = {
-        "posterior": {name: getattr(model.posterior_, name) for name in _SCALARS},
-        "fitted": {name: getattr(model, name) for name in _PLAIN},
-    }
-    return tensors, header
-
-
-def _describe_committee(model: Any) -> tuple[Tensors, Header]:
     tensors = {
         str(number): {"bound_history": np.array(fit.bounds), **_member_tensors(fit)}
         for number, fit in enumerate(model.members_)
@@ -146,6 +145,8 @@ def _describe_committee(model: Any) -> tuple[Tensors, Header]:
         {
             "signal_variance": fit.signal_variance,
             "lengthscale": fit.lengthscale,
+            "spread": fit.spread,
+            "level": fit.level,
             "n_iter": fit.n_iter,
             "stopped": fit.outcome,
             "held_back_nll": list(fit.held_back_losses),
@@ -215,6 +216,9 @@ def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
 
 def _restore_member(tensors: Tensors, facts: dict[str, Any]) -> FourierFit:
     _require_positive(facts["signal_variance"])
+    spread, own_level = facts.get("spread", 0.0), facts.get("level", 0.0)
+    if not (np.isfinite([spread, own_level]).all() and spread >= 0.0):
+        raise InvalidModelError(f"holds a spread of {spread} and a level of {own_level}.")
     root = with_memory_order(tensors["posterior_root"], FACTOR_ORDER)
     return FourierFit(
         frequencies=tensors["frequencies"],
@@ -225,6 +229,8 @@ def _restore_member(tensors: Tensors, facts: dict[str, Any]) -> FourierFit:
         n_iter=facts["n_iter"],
         outcome=facts["stopped"],
         held_back_losses=tuple(facts["held_back_nll"]),
+        spread=spread,
+        level=own_level,
     )
 
 
@@ -242,7 +248,7 @@ def _describe_exact(model: Any) -> tuple[Tensors, Header]:
     }
     header = {
         "posterior": {"jitter": posterior.jitter},
-        "fitted": {name: getattr(model, name) for name in _PLAIN},
+        "fitted": {name: getattr(model, name) for name in (*_PLAIN, "level_")},
     }
     return tensors, header
 
@@ -262,6 +268,8 @@ def _restore_exact(model: Any, tensors: Tensors, header: Header) -> None:
     _require_positive(header["fitted"]["signal_variance_"])
     for name in _PLAIN:
         setattr(model, name, header["fitted"][name])
+    # Version 0.1.0 knew no level.
+    model.level_ = header["fitted"].get("level_", 0.0)
     model.bound_history_ = tensors["bound_history"]
     model.training_ = tensors["training"]
     factor = with_memory_order(tensors["factor"], FACTOR_ORDER)
@@ -280,10 +288,3 @@ CODECS = {
     layout.model.__name__: Codec(layout.model, partial(_describe, layout), partial(_build, layout))
     for layout in _LAYOUTS
 }
-
-
-def holds_committee(header: Any) -> bool:
-    """Whether the header of a model, or that of any model within it, is that of a committee."""
-    if isinstance(header, dict):
-        return COMMITTEE in header or any(map(holds_committee, header.values()))
-    return isinstance(header, list) and any(map(holds_committee, header))

@@ -24,6 +24,8 @@ from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperatu
 
 NOISE_K = 0.2
 OZONE = "O3 980-1080"
+# Waves in features that are linear in those given, so that covariances are exact.
+PLAIN = {"n_members": 1, "warp": False, "spread": 0.0, "posterior": "bound", "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def spectra():
 def fit(X, y, *steps, classifier=None, measurement=None):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        last = VFFGPC(3, solver="batch", max_iter=15, random_state=0)
+        last = VFFGPC(3, solver="batch", max_iter=15, **PLAIN)
         model = make_pipeline(*steps, classifier or last).fit(X, y)
     if measurement:
         model.provenance_ = {"measurement": measurement}
@@ -130,7 +132,7 @@ def test_radiances_are_recognised_by_their_mean(spectra):
 
 def test_channels_without_components_have_a_direction_but_no_pattern(spectra):
     X, y = spectra
-    quick = RFFGPC(3, random_state=0)
+    quick = RFFGPC(3, n_members=1, random_state=0)
     (found,) = explain(fit(X, y, StandardScaler(), classifier=quick))
     assert found.pattern is None
     assert found.wavenumbers is not None
@@ -162,7 +164,7 @@ CHAINS = {
 @pytest.mark.parametrize("steps", CHAINS.values(), ids=CHAINS)
 def test_patterns_of_features_are_their_correlations_with_phases(table, steps):
     X, y = table
-    model = fit(X, y, *steps, classifier=RFFGPC(4, random_state=0))
+    model = fit(X, y, *steps, classifier=RFFGPC(4, **PLAIN))
     (found,) = explain(model)
     _, phases = pattern_of_rows(model, X)
     expected = np.corrcoef(np.hstack([phases, X]).T)[:4, 4:]
@@ -174,7 +176,7 @@ def test_patterns_of_features_are_their_correlations_with_phases(table, steps):
 @pytest.mark.parametrize("steps", CHAINS.values(), ids=CHAINS)
 def test_frequencies_of_features_are_turns_by_their_deviation_or_noise(table, steps):
     X, y = table
-    model = fit(X, y, *steps, classifier=RFFGPC(4, random_state=0))
+    model = fit(X, y, *steps, classifier=RFFGPC(4, **PLAIN))
     (found,) = explain(model)
     step = X.std(axis=0) if found.frequency_step != "noise" else np.arange(1.0, 7.0)
     shifted = model[:-1].transform(X[:1] + np.diag(step)) - model[:-1].transform(X[:1])
@@ -183,7 +185,7 @@ def test_frequencies_of_features_are_turns_by_their_deviation_or_noise(table, st
 
 
 def test_a_step_that_is_not_linear_is_refused(table):
-    model = fit(*table, QuantileTransformer(n_quantiles=50), classifier=RFFGPC(2))
+    model = fit(*table, QuantileTransformer(n_quantiles=50), classifier=RFFGPC(2, n_members=1))
     with pytest.raises(InputError, match="QuantileTransformer"):
         explain(model)
 
@@ -206,7 +208,9 @@ def test_the_feature_that_a_class_depends_on_is_the_most_important():
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(400, 4)) + 280.0, columns=["a", "b", "c", "d"])
     y = (np.abs(table["c"] - 280.0) > 0.7).astype(int)
-    model = VFFGPC(5, solver="batch", max_iter=20, tol=1e-2, random_state=0).fit(table, y)
+    model = VFFGPC(5, n_members=1, solver="batch", max_iter=20, tol=1e-2, random_state=0).fit(
+        table, y
+    )
     (found,) = explain(model)
     assert found.names == ("a", "b", "c", "d")
     assert_allclose(found.importance.sum(), 1.0, rtol=1e-9)
@@ -225,7 +229,7 @@ def regimes():
         Regime("day", 0.0, 90.0),
         Regime("night", 90.0, 180.0, features=("BT9", "BT10")),
     )
-    estimator = VFFGPC(4, solver="batch", max_iter=30, tol=1e-2, random_state=0)
+    estimator = VFFGPC(4, n_members=1, solver="batch", max_iter=30, tol=1e-2, random_state=0)
     model = RegimeClassifier(estimator, parts, by="angle").fit(table, y)
     model.provenance_ = {"label": "cloudy"}
     return model
@@ -242,7 +246,7 @@ def test_every_regime_is_explained_by_its_own_features(regimes):
 
 
 def test_models_without_names_number_their_features(moons):
-    (found,) = explain(RFFGPC(5, random_state=0).fit(*moons))
+    (found,) = explain(RFFGPC(5, n_members=1, random_state=0).fit(*moons))
     assert found.names == ("x0", "x1")
     assert (found.regime, found.towards, found.measurement) == ("", "class 1", "")
     assert found.pattern is None
@@ -272,7 +276,7 @@ def test_an_error_names_the_regime_without_frequencies():
     rng = np.random.default_rng(0)
     table = {"a": rng.normal(size=200), "angle": rng.uniform(0.0, 2.0, 200)}
     parts = (Regime("near", 0.0, 1.0), Regime("far", 1.0, 2.0))
-    estimators = {"near": RFFGPC(5), "far": LogisticRegression()}
+    estimators = {"near": RFFGPC(5, n_members=1), "far": LogisticRegression()}
     model = RegimeClassifier(estimators, parts, by="angle").fit(table, table["a"] > 0.0)
     with pytest.raises(InputError, match=r"Regime 'far': A LogisticRegression"):
         explain(model)

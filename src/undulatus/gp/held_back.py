@@ -1,0 +1,198 @@
+"""Rows held back from learning: which, and how likely they are under a posterior.
+
+Frequencies are learned from the other rows, so that the loss of those held back shows when
+they begin to fit noise, and which start is the better one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_expit
+
+from undulatus.gp.blocks import Array, Block, Pixels
+from undulatus.gp.bound import features_and_moment_product
+from undulatus.gp.posterior import WeightMoments
+
+HELD_BACK_SHARE = 0.2
+"""Share of the rows that is held back from learning ..."""
+
+HELD_BACK_ROWS = 2048
+"""... and the most rows on which the held-back loss is computed."""
+
+LARGEST_SHARE = 0.5
+"""A group with more than this share of the weight is never held back: little would be left."""
+
+Split = tuple[Array, Array]
+"""Numbers of the rows to learn frequencies from and of those held back, each sorted."""
+
+
+def held_back_loss(
+    block: Block,
+    frequencies: Array,
+    signal_variance: float,
+    moments: WeightMoments,
+    spread: Array | None = None,
+) -> float:
+    """Return the mean negative log likelihood (nats) of held-back rows under a posterior."""
+    covariance = moments.covariance.astype(block.x.dtype)
+    z, moment_product, fresh = features_and_moment_product(
+        block, frequencies, signal_variance, covariance, spread
+    )
+    mean = z @ moments.mean.astype(z.dtype)
+    variance = np.maximum(np.einsum("ij,ij->i", moment_product, z), 0.0) + fresh
+    margin = 2.0 * block.v * mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
+    return float(-np.average(log_expit(margin.astype(np.float64)), weights=block.weight))
+
+
+def number_groups(groups: Array) -> Array | None:
+    """Return each row's group as a number, (n,), or None if there are fewer than two groups."""
+    names, numbers = np.unique(groups, return_inverse=True)
+    return np.asarray(numbers) if len(names) > 1 else None
+
+
+# Which rows
+
+
+def leave_out(pixels: Pixels, n_members: int, rng: np.random.Generator) -> list[Split]:
+    """Return the rows that each member learns frequencies from, and those it holds back.
+
+    Groups, or equal rows where there are no groups, lie on a circle in random order, each on an
+    arc as long as its weight. Member i holds back those with the middle of their arc in the fifth
+    of the circle that begins at i/n_members: five members leave out each row once. A weight of 2
+    has the same arc as a row given twice, and the order of rows does not matter.
+
+    Every member learns from both classes, and holds back both where that is possible. The loss
+    is computed on a sample of the rows held back, if they are many.
+    """
+    seed = int(rng.integers(2**63))
+    held: list[Array] = []
+    if pixels.groups is not None:
+        circle = _lay_out(pixels, _shuffle_groups(pixels.groups, seed))
+        held = [circle.held_back(member, n_members) for member in range(n_members)]
+    if not held or not all(rows.any() for rows in held):
+        # There are no groups, or none that can be spared.
+        circle = _lay_out(pixels, _number_equal_rows(pixels, seed))
+        held = [circle.held_back(member, n_members) for member in range(n_members)]
+    return [_split(pixels, rows, [seed, member]) for member, rows in enumerate(held)]
+
+
+def _shuffle_groups(groups: Array, seed: int) -> Array:
+    """Return the groups of the rows, (n,), numbered from 0 in random order."""
+    names, numbers = np.unique(groups, return_inverse=True)
+    return np.asarray(np.random.default_rng(seed).permutation(len(names))[numbers])
+
+
+def _number_equal_rows(pixels: Pixels, seed: int) -> Array:
+    """Return a number for each row, (n,), the same for equal rows, and random otherwise.
+
+    It depends on which rows are equal and on their order, not on their values: a model is the
+    same in other units.
+    """
+    steps = range(0, pixels.n_rows, pixels.rows_per_block)
+    blocks = (np.asarray(pixels.rows[i : i + pixels.rows_per_block]) for i in steps)
+    digests = np.concatenate([digest_rows(block, seed) for block in blocks])
+    _, first, distinct = np.unique(digests, return_index=True, return_inverse=True)
+    shuffled = np.empty(len(first), dtype=np.int64)
+    shuffled[np.argsort(first)] = np.random.default_rng(seed).permutation(len(first))
+    return shuffled[distinct]
+
+
+def digest_rows(rows: Array, seed: int) -> Array:
+    """Return 64 pseudo-random bits of each row, (n,), equal for equal values of any type.
+
+    Each column is mixed in by the finaliser of SplitMix64 (Steele et al. 2014,
+    doi:10.1145/2660193.2660195).
+    """
+    # Adding zero turns -0 into 0.
+    columns = (np.asarray(rows, dtype=np.float64) + 0.0).T.copy().view(np.uint64)
+    state = np.full(len(rows), np.uint64(seed))
+    for column in columns:
+        state = (state ^ column) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return state
+
+
+@dataclass(frozen=True)
+class _Circle:
+    """Units of rows that leave together, on a circle of circumference 1."""
+
+    units: Array
+    """Number of each row's unit, (n,)."""
+    holds: Array
+    """Whether each unit holds rows of the first and of the second class, (units, 2)."""
+    may_leave: Array
+    """Whether each unit may be held back, (units,)."""
+    middle: Array
+    """Where the middle of each unit's arc lies, (units,)."""
+
+    def held_back(self, member: int, n_members: int) -> Array:
+        """Return which rows a member holds back, (n,) bool; none if it cannot spare any."""
+        begin = member / n_members
+        held = self.may_leave & ((self.middle - begin) % 1.0 < HELD_BACK_SHARE)
+        centre = begin + 0.5 * HELD_BACK_SHARE
+        distance = np.abs((self.middle - centre + 0.5) % 1.0 - 0.5)
+        for holders in self.holds.T:
+            if held[holders].all():
+                # Learn from the unit farthest away, the last one that the window reached.
+                held[np.argmax(np.where(holders, distance, -1.0))] = False
+        for holders in self.holds.T:
+            if not held[holders].any():
+                # Hold back the nearest one that leaves both classes to learn from.
+                left = np.count_nonzero(self.holds[~held], axis=0)
+                spare = (left - self.holds >= 1).all(axis=1) & self.may_leave & holders
+                if spare.any():
+                    held[np.argmin(np.where(spare, distance, np.inf))] = True
+        return np.asarray(held[self.units])
+
+
+def _lay_out(pixels: Pixels, units: Array) -> _Circle:
+    """Return the circle of units, numbered from 0 for each row, in the order of their numbers.
+
+    Units of the first class only, of the second only, and of both are spread evenly among each
+    other, so that every part of the circle has its share of each.
+    """
+    weight = np.ones(pixels.n_rows) if pixels.weight is None else pixels.weight
+    by_class = [
+        np.bincount(units, weights=np.where(own, weight, 0.0))
+        for own in (~pixels.positive, pixels.positive)
+    ]
+    total = by_class[0] + by_class[1]
+    may_leave = total <= LARGEST_SHARE * total.sum()
+    arcs = np.where(may_leave, total, 0.0)
+    first, second = (amount > 0 for amount in by_class)
+    middle = np.empty(len(total))
+    for of_kind in (first & ~second, second & ~first, first & second):
+        middle[of_kind] = _middles(arcs[of_kind])
+    order = np.argsort(middle, kind="stable")
+    middle[order] = _middles(arcs[order])
+    return _Circle(units, np.stack([first, second], axis=1), may_leave, middle)
+
+
+def _middles(arcs: Array) -> Array:
+    """Return the middle of each of consecutive arcs, as a share of their sum."""
+    ends = np.cumsum(arcs)
+    return np.asarray((ends - 0.5 * arcs) / max(arcs.sum(), np.finfo(np.float64).tiny))
+
+
+def _split(pixels: Pixels, is_held: Array, seed: list[int]) -> Split:
+    if not is_held.any():
+        # Hardly any distinct rows: the same ones must do for both.
+        is_held = np.ones(pixels.n_rows, bool)
+        return np.arange(pixels.n_rows), _sample(pixels.positive, is_held, seed)
+    return np.flatnonzero(~is_held), _sample(pixels.positive, is_held, seed)
+
+
+def _sample(positive: Array, is_held: Array, seed: list[int]) -> Array:
+    """Return at most ``HELD_BACK_ROWS`` of the rows held back, sorted, of each class its share."""
+    held = np.flatnonzero(is_held)
+    if len(held) <= HELD_BACK_ROWS:
+        return held
+    rng = np.random.default_rng(seed)
+    by_class = [held[~positive[held]], held[positive[held]]]
+    counts = [-(-HELD_BACK_ROWS * len(rows) // len(held)) for rows in by_class]
+    drawn = [rng.choice(rows, n, replace=False) for rows, n in zip(by_class, counts, strict=True)]
+    return np.sort(np.concatenate(drawn))
