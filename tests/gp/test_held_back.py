@@ -110,15 +110,22 @@ def test_the_order_is_drawn():
     assert_array_equal(one, left_out(data, splits_of(data, seed=1)))
 
 
-def test_a_weight_of_two_leaves_like_a_row_given_twice_in_any_order():
+def test_a_weight_of_two_leaves_like_a_row_given_again_later():
     once = random_pixels(150)
     weight = np.random.default_rng(4).integers(1, 4, size=150)
     weighted = pixels(once.rows, once.positive, weight.astype(float))
-    copies = np.random.default_rng(5).permutation(np.repeat(np.arange(150), weight))
+    again = np.random.default_rng(5).permutation(np.repeat(np.arange(150), weight - 1))
+    copies = np.concatenate([np.arange(150), again])
     repeated = pixels(once.rows[copies], once.positive[copies])
     assert_array_equal(
         left_out(weighted, splits_of(weighted))[:, copies], left_out(repeated, splits_of(repeated))
     )
+
+
+def test_units_do_not_change_what_is_left_out():
+    data = random_pixels(150)
+    other = pixels(273.15 + data.rows / 7.0, data.positive)
+    assert_array_equal(left_out(data, splits_of(data)), left_out(other, splits_of(other)))
 
 
 def test_equal_rows_of_different_classes_leave_together():

@@ -61,7 +61,7 @@ def leave_out(pixels: Pixels, n_members: int, rng: np.random.Generator) -> list[
     Groups, or equal rows where there are no groups, lie on a circle in random order, each on an
     arc as long as its weight. Member i holds back those with the middle of their arc in the fifth
     of the circle that begins at i/n_members: five members leave out each row once. A weight of 2
-    has the same arc as a row given twice, and the order of rows does not matter.
+    has the same arc as a row given again later.
 
     Every member learns from both classes, and holds back both where that is possible. The loss
     is computed on a sample of the rows held back, if they are many.
