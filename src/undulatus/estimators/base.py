@@ -29,6 +29,7 @@ from undulatus.estimators.training import (
 )
 from undulatus.gp.blocks import Standardisation, map_blocks, require_finite
 from undulatus.gp.committee import pooled_log_odds, pooled_moments, pooled_probabilities
+from undulatus.gp.damping import Fading
 from undulatus.gp.kernels import KERNELS
 
 Array = npt.NDArray[Any]
@@ -67,9 +68,9 @@ class LatentFunction:
     """
 
     make_mean: Callable[[], Callable[[Array], Array]]
-    """Returns the function from rows (n, d) to latent means (n,), the prior shift included."""
+    """Returns the function from rows (n, d) to means of the waves (n,)."""
     make_moments: Callable[[], Callable[[Array], tuple[Array, Array]]]
-    """Returns the function from rows (n, d) to latent means and variances, (n,) each."""
+    """Returns the function from rows (n, d) to means and variances of the waves, (n,) each."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class BlockFunctions:
     """Raises if a row lies too far out; takes the rows and the number of the first one."""
     members: tuple[LatentFunction, ...]
     """One latent function, or those of a committee."""
+    fading: Fading
+    """How the members' waves, (M, n), become latent functions with a level that fade."""
     make_probability: Callable[[], Callable[[Array], Array] | None] = lambda: None
     """Returns a faster function to the probability of the second class, (n,), if there is one."""
 
@@ -217,18 +220,22 @@ class GaussianProcessMixin(ABC):
         return FullPrediction(columns[:, :2], *columns.T[2:])
 
     def _make_mean_of_means(self, blocks: BlockFunctions) -> RowFunction:
+        means = self._make_member_means(blocks)
+        return lambda x: (np.mean(means(x), axis=0),)
+
+    def _make_member_means(self, blocks: BlockFunctions) -> Callable[[Array], Array]:
+        """Return the function from rows (n, d) to the members' latent means, (M, n)."""
         means = [member.make_mean() for member in blocks.members]
-        return lambda x: (np.mean([mean(x) for mean in means], axis=0),)
+        return lambda x: blocks.fading.mean(x, np.array([mean(x) for mean in means]))
 
     def _make_sign(self, blocks: BlockFunctions) -> RowFunction:
         """Return a function with the sign of the decision function."""
         if len(blocks.members) == 1:
             return self._make_mean_of_means(blocks)
-        means = [member.make_mean() for member in blocks.members]
-        moments = self._make_member_moments(blocks)
+        means, moments = self._make_member_means(blocks), self._make_member_moments(blocks)
 
         def sign(x: Array) -> tuple[Array]:
-            positive = np.array([mean(x) > 0 for mean in means])
+            positive = means(x) > 0
             # Probabilities on one side of 1/2 have their mean there: no variance is needed.
             result = np.where(positive.all(axis=0), 1.0, -1.0)
             divided = np.flatnonzero(positive.any(axis=0) & ~positive.all(axis=0))
@@ -246,7 +253,8 @@ class GaussianProcessMixin(ABC):
 
         def evaluate(x: Array) -> tuple[Array, Array]:
             means, variances = zip(*[moments(x) for moments in members], strict=True)
-            return np.array(means, dtype=np.float64), np.array(variances, dtype=np.float64)
+            faded = blocks.fading.moments(x, np.array(means), np.array(variances))
+            return faded[0].astype(np.float64), faded[1].astype(np.float64)
 
         return evaluate
 

@@ -18,6 +18,7 @@ from undulatus.estimators.base import (
 )
 from undulatus.estimators.training import column_namer, prepare_rows
 from undulatus.gp.blocks import block_rows, require_lengths
+from undulatus.gp.damping import Fading
 from undulatus.gp.exact import exact_covariance, exact_moments, fit_exact, require_memory
 from undulatus.gp.kernels import find_kernel, mean_distance
 
@@ -175,6 +176,10 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             threads=1,
             require_in_range=lambda x, first: require_lengths(x, LENGTH_LIMIT, columns, first),
             members=(LatentFunction(self._make_mean, self._make_moments),),
+            # An exact process returns to its prior by itself.
+            fading=Fading(
+                np.zeros(1), None, self.signal_variance_, self.level_, self._prior_shift
+            ),
         )
 
     def _make_mean(self) -> Callable[[Array], Array]:
@@ -184,22 +189,12 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             cross = exact_covariance(
                 x, self.training_, kernel, self.signal_variance_, self.lengthscale_
             )
-            return np.asarray(cross @ self.posterior_.alpha) + (self.level_ + self._prior_shift)
+            return np.asarray(cross @ self.posterior_.alpha)
 
         return mean
 
     def _make_moments(self) -> Callable[[Array], tuple[Array, Array]]:
         kernel = find_kernel(self.kernel)
-
-        def moments(x: Array) -> tuple[Array, Array]:
-            mean, variance = exact_moments(
-                x,
-                self.training_,
-                kernel,
-                self.signal_variance_,
-                self.lengthscale_,
-                self.posterior_,
-            )
-            return mean + (self.level_ + self._prior_shift), variance
-
-        return moments
+        return lambda x: exact_moments(
+            x, self.training_, kernel, self.signal_variance_, self.lengthscale_, self.posterior_
+        )

@@ -138,7 +138,7 @@ warp : bool, default=True
     Compress the tails of each feature before it is scaled, by asinh((x - median) / mean distance
     from the median), so that a few extreme values do not push all others together. Needs
     ``standardize=True``.
-spread : float, default=0.05
+spread : float, default=0.03
     How uncertain frequencies are, as a share of their size. Away from the training data waves
     fade the faster the larger it is, and the model returns to its prior: the shares of the classes
     and the variance ``signal_variance_``. 0 lets waves go on for ever, as in the paper.
@@ -254,7 +254,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         frequencies: npt.ArrayLike | None = None,
         standardize: bool = True,
         warp: bool = True,
-        spread: float = 0.05,
+        spread: float = 0.03,
         max_iter: int = 100,
         tol: float = 1e-4,
         batch_size: int | str = "auto",
@@ -695,8 +695,8 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         """
 
         def make(blocks: BlockFunctions) -> RowFunction:
-            means = [member.make_mean() for member in blocks.members]
-            return lambda x: (np.std([mean(x).astype(np.float64) for mean in means], axis=0),)
+            means = self._make_member_means(blocks)
+            return lambda x: (np.std(means(x).astype(np.float64), axis=0),)
 
         return self._evaluate(X, make, 1)[:, 0]
 
@@ -716,36 +716,34 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
                 )
                 for fit in self.members_
             ),
+            fading=self._fading(),
             make_probability=partial(self._make_probability, dtype),
         )
 
-    def _fading(self, fit: FourierFit) -> Fading:
-        """Return how a member's latent function returns to its prior."""
+    def _fading(self) -> Fading:
+        """Return how the members' latent functions return to their prior."""
         ends = self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], np.float64)
+        members = self.members_
         return Fading(
-            spreads(fit.frequencies, fit.spread),
+            np.array([spreads(fit.frequencies, fit.spread) for fit in members]),
             TrainingRange.from_quantiles(*ends),
-            fit.signal_variance,
-            fit.level,
+            np.array([[fit.signal_variance] for fit in members]),
+            np.array([[fit.level] for fit in members]),
             self._prior_shift,
         )
 
     def _make_mean(self, fit: FourierFit) -> Callable[[Array], Array]:
-        fading = self._fading(fit)
         amplitudes, delays = amplitudes_and_delays(fit.posterior.mean, fit.signal_variance)
-        return lambda x: fading.mean(x, sum_of_waves(x, fit.frequencies, amplitudes, delays))
+        return lambda x: sum_of_waves(x, fit.frequencies, amplitudes, delays)
 
     def _make_moments(
         self, fit: FourierFit, dtype: np.dtype[Any]
     ) -> Callable[[Array], tuple[Array, Array]]:
-        fading = self._fading(fit)
         # The scale of the features goes into mean and root, rather than into every feature.
         scale = np.sqrt(fit.signal_variance / len(fit.frequencies))
         mean = (scale * fit.posterior.mean).astype(dtype)
         root = (scale * self._root(fit, "root", variance_root)).astype(dtype, order="F")
-        return lambda x: fading.moments(
-            x, *latent_moments(waves(x, fit.frequencies), mean, root, overwrite=True)
-        )
+        return lambda x: latent_moments(waves(x, fit.frequencies), mean, root, overwrite=True)
 
     def _make_probability(self, dtype: np.dtype[Any]) -> Callable[[Array], Array] | None:
         # A committee's labels depend on the variances too, and must agree with its probabilities:
@@ -756,15 +754,15 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         root: StagedRoot | None = self._root(fit, "staged", stage_root, dtype)
         if root is None:
             return None
-        staged, mean, fading = root, fit.posterior.mean.astype(dtype), self._fading(fit)
+        staged, mean, fading = root, fit.posterior.mean.astype(dtype), self._fading()
 
         def probability(x: Array) -> Array:
             z, share = _features(x, fit), fading.share(x)
             if share is None:
-                share = np.ones(len(x), dtype=x.dtype)
-            z *= share[:, None]
+                share = np.ones((1, len(x)), dtype=x.dtype)
+            z *= share.T
             fresh = fading.fresh_variance(share)
-            shift = fading.offset(fresh)
+            shift, fresh = fading.offset(fresh)[0], fresh[0]
             return tolerant_probability(z, mean, shift, staged, self.variance_tolerance, fresh)
 
         return probability

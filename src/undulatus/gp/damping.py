@@ -43,9 +43,12 @@ def spreads(frequencies: Array, share: float) -> Array:
 
 
 def damping(x: Array, spread: Array) -> Array:
-    """Return the share d of the waves that is kept at pixels ``x`` (n, d), for s (d,); (n,)."""
-    scaled = x * spread.astype(x.dtype)
-    return np.asarray(np.exp(-0.5 * np.einsum("ij,ij->i", scaled, scaled)))
+    """Return the share d of the waves that is kept at pixels ``x`` (n, d).
+
+    For s (d,) the result is (n,); for those of M members, (M, d), it is (M, n).
+    """
+    squares = (spread**2).astype(x.dtype)
+    return np.asarray(np.exp(-0.5 * (squares @ (x * x).T)))
 
 
 def level(log_odds: float, signal_variance: float) -> float:
@@ -73,44 +76,53 @@ class TrainingRange:
     def damping(self, x: Array) -> Array | None:
         """Return the factor on the damping at ``x`` (n, d), or None if no pixel is outside."""
         low, high = self.low.astype(x.dtype), self.high.astype(x.dtype)
-        if not len(x) or ((x.min(axis=0) >= low).all() and (x.max(axis=0) <= high).all()):
+        outside = np.flatnonzero(((x < low) | (x > high)).any(axis=1))
+        if not len(outside):
             return None
-        excess = np.maximum(low - x, 0.0) / self.below + np.maximum(x - high, 0.0) / self.above
-        return np.asarray(np.exp(-0.5 * EXCESS * np.einsum("ij,ij->i", excess, excess)))
+        rows = x[outside]
+        excess = np.maximum(low - rows, 0.0) / self.below
+        excess += np.maximum(rows - high, 0.0) / self.above
+        factor = np.ones(len(x), dtype=x.dtype)
+        factor[outside] = np.exp(-0.5 * EXCESS * np.einsum("ij,ij->i", excess, excess))
+        return factor
 
 
 @dataclass(frozen=True)
 class Fading:
-    """How the latent function of one fit returns to its prior, at prediction.
+    """How the latent function of a fit returns to its prior, at prediction.
 
     A shift of the log odds (a change of the class prior) is added to the latent mean. Where the
     variance is fresh from the prior it is larger, so that it shifts the predictive log odds far
     from the training data, too.
+
+    All may be those of M members at once: then ``spread`` is (M, d), ``signal_variance`` and
+    ``level`` are (M, 1), and what is (n,) otherwise is (M, n).
     """
 
     spread: Array
     """Deviation of each feature's frequencies, (d,); zeros if waves go on for ever."""
-    training_range: TrainingRange
-    signal_variance: float
-    level: float
+    training_range: TrainingRange | None
+    signal_variance: Array | float
+    level: Array | float
     shift: float = 0.0
 
     def share(self, x: Array) -> Array | None:
         """Return the share d of the waves that is kept, (n,), or None if it is 1 everywhere."""
-        if not self.spread.any():
+        if self.training_range is None or not self.spread.any():
             return None
         kept, within = damping(x, self.spread), self.training_range.damping(x)
-        return kept if within is None else kept * within.astype(x.dtype)
+        return kept if within is None else kept * within
 
     def fresh_variance(self, share: Array) -> Array:
         """Return (1 - d²) γ, (n,)."""
-        return (1.0 - share**2) * share.dtype.type(self.signal_variance)
+        return (1.0 - share**2) * np.asarray(self.signal_variance, dtype=share.dtype)
 
     def offset(self, fresh: Array) -> Array:
         """Return what is added to the waves: the level and the shift, (n,)."""
+        own = np.broadcast_to(np.asarray(self.level, dtype=fresh.dtype), fresh.shape)
         if self.shift == 0.0:
-            return np.full(fresh.shape, self.level, dtype=fresh.dtype)
-        return self.level + self.shift * np.sqrt(1.0 + np.pi / 8.0 * fresh)
+            return own
+        return own + self.shift * np.sqrt(1.0 + np.pi / 8.0 * fresh)
 
     def mean(self, x: Array, wave_mean: Array) -> Array:
         """Return the latent mean at ``x`` (n, d), given that of the undamped waves, (n,)."""
