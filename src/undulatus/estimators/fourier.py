@@ -104,6 +104,9 @@ SMALL_BATCH_ROWS = 50_000
 """... up to this many, where it learned as well or better in a third of the time
 (``python -m benchmarks.batch_size``)."""
 
+SPREAD_OF_ROWS, SPREAD_OF_GROUPS = 0.02, 0.05
+"""Spread of frequencies with ``spread="auto"``: without groups, and with them."""
+
 RANGE_AND_QUARTILES = [0, 2, 4, 6]
 """Rows of ``feature_quantiles_`` with the smallest value, the quartiles and the largest."""
 
@@ -138,8 +141,9 @@ warp : bool, default=True
     Compress the tails of each feature before it is scaled, by asinh((x - median) / mean distance
     from the median), so that a few extreme values do not push all others together. Needs
     ``standardize=True``.
-spread : float, default=0.03
-    How uncertain frequencies are, as a share of their size. Away from the training data waves
+spread : float or "auto", default="auto"
+    How uncertain frequencies are, as a share of their size: ``"auto"`` is 0.05 with ``groups``,
+    whose model is meant for others, and 0.02 without. Away from the training data waves
     fade the faster the larger it is, and the model returns to its prior: the shares of the classes
     and the variance ``signal_variance_``. 0 lets waves go on for ever, as in the paper.
 max_iter : int, default=100
@@ -240,7 +244,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         "variance_tolerance": [Interval(Real, 0, None, closed="left")],
         "checkpoint": [str, PathLike, None],
         "n_jobs": JOBS_CONSTRAINT,
-        "spread": [Interval(Real, 0, None, closed="left")],
+        "spread": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "warm_start": ["boolean"],
     }
 
@@ -254,7 +258,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         frequencies: npt.ArrayLike | None = None,
         standardize: bool = True,
         warp: bool = True,
-        spread: float = 0.03,
+        spread: float | str = "auto",
         max_iter: int = 100,
         tol: float = 1e-4,
         batch_size: int | str = "auto",
@@ -328,12 +332,13 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         stochastic = is_chunked(X) or self._is_stochastic(pixels.n_rows)
         with single_threaded_blas(), recycling():
             parts = self._leave_out(pixels, rng, stochastic)
+            spread = self._choose_spread(parts[0].get("sample", pixels))
             starts = earlier + self._choose_starts(
-                pixels, data, rngs[len(earlier) :], parts[len(earlier) :]
+                pixels, data, rngs[len(earlier) :], parts[len(earlier) :], spread
             )
             for start in starts:
                 self._require_usable(start, data, pixels.n_features)
-            members = self._learn(data, starts, rngs, parts, threads, stochastic)
+            members = self._learn(data, starts, rngs, parts, threads, stochastic, spread)
         self._keep(members, pixels, starts, stochastic)
         self.fit_report_["prediction_precision"] = self._choose_prediction_precision(pixels)
         found = "the best found so far"
@@ -397,6 +402,11 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             return n_rows > BATCH_ROWS
         return self.solver == "stochastic"
 
+    def _choose_spread(self, pixels: Pixels) -> float:
+        if self.spread == "auto":
+            return SPREAD_OF_ROWS if pixels.groups is None else SPREAD_OF_GROUPS
+        return float(self.spread)
+
     def _minibatch_rows(self, n_rows: int) -> int:
         if self.batch_size == "auto":
             return SMALL_BATCH if n_rows <= SMALL_BATCH_ROWS else LARGE_BATCH
@@ -408,6 +418,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         data: TrainingData,
         rngs: list[np.random.Generator],
         parts: list[dict[str, Any]],
+        spread: float,
     ) -> list[Start]:
         """Return where the last members start, each with frequencies of its own.
 
@@ -432,7 +443,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             batch_size=self._minibatch_rows(pixels.n_rows),
             seed=int(rngs[0].integers(2**63)),
             n_total=pixels.n_rows,
-            spread=self.spread,
+            spread=spread,
         )
         return [
             Start(unit, lengthscale * (1 + member % 2)) for member, unit in enumerate(units, first)
@@ -494,6 +505,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         parts: list[dict[str, Any]],
         threads: int,
         stochastic: bool,
+        spread: float,
     ) -> tuple[FourierFit, ...]:
         checkpoints = self._open_checkpoints(data, Walk if stochastic else BatchState)
         resumed = [checkpoint and checkpoint.load() for checkpoint in checkpoints]
@@ -523,6 +535,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
                 report=report,
                 report_pass=report_pass,
                 log_odds=data.overview.log_odds,
+                spread=spread,
                 **part,
             )
 
@@ -544,7 +557,6 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             "tol": self.tol,
             "early_stopping": self._stops_early(),
             "variational": self.posterior == "variational",
-            "spread": self.spread,
         }
         if not stochastic:
             assert isinstance(pixels, Pixels)

@@ -121,7 +121,7 @@ RACE_GAIN = 0.6
 """Another start is much better if its loss is less than this times that of the usual one."""
 
 
-SPREAD_FACTORS = (1.0, 5.0, 15.0)
+SPREAD_FACTORS = (1.0, 4.0, 8.0)
 """Factors on the spread that are compared on groups held back ..."""
 
 SPREAD_GAIN = 0.9
