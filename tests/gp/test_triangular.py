@@ -56,14 +56,12 @@ def test_an_array_that_blas_would_misread_is_refused(z, triangle):
         multiply_by_triangle(z, triangle)
 
 
-def test_another_thread_goes_on_during_the_product():
-    z, triangle = np.zeros((20_000, 400), np.float32), np.eye(400, dtype=np.float32, order="F")
+def turns_during(call):
+    """How often another thread gets a turn, at most every 0.1 ms, while ``call`` runs."""
     counted, done = 0, threading.Event()
-    worker = threading.Thread(
-        target=lambda: (multiply_by_triangle(z, triangle), done.set()), daemon=True
-    )
+    worker = threading.Thread(target=lambda: (call(), done.set()), daemon=True)
     before = sys.getswitchinterval()
-    # With the lock held, this thread would not get a turn before the product is done.
+    # With the lock held, this thread would not get a turn before the call is done.
     sys.setswitchinterval(1e-6)
     try:
         worker.start()
@@ -73,8 +71,13 @@ def test_another_thread_goes_on_during_the_product():
     finally:
         sys.setswitchinterval(before)
     worker.join()
+    return counted
+
+
+def test_another_thread_goes_on_during_the_product():
+    z, triangle = np.zeros((20_000, 400), np.float32), np.eye(400, dtype=np.float32, order="F")
     # It takes some tens of milliseconds.
-    assert counted > 10
+    assert turns_during(lambda: multiply_by_triangle(z, triangle)) > 10
 
 
 # Factors and inverses
@@ -152,18 +155,5 @@ def test_a_matrix_that_lapack_would_misread_is_refused_and_left_alone(function, 
 @each_function
 def test_another_thread_goes_on_during_lapack(function):
     matrix = np.eye(2500, order="F")
-    counted, done = 0, threading.Event()
-    worker = threading.Thread(target=lambda: (function(matrix), done.set()), daemon=True)
-    before = sys.getswitchinterval()
-    # With the lock held, this thread would not get a turn before the matrix is done.
-    sys.setswitchinterval(1e-6)
-    try:
-        worker.start()
-        while not done.is_set():
-            time.sleep(1e-4)
-            counted += 1
-    finally:
-        sys.setswitchinterval(before)
-    worker.join()
     # It takes a hundred milliseconds or more.
-    assert counted > 10
+    assert turns_during(lambda: function(matrix)) > 10
