@@ -17,6 +17,7 @@ from undulatus.gp.passes import Start, fit_posterior, search_fit
 from undulatus.gp.posterior import expected_sigmoid, latent_moments, variance_root
 from undulatus.gp.stochastic import (
     FREQUENCY_STEP,
+    FRESH_STARTS,
     LEARNING_VARIANCE_LIMIT,
     RACE_GAIN,
     RACE_SHARES,
@@ -683,6 +684,54 @@ def fit(pixels, start=None, seed=0, **options):
     return fit_stochastic(pixels, start or some_start(), rng=rng, **(defaults | options))
 
 
+def follow_starts(monkeypatch, loss_of):
+    """Fit with walks that end at once, with a loss by their lengthscale; return all lengthscales
+    and that of the fit."""
+    begun = []
+
+    def stand_still(sample, start, *, resume=None, **settings):
+        begun.append(start.lengthscale)
+        end = take_a_walk(sample, start, max_iter=1)
+        return replace(end, best_loss=loss_of(start.lengthscale), outcome="converged")
+
+    monkeypatch.setattr(stochastic, "walk", stand_still)
+    fitted = fit(some_pixels(200), early_stopping=True)
+    return begun, fitted.lengthscale
+
+
+def test_a_walk_that_learned_nothing_begins_again_from_half_the_lengthscale(monkeypatch):
+    first = some_start().lengthscale
+    assert follow_starts(monkeypatch, lambda own: 0.1) == ([first], first)
+    late = follow_starts(monkeypatch, lambda own: 0.7 if own == first else 0.5)
+    assert late == ([first, 0.5 * first], 0.5 * first)
+
+
+def test_if_no_walk_learned_anything_the_best_counts(monkeypatch):
+    first = some_start().lengthscale
+    begun, kept = follow_starts(monkeypatch, lambda own: 0.7 + abs(own - 0.5 * first))
+    assert begun == [first * 0.5**i for i in range(1 + FRESH_STARTS)]
+    assert kept == 0.5 * first
+
+
+def test_a_fit_of_noise_resumed_at_any_start_is_the_uninterrupted_one():
+    noise = np.random.default_rng(1).random(300) < 0.5
+    pixels, kept = replace(some_pixels(300), positive=noise), []
+    options = {"early_stopping": True, "max_iter": 2}
+    whole = fit(pixels, report=kept.append, **options)
+    assert len({state.position.lengthscale for state in kept}) == 1 + FRESH_STARTS
+    for state in kept:
+        assert_same_fit(fit(pixels, resume=state, **options), whole)
+
+
+def test_fast_ripples_are_found_by_a_fresh_start():
+    pixels = ripples(6.0, n=4000)
+    start = Start(np.random.default_rng(0).normal(size=(10, 2)), 1.0)
+    options = {"batch_size": 256, "max_iter": 12, "early_stopping": True, "tol": 1e-4}
+    fitted = fit(pixels, start, **options)
+    assert fitted.lengthscale < 1.0
+    assert min(fitted.held_back_losses) < 0.6
+
+
 @both_methods
 def test_the_exact_passes_never_lower_the_bound_and_are_reported(learn_frequencies):
     reported = []
@@ -747,7 +796,7 @@ def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(early_stopping):
 
 def test_only_early_stopping_takes_the_best_position_of_the_walk(monkeypatch):
     # Smoothed over three, these are lowest at the fourth.
-    script, kept = (4.0, 2.0, 1.0, 1.0, 3.0), []
+    script, kept = (0.4, 0.2, 0.1, 0.1, 0.3), []
     losses = cycle([np.inf, *script])
     monkeypatch.setattr(stochastic, "held_back_loss", lambda *position: next(losses))
     whole = fit(some_pixels(n=300), max_iter=5, report=kept.append)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_expit
+from scipy.special import entr, log_expit
 
 from undulatus.gp.blocks import Array, Block, Pixels
 from undulatus.gp.bound import features_and_moment_product
@@ -44,6 +44,12 @@ def held_back_loss(
     variance = np.maximum(np.einsum("ij,ij->i", moment_product, z), 0.0) + fresh
     margin = 2.0 * block.v * mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
     return float(-np.average(log_expit(margin.astype(np.float64)), weights=block.weight))
+
+
+def shares_entropy(block: Block) -> float:
+    """Return the loss of held-back rows of which only the shares of the classes are known."""
+    share = np.average(block.v > 0.0, weights=block.weight)
+    return float(entr(share) + entr(1.0 - share))
 
 
 def number_groups(groups: Array) -> Array | None:

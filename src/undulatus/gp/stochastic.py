@@ -14,6 +14,7 @@ Every 25 minibatches the loss of held-back rows is computed. When it stalls, or 
 run out, the step size is annealed to zero. When it gets worse, the walk ends: it has begun to
 learn noise. The best position on the way, the start included, is remembered. The lengthscale to
 start from is found by a race: short walks from several, of which those with the lower loss go on.
+A walk that has learned nothing is begun again from half the lengthscale.
 
 A minibatch depends on the seed and the step alone, so an interrupted walk continues as if it
 had not been interrupted.
@@ -39,7 +40,7 @@ from undulatus.gp.bound import (
 )
 from undulatus.gp.damping import level, spreads
 from undulatus.gp.fourier import frequency_gradient
-from undulatus.gp.held_back import Split, held_back_loss, leave_out
+from undulatus.gp.held_back import Split, held_back_loss, leave_out, shares_entropy
 from undulatus.gp.passes import SEARCH_ROWS, FourierFit, Start, fit_posterior, search_fit
 from undulatus.gp.posterior import WeightMoments
 from undulatus.gp.variational import fit_final_posterior
@@ -120,6 +121,13 @@ RACE_SPLITS = 2
 RACE_GAIN = 0.6
 """Another start is much better if its loss is less than this times that of the usual one."""
 
+NOTHING_LEARNED = 0.98
+"""A walk has learned nothing if its best loss is more than this share of what the shares of the
+classes alone give ..."""
+
+FRESH_STARTS = 2
+"""... and then is begun again from half the lengthscale, so often at most. If none has learned
+anything, the best of them counts."""
 
 SPREAD_FACTORS = (1.0, 4.0, 8.0)
 """Factors on the spread that are compared on groups held back ..."""
@@ -276,21 +284,35 @@ def fit_stochastic(
         sample = draw_sample(pixels, rng)
     if split is None:
         split = leave_out(sample, 1, np.random.default_rng(seed))[0]
-    end = walk(
-        sample,
-        start,
-        learn_frequencies=learn_frequencies,
-        batch_size=batch_size,
-        max_iter=max_iter,
-        tol=tol,
-        early_stopping=early_stopping,
-        seed=seed,
-        n_total=pixels.n_rows,
-        spread=spread,
-        split=split,
-        resume=resume,
-        report=report,
-    )
+    hopeless = NOTHING_LEARNED * shares_entropy(sample.pick(split[1]))
+    ends: list[Walk] = []
+    for halvings in range(1 + FRESH_STARTS):
+        lengthscale = 0.5**halvings * start.lengthscale
+        # Learned frequencies keep the lengthscale they started from: it tells which walk was
+        # interrupted. Those before it are repeated, since they may have been better.
+        goes_on = resume is not None and (
+            not learn_frequencies or resume.position.lengthscale == lengthscale
+        )
+        end = walk(
+            sample,
+            replace(start, lengthscale=lengthscale),
+            learn_frequencies=learn_frequencies,
+            batch_size=batch_size,
+            max_iter=max_iter,
+            tol=tol,
+            early_stopping=early_stopping,
+            seed=seed,
+            n_total=pixels.n_rows,
+            spread=spread,
+            split=split,
+            resume=resume if goes_on else None,
+            report=report,
+        )
+        ends.append(end)
+        if not early_stopping or end.outcome == "interrupted" or end.best_loss <= hopeless:
+            break
+    else:
+        end = min(ends, key=lambda end: end.best_loss)
     position = end.best if early_stopping else end.position
     if early_stopping and sample.groups is not None and end.outcome != "interrupted":
         spread = settle_spread(sample, split, position, spread, pixels.n_rows)
