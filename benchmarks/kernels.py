@@ -105,7 +105,7 @@ def prediction_costs(n: int, d: int, n_frequencies: int) -> dict[str, float]:
         random_state=0,
         precision="single",
     )
-    model.fit(pixels.rows[:60_000], pixels.positive[:60_000])
+    model.fit(pixels.rows[:60_000], pixels.codes[:60_000])
     costs = {
         "labels": best_seconds(lambda: model.predict(pixels.rows), 3),
         "probabilities": best_seconds(lambda: model.predict_proba(pixels.rows), 3),

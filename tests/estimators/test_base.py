@@ -286,13 +286,6 @@ def test_one_class_is_an_error_that_names_it(name, moons):
 
 
 @each_model
-def test_many_classes_are_an_error_with_a_remedy(name, moons):
-    X, _ = moons
-    with pytest.raises(InputError, match=r"3 classes(.|\n)*OneVsRestClassifier"):
-        model(name).fit(X, np.arange(len(X)) % 3)
-
-
-@each_model
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

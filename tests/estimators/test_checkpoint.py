@@ -17,7 +17,7 @@ from undulatus.gp.batch import Ascent, BatchState
 from undulatus.gp.blocks import Standardisation
 from undulatus.gp.moments import summarise
 from undulatus.gp.passes import Start
-from undulatus.gp.stochastic import AdamState, Position, Walk
+from undulatus.gp.walk import AdamState, Position, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -358,14 +358,14 @@ def row_data(rows, weight=None):
         standardisation=Standardisation(np.zeros(1), np.ones(1)),
         variances=np.ones(1),
         classes=np.array([0, 1]),
-        prior_shift=0.0,
+        prior_shift=np.zeros(1),
         quantiles=np.zeros((7, 1)),
-        log_odds=0.0,
+        log_odds=np.zeros(1),
     )
     return RowData(
         overview,
         rows=rows,
-        positive=np.arange(len(rows)) % 2 == 0,
+        codes=np.arange(len(rows)) % 2 == 0,
         weight=weight,
         groups=None,
         source=rows,

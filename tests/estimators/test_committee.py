@@ -1,6 +1,7 @@
 """Committees: VFFGPC and RFFGPC with several members."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -138,10 +139,12 @@ def test_attributes_of_a_committee_sum_up_its_members(name, fitted):
 
 def test_the_mean_history_extends_members_that_ended_early(fitted, moons):
     committee = alone(fitted["batch VFFGPC"], 0)
-    long, short = (type(m)(**vars(m)) for m in fitted["batch VFFGPC"].members_[:2])
-    object.__setattr__(long, "bounds", (-5.0, -4.0, -3.0))
-    object.__setattr__(short, "bounds", (-7.0,))
-    committee.members_ = (long, short)
+    committee.members_ = tuple(
+        replace(member, latents=(replace(member.latents[0], bounds=bounds),))
+        for member, bounds in zip(
+            fitted["batch VFFGPC"].members_, [(-5.0, -4.0, -3.0), (-7.0,)], strict=False
+        )
+    )
     assert_allclose(committee.bound_history_, [-6.0, -5.5, -5.0], rtol=1e-12)
 
 
@@ -227,7 +230,7 @@ def test_labels_need_variances_only_where_members_disagree(fitted, moons, monkey
     seen = []
     real = base.pooled_log_odds
     monkeypatch.setattr(
-        base, "pooled_log_odds", lambda *given: seen.append(given[0].shape[1]) or real(*given)
+        base, "pooled_log_odds", lambda *given: seen.append(given[0].shape[2]) or real(*given)
     )
     committee.predict(X)
     assert seen == [divided.sum()]

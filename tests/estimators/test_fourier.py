@@ -16,9 +16,10 @@ from undulatus.errors import InputError, PhaseTooLargeError
 from undulatus.estimators import fourier, training
 from undulatus.estimators.base import ProgressLine
 from undulatus.estimators.fourier import BATCH_ROWS
-from undulatus.gp import blocks, passes, stochastic
+from undulatus.gp import blocks, passes, stochastic, walk
 from undulatus.gp.kernels import KERNELS, mean_distance
-from undulatus.gp.stochastic import RACE_SHARES, STEPS_PER_ITERATION
+from undulatus.gp.stochastic import RACE_SHARES
+from undulatus.gp.walk import STEPS_PER_ITERATION
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -962,7 +963,7 @@ def test_an_interrupt_before_the_first_minibatches_are_done_leaves_no_model(
 
     fitted = minibatch_model(name)
     with monkeypatch.context() as patch:
-        patch.setattr(stochastic, "_iterate", interrupt)
+        patch.setattr(walk, "iterate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fitted.fit(X, y)
     with pytest.raises(NotFittedError):

@@ -400,7 +400,6 @@ def test_chunks_of_unknown_size_are_refused_with_a_remedy(data):
         (lambda X, y, w: (X, y, 0 * w), "must not all be zero"),
         (lambda X, y, w: (X, y, w * (y == "clear")), "rows of both classes"),
         (lambda X, y, w: (X, da.zeros(900, chunks=300), None), "one class only"),
-        (lambda X, y, w: (X, da.arange(900, chunks=300) % 3, None), "multiclass"),
         (lambda X, y, w: (X, X[:, 0], None), "Unknown label type"),
         (lambda X, y, w: (X, da.full(900, np.nan, chunks=300), None), "y contains NaN"),
         (lambda X, y, w: (X.astype(complex), y, None), "real numbers"),

@@ -393,15 +393,19 @@ def fit(pixels, start=None, seed=0, **options):
     return fit_batch(pixels, start or some_start(), rng=rng, **(defaults | options))
 
 
+def start_theta(evidence):
+    return evidence.start_theta([evidence.start.signal_variance])
+
+
 # The evidence
 
 
 @both_methods
 def test_the_starting_theta_describes_the_start(learn_frequencies):
     evidence = some_evidence(learn_frequencies)
-    start, theta = evidence.start, evidence.start_theta
+    start, theta = evidence.start, start_theta(evidence)
     assert_allclose(evidence.frequencies(theta), start.frequencies, rtol=1e-14)
-    assert_allclose(evidence.signal_variance(theta), start.signal_variance, rtol=1e-14)
+    assert_allclose(evidence.signal_variances(theta), [start.signal_variance], rtol=1e-14)
     assert_allclose(evidence.lengthscale(theta), start.lengthscale, rtol=1e-14)
     size = 1 + start.unit_frequencies.size if learn_frequencies else 2
     assert len(theta) == len(evidence.limits) == size
@@ -412,7 +416,7 @@ def test_the_starting_theta_describes_the_start(learn_frequencies):
 @settings(max_examples=15)
 def test_the_gradient_is_that_of_finite_differences(learn_frequencies, seed):
     evidence = some_evidence(learn_frequencies, seed, n=25)
-    theta = evidence.start_theta + 0.1
+    theta = start_theta(evidence) + 0.1
     _, found = evidence.value_and_gradient(theta)
     step, expected = 1e-5, np.empty_like(theta)
     for i in range(len(theta)):
@@ -426,9 +430,9 @@ def test_the_gradient_is_that_of_finite_differences(learn_frequencies, seed):
 @both_methods
 def test_the_value_is_the_bound_at_the_effective_frequencies(learn_frequencies):
     evidence = some_evidence(learn_frequencies)
-    theta = evidence.start_theta - 0.2
+    theta = start_theta(evidence) - 0.2
     value, _ = evidence.value_and_gradient(theta)
-    frequencies, signal_variance = evidence.frequencies(theta), evidence.signal_variance(theta)
+    frequencies, signal_variance = evidence.frequencies(theta), evidence.signal_variances(theta)[0]
     statistics = accumulate(evidence.pixels, frequencies, signal_variance, evidence.xi)
     assert value == statistics.bound(statistics.posterior())
 
@@ -436,7 +440,7 @@ def test_the_value_is_the_bound_at_the_effective_frequencies(learn_frequencies):
 @both_methods
 def test_after_tightening_the_value_is_that_at_the_new_xi(learn_frequencies):
     evidence = some_evidence(learn_frequencies)
-    theta = evidence.start_theta
+    theta = start_theta(evidence)
     before, _ = evidence.value_and_gradient(theta)
     tight = evidence.tighten(theta)
     assert tight > before
@@ -534,10 +538,10 @@ def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(
 def test_resuming_does_not_change_the_given_state():
     pixels, start = some_pixels(), some_start()
     evidence = FourierEvidence(pixels, start, True, np.ones(pixels.n_rows))
-    state = BatchState(start, Ascent(evidence.start_theta), np.ones(pixels.n_rows), seed=0)
+    state = BatchState(start, Ascent(start_theta(evidence)), np.ones(pixels.n_rows), seed=0)
     fit(pixels, start, max_iter=1, resume=state)
     assert_array_equal(state.xi, np.ones(pixels.n_rows))
-    assert_array_equal(state.ascent.theta, evidence.start_theta)
+    assert_array_equal(state.ascent.theta, start_theta(evidence))
 
 
 @pytest.mark.parametrize("variational", [False, True])
@@ -677,11 +681,11 @@ def test_the_loss_is_that_of_rows_never_learned_from(losses_computed):
 def test_the_labels_of_held_back_rows_do_not_affect_the_ascent():
     pixels, paths = some_pixels(n=100), []
     ((learning, held_back),) = leave_out(pixels, 1, np.random.default_rng(0))
-    flipped = pixels.positive.copy()
+    flipped = pixels.codes.copy()
     flipped[held_back] ^= True
-    for positive in (pixels.positive, flipped):
+    for positive in (pixels.codes, flipped):
         states = []
-        given = replace(pixels, positive=positive)
+        given = replace(pixels, codes=positive)
         # Which rows are held back depends on the labels: each part has its share of both classes.
         options = {"split": (learning, held_back), "report": states.append}
         fit(given, max_iter=4, early_stopping=True, **options)

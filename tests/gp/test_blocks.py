@@ -408,7 +408,7 @@ def test_a_block_holds_standardised_rows_signed_targets_and_weights(dtype):
     block = pixels.block(slice(4, 9))
     expected = pixels.standardisation(pixels.rows[4:9], dtype)
     assert_array_equal(block.x, expected)
-    assert_array_equal(block.v, np.where(pixels.positive[4:9], 0.5, -0.5))
+    assert_array_equal(block.v, np.where(pixels.codes[4:9], 0.5, -0.5))
     assert_array_equal(block.weight, weight[4:9].astype(dtype))
     assert {block.x.dtype, block.v.dtype, block.weight.dtype} == {np.dtype(dtype)}
 

@@ -119,7 +119,7 @@ def paper(pixels, frequencies, gamma, xi):
     phase = x @ frequencies.T
     Z = np.hstack([np.cos(phase), np.sin(phase)]) / np.sqrt(len(frequencies))
     lam = (expit(xi) - 0.5) / (2 * xi)
-    v = pixels.positive - 0.5
+    v = pixels.codes - 0.5
     k = Z.shape[1]
     Sigma = np.linalg.inv(Z.T @ np.diag(2 * weight * lam) @ Z + np.eye(k) / gamma)
     mu = Sigma @ Z.T @ (weight * v)
@@ -225,7 +225,7 @@ def dense_damped(pixels, frequencies, gamma, xi, spread, level):
     The likelihood of a row is exp(s (v f - λ(f² - ξ²) - ξ/2 - log(1 + exp(-ξ)))), averaged in
     the exponent over h, with f = b + d z'w + sqrt(1 - d²) h.
     """
-    x, s, v = np.asarray(pixels.rows), pixels.weight, pixels.positive - 0.5
+    x, s, v = np.asarray(pixels.rows), pixels.weight, pixels.codes - 0.5
     kept = np.exp(-0.5 * np.sum((spread * x) ** 2, axis=1))
     Z = kept[:, None] * fourier_features(x, frequencies, gamma)
     lam = (expit(xi) - 0.5) / (2 * xi)
@@ -367,7 +367,7 @@ def test_a_weight_equals_as_many_rows(seed, most):
     counts[0] = most
     weighted = replace(pixels, weight=counts.astype(float))
     rows = np.repeat(np.arange(20), counts)
-    repeated = replace(pixels, rows=pixels.rows[rows], positive=pixels.positive[rows])
+    repeated = replace(pixels, rows=pixels.rows[rows], codes=pixels.codes[rows])
     one = accumulate(weighted, frequencies, gamma, xi)
     other = accumulate(repeated, frequencies, gamma, xi[rows])
     assert_allclose(one.gram, other.gram, rtol=1e-12, atol=1e-12)

@@ -15,14 +15,14 @@ from undulatus.gp.committee import (
     pooled_moments,
     pooled_probabilities,
 )
-from undulatus.gp.passes import FourierFit
+from undulatus.gp.passes import FourierFit, LatentFit
 from undulatus.gp.posterior import expected_sigmoid
 
 # Fitting
 
 
 def fit_named(name, outcome="converged"):
-    return FourierFit(np.zeros((1, 1)), 1.0, 1.0, None, (float(name),), 1, outcome)
+    return FourierFit(np.zeros((1, 1)), 1.0, (LatentFit(1.0, None, (float(name),)),), 1, outcome)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_pooled_moments_are_those_of_the_mixture():
 
 
 def test_pooled_probabilities_are_the_means_of_the_members():
-    pooled = pooled_probabilities(MEANS, VARIANCES)
+    pooled = pooled_probabilities(MEANS[:, None], VARIANCES[:, None])
     for found, sign in zip(pooled, (-1.0, 1.0), strict=True):
         expected = np.mean(expected_sigmoid(sign * MEANS, VARIANCES), axis=0)
         assert_allclose(found, expected, rtol=1e-12)
@@ -148,14 +148,16 @@ def test_pooled_probabilities_are_the_means_of_the_members():
 def test_the_pooled_log_odds_are_the_logit_of_the_mean_probability():
     probability = expected_sigmoid(MEANS, VARIANCES).mean(axis=0)
     # The oracle loses digits of 1 - p, which is above 1e-4 here.
-    assert_allclose(pooled_log_odds(MEANS, VARIANCES), logit(probability), rtol=1e-10)
+    assert_allclose(
+        pooled_log_odds(MEANS[:, None], VARIANCES[:, None]), logit(probability), rtol=1e-10
+    )
 
 
 def test_log_odds_keep_their_digits_where_probabilities_round_to_one():
-    means = np.array([[900.0], [1000.0]])
+    means, none = np.array([[[900.0]], [[1000.0]]]), np.zeros((2, 1, 1))
     # The first member gives the second class up most readily: exp(-900) / 2 + exp(-1000) / 2.
-    assert_allclose(pooled_log_odds(means, np.zeros((2, 1))), 900.0 + np.log(2.0), rtol=1e-12)
-    assert_allclose(pooled_log_odds(-means, np.zeros((2, 1))), -900.0 - np.log(2.0), rtol=1e-12)
+    assert_allclose(pooled_log_odds(means, none), 900.0 + np.log(2.0), rtol=1e-12)
+    assert_allclose(pooled_log_odds(-means, none), -900.0 - np.log(2.0), rtol=1e-12)
 
 
 def test_one_member_is_its_own_committee():

@@ -102,7 +102,7 @@ def test_within_the_range_waves_are_not_damped_any_further(seed):
     assert some_range().damping(x) is None
     edges = np.array([[-2.0, -2.0], [2.5, 2.5]])
     assert some_range().damping(edges) is None
-    assert_array_equal(fading().share(x), damping(x, fading().spread))
+    assert_array_equal(fading().share(x)[0], damping(x, fading().spread))
 
 
 @given(st.floats(1e-3, 3.0), st.floats(1.01, 3.0), st.sampled_from([0, 1]))
@@ -163,12 +163,12 @@ def test_drawn_functions_have_the_moments_that_are_stated():
     rng, n = np.random.default_rng(0), 100_000
     x = np.array([[0.3, 0.2], [2.4, -1.9], [2.9, 0.0], [6.0, 1.0]])
     fade, posterior, frequencies = fading(share=0.3), some_posterior(), rng.normal(size=(4, 2))
-    kept = fade.share(x)
+    kept = fade.share(x)[0]
     z = fourier_features(x, frequencies, fade.signal_variance)
     w = posterior.mean + rng.normal(size=(n, 8)) @ posterior.root
     h = np.sqrt(fade.signal_variance) * rng.normal(size=(n, 4))
     f = fade.level + kept * (w @ z.T) + np.sqrt(1.0 - kept**2) * h
-    mean, variance = moments_at(x, fade, posterior, frequencies)
+    (mean,), (variance,) = moments_at(x, fade, posterior, frequencies)
     # Five standard errors of a mean and of a variance.
     assert np.all(np.abs(f.mean(axis=0) - mean) < 5 * np.sqrt(variance / n))
     assert_allclose(f.var(axis=0), variance, rtol=5 * np.sqrt(2 / n))

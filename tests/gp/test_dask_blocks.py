@@ -43,7 +43,9 @@ chunk_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=12).map(
 
 PLAIN = Standardisation(np.zeros(2), np.ones(2))
 
-READER = PixelReader("b", np.array([1.0, 3.0]), PLAIN, np.dtype(float), 2)
+CLASSES = np.array(["clear", "cloud"])
+
+READER = PixelReader(np.array(["a", "b"]), np.array([1.0, 3.0]), PLAIN, np.dtype(float), 2)
 
 
 def some_chunk(number=0, groups=("x", "y", "y", "x")):
@@ -56,14 +58,14 @@ def test_a_chunk_becomes_its_pixels_of_positive_weight():
     chunk = some_chunk()
     pixels = READER(chunk)
     assert_array_equal(pixels.rows, chunk.rows[[0, 1, 3]])
-    assert_array_equal(pixels.positive, [False, True, True])
+    assert_array_equal(pixels.codes, [False, True, True])
     assert_array_equal(pixels.weight, [1.0, 6.0, 3.0])
     assert_array_equal(pixels.groups, ["x", "y", "x"])
 
 
 def test_a_chunk_without_weights_is_not_copied():
     chunk = LabelledChunk(0, 0, np.ones((3, 2)), np.array(["a", "b", "b"]), None, None)
-    pixels = PixelReader("b", None, PLAIN, np.dtype(float), 2)(chunk)
+    pixels = PixelReader(np.array(["a", "b"]), None, PLAIN, np.dtype(float), 2)(chunk)
     assert pixels.rows is chunk.rows
     assert pixels.weight is None
 
@@ -130,7 +132,9 @@ def in_memory_and_chunked(
     rows = da.from_array(x, chunks=(sizes, (1, 1)))
     arrays = LabelledArrays.align(rows, da.from_array(labels, chunks=17), *cut)
     factors = None if factors is None else np.array(factors)
-    reader = PixelReader("cloud", factors, STANDARDISATION, np.dtype(dtype), 16)
+    reader = PixelReader(
+        np.array(["clear", "cloud"]), factors, STANDARDISATION, np.dtype(dtype), 16
+    )
     positive = labels == "cloud"
     if factors is not None:
         weight = factors[positive.astype(int)] * (1.0 if weight is None else weight)
@@ -205,7 +209,9 @@ def test_the_parameters_are_one_node_and_each_chunk_one_task(monkeypatch):
     _, labels, *_ = some_arrays()
     rows = da.map_blocks(np.sqrt, da.ones((N, 2), chunks=(N // n_chunks, 2)))
     arrays = LabelledArrays.align(rows, da.from_array(labels, chunks=N // n_chunks))
-    reader = PixelReader("cloud", None, STANDARDISATION, np.dtype(np.float64), 16)
+    reader = PixelReader(
+        np.array(["clear", "cloud"]), None, STANDARDISATION, np.dtype(np.float64), 16
+    )
     one_pass(ChunkedPixels(arrays, reader, (N // n_chunks,) * n_chunks))
     (graph,) = graphs
     names = [key[0] if isinstance(key, tuple) else key for key in graph]
@@ -254,7 +260,7 @@ def test_taken_pixels_are_those_of_the_same_row_numbers_in_an_array(sizes, weigh
     with dask.config.set(scheduler="synchronous"):
         found, expected = chunked.take(chosen), in_memory.take(chosen)
     assert_array_equal(found.rows, expected.rows)
-    assert_array_equal(found.positive, expected.positive)
+    assert_array_equal(found.codes, expected.codes)
     assert (found.weight is None) == (expected.weight is None) == (not weighted)
     if weighted:
         assert_array_equal(found.weight, expected.weight)
@@ -281,7 +287,9 @@ def test_chunks_without_chosen_rows_are_not_read():
 
     rows = da.ones((30, 1), chunks=(10, 1)).map_blocks(note, meta=np.ones((0, 0)))
     arrays = LabelledArrays.align(rows, np.arange(30) % 2)
-    reader = PixelReader(1, None, Standardisation(np.zeros(1), np.ones(1)), np.dtype(float), 16)
+    reader = PixelReader(
+        np.array([0, 1]), None, Standardisation(np.zeros(1), np.ones(1)), np.dtype(float), 16
+    )
     ChunkedPixels(arrays, reader, (10, 10, 10)).take(np.array([3, 25]))
     assert sorted(read) == [0, 2]
 
@@ -291,9 +299,9 @@ def test_chunks_without_chosen_rows_are_not_read():
 
 def test_each_chunk_has_a_digest_of_its_pixels():
     _, chunked = in_memory_and_chunked()
-    digests = chunked.digests(lambda pixels: str(pixels.positive.sum()))
+    digests = chunked.digests(lambda pixels: str(pixels.codes.sum()))
     in_memory, _ = in_memory_and_chunked()
-    assert sum(map(int, digests)) == in_memory.positive.sum()
+    assert sum(map(int, digests)) == in_memory.codes.sum()
 
 
 def test_the_first_row_of_positive_weight_too_far_out_is_named():
@@ -302,7 +310,7 @@ def test_the_first_row_of_positive_weight_too_far_out_is_named():
     weight = np.ones(N)
     weight[20] = 0.0
     arrays = LabelledArrays.align(da.from_array(x, chunks=(50, 2)), labels, weight)
-    reader = PixelReader("cloud", None, STANDARDISATION, np.dtype(float), 16)
+    reader = PixelReader(CLASSES, None, STANDARDISATION, np.dtype(float), 16)
     chunked = ChunkedPixels(arrays, reader, (49, 50, 20))
     with pytest.raises(InputError, match=r"Row 60 .*\n.*column 1"):
         chunked.require_phases(np.ones((1, 2)), str)

@@ -67,8 +67,8 @@ def test_held_back_rows_are_never_learned_from():
 
 def test_each_window_has_its_share_of_both_classes():
     data = random_pixels(1000, share=0.02)
-    per_window = left_out(data, splits_of(data))[:, data.positive].sum(axis=1)
-    assert np.all(np.abs(per_window - np.sum(data.positive) / 5) <= 2)
+    per_window = left_out(data, splits_of(data))[:, data.codes].sum(axis=1)
+    assert np.all(np.abs(per_window - np.sum(data.codes) / 5) <= 2)
 
 
 def test_groups_leave_as_a_whole_and_each_once():
@@ -98,9 +98,9 @@ def test_few_groups_are_each_left_out_by_someone():
 
 def test_groups_of_one_class_each_give_way_to_rows():
     data = random_pixels(200)
-    grouped = pixels(data.rows, data.positive, groups=data.positive.astype(int))
+    grouped = pixels(data.rows, data.codes, groups=data.codes.astype(int))
     for learning, held_back in splits_of(grouped):
-        assert set(data.positive[learning]) == set(data.positive[held_back]) == {True, False}
+        assert set(data.codes[learning]) == set(data.codes[held_back]) == {True, False}
 
 
 def test_the_order_is_drawn():
@@ -113,10 +113,10 @@ def test_the_order_is_drawn():
 def test_a_weight_of_two_leaves_like_a_row_given_again_later():
     once = random_pixels(150)
     weight = np.random.default_rng(4).integers(1, 4, size=150)
-    weighted = pixels(once.rows, once.positive, weight.astype(float))
+    weighted = pixels(once.rows, once.codes, weight.astype(float))
     again = np.random.default_rng(5).permutation(np.repeat(np.arange(150), weight - 1))
     copies = np.concatenate([np.arange(150), again])
-    repeated = pixels(once.rows[copies], once.positive[copies])
+    repeated = pixels(once.rows[copies], once.codes[copies])
     assert_array_equal(
         left_out(weighted, splits_of(weighted))[:, copies], left_out(repeated, splits_of(repeated))
     )
@@ -124,7 +124,7 @@ def test_a_weight_of_two_leaves_like_a_row_given_again_later():
 
 def test_units_do_not_change_what_is_left_out():
     data = random_pixels(150)
-    other = pixels(273.15 + data.rows / 7.0, data.positive)
+    other = pixels(273.15 + data.rows / 7.0, data.codes)
     assert_array_equal(left_out(data, splits_of(data)), left_out(other, splits_of(other)))
 
 
@@ -171,7 +171,7 @@ def test_many_held_back_rows_are_sampled_with_both_classes_among_them():
     for learning, held_back in splits_of(data):
         assert HELD_BACK_ROWS <= len(held_back) <= HELD_BACK_ROWS + 1
         assert len(learning) < 0.81 * data.n_rows
-        assert data.positive[held_back].any()
+        assert data.codes[held_back].any()
 
 
 # What a single model leaves out
@@ -264,6 +264,10 @@ def some_block(rng, n=9, d=3, weight=None, dtype=np.float64):
     return Block(slice(0, n), x.astype(dtype), v.astype(dtype), weight.astype(dtype))
 
 
+def loss_of(block, frequencies, signal_variance, moments, spread=None):
+    return held_back_loss(block, frequencies, [signal_variance], [moments], spread)
+
+
 def some_posterior(rng, D=4, d=3, size=1.0):
     root = rng.normal(size=(2 * D, 2 * D)) / np.sqrt(2 * D)
     moments = WeightMoments(size * rng.normal(size=2 * D), root @ root.T)
@@ -288,7 +292,7 @@ def slow_loss(block, frequencies, signal_variance, moments, spread=None):
 def test_the_loss_is_the_weighted_mean_over_rows(seed):
     rng = np.random.default_rng(seed)
     block, posterior = some_block(rng, weight=rng.uniform(0.1, 5.0, 9)), some_posterior(rng)
-    assert_allclose(held_back_loss(block, *posterior), slow_loss(block, *posterior), rtol=1e-10)
+    assert_allclose(loss_of(block, *posterior), slow_loss(block, *posterior), rtol=1e-10)
 
 
 @given(seeds)
@@ -296,7 +300,7 @@ def test_the_loss_with_damped_waves_is_that_of_damped_moments(seed):
     rng = np.random.default_rng(seed)
     block, posterior = some_block(rng, weight=rng.uniform(0.1, 5.0, 9)), some_posterior(rng)
     spread = rng.uniform(0.0, 0.5, 3)
-    found, expected = (loss(block, *posterior, spread) for loss in (held_back_loss, slow_loss))
+    found, expected = (loss(block, *posterior, spread) for loss in (loss_of, slow_loss))
     assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -307,7 +311,7 @@ def test_single_precision_follows_double(seed):
     for dtype in (np.float32, np.float64):
         rng = np.random.default_rng(seed)
         block, posterior = some_block(rng, weight=weight, dtype=dtype), some_posterior(rng)
-        losses.append(held_back_loss(block, *posterior))
+        losses.append(loss_of(block, *posterior))
     assert_allclose(losses[0], losses[1], rtol=1e-4)
 
 
@@ -319,21 +323,19 @@ def test_a_weight_equals_as_many_rows_and_only_ratios_of_weights_count():
     repeated = Block(slice(0, len(rows)), block.x[rows], block.v[rows], np.ones(len(rows)))
     tenfold = Block(block.rows, block.x, block.v, 10.0 * block.weight)
     for same in (repeated, tenfold):
-        assert_allclose(
-            held_back_loss(same, *posterior), held_back_loss(block, *posterior), rtol=1e-12
-        )
+        assert_allclose(loss_of(same, *posterior), loss_of(block, *posterior), rtol=1e-12)
 
 
 def test_a_posterior_with_mean_zero_has_a_loss_of_log_two():
     rng = np.random.default_rng(0)
     frequencies, signal_variance, moments = some_posterior(rng)
     no_signal = WeightMoments(np.zeros(8), moments.covariance)
-    loss = held_back_loss(some_block(rng), frequencies, signal_variance, no_signal)
+    loss = loss_of(some_block(rng), frequencies, signal_variance, no_signal)
     assert_allclose(loss, np.log(2.0), rtol=1e-12)
 
 
 def test_the_loss_of_a_row_thought_impossible_is_large_but_finite():
     rng = np.random.default_rng(0)
-    loss = held_back_loss(some_block(rng), *some_posterior(rng, size=1e4))
+    loss = loss_of(some_block(rng), *some_posterior(rng, size=1e4))
     # A probability below exp(-745) is zero in double precision.
     assert 745 < loss < np.inf

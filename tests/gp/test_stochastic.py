@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.gp import stochastic, variational
+from undulatus.gp import walk as walking
 from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import accumulate, half_slope
 from undulatus.gp.damping import damping, level, spreads
@@ -16,23 +17,25 @@ from undulatus.gp.held_back import held_back_loss, leave_out
 from undulatus.gp.passes import Start, fit_posterior, search_fit
 from undulatus.gp.posterior import expected_sigmoid, latent_moments, variance_root
 from undulatus.gp.stochastic import (
-    FREQUENCY_STEP,
     FRESH_STARTS,
-    LEARNING_VARIANCE_LIMIT,
     RACE_GAIN,
     RACE_SHARES,
-    SCALE_STEP,
-    SMOOTHING,
-    STEPS_PER_ITERATION,
     USUAL_SHARE,
-    WORSENING_FACTOR,
-    WORSENING_WINDOW,
-    WalkSetup,
     draw_sample,
-    first_state,
     fit_stochastic,
     race,
     settle_spread,
+)
+from undulatus.gp.walk import (
+    FREQUENCY_STEP,
+    LEARNING_VARIANCE_LIMIT,
+    SCALE_STEP,
+    SMOOTHING,
+    STEPS_PER_ITERATION,
+    WORSENING_FACTOR,
+    WORSENING_WINDOW,
+    WalkSetup,
+    first_state,
     walk,
 )
 
@@ -77,21 +80,21 @@ def take_a_walk(pixels, start=None, **options):
 @pytest.fixture(autouse=True)
 def long_walks(monkeypatch):
     """Walks on few rows that may last as long as ``max_iter`` says."""
-    monkeypatch.setattr(stochastic, "FEWEST_ITERATIONS", 10_000)
+    monkeypatch.setattr(walking, "FEWEST_ITERATIONS", 10_000)
 
 
 @pytest.fixture
 def recorded(monkeypatch):
     """The setup of each step of a walk, and the rows of its minibatch."""
     setups, minibatches = [], []
-    original = stochastic._step
+    original = walking._step
 
     def step(setup, state, *rest):
         setups.append(setup)
         minibatches.append(setup.minibatch(state.step))
         return original(setup, state, *rest)
 
-    monkeypatch.setattr(stochastic, "_step", step)
+    monkeypatch.setattr(walking, "_step", step)
     return setups, minibatches
 
 
@@ -105,8 +108,9 @@ def assert_same_state(one, other):
 
 
 def loss_at(block, position):
-    moments = position.statistics.moments()
-    return held_back_loss(block, position.frequencies, position.signal_variance, moments)
+    return held_back_loss(
+        block, position.frequencies, position.signal_variances, position.moments()
+    )
 
 
 # The walk
@@ -169,7 +173,7 @@ def test_an_interrupt_before_the_first_iteration_is_raised(monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stochastic, "_step", interrupt)
+    monkeypatch.setattr(walking, "_step", interrupt)
     with pytest.raises(KeyboardInterrupt):
         take_a_walk(some_pixels())
 
@@ -192,7 +196,7 @@ def test_the_signal_variance_stays_below_its_limit_while_frequencies_move():
     start = replace(some_start(), signal_variance=1e5)
     seen = []
     take_a_walk(some_pixels(), start, report=seen.append)
-    highest = max(state.position.signal_variance for state in seen)
+    highest = max(state.position.signal_variances[0] for state in seen)
     assert highest <= LEARNING_VARIANCE_LIMIT * (1 + 1e-12)
 
 
@@ -219,9 +223,9 @@ def test_the_loss_is_the_mean_negative_log_likelihood_of_rows_never_learned_from
     learned = {tuple(pixels.rows[row]) for row in np.concatenate(minibatches)}
     assert not learned & {tuple(row) for row in held.x}
     position = end.position
-    posterior = position.statistics.posterior()
-    z = fourier_features(held.x, position.frequencies, position.signal_variance)
-    root = variance_root(posterior, position.signal_variance)
+    posterior, (gamma,) = position.statistics[0].posterior(), position.signal_variances
+    z = fourier_features(held.x, position.frequencies, gamma)
+    root = variance_root(posterior, gamma)
     mean, variance = latent_moments(z, posterior.mean, root)
     probability = expected_sigmoid(2 * held.v * mean, variance)
     expected = np.average(-np.log(probability), weights=held.weight)
@@ -266,7 +270,7 @@ def test_both_classes_of_a_handful_of_rows_are_learned_from_and_held_back(n_rows
     setups, _ = recorded
     assert len(setups[0].held_back.x) + len(setups[0].learning) == n_rows
     assert set(setups[0].held_back.v) == {-0.5, 0.5}
-    assert set(pixels.positive[setups[0].learning]) == {False, True}
+    assert set(pixels.codes[setups[0].learning]) == {False, True}
     assert np.all(np.isfinite(end.position.frequencies))
     assert np.all(np.isfinite(end.losses))
 
@@ -275,8 +279,8 @@ def test_the_statistics_are_scaled_to_all_the_rows_the_sample_stands_for():
     pixels = some_pixels()
     small, large = (take_a_walk(pixels, n_total=n, max_iter=1).position for n in (400, 40_000))
     # A hundred times the rows: the statistics of each minibatch count a hundredfold.
-    ratio = np.trace(large.gram) / large.signal_variance
-    ratio /= np.trace(small.gram) / small.signal_variance
+    ratio = np.trace(large.gram[0]) / large.signal_variances[0]
+    ratio /= np.trace(small.gram[0]) / small.signal_variances[0]
     assert 50 < ratio < 200
 
 
@@ -291,7 +295,7 @@ def test_the_statistics_are_scaled_to_all_the_rows_the_sample_stands_for():
 def test_a_step_is_a_share_of_the_root_mean_square_of_the_starting_frequencies(
     monkeypatch, unit_frequencies
 ):
-    monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
+    monkeypatch.setattr(walking, "STEPS_PER_ITERATION", 1)
     start = Start(unit_frequencies, 1.3, 1.7)
     after = take_a_walk(some_pixels(), start, max_iter=1).position.frequencies
     before = start.frequencies
@@ -337,8 +341,8 @@ def test_annealing_ends_with_the_last_iteration_or_just_before():
 def test_a_walk_is_planned_to_see_each_row_so_often_but_no_longer_than_allowed(
     monkeypatch, n_learning
 ):
-    monkeypatch.setattr(stochastic, "FEWEST_ITERATIONS", 12)
-    monkeypatch.setattr(stochastic, "EPOCHS", 15)
+    monkeypatch.setattr(walking, "FEWEST_ITERATIONS", 12)
+    monkeypatch.setattr(walking, "EPOCHS", 15)
     pixels = some_pixels(n_learning + 10)
     setup = plan(pixels, n_learning, batch_size=64)
     epochs = setup.max_steps * setup.batch_size / n_learning
@@ -399,7 +403,7 @@ def test_the_first_loss_to_beat_is_that_of_the_start():
     scaled = fit.statistics.rescale(1.0)
     scaled = replace(scaled, gram=1.25 * scaled.gram, projected=1.25 * scaled.projected)
     expected = held_back_loss(
-        setup.held_back, setup.start.frequencies, fit.signal_variance, scaled.moments()
+        setup.held_back, setup.start.frequencies, [fit.signal_variance], [scaled.moments()]
     )
     assert_allclose(state.best_loss, expected, rtol=1e-12)
     assert (state.best_iter, state.n_iter) == (0, 0)
@@ -480,8 +484,8 @@ def test_early_stopping_ends_a_walk_as_soon_as_its_losses_have_worsened():
 def replay_losses(monkeypatch, losses):
     """Let a walk, one minibatch an iteration, see these losses after a very bad start."""
     script = iter([np.inf, *losses])
-    monkeypatch.setattr(stochastic, "held_back_loss", lambda *position: next(script))
-    monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
+    monkeypatch.setattr(walking, "held_back_loss", lambda *position: next(script))
+    monkeypatch.setattr(walking, "STEPS_PER_ITERATION", 1)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -525,19 +529,19 @@ def test_stopping_before_noise_is_learned_is_better_on_fresh_rows():
 
 
 def test_the_gradient_of_a_step_is_that_of_the_bound_at_fixed_posterior_and_spread(monkeypatch):
-    monkeypatch.setattr(stochastic, "STEPS_PER_ITERATION", 1)
-    found, original = [], stochastic._move_frequencies
+    monkeypatch.setattr(walking, "STEPS_PER_ITERATION", 1)
+    found, original = [], walking._move_frequencies
 
     def move_frequencies(setup, state, gradient):
         found.append(gradient)
         return original(setup, state, gradient)
 
-    monkeypatch.setattr(stochastic, "_move_frequencies", move_frequencies)
+    monkeypatch.setattr(walking, "_move_frequencies", move_frequencies)
     pixels, start, split = some_pixels(60), some_start(D=3), (np.arange(48), np.arange(48, 60))
     take_a_walk(pixels, start, batch_size=48, max_iter=1, split=split, spread=0.2)
     position = first_state(replace(plan(pixels, 48), start=start)).position
-    moments, gamma = position.statistics.moments(), position.signal_variance
-    x, v = pixels.rows[:48], np.where(pixels.positive[:48], 0.5, -0.5)
+    (moments,), (gamma,) = position.moments(), position.signal_variances
+    x, v = pixels.rows[:48], np.where(pixels.codes[:48], 0.5, -0.5)
     kept = damping(x, spreads(position.frequencies, 0.2))
     moment, fresh = moments.second_moment, (1.0 - kept**2) * gamma
 
@@ -562,8 +566,8 @@ def test_the_gradient_of_a_step_is_that_of_the_bound_at_fixed_posterior_and_spre
 def test_the_losses_of_a_walk_are_those_of_damped_waves(recorded):
     end = take_a_walk(some_pixels(), max_iter=1, spread=0.3)
     held, position = recorded[0][0].held_back, end.position
-    moments, spread = position.statistics.moments(), spreads(position.frequencies, 0.3)
-    arguments = (held, position.frequencies, position.signal_variance, moments)
+    moments, spread = position.moments(), spreads(position.frequencies, 0.3)
+    arguments = (held, position.frequencies, position.signal_variances, moments)
     assert end.losses[-1] == held_back_loss(*arguments, spread)
     assert end.losses[-1] != held_back_loss(*arguments)
 
@@ -628,7 +632,7 @@ def run_race(pixels, seed=0, D=16):
 
 def test_a_race_is_won_by_the_usual_lengthscale_if_nothing_is_much_better():
     assert run_race(ripples(1.0)) == USUAL_SHARE * MEAN_DISTANCE
-    flips = replace(ripples(1.0), positive=np.random.default_rng(1).random(2000) < 0.5)
+    flips = replace(ripples(1.0), codes=np.random.default_rng(1).random(2000) < 0.5)
     assert run_race(flips) == USUAL_SHARE * MEAN_DISTANCE
 
 
@@ -652,7 +656,7 @@ def replay_race(monkeypatch, losses):
         ran.append(share)
         return replace(state, best_loss=losses[share])
 
-    monkeypatch.setattr(stochastic, "_iterate", iterate)
+    monkeypatch.setattr(stochastic, "iterate", iterate)
     winner = run_race(some_pixels(60), D=2) / MEAN_DISTANCE
     return winner, {share: ran.count(share) for share in RACE_SHARES}
 
@@ -715,7 +719,7 @@ def test_if_no_walk_learned_anything_the_best_counts(monkeypatch):
 
 def test_a_fit_of_noise_resumed_at_any_start_is_the_uninterrupted_one():
     noise = np.random.default_rng(1).random(300) < 0.5
-    pixels, kept = replace(some_pixels(300), positive=noise), []
+    pixels, kept = replace(some_pixels(300), codes=noise), []
     options = {"early_stopping": True, "max_iter": 2}
     whole = fit(pixels, report=kept.append, **options)
     assert len({state.position.lengthscale for state in kept}) == 1 + FRESH_STARTS
@@ -798,7 +802,7 @@ def test_only_early_stopping_takes_the_best_position_of_the_walk(monkeypatch):
     # Smoothed over three, these are lowest at the fourth.
     script, kept = (0.4, 0.2, 0.1, 0.1, 0.3), []
     losses = cycle([np.inf, *script])
-    monkeypatch.setattr(stochastic, "held_back_loss", lambda *position: next(losses))
+    monkeypatch.setattr(walking, "held_back_loss", lambda *position: next(losses))
     whole = fit(some_pixels(n=300), max_iter=5, report=kept.append)
     best = fit(some_pixels(n=300), max_iter=5, early_stopping=True)
     assert best.held_back_losses == whole.held_back_losses == script
@@ -809,7 +813,7 @@ def test_only_early_stopping_takes_the_best_position_of_the_walk(monkeypatch):
 def test_a_fit_of_random_frequencies_never_stops_early(monkeypatch):
     # Losses of 1, 2, 3, ...: with learned frequencies the walk would end.
     losses = count(1.0)
-    monkeypatch.setattr(stochastic, "held_back_loss", lambda *position: next(losses))
+    monkeypatch.setattr(walking, "held_back_loss", lambda *position: next(losses))
     options = {"learn_frequencies": False, "max_iter": 30, "tol": -1.0}
     early = fit(some_pixels(n=300), early_stopping=True, **options)
     losses = count(1.0)
@@ -871,7 +875,7 @@ def test_many_pixels_are_sampled_in_order_and_without_repeats(monkeypatch):
     assert found == sorted(set(found))
     # As likely early as late: the mean of 180 uniform draws, standard error 289/13 = 22.
     assert abs(np.mean(found) - 499.5) < 5 * 22
-    assert_array_equal(sample.positive, pixels.positive[found])
+    assert_array_equal(sample.codes, pixels.codes[found])
 
 
 def test_the_bytes_of_a_sample_are_limited_too(monkeypatch):

@@ -135,7 +135,7 @@ def some_state(seed=0, weighted=True):
     posterior = solve_posterior(root @ root.T + np.eye(6), rng.normal(size=6))
     start = PosteriorFit(1.7, accumulate(pixels, frequencies, 1.7, np.ones(20)), posterior, (0.0,))
     z = fourier_features(pixels.rows, frequencies, 1.7)
-    sign = np.where(pixels.positive, 1.0, -1.0)
+    sign = np.where(pixels.codes, 1.0, -1.0)
     return pixels, frequencies, start, (z, sign, np.ones(20) if weight is None else weight)
 
 
@@ -214,7 +214,7 @@ def test_many_passes_reach_the_optimum(seed, share, log_odds):
     fitted = fit_variational(pixels, prior, start_of(pixels, prior), max_passes=200)
     kept, beside = damp(pixels, prior, fitted.signal_variance)
     z = kept[:, None] * fourier_features(pixels.rows, frequencies, fitted.signal_variance)
-    sign = np.where(pixels.positive, 1.0, -1.0)
+    sign = np.where(pixels.codes, 1.0, -1.0)
     mean, variance = latent_moments(z, fitted.posterior.mean, fitted.posterior.root.T)
     _, slope, curvature = expected_log_sigmoid(
         sign * (mean + beside["level"]), variance + beside["fresh"]
@@ -289,7 +289,7 @@ def test_mean_and_variance_are_those_of_markov_chains_where_the_bound_is_too_sur
         quadratic = tighten(pixels, frequencies, gamma, quadratic, xi).posterior()
     rng = np.random.default_rng(0)
     z = fourier_features(pixels.rows, frequencies, gamma)
-    sign = np.where(pixels.positive, 1.0, -1.0)
+    sign = np.where(pixels.codes, 1.0, -1.0)
     new = fourier_features(rng.normal(size=(100, 2)), frequencies, gamma)
     latent = new @ sample_weights(z, sign, fitted.posterior, rng).T
     mean, variance = latent.mean(axis=1), latent.var(axis=1)
@@ -450,7 +450,7 @@ def test_a_weight_equals_as_many_rows():
     weighted = some_pixels(weight=counts.astype(float))
     rows = np.repeat(np.arange(60), counts)
     repeated = dataclasses.replace(
-        weighted, rows=weighted.rows[rows], positive=weighted.positive[rows], weight=None
+        weighted, rows=weighted.rows[rows], codes=weighted.codes[rows], weight=None
     )
     frequencies = some_frequencies()
     one, other = (fit(pixels, frequencies, max_passes=10) for pixels in (weighted, repeated))

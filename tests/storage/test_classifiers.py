@@ -413,8 +413,10 @@ def test_an_unknown_kind_of_model_is_named(rewrite):
 
 
 def own_key(key, header):
-    """The posteriors of a committee are those of its members."""
-    return "committee" if key == "posterior" and "committee" in header else key
+    """The posteriors of a committee are those of its members, others those of latent functions."""
+    if key != "posterior":
+        return key
+    return "committee" if "committee" in header else "latents"
 
 
 @pytest.mark.parametrize(
@@ -502,7 +504,7 @@ def test_scales_and_variances_must_be_positive(rewrite, value):
         if "committee" in header:
             header["committee"][-1]["signal_variance"] = value
         else:
-            header["fitted"]["signal_variance_"] = value
+            header["latents"][0]["signal_variance"] = value
 
     for spoil in (spoil_scale, spoil_warp, spoil_variance):
         assert "not positive" in assert_refused(rewrite(spoil))
@@ -624,7 +626,13 @@ def test_an_exact_model_without_a_level_has_level_zero(moons, path):
     model = MODELS["GPC"](**PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
-    del header["fitted"]["level_"], header["params"]["warp"]
+    (latent,), fitted = header.pop("latents"), header["fitted"]
+    # As version 0.1.0 wrote it.
+    header["posterior"] = {"jitter": latent["jitter"]}
+    for name in ("signal_variance", "lengthscale"):
+        fitted[f"{name}_"] = latent[name]
+    del header["params"]["warp"]
+    tensors = {name.removeprefix("0/"): tensor for name, tensor in tensors.items()}
     write_tensors(path, tensors, header | {"schema": 1})
     loaded = load_model(path)
     assert (loaded.level_, loaded.warp) == (0.0, False)

@@ -27,8 +27,13 @@ from undulatus.estimators.training import (
     is_chunked,
     validate_rows,
 )
-from undulatus.gp.blocks import Standardisation, map_blocks, require_finite
-from undulatus.gp.committee import pooled_log_odds, pooled_moments, pooled_probabilities
+from undulatus.gp.blocks import Standardisation, count_latents, map_blocks, require_finite
+from undulatus.gp.committee import (
+    pooled_log_odds,
+    pooled_log_probabilities,
+    pooled_moments,
+    pooled_probabilities,
+)
 from undulatus.gp.damping import Fading
 from undulatus.gp.kernels import KERNELS
 
@@ -60,17 +65,17 @@ JOBS_CONSTRAINT: list[Any] = [
 
 
 @dataclass(frozen=True)
-class LatentFunction:
-    """How one latent function is evaluated on blocks of standardised rows.
+class Member:
+    """How one member is evaluated on blocks of standardised rows.
 
-    The functions of a block are made once per call, and only when needed: the variance takes an
-    eigendecomposition first.
+    It has C latent functions: one for two classes, otherwise one a class. The functions of a block
+    are made once per call, and only when needed: the variance takes an eigendecomposition first.
     """
 
     make_mean: Callable[[], Callable[[Array], Array]]
-    """Returns the function from rows (n, d) to means of the waves (n,)."""
+    """Returns the function from rows (n, d) to means of the waves (C, n)."""
     make_moments: Callable[[], Callable[[Array], tuple[Array, Array]]]
-    """Returns the function from rows (n, d) to means and variances of the waves, (n,) each."""
+    """Returns the function from rows (n, d) to means and variances of the waves, (C, n) each."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,10 @@ class BlockFunctions:
     threads: int
     require_in_range: Callable[[Array, int], None]
     """Raises if a row lies too far out; takes the rows and the number of the first one."""
-    members: tuple[LatentFunction, ...]
-    """One latent function, or those of a committee."""
+    members: tuple[Member, ...]
+    """One, or those of a committee."""
     fading: Fading
-    """How the members' waves, (M, n), become latent functions with a level that fade."""
+    """How the members' waves, (M, C, n), become latent functions with a level that fade."""
     make_probability: Callable[[], Callable[[Array], Array] | None] = lambda: None
     """Returns a faster function to the probability of the second class, (n,), if there is one."""
 
@@ -96,17 +101,18 @@ class FullPrediction:
     """All that a classifier says of rows, from one evaluation of its latent functions."""
 
     probabilities: Array
-    """Of each class, (n, 2)."""
+    """Of each class, (n, k)."""
     mean: Array
-    """Of the latent function, (n,)."""
+    """Of the latent function, (n,), or with more than two classes of each class's, (n, k)."""
     variance: Array
-    """Of the latent function, (n,)."""
+    """Like ``mean``."""
     disagreement: Array
-    """Standard deviation of the latent mean over the members, (n,); zero for a single model."""
+    """Standard deviation of the latent mean over the members, (n,); zero for a single model. With
+    more than two classes, that of the likeliest."""
 
 
 class GaussianProcessMixin(ABC):
-    """The parts of a two-class Gaussian-process classifier that do not depend on how it is fitted.
+    """The parts of a Gaussian-process classifier that do not depend on how it is fitted.
 
     A class that uses it provides the parameters in ``SHARED_CONSTRAINTS``, ``fit``, and
     ``_block_functions``.
@@ -121,7 +127,8 @@ class GaussianProcessMixin(ABC):
     classes_: Array
     standardisation_: Standardisation
     feature_quantiles_: Array
-    _prior_shift: float
+    _prior_shift: Array
+    """Of the log odds of the second class, (1,), or of the logarithm of each probability, (k,)."""
 
     @abstractmethod
     def _block_functions(self) -> BlockFunctions:
@@ -131,58 +138,75 @@ class GaussianProcessMixin(ABC):
         # Set last: a fit that fails leaves none.
         return hasattr(self, "fit_report_")
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.classifier_tags.multi_class = False
-        return tags
+    @property
+    def _n_classes(self) -> int:
+        check_is_fitted(self)
+        return len(self.classes_)
+
+    @property
+    def _n_latents(self) -> int:
+        """Latent functions of a member: one for two classes, otherwise one a class."""
+        return count_latents(self._n_classes)
 
     # Prediction
 
     def decision_function(self, X: Any) -> Array:
-        """Return a score, (n,), that is positive where the second class is likelier.
+        """Return scores by which classes compare.
 
-        It is the latent mean; of a committee, the logit of the probability.
+        For two classes a score (n,) that is positive where the second class is likelier: the
+        latent mean or, of a committee, the logit of the probability. For more, the logarithm of
+        the probability of each class, (n, k).
         """
+        k = self._n_classes
 
         def make(blocks: BlockFunctions) -> RowFunction:
-            if len(blocks.members) == 1:
+            if k == 2 and len(blocks.members) == 1:
                 return self._make_mean_of_means(blocks)
             moments = self._make_member_moments(blocks)
-            return lambda x: (pooled_log_odds(*moments(x)),)
+            if k == 2:
+                return lambda x: (pooled_log_odds(*moments(x)),)
+            return lambda x: pooled_log_probabilities(*moments(x), self._prior_shift)
 
-        return self._evaluate(X, make, 1)[:, 0]
+        return self._per_latent(self._evaluate(X, make, self._n_latents))
 
     def predict(self, X: Any) -> Array:
-        """Return the likelier class of each row, (n,)."""
+        """Return the likeliest class of each row, (n,)."""
+        if self._n_classes > 2:
+            return np.asarray(self.classes_[np.argmax(self.predict_proba(X), axis=1)])
         positive = self._evaluate(X, self._make_sign, 1)[:, 0] > 0
         return np.asarray(self.classes_[positive.astype(int)])
 
     def latent_mean(self, X: Any) -> Array:
-        """Return the mean of the latent function at each row, (n,): far cheaper than both."""
-        return self._evaluate(X, self._make_mean_of_means, 1)[:, 0]
+        """Return the mean of the latent function at each row, (n,): far cheaper than both.
+
+        With more than two classes, that of each class's against the rest, (n, k).
+        """
+        return self._per_latent(self._evaluate(X, self._make_mean_of_means, self._n_latents))
 
     def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return the mean and variance of the latent function at each row, (n,) each.
 
-        Of a committee, those of the mixture of its members: where they disagree, the variance is
-        larger than theirs.
+        With more than two classes there is a latent function a class, which tells it from the
+        rest: (n, k) each. Of a committee, mean and variance are those of the mixture of its
+        members: where they disagree, the variance is larger than theirs.
         """
+        c = self._n_latents
 
         def make(blocks: BlockFunctions) -> RowFunction:
             moments = self._make_member_moments(blocks)
-            return lambda x: pooled_moments(*moments(x))
+            return lambda x: (*np.concatenate(pooled_moments(*moments(x))),)
 
-        columns = self._evaluate(X, make, 2)
-        return columns[:, 0], columns[:, 1]
+        columns = self._evaluate(X, make, 2 * c)
+        return self._per_latent(columns[:, :c]), self._per_latent(columns[:, c:])
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each class, (n, 2), in the order of ``classes_``."""
+        """Return the probability of each class, (n, k), in the order of ``classes_``."""
 
         def make(blocks: BlockFunctions) -> RowFunction:
             faster = blocks.make_probability()
             if faster is None:
                 moments = self._make_member_moments(blocks)
-                return lambda x: pooled_probabilities(*moments(x))
+                return lambda x: self._pool(*moments(x))
 
             def probabilities(x: Array) -> tuple[Array, Array]:
                 second = faster(x)
@@ -190,41 +214,56 @@ class GaussianProcessMixin(ABC):
 
             return probabilities
 
-        return self._evaluate(X, make, 2)
+        return self._evaluate(X, make, self._n_classes)
 
     def predict_proba_and_variance(self, X: Any) -> tuple[Array, Array]:
-        """Return ``predict_proba(X)``, (n, 2), and the latent variance, (n,).
+        """Return ``predict_proba(X)``, (n, k), and the latent variance, (n,) or (n, k).
 
         Half the cost of two calls.
         """
-        columns = self._evaluate(X, self._make_probabilities_and_variance, 3)
-        return columns[:, :2], columns[:, 2]
+        k = self._n_classes
+        columns = self._evaluate(X, self._make_probabilities_and_variance, k + self._n_latents)
+        return columns[:, :k], self._per_latent(columns[:, k:])
 
     def predict_in_full(self, X: Any) -> FullPrediction:
         """Return probabilities, latent mean and variance, and the disagreement of members.
 
         As fast as ``predict_proba_and_variance(X)``.
         """
+        k, c = self._n_classes, self._n_latents
 
         def make(blocks: BlockFunctions) -> RowFunction:
             moments = self._make_member_moments(blocks)
 
             def evaluate(x: Array) -> tuple[Array, ...]:
                 means, variances = moments(x)
-                pooled = pooled_moments(means, variances)
-                return *pooled_probabilities(means, variances), *pooled, np.std(means, axis=0)
+                probabilities = self._pool(means, variances)
+                pooled = np.concatenate(pooled_moments(means, variances))
+                apart = np.std(means, axis=0)
+                likeliest = np.argmax(probabilities, axis=0) if c > 1 else 0
+                return *probabilities, *pooled, apart[likeliest, np.arange(len(x))]
 
             return evaluate
 
-        columns = self._evaluate(X, make, 5)
-        return FullPrediction(columns[:, :2], *columns.T[2:])
+        columns = self._evaluate(X, make, k + 2 * c + 1)
+        probabilities, means, variances, apart = np.split(columns, [k, k + c, k + 2 * c], axis=1)
+        latent = self._per_latent(means), self._per_latent(variances)
+        return FullPrediction(probabilities, *latent, apart[:, 0])
+
+    def _pool(self, means: Array, variances: Array) -> tuple[Array, ...]:
+        """Return the probability of each class, (n,) each, from the members' moments (M, C, n)."""
+        return pooled_probabilities(means, variances, self._prior_shift)
+
+    def _per_latent(self, columns: Array) -> Array:
+        """Return what there is of each latent function: (n,) for two classes, else (n, k)."""
+        return columns[:, 0] if self._n_latents == 1 else columns
 
     def _make_mean_of_means(self, blocks: BlockFunctions) -> RowFunction:
         means = self._make_member_means(blocks)
-        return lambda x: (np.mean(means(x), axis=0),)
+        return lambda x: (*np.mean(means(x), axis=0),)
 
     def _make_member_means(self, blocks: BlockFunctions) -> Callable[[Array], Array]:
-        """Return the function from rows (n, d) to the members' latent means, (M, n)."""
+        """Return the function from rows (n, d) to the members' latent means, (M, C, n)."""
         means = [member.make_mean() for member in blocks.members]
         return lambda x: blocks.fading.mean(x, np.array([mean(x) for mean in means]))
 
@@ -235,7 +274,7 @@ class GaussianProcessMixin(ABC):
         means, moments = self._make_member_means(blocks), self._make_member_moments(blocks)
 
         def sign(x: Array) -> tuple[Array]:
-            positive = means(x) > 0
+            positive = means(x)[:, 0] > 0
             # Probabilities on one side of 1/2 have their mean there: no variance is needed.
             result = np.where(positive.all(axis=0), 1.0, -1.0)
             divided = np.flatnonzero(positive.any(axis=0) & ~positive.all(axis=0))
@@ -248,7 +287,7 @@ class GaussianProcessMixin(ABC):
     def _make_member_moments(
         self, blocks: BlockFunctions
     ) -> Callable[[Array], tuple[Array, Array]]:
-        """Return the function from rows (n, d) to the members' moments, (M, n) each."""
+        """Return the function from rows (n, d) to the members' moments, (M, C, n) each."""
         members = [member.make_moments() for member in blocks.members]
 
         def evaluate(x: Array) -> tuple[Array, Array]:
@@ -261,10 +300,9 @@ class GaussianProcessMixin(ABC):
     def _make_probabilities_and_variance(self, blocks: BlockFunctions) -> RowFunction:
         moments = self._make_member_moments(blocks)
 
-        def evaluate(x: Array) -> tuple[Array, Array, Array]:
+        def evaluate(x: Array) -> tuple[Array, ...]:
             means, variances = moments(x)
-            first, second = pooled_probabilities(means, variances)
-            return first, second, pooled_moments(means, variances)[1]
+            return *self._pool(means, variances), *pooled_moments(means, variances)[1]
 
         return evaluate
 

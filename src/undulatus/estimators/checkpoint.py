@@ -15,7 +15,7 @@ from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.training import TrainingData
 from undulatus.gp.batch import BatchState
-from undulatus.gp.stochastic import Walk
+from undulatus.gp.walk import Walk
 
 State = TypeVar("State", BatchState, Walk)
 

@@ -13,13 +13,20 @@ from undulatus.estimators.base import (
     SHARED_CONSTRAINTS,
     BlockFunctions,
     GaussianProcessMixin,
-    LatentFunction,
+    Member,
     ProgressLine,
 )
-from undulatus.estimators.training import column_namer, prepare_rows
+from undulatus.estimators.training import Overview, column_namer, prepare_rows
 from undulatus.gp.blocks import block_rows, require_lengths
 from undulatus.gp.damping import Fading
-from undulatus.gp.exact import exact_covariance, exact_moments, fit_exact, require_memory
+from undulatus.gp.exact import (
+    ExactFit,
+    ExactPosterior,
+    exact_covariance,
+    exact_moments,
+    fit_exact,
+    require_memory,
+)
 from undulatus.gp.kernels import find_kernel, mean_distance
 
 Array = npt.NDArray[Any]
@@ -54,9 +61,9 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         that of the paper's bound, whose variance is too small, without a level.
     class_weight : dict or "balanced", default=None
         Weights of the classes.
-    prior_correction : mapping, (2,) array or "training", default=None
+    prior_correction : mapping, (k,) array or "training", default=None
         Real class frequencies, to undo balanced sampling or class weights by a shift of
-        the latent mean; ``"training"`` takes those of ``y`` before ``class_weight``.
+        the log odds; ``"training"`` takes those of ``y`` before ``class_weight``.
     random_state : int, RandomState or None, default=None
         Ignored: the fit is not random. All classifiers here have this parameter.
     verbose : int, default=0
@@ -64,15 +71,19 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
 
     Attributes
     ----------
-    classes_ : (2,) array
+    classes_ : (k,) array
+        Sorted. Two classes have one latent function, more have one a class, against the rest;
+        probabilities are made to sum to one.
     training_ : (n, d) array
         Distinct training rows, standardised.
-    lengthscale_, signal_variance_ : float
+    latents_ : tuple of ExactFit
+        The latent functions, each with hyperparameters of its own.
+    lengthscale_, signal_variance_ : float, or (k,) array of more than two classes
         Hyperparameters of the kernel, σ and γ in the paper.
-    level_ : float
+    level_ : float, or (k,) array of more than two classes
         What the latent mean returns to away from the training rows.
     posterior_ : ExactPosterior
-        Of the latent function at the training rows.
+        Of the latent function at the training rows; only of two classes.
     bound_ : float
         Bound on the log evidence, by the posterior handed out.
     bound_history_ : array
@@ -127,7 +138,7 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from labelled rows of two classes; a weight of 2 equals a row given twice."""
+        """Learn from rows of two classes or more; a weight of 2 equals a row given twice."""
         self._forget_last_fit()
         rows, options = self._check_input(X, merge=True, threads=1)
         data = prepare_rows(rows, y, sample_weight, options)
@@ -135,38 +146,105 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         n = data.n_rows
         require_memory(n)
         x = self.standardisation_(np.asarray(data.rows), np.float64)
-        line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
-        fit = fit_exact(
-            x,
-            np.where(data.positive, 0.5, -0.5),
-            np.ones(n) if data.weight is None else data.weight,
-            find_kernel(self.kernel),
-            mean_distance(data.overview.variances),
-            max_iter=self.max_iter,
-            tol=self.tol,
-            variational=self.posterior == "variational",
-            log_odds=data.overview.log_odds,
-            report=lambda climb: line(climb.n_iter, f"bound {climb.bounds[-1]:.6g}"),
-        )
-        line.close()
+        weight = np.ones(n) if data.weight is None else data.weight
         self.training_ = x
-        self.lengthscale_ = fit.lengthscale
-        self.signal_variance_ = fit.signal_variance
-        self.level_ = fit.level
-        self.posterior_ = fit.posterior
-        self.bound_ = fit.bounds[-1]
-        self.bound_history_ = np.array(fit.bounds)
-        self.n_iter_ = len(fit.bounds) - 1
+        self.latents_ = tuple(
+            self._fit_latent(x, positive, weight, data.overview, own)
+            for own, positive in zip(
+                data.overview.log_odds.tolist(), self._targets(data.codes), strict=True
+            )
+        )
+        outcomes = [latent.outcome for latent in self.latents_]
+        outcome = next(
+            name for name in ("interrupted", "max_iter", "converged") if name in outcomes
+        )
         self.fit_report_ = {
             "solver": "exact",
             "precision": "double",
-            "steps": self.n_iter_,
-            "jitter": fit.posterior.jitter,
-            "stopped": fit.outcome,
+            "steps": sum(len(latent.bounds) - 1 for latent in self.latents_),
+            "jitter": max(latent.posterior.jitter for latent in self.latents_),
+            "stopped": outcome,
             "rows": n,
         }
-        self._warn_unless_converged(fit.outcome, self.n_iter_)
+        self._warn_unless_converged(outcome, self.n_iter_)
         return self
+
+    def _targets(self, codes: Array) -> list[Array]:
+        """Return which rows each latent function is to tell from the rest, (n,) bool each."""
+        if len(self.classes_) == 2:
+            return [codes]
+        return [codes == code for code in range(len(self.classes_))]
+
+    def _fit_latent(
+        self, x: Array, positive: Array, weight: Array, overview: Overview, log_odds: float
+    ) -> ExactFit:
+        line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
+        fit = fit_exact(
+            x,
+            np.where(positive, 0.5, -0.5),
+            weight,
+            find_kernel(self.kernel),
+            mean_distance(overview.variances),
+            max_iter=self.max_iter,
+            tol=self.tol,
+            variational=self.posterior == "variational",
+            log_odds=log_odds,
+            report=lambda climb: line(climb.n_iter, f"bound {climb.bounds[-1]:.6g}"),
+        )
+        line.close()
+        return fit
+
+    # What a fit gives, in terms of its latent functions
+
+    @property
+    def lengthscale_(self) -> Any:
+        """The lengthscale σ; with more than two classes that of each, (k,)."""
+        return self._of_each([fit.lengthscale for fit in self.latents_])
+
+    @property
+    def signal_variance_(self) -> Any:
+        """The signal variance γ; with more than two classes that of each, (k,)."""
+        return self._of_each([fit.signal_variance for fit in self.latents_])
+
+    @property
+    def level_(self) -> Any:
+        """What the latent mean returns to; with more than two classes that of each, (k,)."""
+        return self._of_each([fit.level for fit in self.latents_])
+
+    @staticmethod
+    def _of_each(values: list[float]) -> Any:
+        return values[0] if len(values) == 1 else np.array(values)
+
+    @property
+    def posterior_(self) -> ExactPosterior:
+        """The posterior of the latent function of two classes."""
+        if len(self.latents_) > 1:
+            raise AttributeError(
+                "A model of more than two classes has a posterior a class: see latents_."
+            )
+        return self.latents_[0].posterior
+
+    @property
+    def bound_(self) -> float:
+        """The bound on the log evidence, added up over latent functions."""
+        return float(sum(fit.bounds[-1] for fit in self.latents_))
+
+    @property
+    def bound_history_(self) -> Array:
+        """The bound along the way; a latent function that ended early keeps its last."""
+        longest = max(len(fit.bounds) for fit in self.latents_)
+        histories = [
+            np.pad(fit.bounds, (0, longest - len(fit.bounds)), mode="edge")
+            for fit in self.latents_
+        ]
+        return np.asarray(np.sum(histories, axis=0))
+
+    @property
+    def n_iter_(self) -> int:
+        """Outer iterations done, the most of any latent function."""
+        return max(len(fit.bounds) - 1 for fit in self.latents_)
+
+    # Prediction
 
     def _block_functions(self) -> BlockFunctions:
         columns = column_namer(self)
@@ -175,10 +253,14 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             rows_per_block=block_rows(len(self.training_), 8),
             threads=1,
             require_in_range=lambda x, first: require_lengths(x, LENGTH_LIMIT, columns, first),
-            members=(LatentFunction(self._make_mean, self._make_moments),),
+            members=(Member(self._make_mean, self._make_moments),),
             # An exact process returns to its prior by itself.
             fading=Fading(
-                np.zeros(1), None, self.signal_variance_, self.level_, self._prior_shift
+                np.zeros((1, 1)),
+                None,
+                np.array([[[fit.signal_variance] for fit in self.latents_]]),
+                np.array([[[fit.level] for fit in self.latents_]]),
+                float(self._prior_shift[0]) if self._n_latents == 1 else 0.0,
             ),
         )
 
@@ -186,15 +268,31 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         kernel = find_kernel(self.kernel)
 
         def mean(x: Array) -> Array:
-            cross = exact_covariance(
-                x, self.training_, kernel, self.signal_variance_, self.lengthscale_
+            cross = (
+                exact_covariance(x, self.training_, kernel, fit.signal_variance, fit.lengthscale)
+                for fit in self.latents_
             )
-            return np.asarray(cross @ self.posterior_.alpha)
+            pairs = zip(cross, self.latents_, strict=True)
+            return np.array([own @ fit.posterior.alpha for own, fit in pairs])
 
         return mean
 
     def _make_moments(self) -> Callable[[Array], tuple[Array, Array]]:
         kernel = find_kernel(self.kernel)
-        return lambda x: exact_moments(
-            x, self.training_, kernel, self.signal_variance_, self.lengthscale_, self.posterior_
-        )
+
+        def moments(x: Array) -> tuple[Array, Array]:
+            found = [
+                exact_moments(
+                    x,
+                    self.training_,
+                    kernel,
+                    fit.signal_variance,
+                    fit.lengthscale,
+                    fit.posterior,
+                )
+                for fit in self.latents_
+            ]
+            means, variances = zip(*found, strict=True)
+            return np.array(means), np.array(variances)
+
+        return moments

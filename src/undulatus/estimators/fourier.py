@@ -28,7 +28,7 @@ from undulatus.estimators.base import (
     SHARED_CONSTRAINTS,
     BlockFunctions,
     GaussianProcessMixin,
-    LatentFunction,
+    Member,
     ProgressLine,
     RowFunction,
     make_generator,
@@ -57,7 +57,14 @@ from undulatus.gp.damping import Fading, TrainingRange, spreads
 from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves, waves
 from undulatus.gp.held_back import leave_out
 from undulatus.gp.kernels import find_kernel, mean_distance
-from undulatus.gp.passes import VARIANCE_LIMITS, FourierFit, Start, choose_start
+from undulatus.gp.passes import (
+    VARIANCE_LIMITS,
+    FourierFit,
+    LatentFit,
+    Start,
+    choose_start,
+    mean_of,
+)
 from undulatus.gp.posterior import (
     Posterior,
     StagedRoot,
@@ -67,15 +74,13 @@ from undulatus.gp.posterior import (
     variance_root,
 )
 from undulatus.gp.stochastic import (
-    LEARNING_VARIANCE_LIMIT,
     RACE_FREQUENCIES,
     RACE_SPLITS,
-    STEPS_PER_ITERATION,
-    Walk,
     draw_sample,
     fit_stochastic,
     race,
 )
+from undulatus.gp.walk import LEARNING_VARIANCE_LIMIT, STEPS_PER_ITERATION, Walk
 
 Array = npt.NDArray[Any]
 
@@ -170,9 +175,9 @@ posterior : {"variational", "bound"}, default="variational"
     whose variance is too small, without a level.
 class_weight : dict or "balanced", default=None
     Weights of the classes.
-prior_correction : mapping, (2,) array or "training", default=None
+prior_correction : mapping, (k,) array or "training", default=None
     Real class frequencies, to undo balanced sampling or class weights by a shift of the
-    latent mean; ``"training"`` takes those of ``y`` before ``class_weight``.
+    log odds; ``"training"`` takes those of ``y`` before ``class_weight``.
 variance_tolerance : float, default=0.0
     Largest error in probability allowed for a faster variance; 0 is exact.
 checkpoint : path, default=None
@@ -191,7 +196,9 @@ verbose : int, default=0
 _ATTRIBUTES = """\
 Attributes
 ----------
-classes_ : (2,) array
+classes_ : (k,) array
+    Sorted. Two classes have one latent function, more have one a class, against the rest, over
+    the same frequencies; a member's probabilities are made to sum to one.
 members_ : tuple of FourierFit
     The members of the committee; a single model is its only member.
 frequencies_ : (n_members D, d) array
@@ -199,9 +206,9 @@ frequencies_ : (n_members D, d) array
     member's after the other's.
 lengthscale_, signal_variance_ : float
     The paper's sigma and gamma; of a committee, the geometric mean of the members' sigma and the
-    mean of their gamma.
+    mean of their gamma; of more than two classes, the mean of theirs.
 posterior_ : Posterior
-    Of the 2 D whitened weights; only of a single model.
+    Of the 2 D whitened weights; only of a single model of two classes.
 bound_ : float
     Bound on the log evidence, by the posterior handed out; of a committee, the mean of the
     members'.
@@ -309,7 +316,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             over all rows send back sums only. The model does not depend on the scheduler or
             its workers, and depends on the chunks by rounding only.
         y : (n,) array
-            Two classes, of any type; a dask array only if ``X`` is one.
+            Two classes or more, of any type; a dask array only if ``X`` is one.
         sample_weight : (n,) array, optional
             Weights >= 0; a weight of 2 equals a row given twice.
         groups : (n,) array, optional
@@ -617,7 +624,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             "solver": "stochastic" if stochastic else "batch",
             "precision": "single" if pixels.dtype == np.float32 else "double",
             "steps": n_iter * (STEPS_PER_ITERATION if stochastic else 1),
-            "jitter": max(fit.posterior.jitter for fit in members),
+            "jitter": max(own.posterior.jitter for fit in members for own in fit.latents),
             "stopped": self._outcome(),
             "rows": pixels.n_rows,
             "starting_lengthscale": lengthscales[0] if self.n_members == 1 else lengthscales,
@@ -633,11 +640,14 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             return trained
         some = pixels.take(spread_out(pixels.n_rows, COMPARED_ROWS))
         x = some.block(slice(0, some.n_rows)).x
-        single, double = (
-            self._make_probabilities_and_variance(self._block_functions(dtype))(x.astype(dtype))[1]
+        functions = {
+            dtype: self._make_probabilities_and_variance(self._block_functions(dtype))
             for dtype in (np.dtype(np.float32), np.dtype(np.float64))
-        )
-        return "single" if np.abs(single - double).max() <= SINGLE_ERROR else trained
+        }
+        columns = slice(1, len(self.classes_))
+        single, double = (f(x.astype(dtype))[columns] for dtype, f in functions.items())
+        error = max(np.abs(a - b).max() for a, b in zip(single, double, strict=True))
+        return "single" if error <= SINGLE_ERROR else trained
 
     def _outcome(self) -> str:
         outcomes = {fit.outcome for fit in self.members_}
@@ -656,17 +666,21 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
 
     @property
     def posterior_(self) -> Posterior:
-        """The posterior of the whitened weights of a single model."""
+        """The posterior of the whitened weights of a single model of two classes."""
         if len(self.members_) > 1:
             raise AttributeError(
                 "A committee has no posterior_ of its own: see the posterior of its members_."
+            )
+        if len(self.members_[0].latents) > 1:
+            raise AttributeError(
+                "More than two classes have a posterior each: see members_[0].latents."
             )
         return self.members_[0].posterior
 
     @property
     def signal_variance_(self) -> float:
         """The signal variance γ, or the mean of the members'."""
-        return _mean([fit.signal_variance for fit in self.members_])
+        return mean_of([fit.signal_variance for fit in self.members_])
 
     @property
     def lengthscale_(self) -> float:
@@ -680,7 +694,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
 
         By Jensen's inequality the mean is a bound on the logarithm of their mean evidence.
         """
-        return _mean([fit.bounds[-1] for fit in self.members_])
+        return mean_of([fit.bounds[-1] for fit in self.members_])
 
     @property
     def bound_history_(self) -> Array:
@@ -700,17 +714,17 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     # Prediction
 
     def member_disagreement(self, X: Any) -> Array:
-        """Return the standard deviation of the latent mean over the members, (n,).
+        """Return the standard deviation of the latent mean over the members, (n,) or (n, k).
 
         Zero for a single model. Where it is large, what the committee says depends on which rows
-        and which start a member happened to have.
+        and which start a member happened to have. With more than two classes, that of each.
         """
 
         def make(blocks: BlockFunctions) -> RowFunction:
             means = self._make_member_means(blocks)
-            return lambda x: (np.std(means(x).astype(np.float64), axis=0),)
+            return lambda x: (*np.std(means(x).astype(np.float64), axis=0),)
 
-        return self._evaluate(X, make, 1)[:, 0]
+        return self._per_latent(self._evaluate(X, make, self._n_latents))
 
     def _block_functions(self, dtype: np.dtype[Any] | None = None) -> BlockFunctions:
         """Return how the latent functions are evaluated, in the model's precision or ``dtype``."""
@@ -723,9 +737,7 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             threads=count_threads(self.n_jobs),
             require_in_range=lambda x, first: require_phases(x, frequencies, columns, first),
             members=tuple(
-                LatentFunction(
-                    partial(self._make_mean, fit), partial(self._make_moments, fit, dtype)
-                )
+                Member(partial(self._make_mean, fit), partial(self._make_moments, fit, dtype))
                 for fit in self.members_
             ),
             fading=self._fading(),
@@ -739,31 +751,55 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         return Fading(
             np.array([spreads(fit.frequencies, fit.spread) for fit in members]),
             TrainingRange.from_quantiles(*ends),
-            np.array([[fit.signal_variance] for fit in members]),
-            np.array([[fit.level] for fit in members]),
-            self._prior_shift,
+            np.array([[[own.signal_variance] for own in fit.latents] for fit in members]),
+            np.array([[[own.level] for own in fit.latents] for fit in members]),
+            # With more classes, probabilities are shifted after they are made to sum to one.
+            float(self._prior_shift[0]) if self._n_latents == 1 else 0.0,
         )
 
     def _make_mean(self, fit: FourierFit) -> Callable[[Array], Array]:
-        amplitudes, delays = amplitudes_and_delays(fit.posterior.mean, fit.signal_variance)
-        return lambda x: sum_of_waves(x, fit.frequencies, amplitudes, delays)
+        latents = [
+            amplitudes_and_delays(own.posterior.mean, own.signal_variance) for own in fit.latents
+        ]
+        if len(latents) == 1:
+            return lambda x: sum_of_waves(x, fit.frequencies, *latents[0])[None]
+        d = len(fit.frequencies)
+        scaled = np.array(
+            [np.sqrt(own.signal_variance / d) * own.posterior.mean for own in fit.latents]
+        )
+        return lambda x: scaled.astype(x.dtype) @ waves(x, fit.frequencies).T
 
     def _make_moments(
         self, fit: FourierFit, dtype: np.dtype[Any]
     ) -> Callable[[Array], tuple[Array, Array]]:
         # The scale of the features goes into mean and root, rather than into every feature.
-        scale = np.sqrt(fit.signal_variance / len(fit.frequencies))
-        mean = (scale * fit.posterior.mean).astype(dtype)
-        root = (scale * self._root(fit, "root", variance_root)).astype(dtype, order="F")
-        return lambda x: latent_moments(waves(x, fit.frequencies), mean, root, overwrite=True)
+        scaled = []
+        for own in fit.latents:
+            scale = np.sqrt(own.signal_variance / len(fit.frequencies))
+            root = scale * self._root(own, "root", variance_root)
+            scaled.append(
+                ((scale * own.posterior.mean).astype(dtype), root.astype(dtype, order="F"))
+            )
+        last = len(scaled) - 1
+
+        def moments(x: Array) -> tuple[Array, Array]:
+            z = waves(x, fit.frequencies)
+            found = [
+                latent_moments(z, mean, root, overwrite=latent == last)
+                for latent, (mean, root) in enumerate(scaled)
+            ]
+            means, variances = zip(*found, strict=True)
+            return np.array(means), np.array(variances)
+
+        return moments
 
     def _make_probability(self, dtype: np.dtype[Any]) -> Callable[[Array], Array] | None:
         # A committee's labels depend on the variances too, and must agree with its probabilities:
         # both come from the truncated roots.
-        if self.variance_tolerance == 0.0 or len(self.members_) > 1:
+        if self.variance_tolerance == 0.0 or len(self.members_) > 1 or self._n_latents > 1:
             return None
         (fit,) = self.members_
-        root: StagedRoot | None = self._root(fit, "staged", stage_root, dtype)
+        root: StagedRoot | None = self._root(fit.latents[0], "staged", stage_root, dtype)
         if root is None:
             return None
         staged, mean, fading = root, fit.posterior.mean.astype(dtype), self._fading()
@@ -771,10 +807,10 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         def probability(x: Array) -> Array:
             z, share = _features(x, fit), fading.share(x)
             if share is None:
-                share = np.ones((1, len(x)), dtype=x.dtype)
-            z *= share.T
+                share = np.ones((1, 1, len(x)), dtype=x.dtype)
+            z *= share[0].T
             fresh = fading.fresh_variance(share)
-            shift, fresh = fading.offset(fresh)[0], fresh[0]
+            shift, fresh = fading.offset(fresh)[0, 0], fresh[0, 0]
             return tolerant_probability(z, mean, shift, staged, self.variance_tolerance, fresh)
 
         return probability
@@ -785,20 +821,16 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         precision = report.get("prediction_precision", report["precision"])
         return np.dtype(np.float32 if precision == "single" else np.float64)
 
-    def _root(self, fit: FourierFit, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
+    def _root(self, own: LatentFit, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
         """Return a root of the variance, made once for a posterior and a tolerance."""
-        roots = _ROOTS.setdefault(fit.posterior, {})
+        roots = _ROOTS.setdefault(own.posterior, {})
         key = (name, self.variance_tolerance)
         if key not in roots:
             with single_threaded_blas():
                 roots[key] = make(
-                    fit.posterior, fit.signal_variance, self.variance_tolerance, *arguments
+                    own.posterior, own.signal_variance, self.variance_tolerance, *arguments
                 )
         return roots[key]
-
-
-def _mean(values: list[float]) -> float:
-    return values[0] if len(values) == 1 else float(np.mean(values))
 
 
 def _features(x: Array, fit: FourierFit) -> Array:

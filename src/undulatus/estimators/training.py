@@ -28,13 +28,16 @@ from undulatus.gp.blocks import (
     PixelSource,
     Standardisation,
     Warp,
+    count_latents,
     read_rows,
     require_finite,
 )
 from undulatus.gp.held_back import number_groups
 from undulatus.gp.moments import (
+    MOST_LABELS,
     FeatureSummary,
     apply_class_weights,
+    encode,
     require_phases_of_rows,
     summarise,
 )
@@ -82,11 +85,13 @@ class Overview:
     variances: Array
     """Variances of the standardised features, (d,)."""
     classes: Array
-    prior_shift: float
-    """Change of the latent mean that undoes a changed class prior."""
+    prior_shift: Array
+    """Change of the log odds that undoes a changed class prior: of the second class, (1,), or
+    with more than two classes the logarithm of the factor on each one's probability, (k,)."""
     quantiles: Array
-    log_odds: float
-    """Logarithm of the odds of the second class in the weight of all rows."""
+    log_odds: Array
+    """Logarithm of the odds of each latent function's class in the weight of all rows: of the
+    second class, (1,), or of each, (k,)."""
 
 
 class TrainingData(Protocol):
@@ -121,8 +126,8 @@ class RowData:
 
     overview: Overview
     rows: Any
-    positive: Array
-    """Whether each row is of the second class, (n,) bool."""
+    codes: Array
+    """Number of each row's class, (n,); bool for two classes."""
     weight: Array | None
     groups: Array | None
     """Number of the group of each row, if there are groups."""
@@ -140,13 +145,14 @@ class RowData:
         """Return the pixels to fit on."""
         return Pixels(
             self.rows,
-            self.positive,
+            self.codes,
             self.weight,
             self.overview.standardisation,
             dtype,
             rows_per_block,
             threads,
             self.groups,
+            len(self.overview.classes),
         )
 
     def require_phases(self, frequencies: Array, columns: Callable[[int], str]) -> None:
@@ -157,14 +163,14 @@ class RowData:
 
     def fingerprint_parts(self) -> Iterator[bytes]:
         """Yield bytes of some rows and of all labels, weights and groups."""
-        yield from fingerprint_parts(self.rows, self.positive, self.weight, self.groups)
+        yield from fingerprint_parts(self.rows, self.codes, self.weight, self.groups)
 
 
 def fingerprint_parts(
-    rows: Any, positive: Array, weight: Array | None, groups: Array | None
+    rows: Any, codes: Array, weight: Array | None, groups: Array | None
 ) -> Iterator[bytes]:
     """Yield the bytes of all labels, weights and groups, and of some rows."""
-    yield np.packbits(positive).tobytes()
+    yield (np.packbits(codes) if codes.dtype == bool else codes).tobytes()
     for values in (weight, groups):
         if values is not None:
             yield np.ascontiguousarray(values).tobytes()
@@ -178,11 +184,12 @@ def prepare_rows(
     """Return rows that passed :func:`validate_rows`, with labels and weights, ready to fit."""
     source = rows
     with as_input_errors():
-        classes, positive = encode_labels(options.classifier, y, rows.shape[0])
+        classes, codes = encode_labels(options.classifier, y, rows.shape[0])
         weight = read_weights(sample_weight, rows.shape[0])
-        observed = class_shares(positive, weight)
-        factors = class_factors(options.class_weight, classes, class_totals(positive, weight))
-        weight = apply_class_weights(factors, positive, weight)
+        totals = class_totals(codes, weight, len(classes))
+        observed = class_shares(codes, weight, len(classes))
+        factors = class_factors(options.class_weight, classes, totals)
+        weight = apply_class_weights(factors, codes, weight)
     group = read_groups(groups, rows.shape[0])
     dropped = None
     if weight is not None and not weight.all():
@@ -191,20 +198,20 @@ def prepare_rows(
         # Rows of zero weight are dropped, but must be finite like the others.
         summarise(rows, None, options.threads, options.columns)
         rows = read_rows(rows, used, QUANTILE_ROWS)
-        positive, weight = positive[used], weight[used]
+        codes, weight = codes[used], weight[used]
         group = None if group is None else read_groups(group[used], len(used))
-        require_both(options.classifier, class_totals(positive, None))
+    require_rows(options.classifier, classes, class_totals(codes, None, len(classes)), totals)
     n, d = rows.shape
     # Equal rows of different groups must stay apart.
     if options.merge and group is None and n <= MERGE_ROWS and n * d <= MERGE_VALUES:
         rows = read_rows(rows, np.arange(n), MERGE_ROWS)
         require_finite(rows, options.columns)
-        rows, positive, weight = merge_equal_rows(rows, positive, weight)
+        rows, codes, weight = merge_equal_rows(rows, codes, weight)
     summary = summarise(rows, weight, options.threads, options.columns)
     chosen = spread_out(rows.shape[0], QUANTILE_ROWS)
     some = read_rows(rows, chosen, QUANTILE_ROWS)
     some_weight = None if weight is None else weight[chosen]
-    trained = class_shares(positive, weight)
+    trained = class_shares(codes, weight, len(classes))
     overview = Overview(
         summary,
         *standardise(summary, some, some_weight, options),
@@ -213,21 +220,21 @@ def prepare_rows(
         quantiles=quantiles(some, some_weight, summary),
         log_odds=log_odds(trained),
     )
-    return RowData(overview, rows, positive, weight, group, source, dropped)
+    return RowData(overview, rows, codes, weight, group, source, dropped)
 
 
 def merge_equal_rows(
-    rows: Array, positive: Array, weight: Array | None
+    rows: Array, codes: Array, weight: Array | None
 ) -> tuple[Array, Array, Array]:
     """Return distinct labelled rows in lexicographic order, each with its summed weight.
 
     A row given twice and a row of weight two are then the same data, bit for bit, and the
     order of rows does not matter.
     """
-    table = np.column_stack([np.asarray(rows, dtype=np.float64), positive])
+    table = np.column_stack([np.asarray(rows, dtype=np.float64), codes])
     distinct, index = np.unique(table, axis=0, return_inverse=True)
     total = np.bincount(index.ravel(), weights=weight, minlength=len(distinct))
-    return distinct[:, :-1], distinct[:, -1] > 0.5, total.astype(np.float64)
+    return distinct[:, :-1], distinct[:, -1].astype(codes.dtype), total.astype(np.float64)
 
 
 def standardise(
@@ -266,9 +273,11 @@ def _positive_scale(mean: Array, variance: Array) -> Array:
     return np.where(scale <= 10 * np.finfo(np.float64).eps * np.abs(mean), 1.0, scale)
 
 
-def log_odds(shares: tuple[float, float]) -> float:
-    """Return the logarithm of the odds of the second class."""
-    return float(np.log(shares[1] / shares[0]))
+def log_odds(shares: Array) -> Array:
+    """Return the logarithm of the odds of the second class, (1,), or with more of each, (k,)."""
+    if len(shares) == 2:
+        return np.asarray(np.log(shares[1:] / shares[:1]))
+    return np.asarray(np.log(shares) - np.log1p(-shares))
 
 
 def spread_out(n_rows: int, most: int) -> Array:
@@ -377,7 +386,7 @@ def _coordinate_names(X: Any) -> Any:
 
 
 def encode_labels(classifier: str, y: Any, n_rows: int) -> tuple[Array, Array]:
-    """Return the two classes of ``y``, sorted, and whether each row is of the second."""
+    """Return the classes of ``y``, sorted, and the number of each row's; bool for two classes."""
     if y is None:
         raise InputError(f"{classifier} requires y to be passed, but the target y is None.")
     if hasattr(y, "isna") and bool(np.any(y.isna())):
@@ -394,18 +403,37 @@ def encode_labels(classifier: str, y: Any, n_rows: int) -> tuple[Array, Array]:
         raise InputError("Input y contains NaN or infinity. Drop the rows without a label.")
     if labels.ndim != 1:
         raise InputError(f"Unknown label type: y must be 1-D, got shape {labels.shape}.")
+    if labels.dtype.kind == "O":
+        _require_one_type(labels)
     classes = _distinct(labels)
-    require_two(classifier, classes)
-    return classes, np.asarray(labels == classes[1])
+    require_classes(classifier, classes)
+    return classes, encode(labels, classes)
 
 
-def require_two(classifier: str, classes: Array) -> None:
-    """Raise unless there are two classes, of a type that classes may have."""
-    check_classification_targets(classes)
-    if len(classes) > 2:
+def _require_one_type(labels: Array) -> None:
+    """Raise if labels are missing, or of types that cannot be compared."""
+    missing = [i for i, label in enumerate(labels) if label is None or label != label]
+    if missing:
         raise InputError(
-            "Only binary classification is supported. The type of the target is multiclass "
-            f"({len(classes)} classes). Use sklearn.multiclass.OneVsRestClassifier."
+            f"Input y contains None or NaN, first in row {missing[0]}. Drop the rows without a "
+            f"label."
+        )
+    kinds = sorted({"text" if isinstance(label, str) else "number" for label in labels.tolist()})
+    if len(kinds) > 1:
+        raise InputError(
+            "Unknown label type: y holds text and numbers together. Give all labels one type."
+        )
+
+
+def require_classes(classifier: str, classes: Array) -> None:
+    """Raise unless there are two classes or more, of a type that classes may have."""
+    # Repeated, or many classes would be taken for numbers to regress on.
+    check_classification_targets(np.repeat(classes, 3))
+    if len(classes) >= MOST_LABELS:
+        raise InputError(
+            f"y holds {len(classes)} different labels or more, such as {classes[0]!r} and "
+            f"{classes[-1]!r}. {classifier} takes at most {MOST_LABELS - 1} classes. Is y a "
+            f"number to regress on, or an identifier?"
         )
     if len(classes) < 2:
         raise InputError(
@@ -414,13 +442,39 @@ def require_two(classifier: str, classes: Array) -> None:
         )
 
 
-def require_both(classifier: str, totals: Array) -> None:
-    """Raise unless both classes have some weight."""
-    if not np.all(totals > 0):
+def require_weight(classifier: str, classes: Array, totals: Array) -> None:
+    """Raise unless all classes have some weight."""
+    if np.all(totals > 0):
+        return
+    if len(classes) == 2:
         raise InputError(
             f"{classifier} needs rows of both classes, but only one class "
             f"has rows of positive weight. Check sample_weight and class_weight."
         )
+    raise InputError(
+        f"{classifier} needs rows of all classes, but there are none of positive weight of "
+        f"{_name_some(classes[totals == 0])}. Check sample_weight and class_weight."
+    )
+
+
+def require_rows(classifier: str, classes: Array, counts: Array, totals: Array) -> None:
+    """Raise unless all classes have rows: two at least if there are more than two classes.
+
+    A row whose weight is 2 counts as two.
+    """
+    require_weight(classifier, classes, counts)
+    single = (counts < 2) & (totals < 2)
+    if len(classes) > 2 and single.any():
+        raise InputError(
+            f"{classifier} needs two rows or more of each of {len(classes)} classes, but has one "
+            f"of {_name_some(classes[single])}. Add rows, merge these classes, or drop them."
+        )
+
+
+def _name_some(classes: Array, most: int = 5) -> str:
+    """Return the names of classes for a message."""
+    named = ", ".join(repr(label) for label in classes[:most].tolist())
+    return named if len(classes) <= most else f"{named} and {len(classes) - most} more"
 
 
 def _distinct(labels: Array) -> Array:
@@ -456,13 +510,13 @@ def read_groups(groups: Any, n_rows: int) -> Array | None:
 # Classes and their frequencies
 
 
-def class_totals(positive: Array, weight: Array | None) -> Array:
-    """Return the weight of all rows of each class, (2,)."""
-    return np.bincount(positive, weights=weight, minlength=2).astype(np.float64)
+def class_totals(codes: Array, weight: Array | None, n_classes: int) -> Array:
+    """Return the weight of all rows of each class, (k,)."""
+    return np.bincount(codes, weights=weight, minlength=n_classes).astype(np.float64)
 
 
 def class_factors(class_weight: Any, classes: Array, totals: Array) -> Array | None:
-    """Return the factor on the weight of each class's rows, (2,), or None if both are one."""
+    """Return the factor on the weight of each class's rows, (k,), or None if all are one."""
     if class_weight is None:
         return None
     # One row per class, with the weight of the whole class, stands for all of its rows.
@@ -470,31 +524,34 @@ def class_factors(class_weight: Any, classes: Array, totals: Array) -> Array | N
     return np.asarray(factors)
 
 
-def class_shares(positive: Array, weight: Array | None) -> tuple[float, float]:
-    """Return the share of each class in the weight of all rows."""
-    share = float(np.average(positive, weights=weight))
-    return 1.0 - share, share
+def class_shares(codes: Array, weight: Array | None, n_classes: int) -> Array:
+    """Return the share of each class in the weight of all rows, (k,)."""
+    if n_classes == 2:
+        share = float(np.average(codes, weights=weight))
+        return np.array([1.0 - share, share])
+    totals = class_totals(codes, weight, n_classes)
+    return np.asarray(totals / totals.sum())
 
 
-def prior_shift(
-    given: Any, classes: Array, observed: tuple[float, float], trained: tuple[float, float]
-) -> float:
-    """Return the shift of the latent mean to the class frequencies ``given``, if any.
+def prior_shift(given: Any, classes: Array, observed: Array, trained: Array) -> Array:
+    """Return the shift of the log odds to the class frequencies ``given``, if any.
 
-    ``observed`` are the classes' shares in ``y``; ``trained`` those after class weights.
+    ``observed`` are the classes' shares in ``y``; ``trained`` those after class weights. It is
+    that of the second class, (1,), or with more than two classes the logarithm of the factor on
+    the probability of each, (k,).
     """
     if given is None:
-        return 0.0
+        return np.zeros(count_latents(len(classes)))
     with as_input_errors("prior_correction"):
         real = _read_frequencies(given, classes, observed)
+    if len(classes) > 2:
+        return np.asarray(np.log(real) - np.log(trained))
     # For a logistic model a change of prior is exactly a shift of the log odds.
-    return float(np.log(real[1] / real[0]) - np.log(trained[1] / trained[0]))
+    return np.array([np.log(real[1] / real[0]) - np.log(trained[1] / trained[0])])
 
 
-def _read_frequencies(
-    given: Any, classes: Array, observed: tuple[float, float]
-) -> tuple[float, float]:
-    """Return the real class frequencies that ``prior_correction`` gives, checked."""
+def _read_frequencies(given: Any, classes: Array, observed: Array) -> Array:
+    """Return the real class frequencies that ``prior_correction`` gives, checked, (k,)."""
     if isinstance(given, str):
         return observed
     if isinstance(given, Mapping):
@@ -506,9 +563,10 @@ def _read_frequencies(
             )
         given = [given[label] for label in classes.tolist()]
     values = np.asarray(given, dtype=float)
-    if values.shape != (2,) or not np.all(values > 0) or not np.isclose(values.sum(), 1.0):
+    k = len(classes)
+    if values.shape != (k,) or not np.all(values > 0) or not np.isclose(values.sum(), 1.0):
         raise InputError(
-            f"prior_correction must hold two positive class frequencies that sum to 1, in the "
-            f"order of classes_ {classes.tolist()}; got {given!r}."
+            f"prior_correction must hold {'two' if k == 2 else k} positive class frequencies that "
+            f"sum to 1, in the order of classes_ {classes.tolist()}; got {given!r}."
         )
-    return float(values[0]), float(values[1])
+    return values

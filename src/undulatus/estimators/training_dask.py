@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,8 @@ from undulatus.estimators.training import (
     quantiles,
     read_groups,
     read_weights,
-    require_both,
-    require_two,
+    require_classes,
+    require_weight,
     spread_out,
     standardise,
 )
@@ -43,10 +45,10 @@ class ChunkedData:
 
     overview: Overview
     chunks: LabelledArrays
-    second: Any
-    """The label of the second class."""
+    labels: Array
+    """The labels of the classes, sorted, as they are in the chunks."""
     factors: Array | None
-    """Factor on the weight of each class's rows, (2,), if any."""
+    """Factor on the weight of each class's rows, (k,), if any."""
     used: tuple[int, ...]
     """Rows of positive weight in each chunk."""
 
@@ -58,7 +60,7 @@ class ChunkedData:
     def pixels(self, dtype: np.dtype[Any], rows_per_block: int, threads: int) -> ChunkedPixels:
         """Return the pixels to fit on."""
         standardisation = self.overview.standardisation
-        reader = PixelReader(self.second, self.factors, standardisation, dtype, rows_per_block)
+        reader = PixelReader(self.labels, self.factors, standardisation, dtype, rows_per_block)
         return ChunkedPixels(self.chunks, reader, self.used, threads)
 
     def require_phases(self, frequencies: Array, columns: Callable[[int], str]) -> None:
@@ -96,56 +98,53 @@ def prepare_chunks(
         raise by_class.error
     with as_input_errors():
         classes = by_class.labels if known is None else known
-        require_two(name, classes)
-        totals = _require_weight(name, by_class)
+        require_classes(name, classes)
+        totals = _require_weight(name, classes, by_class)
         factors = class_factors(options.class_weight, classes, totals)
     weighted = totals if factors is None else totals * factors
-    require_both(name, weighted)
+    require_weight(name, classes, weighted)
     summary = _summary(by_class, factors, options.columns)
     # Rows are taken as they are: how they are standardised does not matter yet.
     as_given = Standardisation(np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
-    reader = PixelReader(by_class.labels[1], factors, as_given, np.dtype(np.float64), 1)
+    reader = PixelReader(by_class.labels, factors, as_given, np.dtype(np.float64), 1)
     pixels = ChunkedPixels(chunks, reader, by_class.used)
     some = pixels.take(spread_out(pixels.n_rows, QUANTILE_ROWS))
-    trained = _shares(weighted)
+    trained = weighted / weighted.sum()
     overview = Overview(
         summary,
         *standardise(summary, some.rows, some.weight, options),
         classes=classes,
-        prior_shift=prior_shift(options.prior_correction, classes, _shares(totals), trained),
+        prior_shift=prior_shift(options.prior_correction, classes, totals / totals.sum(), trained),
         quantiles=quantiles(some.rows, some.weight, summary),
         log_odds=log_odds(trained),
     )
-    return ChunkedData(overview, chunks, by_class.labels[1], factors, by_class.used)
+    return ChunkedData(overview, chunks, by_class.labels, factors, by_class.used)
 
 
 def _read_labels(classifier: str, y: Any, n_rows: int) -> tuple[Any, Array | None]:
-    """Return the labels, and the classes if they are known; then the labels are bool."""
+    """Return the labels, and the classes if they are known; then the labels are their numbers."""
     if is_chunked(y):
         return dask_array(y), None
-    classes, positive = encode_labels(classifier, y, n_rows)
-    return positive, classes
+    classes, codes = encode_labels(classifier, y, n_rows)
+    return codes, classes
 
 
-def _require_weight(classifier: str, by_class: ClassMoments) -> Array:
+def _require_weight(classifier: str, classes: Array, by_class: ClassMoments) -> Array:
     totals = np.array([moments.total_weight for moments in by_class.moments])
     if not totals.any():
         raise InputError("Sample weights must not all be zero: no row is left to fit.")
-    require_both(classifier, totals)
+    require_weight(classifier, classes, totals)
     return totals
 
 
 def _summary(
     by_class: ClassMoments, factors: Array | None, columns: Callable[[int], str]
 ) -> FeatureSummary:
-    first, second = by_class.moments
+    moments = by_class.moments
     if factors is not None:
-        first, second = first.reweight(float(factors[0])), second.reweight(float(factors[1]))
-    return (first + second).summary(columns)
-
-
-def _shares(totals: Array) -> tuple[float, float]:
-    return float(totals[0] / totals.sum()), float(totals[1] / totals.sum())
+        weighted = zip(moments, factors.tolist(), strict=True)
+        moments = tuple(own.reweight(factor) for own, factor in weighted)
+    return reduce(operator.add, moments).summary(columns)
 
 
 def _digest_pixels(pixels: Pixels) -> str:
@@ -154,6 +153,6 @@ def _digest_pixels(pixels: Pixels) -> str:
     if groups is not None and groups.dtype.kind == "O":
         # Object arrays hold pointers, which differ between runs.
         groups = groups.astype(str)
-    for part in fingerprint_parts(pixels.rows, pixels.positive, pixels.weight, groups):
+    for part in fingerprint_parts(pixels.rows, pixels.codes, pixels.weight, groups):
         digest.update(part)
     return digest.hexdigest()

@@ -8,7 +8,7 @@ fits with the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -30,9 +30,11 @@ from undulatus.gp.passes import (
     SEARCH_PASSES,
     VARIANCE_LIMITS,
     FourierFit,
+    LatentFit,
     Start,
     fit_posterior,
     has_stalled,
+    mean_of,
 )
 from undulatus.gp.posterior import Posterior, WeightMoments
 from undulatus.gp.variational import fit_final_posterior
@@ -170,7 +172,8 @@ class FourierEvidence:
 
     θ is (log γ, log σ) when the frequencies are fixed (RFF-GPC), and (log γ, w) when they are
     learned (VFF-GPC); the effective frequencies are then w/σ with σ fixed at its start, since
-    only the ratio matters.
+    only the ratio matters. With more than two classes there are C latent functions, each with its
+    log γ and ξ, and their bounds are added; ``xi`` is (C n,), one after the other's.
     """
 
     def __init__(self, pixels: Pixels, start: Start, learn_frequencies: bool, xi: Array) -> None:
@@ -178,78 +181,109 @@ class FourierEvidence:
         self.start = start
         self.learn_frequencies = learn_frequencies
         self.xi = xi
+        self.latents = [pixels.against_rest(latent) for latent in range(pixels.n_latents)]
+        """The pixels of each latent function."""
+        self.n_latents = len(self.latents)
         variance = (np.log(VARIANCE_LIMITS[0]), np.log(VARIANCE_LIMITS[1]))
+        self.limits = [variance] * self.n_latents
         if learn_frequencies:
-            self.limits = [variance, *[(-np.inf, np.inf)] * start.unit_frequencies.size]
+            self.limits += [(-np.inf, np.inf)] * start.unit_frequencies.size
         else:
             sigma, range_ = float(np.log(start.lengthscale)), np.log(LENGTHSCALE_FACTOR)
-            self.limits = [variance, (sigma - range_, sigma + range_)]
-        self._solved: tuple[Array, Statistics, Posterior] | None = None
+            self.limits.append((sigma - range_, sigma + range_))
+        self._solved: tuple[Array, list[Statistics], list[Posterior]] | None = None
 
-    @property
-    def start_theta(self) -> Array:
-        """The hyperparameters θ at the start."""
-        log_variance = np.log(self.start.signal_variance)
+    def start_theta(self, signal_variances: Sequence[float]) -> Array:
+        """Return the hyperparameters θ at the start, with the signal variances given."""
+        log_variances = np.log(signal_variances)
         if self.learn_frequencies:
-            return np.concatenate([[log_variance], self.start.unit_frequencies.ravel()])
-        return np.array([log_variance, np.log(self.start.lengthscale)])
+            return np.concatenate([log_variances, self.start.unit_frequencies.ravel()])
+        return np.append(log_variances, np.log(self.start.lengthscale))
 
     def lengthscale(self, theta: Array) -> float:
         """Return σ at θ."""
-        return self.start.lengthscale if self.learn_frequencies else float(np.exp(theta[1]))
+        return self.start.lengthscale if self.learn_frequencies else float(np.exp(theta[-1]))
 
     def frequencies(self, theta: Array) -> Array:
         """Return the effective frequencies at θ, (D, d)."""
         unit = self.start.unit_frequencies
         if self.learn_frequencies:
-            unit = theta[1:].reshape(unit.shape)
+            unit = theta[self.n_latents :].reshape(unit.shape)
         return unit / self.lengthscale(theta)
 
-    def signal_variance(self, theta: Array) -> float:
-        """Return γ at θ."""
-        return float(np.exp(theta[0]))
+    def signal_variances(self, theta: Array) -> list[float]:
+        """Return γ of each latent function at θ."""
+        return [float(np.exp(own)) for own in theta[: self.n_latents]]
 
-    def solve(self, theta: Array) -> tuple[Statistics, Posterior]:
-        """Return the statistics and posterior at θ and the current ξ."""
+    def solve(self, theta: Array) -> tuple[list[Statistics], list[Posterior]]:
+        """Return the statistics and posterior of each latent function at θ and the current ξ."""
         if self._solved is None or not np.array_equal(self._solved[0], theta):
-            statistics = accumulate(
-                self.pixels, self.frequencies(theta), self.signal_variance(theta), self.xi
-            )
+            frequencies = self.frequencies(theta)
+            statistics = [
+                accumulate(pixels, frequencies, variance, xi)
+                for pixels, variance, xi in self._each(theta)
+            ]
             self._store(theta, statistics)
         assert self._solved is not None
         return self._solved[1:]
 
     def tighten(self, theta: Array) -> float:
         """Set ξ to its optimum under the posterior at θ; return the bound."""
-        _, posterior = self.solve(theta)
-        statistics = tighten(
-            self.pixels, self.frequencies(theta), self.signal_variance(theta), posterior, self.xi
-        )
+        _, posteriors = self.solve(theta)
+        frequencies = self.frequencies(theta)
+        statistics = [
+            tighten(pixels, frequencies, variance, posterior, xi)
+            for (pixels, variance, xi), posterior in zip(
+                self._each(theta), posteriors, strict=True
+            )
+        ]
         return self._store(theta, statistics)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Return the bound and its gradient at θ, with ξ fixed."""
-        statistics, posterior = self.solve(theta)
-        frequencies, variance = self.frequencies(theta), self.signal_variance(theta)
-        in_frequencies = bound_gradient(self.pixels, frequencies, variance, posterior, self.xi)
+        statistics, posteriors = self.solve(theta)
+        frequencies = self.frequencies(theta)
+        each = zip(self._each(theta), posteriors, strict=True)
+        in_frequencies = np.zeros(frequencies.shape)
+        for (pixels, variance, xi), posterior in each:
+            in_frequencies += bound_gradient(pixels, frequencies, variance, posterior, xi)
         if self.learn_frequencies:
             rest = (in_frequencies / self.lengthscale(theta)).ravel()
         else:
             # Effective frequencies are w/σ: a step in log σ shrinks each by that share.
             rest = np.array([-np.sum(in_frequencies * frequencies)])
-        gradient = np.concatenate([[log_variance_gradient(posterior)], rest])
-        return statistics.bound(posterior), gradient
+        in_variances = [log_variance_gradient(posterior) for posterior in posteriors]
+        return _total_bound(statistics, posteriors), np.concatenate([in_variances, rest])
 
     def held_back_loss(self, block: Block, theta: Array) -> float:
-        """Return the loss of held-back rows under the posterior at θ."""
-        _, posterior = self.solve(theta)
-        moments = WeightMoments(posterior.mean, posterior.covariance)
-        return held_back_loss(block, self.frequencies(theta), self.signal_variance(theta), moments)
+        """Return the loss of held-back rows under the posteriors at θ."""
+        _, posteriors = self.solve(theta)
+        moments = [WeightMoments(own.mean, own.covariance) for own in posteriors]
+        variances = self.signal_variances(theta)
+        return held_back_loss(block, self.frequencies(theta), variances, moments)
 
-    def _store(self, theta: Array, statistics: Statistics) -> float:
-        posterior = statistics.posterior()
-        self._solved = (theta.copy(), statistics, posterior)
-        return statistics.bound(posterior)
+    def xi_of(self, latent: int) -> Array:
+        """Return the local parameters of a latent function, (n,), to read or write."""
+        n = self.pixels.n_rows
+        return self.xi[latent * n : (latent + 1) * n]
+
+    def _each(self, theta: Array) -> list[tuple[Pixels, float, Array]]:
+        """Return the pixels, the signal variance and ξ of each latent function."""
+        variances = self.signal_variances(theta)
+        return [
+            (pixels, variances[latent], self.xi_of(latent))
+            for latent, pixels in enumerate(self.latents)
+        ]
+
+    def _store(self, theta: Array, statistics: list[Statistics]) -> float:
+        posteriors = [own.posterior() for own in statistics]
+        self._solved = (theta.copy(), statistics, posteriors)
+        return _total_bound(statistics, posteriors)
+
+
+def _total_bound(statistics: list[Statistics], posteriors: list[Posterior]) -> float:
+    pairs = zip(statistics, posteriors, strict=True)
+    return sum(own.bound(posterior) for own, posterior in pairs)
 
 
 @dataclass(frozen=True)
@@ -284,7 +318,7 @@ def fit_batch(
     rng: np.random.Generator,
     variational: bool = True,
     spread: float = 0.0,
-    log_odds: float = 0.0,
+    log_odds: Array | float = 0.0,
     split: Split | None = None,
     resume: BatchState | None = None,
     report: Callable[[BatchState], None] = lambda state: None,
@@ -319,7 +353,7 @@ def fit_batch(
         early_stopped=held_back is not None,
         variational=variational,
         spread=spread,
-        log_odds=log_odds if variational else 0.0,
+        log_odds=np.broadcast_to(log_odds if variational else 0.0, pixels.n_latents),
     )
 
 
@@ -334,14 +368,21 @@ def _separate(pixels: Pixels, seed: int, split: Split | None) -> tuple[Pixels, B
 
 
 def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool, seed: int) -> BatchState:
-    xi = np.ones(pixels.n_rows, dtype=pixels.dtype)
+    xi = np.ones(pixels.n_latents * pixels.n_rows, dtype=pixels.dtype)
+    evidence = FourierEvidence(pixels, start, learn_frequencies, xi)
     # Steps on θ are wasted while ξ is far from tight.
-    fit = fit_posterior(
-        pixels, start.frequencies, start.signal_variance, xi, max_passes=SEARCH_PASSES
-    )
-    start = replace(start, signal_variance=fit.signal_variance)
-    theta = FourierEvidence(pixels, start, learn_frequencies, xi).start_theta
-    return BatchState(start, Ascent(theta), xi, seed)
+    variances = [
+        fit_posterior(
+            own,
+            start.frequencies,
+            start.signal_variance,
+            evidence.xi_of(latent),
+            max_passes=SEARCH_PASSES,
+        ).signal_variance
+        for latent, own in enumerate(evidence.latents)
+    ]
+    start = replace(start, signal_variance=mean_of(variances))
+    return BatchState(start, Ascent(evidence.start_theta(variances)), xi, seed)
 
 
 def _finish(
@@ -353,36 +394,50 @@ def _finish(
     early_stopped: bool,
     variational: bool,
     spread: float,
-    log_odds: float,
+    log_odds: Array,
 ) -> FourierFit:
     """Return the fit after exact passes over all pixels at the final frequencies."""
     theta = ascent.theta if ascent.best_theta is None else ascent.best_theta
     interrupted = ascent.outcome == "interrupted"
     frequencies = evidence.frequencies(theta)
     # Learned on other rows, or without damping and level: bounds of another model do not compare.
-    anew = early_stopped or spread > 0.0 or log_odds != 0.0
-    final = fit_final_posterior(
-        pixels,
-        frequencies,
-        evidence.signal_variance(theta),
-        evidence.xi,
-        variational=variational,
-        max_passes=1 if interrupted else FINAL_PASSES,
-        bound_tol=0.1 * tol,
-        tol=tol,
-        spread=spreads(frequencies, spread) if spread else None,
-        log_odds=log_odds,
-        initial_posterior=evidence.solve(theta)[1] if anew else None,
-    )
+    anew = early_stopped or spread > 0.0 or bool(np.any(log_odds))
+    posteriors = evidence.solve(theta)[1] if anew else [None] * pixels.n_latents
+    variances = evidence.signal_variances(theta)
+    latents: list[LatentFit] = []
+    for latent, own_log_odds in enumerate(log_odds.tolist()):
+        final = fit_final_posterior(
+            pixels.against_rest(latent),
+            frequencies,
+            variances[latent],
+            evidence.xi_of(latent),
+            variational=variational,
+            max_passes=1 if interrupted else FINAL_PASSES,
+            bound_tol=0.1 * tol,
+            tol=tol,
+            spread=spreads(frequencies, spread) if spread else None,
+            log_odds=own_log_odds,
+            initial_posterior=posteriors[latent],
+        )
+        interrupted = interrupted or final.interrupted
+        latents.append(
+            LatentFit(
+                final.signal_variance,
+                final.posterior,
+                final.bounds,
+                level(own_log_odds, final.signal_variance),
+            )
+        )
+    if not anew and len(latents) == 1:
+        # The same model's bounds, from the first iteration on.
+        (only,) = latents
+        latents = [replace(only, bounds=(*ascent.bounds, only.bounds[-1]))]
     return FourierFit(
         frequencies,
         evidence.lengthscale(theta),
-        final.signal_variance,
-        final.posterior,
-        final.bounds if anew else (*ascent.bounds, final.bounds[-1]),
+        tuple(latents),
         ascent.n_iter,
-        "interrupted" if final.interrupted else ascent.outcome,
+        "interrupted" if interrupted else ascent.outcome,
         ascent.losses,
         spread,
-        level(log_odds, final.signal_variance),
     )

@@ -53,12 +53,25 @@ MOST_SPARE_ARRAYS = 16
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of standardised pixels (n, d), signed targets v = y - 1/2 (n,), and weights (n,)."""
+    """Rows of standardised pixels (n, d), signed targets v = y - 1/2 (n,), and weights (n,).
+
+    With more than two classes there is a latent function a class, with targets of its own:
+    :meth:`against_rest` returns them.
+    """
 
     rows: slice
     x: Array
     v: Array
     weight: Array
+    codes: Array | None = None
+    """Number of each pixel's class, (n,), if there are more than two."""
+
+    def against_rest(self, latent: int) -> Block:
+        """Return the block with the targets of one latent function: its class against the rest."""
+        if self.codes is None:
+            return self
+        v = np.where(self.codes == latent, 0.5, -0.5).astype(self.x.dtype)
+        return replace(self, v=v, codes=None)
 
 
 class PixelSource(Protocol):
@@ -76,6 +89,10 @@ class PixelSource(Protocol):
     def dtype(self) -> np.dtype[Any]:
         """The working precision of blocks."""
 
+    @property
+    def n_latents(self) -> int:
+        """Number of latent functions: one for two classes, otherwise one a class."""
+
     def total(
         self,
         function: Callable[Concatenate[Block, Parameters], Result],
@@ -88,6 +105,9 @@ class PixelSource(Protocol):
         ``function`` and ``add_up`` may run in another process, and more than once. ``add_up``
         may overwrite the results it is given; two of its own results are added by ``+``.
         """
+
+    def against_rest(self, latent: int) -> PixelSource:
+        """Return the pixels of two classes that a latent function separates."""
 
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
@@ -104,8 +124,8 @@ class Pixels:
     ----------
     rows : (n, d) anything with ``shape``, ``dtype`` and slicing
         Features as the user passed them.
-    positive : (n,) bool array
-        Whether a pixel belongs to the second class.
+    codes : (n,) bool or integer array
+        Number of each pixel's class; bool for two classes.
     weight : (n,) array or None
         Weight of each pixel; None means 1 for all.
     standardisation : Standardisation or None
@@ -116,21 +136,29 @@ class Pixels:
         The edges of blocks depend on the model, never on the threads.
     groups : (n,) int array or None
         Pixels of one group are held back from learning together.
+    n_classes : int
+        Number of classes.
     """
 
     rows: Any
-    positive: Array
+    codes: Array
     weight: Array | None
     standardisation: Standardisation | None
     dtype: np.dtype[Any]
     rows_per_block: int
     threads: int = 1
     groups: Array | None = None
+    n_classes: int = 2
 
     @property
     def n_rows(self) -> int:
         """Number of pixels."""
         return int(self.rows.shape[0])
+
+    @property
+    def n_latents(self) -> int:
+        """Number of latent functions: one for two classes, otherwise one a class."""
+        return count_latents(self.n_classes)
 
     @property
     def n_features(self) -> int:
@@ -154,12 +182,13 @@ class Pixels:
         x = np.asarray(self.rows[chosen])
         if self.standardisation is not None:
             x = self.standardisation(x, self.dtype)
-        v = np.where(self.positive[chosen], 0.5, -0.5).astype(self.dtype)
+        codes = self.codes[chosen]
+        v = np.where(codes, 0.5, -0.5).astype(self.dtype)
         if self.weight is None:
             weight = np.ones(len(x), dtype=self.dtype)
         else:
             weight = np.asarray(self.weight[chosen], dtype=self.dtype)
-        return Block(rows, x, v, weight)
+        return Block(rows, x, v, weight, codes if self.n_latents > 1 else None)
 
     def map(self, function: Callable[[Block], Result]) -> Iterator[Result]:
         """Yield ``function(block)`` of all blocks, in order."""
@@ -182,10 +211,16 @@ class Pixels:
         return replace(
             self,
             rows=read_rows(self.rows, chosen, self.rows_per_block),
-            positive=self.positive[chosen],
+            codes=self.codes[chosen],
             weight=None if self.weight is None else self.weight[chosen],
             groups=None if self.groups is None else self.groups[chosen],
         )
+
+    def against_rest(self, latent: int) -> Pixels:
+        """Return the same pixels with two classes: that of a latent function, and the rest."""
+        if self.n_latents == 1:
+            return self
+        return replace(self, codes=self.codes == latent, n_classes=2)
 
     def gather(self) -> Pixels:
         """Return all pixels, in memory."""
@@ -262,6 +297,11 @@ class Warp:
         np.clip(x, -FARTHEST, FARTHEST, out=x)
         warped = x.astype(dtype, copy=False)
         return np.asarray(np.arcsinh(warped, out=warped))
+
+
+def count_latents(n_classes: int) -> int:
+    """Return the number of latent functions: one for two classes, otherwise one a class."""
+    return 1 if n_classes == 2 else n_classes
 
 
 # Reading and mapping

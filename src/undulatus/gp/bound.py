@@ -293,8 +293,23 @@ def features_and_moment_product(
     the weights: A⁻¹ + m mᵗ, or A⁻¹.
     """
     z, fresh = damped_features(block, frequencies, signal_variance, spread)
-    product = scratch("moment product", z.shape, z.dtype)
-    return z, np.matmul(z, moment, out=product), fresh
+    return z, moment_product(z, moment), fresh
+
+
+def moment_product(z: Array, moment: Array) -> Array:
+    """Return the product z M (n, k) of features and a moment (k, k), in this thread's scratch."""
+    return np.matmul(z, moment, out=scratch("moment product", z.shape, z.dtype))
+
+
+def rescale_features(z: Array, fresh: Array, ratio: float) -> Array:
+    """Make features (n, k), in place, those of ``ratio`` times the signal variance.
+
+    Returns the fresh variance (n,) for it.
+    """
+    if ratio == 1.0:
+        return fresh
+    z *= z.dtype.type(np.sqrt(ratio))
+    return np.asarray(fresh * z.dtype.type(ratio))
 
 
 def tight_xi(z: Array, moment_product: Array, fresh: Array | float = 0.0) -> Array:

@@ -9,6 +9,12 @@ frequencies are learned. Each is a Gaussian process with latent mean :math:`\mu_
 
 the last by the law of total variance: where members disagree, the committee is less sure than
 any of them.
+
+With more than two classes a member has a latent function a class, each against the rest. Its
+probabilities are :math:`p_c = \psi_c / \sum_j \psi_j` with
+:math:`\psi_c = \mathbb E\,\psi(f_c)`, which measured better than
+:math:`p_c \propto \psi_c / (1 - \psi_c)`: that would be right if the latent functions were
+independent, but they share the evidence.
 """
 
 from __future__ import annotations
@@ -100,23 +106,48 @@ def _wait(futures: list[Future[FourierFit]]) -> None:
 
 
 def pooled_moments(means: Array, variances: Array) -> tuple[Array, Array]:
-    """Return mean and variance of the mixture of members, (n,) each, from theirs, (M, n)."""
+    """Return mean and variance of the mixture of members, (C, n) each, from theirs, (M, C, n)."""
     mean = np.mean(means, axis=0)
     return mean, np.mean(variances, axis=0) + np.mean((means - mean) ** 2, axis=0)
 
 
-def pooled_probabilities(means: Array, variances: Array) -> tuple[Array, Array]:
-    """Return the probabilities of both classes, (n,) each, from the members' moments, (M, n)."""
-    first, second = expected_sigmoids(means, variances)
-    return np.mean(first, axis=0), np.mean(second, axis=0)
+def pooled_probabilities(
+    means: Array, variances: Array, shift: Array | float = 0.0
+) -> tuple[Array, ...]:
+    """Return the probability of each class, (n,) each, from the members' moments, (M, C, n).
+
+    With one latent function they are those of both classes. With one a class, a member's
+    probabilities of each class against the rest, times exp(``shift``) (C,), are made to sum to
+    one.
+    """
+    if means.shape[1] == 1:
+        first, second = expected_sigmoids(means[:, 0], variances[:, 0])
+        return np.mean(first, axis=0), np.mean(second, axis=0)
+    return tuple(np.mean(np.exp(_member_log_probabilities(means, variances, shift)), axis=0))
 
 
 def pooled_log_odds(means: Array, variances: Array) -> Array:
-    """Return the logarithm of the odds of the second class, (n,), from moments (M, n).
+    """Return the logarithm of the odds of the second class, (n,), from moments (M, 1, n).
 
     The probability is the mean of the members'. Its logarithm keeps its digits where the
     probability would round to 0 or 1.
     """
-    scaled = means / np.sqrt(1.0 + np.pi / 8.0 * variances)
+    scaled = means[:, 0] / np.sqrt(1.0 + np.pi / 8.0 * variances[:, 0])
     log_sums = [np.logaddexp.reduce(log_expit(sign * scaled), axis=0) for sign in (1.0, -1.0)]
     return np.asarray(log_sums[0] - log_sums[1])
+
+
+def pooled_log_probabilities(
+    means: Array, variances: Array, shift: Array | float = 0.0
+) -> tuple[Array, ...]:
+    """Return the logarithm of each class's probability, (n,) each, from moments (M, C, n)."""
+    logs = _member_log_probabilities(means, variances, shift)
+    return tuple(np.logaddexp.reduce(logs, axis=0) - np.log(len(logs)))
+
+
+def _member_log_probabilities(means: Array, variances: Array, shift: Array | float) -> Array:
+    """Return the logarithm of each class's probability by each member, (M, C, n)."""
+    logs = log_expit(means / np.sqrt(1.0 + np.pi / 8.0 * variances))
+    logs += np.reshape(shift, (-1, 1))
+    logs -= np.logaddexp.reduce(logs, axis=1, keepdims=True)
+    return np.asarray(logs)

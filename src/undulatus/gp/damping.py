@@ -95,44 +95,45 @@ class Fading:
     variance is fresh from the prior it is larger, so that it shifts the predictive log odds far
     from the training data, too.
 
-    All may be those of M members at once: then ``spread`` is (M, d), ``signal_variance`` and
-    ``level`` are (M, 1), and what is (n,) otherwise is (M, n).
+    All are those of M members, with C latent functions each, at once.
     """
 
     spread: Array
-    """Deviation of each feature's frequencies, (d,); zeros if waves go on for ever."""
+    """Deviation of each feature's frequencies, (M, d); zeros if waves go on for ever."""
     training_range: TrainingRange | None
-    signal_variance: Array | float
-    level: Array | float
+    signal_variance: Array
+    """(M, C, 1)"""
+    level: Array
+    """(M, C, 1)"""
     shift: float = 0.0
 
     def share(self, x: Array) -> Array | None:
-        """Return the share d of the waves that is kept, (n,), or None if it is 1 everywhere."""
+        """Return the share d of the waves that is kept, (M, 1, n); None if it is 1 everywhere."""
         if self.training_range is None or not self.spread.any():
             return None
         kept, within = damping(x, self.spread), self.training_range.damping(x)
-        return kept if within is None else kept * within
+        return (kept if within is None else kept * within)[..., None, :]
 
     def fresh_variance(self, share: Array) -> Array:
-        """Return (1 - d²) γ, (n,)."""
+        """Return (1 - d²) γ, (M, C, n)."""
         return (1.0 - share**2) * np.asarray(self.signal_variance, dtype=share.dtype)
 
     def offset(self, fresh: Array) -> Array:
-        """Return what is added to the waves: the level and the shift, (n,)."""
+        """Return what is added to the waves: the level and the shift, (M, C, n)."""
         own = np.broadcast_to(np.asarray(self.level, dtype=fresh.dtype), fresh.shape)
         if self.shift == 0.0:
             return own
         return own + self.shift * np.sqrt(1.0 + np.pi / 8.0 * fresh)
 
     def mean(self, x: Array, wave_mean: Array) -> Array:
-        """Return the latent mean at ``x`` (n, d), given that of the undamped waves, (n,)."""
+        """Return the latent means at ``x`` (n, d), given those of undamped waves, (M, C, n)."""
         share = self.share(x)
         if share is None:
             return wave_mean + (self.level + self.shift)
         return share * wave_mean + self.offset(self.fresh_variance(share))
 
     def moments(self, x: Array, wave_mean: Array, wave_variance: Array) -> tuple[Array, Array]:
-        """Return the latent mean and variance, (n,) each, given those of the undamped waves."""
+        """Return latent means and variances, given those of the undamped waves, (M, C, n)."""
         share = self.share(x)
         if share is None:
             return wave_mean + (self.level + self.shift), wave_variance

@@ -30,6 +30,7 @@ from undulatus.gp.blocks import (
     Pixels,
     Result,
     Standardisation,
+    count_latents,
     recycling,
 )
 from undulatus.gp.held_back import number_groups
@@ -38,6 +39,7 @@ from undulatus.gp.moments import (
     LabelledChunk,
     apply_class_weights,
     class_moments,
+    encode,
     require_phases_of_rows,
 )
 
@@ -103,36 +105,43 @@ class LabelledArrays:
 
 @dataclass(frozen=True)
 class PixelReader:
-    """Turns a chunk into pixels: ``second`` is the label of the second class."""
+    """Turns a chunk into pixels of classes that are known by their sorted ``labels``."""
 
-    second: Any
+    labels: Array
     class_weights: Array | None
     standardisation: Standardisation
     dtype: np.dtype[Any]
     rows_per_block: int
+    latent: int | None = None
+    """With more than two classes, the one that is told from the rest; None keeps all apart."""
 
     def __call__(self, chunk: LabelledChunk) -> Pixels:
         """Return the chunk's pixels of positive weight."""
-        positive, weight = self.classes_and_weights(chunk)
+        pixels = self._read(chunk)
+        return pixels if self.latent is None else pixels.against_rest(self.latent)
+
+    def _read(self, chunk: LabelledChunk) -> Pixels:
+        codes, weight = self.classes_and_weights(chunk)
         rows, groups = chunk.rows, chunk.groups
         if weight is not None and not weight.all():
             used = np.flatnonzero(weight)
-            rows, positive, weight = rows[used], positive[used], weight[used]
+            rows, codes, weight = rows[used], codes[used], weight[used]
             groups = None if groups is None else groups[used]
         return Pixels(
             rows,
-            positive,
+            codes,
             weight,
             self.standardisation,
             self.dtype,
             self.rows_per_block,
             groups=groups,
+            n_classes=len(self.labels),
         )
 
     def classes_and_weights(self, chunk: LabelledChunk) -> tuple[Array, Array | None]:
-        """Return whether each row is of the second class, and its weight."""
-        positive = np.asarray(chunk.labels == self.second)
-        return positive, apply_class_weights(self.class_weights, positive, chunk.weight)
+        """Return the number of each row's class, and its weight."""
+        codes = encode(chunk.labels, self.labels)
+        return codes, apply_class_weights(self.class_weights, codes, chunk.weight)
 
 
 @dataclass(frozen=True)
@@ -170,6 +179,17 @@ class ChunkedPixels:
     def dtype(self) -> np.dtype[Any]:
         """The working precision of blocks."""
         return self.reader.dtype
+
+    @property
+    def n_latents(self) -> int:
+        """Number of latent functions: one for two classes, otherwise one a class."""
+        return count_latents(len(self.reader.labels)) if self.reader.latent is None else 1
+
+    def against_rest(self, latent: int) -> ChunkedPixels:
+        """Return the pixels of two classes that a latent function separates."""
+        if self.n_latents == 1:
+            return self
+        return replace(self, reader=replace(self.reader, latent=latent))
 
     def total(
         self,
@@ -267,7 +287,7 @@ def concatenate_pixels(parts: list[Pixels], threads: int) -> Pixels:
     return replace(
         first,
         rows=np.concatenate([part.rows for part in parts]),
-        positive=np.concatenate([part.positive for part in parts]),
+        codes=np.concatenate([part.codes for part in parts]),
         weight=None if first.weight is None else np.concatenate([part.weight for part in parts]),
         groups=None
         if first.groups is None

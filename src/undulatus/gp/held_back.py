@@ -6,13 +6,14 @@ they begin to fit noise, and which start is the better one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import entr, log_expit
 
 from undulatus.gp.blocks import Array, Block, Pixels
-from undulatus.gp.bound import features_and_moment_product
+from undulatus.gp.bound import damped_features, moment_product, rescale_features
 from undulatus.gp.posterior import WeightMoments
 
 HELD_BACK_SHARE = 0.2
@@ -31,25 +32,37 @@ Split = tuple[Array, Array]
 def held_back_loss(
     block: Block,
     frequencies: Array,
-    signal_variance: float,
-    moments: WeightMoments,
+    signal_variances: Sequence[float],
+    moments: Sequence[WeightMoments],
     spread: Array | None = None,
 ) -> float:
-    """Return the mean negative log likelihood (nats) of held-back rows under a posterior."""
-    covariance = moments.covariance.astype(block.x.dtype)
-    z, moment_product, fresh = features_and_moment_product(
-        block, frequencies, signal_variance, covariance, spread
-    )
-    mean = z @ moments.mean.astype(z.dtype)
-    variance = np.maximum(np.einsum("ij,ij->i", moment_product, z), 0.0) + fresh
-    margin = 2.0 * block.v * mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
-    return float(-np.average(log_expit(margin.astype(np.float64)), weights=block.weight))
+    """Return the mean negative log likelihood (nats) of held-back rows.
+
+    ``signal_variances`` and ``moments`` are those of each latent function: one for two classes,
+    otherwise one a class.
+    """
+    z, fresh = damped_features(block, frequencies, signal_variances[0], spread)
+    scaled, last = [], signal_variances[0]
+    for variance, own in zip(signal_variances, moments, strict=True):
+        fresh = rescale_features(z, fresh, variance / last)
+        last = variance
+        product = moment_product(z, own.covariance.astype(z.dtype))
+        spreads = np.maximum(np.einsum("ij,ij->i", product, z), 0.0) + fresh
+        scaled.append(z @ own.mean.astype(z.dtype) / np.sqrt(1.0 + np.pi / 8.0 * spreads))
+    if block.codes is None:
+        log_likelihood = log_expit((2.0 * block.v * scaled[0]).astype(np.float64))
+    else:
+        logs = log_expit(np.array(scaled, dtype=np.float64))
+        own_class = logs[block.codes, np.arange(len(z))]
+        log_likelihood = own_class - np.logaddexp.reduce(logs, axis=0)
+    return float(-np.average(log_likelihood, weights=block.weight))
 
 
 def shares_entropy(block: Block) -> float:
     """Return the loss of held-back rows of which only the shares of the classes are known."""
-    share = np.average(block.v > 0.0, weights=block.weight)
-    return float(entr(share) + entr(1.0 - share))
+    codes = (block.v > 0.0) if block.codes is None else block.codes
+    totals = np.bincount(codes, weights=block.weight)
+    return float(np.sum(entr(totals / totals.sum())))
 
 
 def number_groups(groups: Array) -> Array | None:
@@ -69,7 +82,7 @@ def leave_out(pixels: Pixels, n_members: int, rng: np.random.Generator) -> list[
     of the circle that begins at i/n_members: five members leave out each row once. A weight of 2
     has the same arc as a row given again later.
 
-    Every member learns from both classes, and holds back both where that is possible. The loss
+    Every member learns from all classes, and holds back all where that is possible. The loss
     is computed on a sample of the rows held back, if they are many.
     """
     seed = int(rng.integers(2**63))
@@ -129,7 +142,7 @@ class _Circle:
     units: Array
     """Number of each row's unit, (n,)."""
     holds: Array
-    """Whether each unit holds rows of the first and of the second class, (units, 2)."""
+    """Whether each unit holds rows of each class, (units, classes)."""
     may_leave: Array
     """Whether each unit may be held back, (units,)."""
     middle: Array
@@ -147,7 +160,7 @@ class _Circle:
                 held[np.argmax(np.where(holders, distance, -1.0))] = False
         for holders in self.holds.T:
             if not held[holders].any():
-                # Hold back the nearest one that leaves both classes to learn from.
+                # Hold back the nearest one that leaves all classes to learn from.
                 left = np.count_nonzero(self.holds[~held], axis=0)
                 spare = (left - self.holds >= 1).all(axis=1) & self.may_leave & holders
                 if spare.any():
@@ -158,24 +171,28 @@ class _Circle:
 def _lay_out(pixels: Pixels, units: Array) -> _Circle:
     """Return the circle of units, numbered from 0 for each row, in the order of their numbers.
 
-    Units of the first class only, of the second only, and of both are spread evenly among each
-    other, so that every part of the circle has its share of each.
+    Units with rows of the same classes are spread evenly among the others, so that every part of
+    the circle has its share of each.
     """
     weight = np.ones(pixels.n_rows) if pixels.weight is None else pixels.weight
-    by_class = [
-        np.bincount(units, weights=np.where(own, weight, 0.0))
-        for own in (~pixels.positive, pixels.positive)
-    ]
-    total = by_class[0] + by_class[1]
+    by_class = np.array(
+        [
+            np.bincount(units, weights=np.where(pixels.codes == code, weight, 0.0))
+            for code in range(pixels.n_classes)
+        ]
+    )
+    total = by_class.sum(axis=0)
     may_leave = total <= LARGEST_SHARE * total.sum()
     arcs = np.where(may_leave, total, 0.0)
-    first, second = (amount > 0 for amount in by_class)
+    holds = by_class.T > 0
     middle = np.empty(len(total))
-    for of_kind in (first & ~second, second & ~first, first & second):
+    _, kinds = np.unique(holds, axis=0, return_inverse=True)
+    for kind in range(kinds.max() + 1):
+        of_kind = kinds.ravel() == kind
         middle[of_kind] = _middles(arcs[of_kind])
     order = np.argsort(middle, kind="stable")
     middle[order] = _middles(arcs[order])
-    return _Circle(units, np.stack([first, second], axis=1), may_leave, middle)
+    return _Circle(units, holds, may_leave, middle)
 
 
 def _middles(arcs: Array) -> Array:
@@ -188,17 +205,17 @@ def _split(pixels: Pixels, is_held: Array, seed: list[int]) -> Split:
     if not is_held.any():
         # Hardly any distinct rows: the same ones must do for both.
         is_held = np.ones(pixels.n_rows, bool)
-        return np.arange(pixels.n_rows), _sample(pixels.positive, is_held, seed)
-    return np.flatnonzero(~is_held), _sample(pixels.positive, is_held, seed)
+        return np.arange(pixels.n_rows), _sample(pixels, is_held, seed)
+    return np.flatnonzero(~is_held), _sample(pixels, is_held, seed)
 
 
-def _sample(positive: Array, is_held: Array, seed: list[int]) -> Array:
+def _sample(pixels: Pixels, is_held: Array, seed: list[int]) -> Array:
     """Return at most ``HELD_BACK_ROWS`` of the rows held back, sorted, of each class its share."""
     held = np.flatnonzero(is_held)
     if len(held) <= HELD_BACK_ROWS:
         return held
     rng = np.random.default_rng(seed)
-    by_class = [held[~positive[held]], held[positive[held]]]
+    by_class = [held[pixels.codes[held] == code] for code in range(pixels.n_classes)]
     counts = [-(-HELD_BACK_ROWS * len(rows) // len(held)) for rows in by_class]
     drawn = [rng.choice(rows, n, replace=False) for rows, n in zip(by_class, counts, strict=True)]
     return np.sort(np.concatenate(drawn))

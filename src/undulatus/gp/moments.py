@@ -24,8 +24,8 @@ from undulatus.gp.blocks import (
     require_phases,
 )
 
-MOST_LABELS = 100
-"""Most distinct labels that are collected; a fit can use two."""
+MOST_LABELS = 1000
+"""Most distinct labels that are collected: more are no classes."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class ClassMoments:
     labels : array
         Distinct labels, sorted, at most ``MOST_LABELS``.
     moments : tuple of FeatureMoments
-        For each label, of its rows of positive weight; empty if there are more than two labels.
+        For each label, of its rows of positive weight; empty if there are too many labels.
     used : tuple of int
         Number of rows of positive weight in each chunk.
     error : InputError or None
@@ -153,7 +153,9 @@ class ClassMoments:
                 moments[label] = moments[label] + own if label in moments else own
         return ClassMoments(
             labels,
-            tuple(moments[label] for label in labels.tolist()) if len(labels) <= 2 else (),
+            tuple(moments[label] for label in labels.tolist())
+            if len(labels) < MOST_LABELS
+            else (),
             self.used + other.used,
             self.error or other.error,
         )
@@ -165,7 +167,8 @@ def class_moments(chunk: LabelledChunk, columns: Callable[[int], str]) -> ClassM
     try:
         _require_usable(chunk)
         labels = np.unique(chunk.labels)[:MOST_LABELS]
-        moments = _moments_by_label(chunk, labels, columns) if len(labels) <= 2 else ()
+        few = len(labels) < MOST_LABELS
+        moments = _moments_by_label(chunk, labels, columns) if few else ()
     except InputError as error:
         # Returned, not raised: the error to report is that of the first chunk, not the fastest.
         return ClassMoments(no_labels, (), (0,), error)
@@ -202,13 +205,21 @@ def _moments_by_label(
     return tuple(moments)
 
 
+def encode(labels: Array, classes: Array) -> Array:
+    """Return the number of each label in the sorted ``classes``, (n,); bool for two classes."""
+    if len(classes) == 2:
+        return np.asarray(labels == classes[1])
+    smallest = np.min_scalar_type(len(classes) - 1)
+    return np.searchsorted(classes, labels).astype(smallest)
+
+
 def apply_class_weights(
-    class_weights: Array | None, positive: Array, weight: Array | None
+    class_weights: Array | None, codes: Array, weight: Array | None
 ) -> Array | None:
     """Return the weights (n,) times the weight of each row's class; None means ones."""
     if class_weights is None:
         return weight
-    own = class_weights[positive.astype(int)]
+    own = class_weights[codes.astype(int)]
     return own if weight is None else weight * own
 
 

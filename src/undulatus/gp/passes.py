@@ -49,21 +49,65 @@ class Start:
 
 
 @dataclass(frozen=True)
-class FourierFit:
-    """A fitted classifier in feature space, and how the fit went."""
+class LatentFit:
+    """One latent function: its signal variance γ, the posterior of its weights, its level b.
 
-    frequencies: Array
-    lengthscale: float
+    ``bounds`` holds the bound along the way.
+    """
+
     signal_variance: float
     posterior: Posterior
     bounds: tuple[float, ...]
+    level: float = 0.0
+    """To which the latent mean returns away from the data."""
+
+
+@dataclass(frozen=True)
+class FourierFit:
+    """A fitted classifier in feature space, and how the fit went.
+
+    Two classes have one latent function; more have one a class, over the same frequencies.
+    """
+
+    frequencies: Array
+    lengthscale: float
+    latents: tuple[LatentFit, ...]
     n_iter: int
     outcome: str
     held_back_losses: tuple[float, ...] = ()
     spread: float = 0.0
     """Deviation of frequencies as a share of their size: how fast waves fade; 0 is never."""
-    level: float = 0.0
-    """The level b of the latent function, to which its mean returns."""
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior of the only latent function."""
+        (only,) = self.latents
+        return only.posterior
+
+    @property
+    def level(self) -> float:
+        """The level of the only latent function."""
+        (only,) = self.latents
+        return only.level
+
+    @property
+    def signal_variance(self) -> float:
+        """The signal variance, or the mean of those of several latent functions."""
+        return mean_of([latent.signal_variance for latent in self.latents])
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The bound along the way, added up; a latent function that ended early keeps its last."""
+        if len(self.latents) == 1:
+            return self.latents[0].bounds
+        longest = max(len(latent.bounds) for latent in self.latents)
+        own = [np.pad(x.bounds, (0, longest - len(x.bounds)), mode="edge") for x in self.latents]
+        return tuple(np.sum(own, axis=0).tolist())
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean; of a single value, the value itself to the last digit."""
+    return values[0] if len(values) == 1 else float(np.mean(values))
 
 
 @dataclass(frozen=True)
@@ -174,10 +218,15 @@ def choose_start(
     best_bound, best = -np.inf, Start(unit_frequencies, mean_distance)
     for share in LENGTHSCALE_SHARES:
         start = Start(unit_frequencies, share * mean_distance)
-        fit = search_fit(subset, start, variance_limit)
-        if fit.bounds[-1] > best_bound:
-            best_bound = fit.bounds[-1]
-            best = replace(start, signal_variance=fit.signal_variance)
+        fits = [
+            search_fit(subset.against_rest(latent), start, variance_limit)
+            for latent in range(subset.n_latents)
+        ]
+        bound = sum(fit.bounds[-1] for fit in fits)
+        if bound > best_bound:
+            best_bound = bound
+            variance = mean_of([fit.signal_variance for fit in fits])
+            best = replace(start, signal_variance=variance)
     return best
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.estimators import GPC, RFFGPC, VFFGPC
-from undulatus.gp.blocks import Standardisation, Warp
-from undulatus.gp.exact import ExactPosterior
-from undulatus.gp.passes import FourierFit
+from undulatus.gp.blocks import Standardisation, Warp, count_latents
+from undulatus.gp.exact import ExactFit, ExactPosterior
+from undulatus.gp.passes import FourierFit, LatentFit
 from undulatus.gp.posterior import Posterior
 from undulatus.storage.codec import (
     Codec,
@@ -34,14 +34,14 @@ Shapes = dict[str, tuple[int | None, ...]]
 FACTOR_ORDER = "F"
 """Memory order of LAPACK's factors."""
 
-_PLAIN = ("signal_variance_", "lengthscale_", "bound_", "n_iter_", "fit_report_")
-"""Fitted attributes that are plain values and go into the header."""
-
 _SCALARS = ("log_determinant", "quadratic", "jitter")
 """Plain values of a posterior over the weights of Fourier features."""
 
 COMMITTEE = "committee"
 """The field of a header that lists the members of a committee."""
+
+LATENTS = "latents"
+"""The field of a header that lists latent functions, where there may be several."""
 
 WARP = ("warp_middle", "warp_width")
 """Tensors of a standardisation that compresses tails."""
@@ -77,7 +77,7 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
         "classes": encode_value(model.classes_),
         "feature_names": list_feature_names(model),
         "n_features": model.n_features_in_,
-        "prior_shift": model._prior_shift,
+        "prior_shift": _plain(model._prior_shift),
         **fit_header,
     }
     return {name: np.asarray(array) for name, array in tensors.items()}, header
@@ -101,16 +101,27 @@ def _build(layout: _ClassifierLayout, tensors: Tensors, header: Header) -> Any:
     model.n_features_in_ = d
     restore_feature_names(model, header["feature_names"])
     model.classes_ = decode_value(header["classes"])
-    if model.classes_.shape != (2,):
+    if model.classes_.ndim != 1 or len(model.classes_) < 2:
         raise InvalidModelError(
-            f"holds classes of shape {model.classes_.shape}, but (2,) is expected."
+            f"holds classes of shape {model.classes_.shape}, but two or more are expected."
         )
     warp = Warp(*(tensors[name] for name in WARP)) if warped else None
     model.standardisation_ = Standardisation(tensors["centre"], tensors["scale"], warp)
     model.feature_quantiles_ = tensors["feature_quantiles"]
-    model._prior_shift = float(header["prior_shift"])
+    model._prior_shift = np.array(header["prior_shift"], dtype=np.float64, ndmin=1)
+    latents = count_latents(len(model.classes_))
+    if model._prior_shift.shape != (latents,):
+        raise InvalidModelError(
+            f"holds a shift of the prior of shape {model._prior_shift.shape}, but ({latents},) is "
+            f"expected."
+        )
     layout.restore(model, tensors, header)
     return model
+
+
+def _plain(values: Any) -> Any:
+    """Return the only number of an array, or a list of them."""
+    return float(values[0]) if len(values) == 1 else values.tolist()
 
 
 def _require_positive(values: Any) -> None:
@@ -137,20 +148,15 @@ def _require_shapes(tensors: Tensors, shapes: Shapes) -> None:
 
 
 def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
-    tensors = {
-        str(number): {"bound_history": np.array(fit.bounds), **_member_tensors(fit)}
-        for number, fit in enumerate(model.members_)
-    }
+    tensors = {str(number): _member_tensors(fit) for number, fit in enumerate(model.members_)}
     members = [
         {
-            "signal_variance": fit.signal_variance,
             "lengthscale": fit.lengthscale,
             "spread": fit.spread,
-            "level": fit.level,
             "n_iter": fit.n_iter,
             "stopped": fit.outcome,
             "held_back_nll": list(fit.held_back_losses),
-            "posterior": {name: getattr(fit.posterior, name) for name in _SCALARS},
+            **_describe_latents(fit),
         }
         for fit in model.members_
     ]
@@ -160,30 +166,52 @@ def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
     }
 
 
+def _describe_latents(fit: FourierFit) -> Header:
+    """Return the plain values of the only latent function, or a list of those of each."""
+    latents = [
+        {
+            "signal_variance": own.signal_variance,
+            "level": own.level,
+            "posterior": {name: getattr(own.posterior, name) for name in _SCALARS},
+        }
+        for own in fit.latents
+    ]
+    return latents[0] if len(latents) == 1 else {LATENTS: latents}
+
+
 def _member_tensors(fit: FourierFit) -> Tensors:
+    if len(fit.latents) == 1:
+        return {"frequencies": fit.frequencies, **_latent_tensors(fit.latents[0])}
+    latents = {str(number): _latent_tensors(own) for number, own in enumerate(fit.latents)}
+    return {"frequencies": fit.frequencies, **join_tensors(latents)}
+
+
+def _latent_tensors(own: LatentFit) -> Tensors:
     return {
-        "frequencies": fit.frequencies,
-        "posterior_mean": fit.posterior.mean,
-        "posterior_root": fit.posterior.root,
+        "bound_history": np.array(own.bounds),
+        "posterior_mean": own.posterior.mean,
+        "posterior_root": own.posterior.root,
     }
 
 
 def _fourier_shapes(tensors: Tensors, header: Header) -> Shapes:
     if COMMITTEE not in header:
-        return _member_shapes(tensors, header["n_features"])
-    parts = _split_members(tensors, header)
-    shapes = {name: _member_shapes(own, header["n_features"]) for name, own in parts.items()}
+        return _member_shapes(tensors, header["n_features"], None)
+    parts = zip(_split_members(tensors, header).items(), header[COMMITTEE], strict=True)
+    shapes = {
+        name: _member_shapes(own, header["n_features"], facts.get(LATENTS))
+        for (name, own), facts in parts
+    }
     return {f"{name}/{key}": shape for name, own in shapes.items() for key, shape in own.items()}
 
 
-def _member_shapes(tensors: Tensors, d: int) -> Shapes:
+def _member_shapes(tensors: Tensors, d: int, latents: list[Header] | None) -> Shapes:
     k = 2 * len(tensors["frequencies"])
-    return {
-        "bound_history": (None,),
-        "frequencies": (None, d),
-        "posterior_mean": (k,),
-        "posterior_root": (k, k),
-    }
+    own: Shapes = {"bound_history": (None,), "posterior_mean": (k,), "posterior_root": (k, k)}
+    if latents is not None:
+        numbered = range(len(latents))
+        own = {f"{number}/{key}": own[key] for number in numbered for key in own}
+    return {"frequencies": (None, d), **own}
 
 
 def _split_members(tensors: Tensors, header: Header) -> dict[str, Tensors]:
@@ -200,7 +228,9 @@ def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
     if COMMITTEE in header:
         parts = _split_members(tensors, header).values()
         described = zip(parts, header[COMMITTEE], strict=True)
-        model.members_ = tuple(_restore_member(own, facts) for own, facts in described)
+        model.members_ = tuple(
+            _restore_member(own, facts, model._n_latents) for own, facts in described
+        )
         return
     fitted = header["fitted"]
     facts = {
@@ -211,25 +241,47 @@ def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
         "held_back_nll": fitted["fit_report_"].get("held_back_nll", []),
         "posterior": header["posterior"],
     }
-    model.members_ = (_restore_member(tensors, facts),)
+    model.members_ = (_restore_member(tensors, facts, model._n_latents),)
 
 
-def _restore_member(tensors: Tensors, facts: dict[str, Any]) -> FourierFit:
-    _require_positive(facts["signal_variance"])
-    spread, own_level = facts.get("spread", 0.0), facts.get("level", 0.0)
-    if not (np.isfinite([spread, own_level]).all() and spread >= 0.0):
-        raise InvalidModelError(f"holds a spread of {spread} and a level of {own_level}.")
-    root = with_memory_order(tensors["posterior_root"], FACTOR_ORDER)
+def _restore_member(tensors: Tensors, facts: dict[str, Any], n_latents: int) -> FourierFit:
+    spread = facts.get("spread", 0.0)
+    if not (np.isfinite(spread) and spread >= 0.0):
+        raise InvalidModelError(f"holds a spread of {spread}.")
+    described = facts.get(LATENTS, [facts])
+    if len(described) != n_latents:
+        raise InvalidModelError(
+            f"holds {len(described)} latent functions, but its classes need {n_latents}."
+        )
+    if LATENTS in facts:
+        numbers = [str(number) for number in range(n_latents)]
+        own = {name: tensor for name, tensor in tensors.items() if "/" in name}
+        parts = list(split_tensors(own, numbers).values())
+    else:
+        parts = [tensors]
     return FourierFit(
         frequencies=tensors["frequencies"],
         lengthscale=facts["lengthscale"],
-        signal_variance=facts["signal_variance"],
-        posterior=Posterior(mean=tensors["posterior_mean"], root=root, **facts["posterior"]),
-        bounds=tuple(tensors["bound_history"].tolist()),
+        latents=tuple(
+            _restore_latent(part, own) for part, own in zip(parts, described, strict=True)
+        ),
         n_iter=facts["n_iter"],
         outcome=facts["stopped"],
         held_back_losses=tuple(facts["held_back_nll"]),
         spread=spread,
+    )
+
+
+def _restore_latent(tensors: Tensors, facts: dict[str, Any]) -> LatentFit:
+    _require_positive(facts["signal_variance"])
+    own_level = facts.get("level", 0.0)
+    if not np.isfinite(own_level):
+        raise InvalidModelError(f"holds a level of {own_level}.")
+    root = with_memory_order(tensors["posterior_root"], FACTOR_ORDER)
+    return LatentFit(
+        signal_variance=facts["signal_variance"],
+        posterior=Posterior(mean=tensors["posterior_mean"], root=root, **facts["posterior"]),
+        bounds=tuple(tensors["bound_history"].tolist()),
         level=own_level,
     )
 
@@ -238,43 +290,84 @@ def _restore_member(tensors: Tensors, facts: dict[str, Any]) -> FourierFit:
 
 
 def _describe_exact(model: Any) -> tuple[Tensors, Header]:
-    posterior = model.posterior_
-    tensors = {
-        "bound_history": model.bound_history_,
-        "training": model.training_,
-        "alpha": posterior.alpha,
-        "roots": posterior.roots,
-        "factor": posterior.factor,
+    tensors = {str(number): _exact_tensors(fit) for number, fit in enumerate(model.latents_)}
+    facts = [
+        {
+            "signal_variance": fit.signal_variance,
+            "lengthscale": fit.lengthscale,
+            "level": fit.level,
+            "stopped": fit.outcome,
+            "jitter": fit.posterior.jitter,
+        }
+        for fit in model.latents_
+    ]
+    header = {LATENTS: facts, "fitted": {"fit_report_": model.fit_report_}}
+    return {"training": model.training_, **join_tensors(tensors)}, header
+
+
+def _exact_tensors(fit: ExactFit) -> Tensors:
+    return {
+        "bound_history": np.array(fit.bounds),
+        "alpha": fit.posterior.alpha,
+        "roots": fit.posterior.roots,
+        "factor": fit.posterior.factor,
     }
-    header = {
-        "posterior": {"jitter": posterior.jitter},
-        "fitted": {name: getattr(model, name) for name in (*_PLAIN, "level_")},
-    }
-    return tensors, header
 
 
 def _exact_shapes(tensors: Tensors, header: Header) -> Shapes:
     n = len(tensors["training"])
-    return {
-        "bound_history": (None,),
-        "training": (None, header["n_features"]),
-        "alpha": (n,),
-        "roots": (n,),
-        "factor": (n, n),
-    }
+    own: Shapes = {"bound_history": (None,), "alpha": (n,), "roots": (n,), "factor": (n, n)}
+    if LATENTS in header:
+        numbered = range(len(header[LATENTS]))
+        own = {f"{number}/{key}": own[key] for number in numbered for key in own}
+    return {"training": (None, header["n_features"]), **own}
 
 
 def _restore_exact(model: Any, tensors: Tensors, header: Header) -> None:
-    _require_positive(header["fitted"]["signal_variance_"])
-    for name in _PLAIN:
-        setattr(model, name, header["fitted"][name])
-    # Version 0.1.0 knew no level.
-    model.level_ = header["fitted"].get("level_", 0.0)
-    model.bound_history_ = tensors["bound_history"]
     model.training_ = tensors["training"]
-    factor = with_memory_order(tensors["factor"], FACTOR_ORDER)
-    model.posterior_ = ExactPosterior(
-        alpha=tensors["alpha"], roots=tensors["roots"], factor=factor, **header["posterior"]
+    model.fit_report_ = header["fitted"]["fit_report_"]
+    if LATENTS in header:
+        facts = header[LATENTS]
+        own = {name: tensor for name, tensor in tensors.items() if "/" in name}
+        parts = list(split_tensors(own, [str(number) for number in range(len(facts))]).values())
+    else:
+        # Version 0.1.0 had two classes and knew no level.
+        fitted = header["fitted"]
+        facts, parts = (
+            [
+                {
+                    "signal_variance": fitted["signal_variance_"],
+                    "lengthscale": fitted["lengthscale_"],
+                    "level": fitted.get("level_", 0.0),
+                    "stopped": fitted["fit_report_"]["stopped"],
+                    "jitter": header["posterior"]["jitter"],
+                }
+            ],
+            [tensors],
+        )
+    if len(facts) != model._n_latents:
+        raise InvalidModelError(
+            f"holds {len(facts)} latent functions, but its classes need {model._n_latents}."
+        )
+    model.latents_ = tuple(
+        _restore_exact_fit(part, own) for part, own in zip(parts, facts, strict=True)
+    )
+
+
+def _restore_exact_fit(tensors: Tensors, facts: Header) -> ExactFit:
+    _require_positive(facts["signal_variance"])
+    return ExactFit(
+        lengthscale=facts["lengthscale"],
+        signal_variance=facts["signal_variance"],
+        posterior=ExactPosterior(
+            alpha=tensors["alpha"],
+            roots=tensors["roots"],
+            factor=with_memory_order(tensors["factor"], FACTOR_ORDER),
+            jitter=facts["jitter"],
+        ),
+        bounds=tuple(tensors["bound_history"].tolist()),
+        outcome=facts["stopped"],
+        level=facts["level"],
     )
 
 

@@ -1,0 +1,507 @@
+r"""A walk: frequencies learned on minibatches.
+
+The running posterior of the weights is stored as statistics :math:`(A - I, h)`, estimated as
+if all data looked like the recent minibatches of :math:`B` rows:
+
+.. math:: A - I \leftarrow (1 - \rho)(A - I) + \rho \tfrac{n}{B} Z^\top \mathrm{diag}(2\lambda) Z,
+    \qquad h \leftarrow (1 - \rho) h + \rho \tfrac{n}{B} Z^\top v,
+
+which is a natural-gradient step in the evidence bound. The gradient in the frequencies comes
+from the same product :math:`Z (A^{-1} + m m^\top)` that gives :math:`\xi`, and feeds Adam; the
+signal variance follows its fixed point. The time does not grow with the data.
+
+Every 25 minibatches the loss of held-back rows is computed. When it stalls, or when the steps
+run out, the step size is annealed to zero. When it gets worse, the walk ends: it has begun to
+learn noise. The best position on the way, the start included, is remembered.
+
+With more than two classes there is a latent function a class, with statistics and a signal
+variance of its own, over the same frequencies: the features are computed once, and the gradients
+of all are added.
+
+A minibatch depends on the seed and the step alone, so an interrupted walk continues as if it
+had not been interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from undulatus.gp.blocks import Array, Block, Pixels, give_back, map_blocks
+from undulatus.gp.bound import (
+    Statistics,
+    block_statistics,
+    damped_features,
+    feature_gradient,
+    moment_product,
+    rescale_features,
+    sum_statistics,
+    tight_xi,
+)
+from undulatus.gp.damping import spreads
+from undulatus.gp.fourier import frequency_gradient
+from undulatus.gp.held_back import Split, held_back_loss
+from undulatus.gp.passes import SEARCH_ROWS, Start, search_fit
+from undulatus.gp.posterior import WeightMoments
+
+STEPS_PER_ITERATION = 25
+"""Minibatches in an outer iteration; the held-back loss is computed after each iteration."""
+
+PIECE_ROWS = 512
+"""Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
+
+FREQUENCY_STEP = 0.1
+"""Largest step of a frequency, as a share of the starting frequencies' root mean square."""
+
+SCALE_STEP = 0.01
+"""Largest step of the logarithm of a feature's scale."""
+
+ADAM_DECAY_MEAN, ADAM_DECAY_SQUARE = 0.9, 0.99
+"""Adam's decay rates for the mean of the gradient and of its square."""
+
+RHO_DECAY, MIN_RHO = 0.6, 0.1
+"""The weight of a minibatch in the running statistics is max(step^-0.6, 0.1)."""
+
+STEPS_PER_FACTORISATION = 4
+"""Minibatches between two factorisations of the running posterior."""
+
+VARIANCE_DAMPING = 0.1
+"""Exponent of the factor by which the signal variance follows its fixed point."""
+
+LEARNING_VARIANCE_LIMIT = 100.0
+"""Highest signal variance while frequencies move: a prior deviation of 10 in the logit. Beyond
+it, waves cancel each other and a small step of the frequencies throws the posterior off."""
+
+ANNEAL_SHARE = 0.4
+"""Share of all steps over which the step size falls to zero."""
+
+STALL_WINDOW, STALL_WINDOW_FIXED = 16, 2
+"""Outer iterations averaged to see whether the loss still falls: for learned frequencies, and
+for fixed ones, of which only the lengthscale is learned."""
+
+SMOOTHING = 3
+"""Losses averaged to find the best position."""
+
+WORSENING_WINDOW, WORSENING_FACTOR = 8, 1.1
+"""Learning has got worse when the median of the last 8 losses after the smallest smoothed loss
+exceeds 1.1 times that loss."""
+
+EPOCHS, FEWEST_ITERATIONS = 15, 12
+"""A walk is planned to see each row so often, but for at least so many iterations."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a walk is: its hyperparameters, and the running statistics A - I and h there.
+
+    ``lengthscale`` is that of fixed frequencies, or the starting one of learned frequencies. The
+    others are those of each of C latent functions.
+    """
+
+    frequencies: Array
+    lengthscale: float
+    signal_variances: Array
+    """(C,)"""
+    gram: Array
+    """(C, k, k)"""
+    projected: Array
+    """(C, k)"""
+
+    @property
+    def statistics(self) -> list[Statistics]:
+        """The running statistics of the weights of each latent function."""
+        pairs = zip(self.gram, self.projected, strict=True)
+        return [Statistics(gram, projected, 0.0) for gram, projected in pairs]
+
+    def moments(self) -> list[WeightMoments]:
+        """Return the moments of the weights of each latent function."""
+        return [own.moments() for own in self.statistics]
+
+
+@dataclass(frozen=True)
+class AdamState:
+    """Adam's running means of a gradient and of its square."""
+
+    mean: Array
+    square: Array
+
+    @classmethod
+    def zeros_like(cls, array: Array) -> AdamState:
+        """Return the state before the first step."""
+        return cls(np.zeros_like(array), np.zeros_like(array))
+
+    def update(self, gradient: Array, step: int) -> tuple[AdamState, Array]:
+        """Return the state after ``gradient``, and the direction to step in, of size about 1."""
+        mean = ADAM_DECAY_MEAN * self.mean + (1.0 - ADAM_DECAY_MEAN) * gradient
+        square = ADAM_DECAY_SQUARE * self.square + (1.0 - ADAM_DECAY_SQUARE) * gradient**2
+        size = np.sqrt(square / (1.0 - ADAM_DECAY_SQUARE**step)) + np.finfo(np.float64).tiny
+        return AdamState(mean, square), mean / (1.0 - ADAM_DECAY_MEAN**step) / size
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A stochastic ascent in progress: all that is needed to continue it.
+
+    ``best`` is the position with the lowest smoothed loss, ``best_loss``, reached after
+    ``best_iter`` iterations; before the first, it is the start. ``losses`` holds the loss of
+    held-back rows after each outer iteration.
+    """
+
+    step: int
+    position: Position
+    best: Position
+    frequency_adam: AdamState
+    """Of the frequencies, (D, d)."""
+    scale_adam: AdamState
+    """Of the logarithms of the features' scales, (d,)."""
+    losses: Array
+    seed: int
+    """Of the draw of held-back rows and of the order of minibatches."""
+    frequency_unit: float
+    """Root mean square of the starting frequencies."""
+    best_loss: float = np.inf
+    best_iter: int = 0
+    anneal_from: int | None = None
+    """Step from which the step size falls."""
+    outcome: str = "max_iter"
+
+    @property
+    def n_iter(self) -> int:
+        """Outer iterations done."""
+        return len(self.losses)
+
+    @property
+    def progress_text(self) -> str:
+        """What a line of progress says."""
+        return f"held-back NLL {self.losses[-1]:.4f}"
+
+    @property
+    def smoothed_losses(self) -> Array:
+        """Mean of the last three losses after each iteration."""
+        ends = range(1, self.n_iter + 1)
+        return np.array([self.losses[max(0, end - SMOOTHING) : end].mean() for end in ends])
+
+    @property
+    def loss_has_worsened(self) -> bool:
+        """Whether the loss has risen since its smallest value, and stays up."""
+        smoothed = self.smoothed_losses
+        lowest = int(np.argmin(smoothed))
+        since = self.losses[lowest + 1 :]
+        if len(since) < WORSENING_WINDOW:
+            return False
+        # The median: full steps give an outlying loss now and then.
+        median = np.median(since[-WORSENING_WINDOW:])
+        return bool(median > WORSENING_FACTOR * smoothed[lowest])
+
+    def loss_has_stalled(self, window: int, tol: float) -> bool:
+        """Whether the mean of the last ``window`` losses is hardly below that of those before."""
+        if self.n_iter < 2 * window:
+            return False
+        before, now = self.losses[-2 * window : -window].mean(), self.losses[-window:].mean()
+        return bool(before - now < tol * window * now)
+
+    def record_loss(self, loss: float) -> Walk:
+        """Return the walk with one more loss, and with this position as the best if it is."""
+        walk = replace(self, losses=np.append(self.losses, loss))
+        smoothed = float(walk.smoothed_losses[-1])
+        if smoothed >= self.best_loss:
+            return walk
+        return replace(walk, best=self.position, best_loss=smoothed, best_iter=walk.n_iter)
+
+
+def walk(
+    pixels: Pixels,
+    start: Start,
+    *,
+    learn_frequencies: bool,
+    batch_size: int,
+    max_iter: int,
+    tol: float,
+    early_stopping: bool,
+    seed: int,
+    n_total: int,
+    split: Split,
+    spread: float = 0.0,
+    resume: Walk | None = None,
+    report: Callable[[Walk], None] = lambda walk: None,
+) -> Walk:
+    """Learn frequencies (or the lengthscale alone) and γ on minibatches of ``pixels``.
+
+    ``split`` says which rows are held back. The posterior is scaled to ``n_total`` rows. With
+    ``early_stopping``, the walk ends when the loss of held-back rows gets worse. A
+    KeyboardInterrupt ends it at the last finished iteration.
+    """
+    with ThreadPoolExecutor(pixels.threads) as pool:
+        setup = WalkSetup.plan(
+            pixels,
+            split,
+            start,
+            learn_frequencies=learn_frequencies,
+            batch_size=batch_size,
+            max_iter=max_iter,
+            tol=tol,
+            early_stopping=early_stopping,
+            seed=seed,
+            n_total=n_total,
+            spread=spread,
+            pool=pool,
+        )
+        state = first_state(setup) if resume is None else resume
+        try:
+            while state.outcome == "max_iter" and state.n_iter < max_iter:
+                state = iterate(setup, state)
+                report(state)
+        except KeyboardInterrupt:
+            if not state.n_iter:
+                raise
+            state = replace(state, outcome="interrupted")
+    return state
+
+
+@dataclass
+class WalkSetup:
+    """What stays the same during a walk (the order of rows is cached for the current epoch)."""
+
+    pixels: Pixels
+    learning: Array
+    """Numbers of the rows to learn from."""
+    held_back: Block
+    start_pixels: Pixels
+    """Some of the rows to learn from, on which the start is fitted."""
+    n_total: int
+    """Number of rows the posterior is scaled to."""
+    start: Start
+    learn_frequencies: bool
+    batch_size: int
+    max_steps: int
+    tol: float
+    early_stopping: bool
+    seed: int
+    spread: float
+    """Deviation of frequencies, as a share of their size."""
+    pool: ThreadPoolExecutor
+    _epoch: int = -1
+    _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    @classmethod
+    def plan(
+        cls,
+        pixels: Pixels,
+        split: Split,
+        start: Start,
+        *,
+        batch_size: int,
+        max_iter: int,
+        start_rows: int = SEARCH_ROWS,
+        **settings: Any,
+    ) -> WalkSetup:
+        """Return the setup of a walk over the rows of ``split`` of at most ``max_iter``.
+
+        The posterior at the start is found from at most ``start_rows``.
+        """
+        learning, held_back = split
+        batch_size = min(batch_size, len(learning))
+        seen = -(-EPOCHS * len(learning) // (batch_size * STEPS_PER_ITERATION))
+        iterations = min(max(seen, FEWEST_ITERATIONS), max_iter)
+        return cls(
+            pixels=pixels,
+            learning=learning,
+            held_back=pixels.pick(held_back),
+            start_pixels=pixels.take(learning[:: -(-len(learning) // start_rows)]),
+            start=start,
+            batch_size=batch_size,
+            max_steps=iterations * STEPS_PER_ITERATION,
+            **settings,
+        )
+
+    def spreads(self, frequencies: Array) -> Array | None:
+        """Return the deviation of each feature's frequencies, (d,), if waves are damped."""
+        return spreads(frequencies, self.spread) if self.spread else None
+
+    def minibatch(self, step: int) -> Array:
+        """Return the row numbers of minibatch ``step``, counted from 0."""
+        n, size = len(self.learning), self.batch_size
+        epoch, place = divmod(step, n // size)
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([self.seed, epoch]).permutation(n)
+        return self.learning[self._order[place * size : (place + 1) * size]]
+
+    def step_share(self, step: int, anneal_from: int | None) -> float:
+        """Return the share of the full step size at ``step``."""
+        if anneal_from is None:
+            return 1.0
+        return 0.5 * (1.0 + np.cos(np.pi * (step - anneal_from) / self.anneal_steps(anneal_from)))
+
+    def anneal_steps(self, anneal_from: int) -> int:
+        """Return over how many steps the step size falls, a whole number of iterations."""
+        share = ANNEAL_SHARE / (1.0 - ANNEAL_SHARE)
+        iterations = max(round(share * anneal_from / STEPS_PER_ITERATION), 1)
+        return iterations * STEPS_PER_ITERATION
+
+    def must_anneal(self, step: int) -> bool:
+        """Whether annealing from one iteration later on would not end within the most steps."""
+        later = step + STEPS_PER_ITERATION
+        return later + self.anneal_steps(later) > self.max_steps
+
+
+def first_state(setup: WalkSetup) -> Walk:
+    """Return a walk at its start, from the posterior of some rows, scaled to all."""
+    start, rows = setup.start, setup.start_pixels
+    fits = [
+        search_fit(rows.against_rest(latent), start, LEARNING_VARIANCE_LIMIT)
+        for latent in range(rows.n_latents)
+    ]
+    frequencies, scale = start.frequencies, setup.n_total / rows.n_rows
+    position = Position(
+        frequencies,
+        start.lengthscale,
+        np.array([fit.signal_variance for fit in fits]),
+        np.array([fit.statistics.gram * scale for fit in fits]),
+        np.array([fit.statistics.projected * scale for fit in fits]),
+    )
+    return Walk(
+        step=0,
+        position=position,
+        best=position,
+        frequency_adam=AdamState.zeros_like(frequencies),
+        scale_adam=AdamState.zeros_like(frequencies[0]),
+        losses=np.empty(0),
+        seed=setup.seed,
+        frequency_unit=float(np.sqrt(np.mean(frequencies**2))),
+        best_loss=_loss_at(setup, position),
+    )
+
+
+def _loss_at(setup: WalkSetup, position: Position) -> float:
+    """Return the loss of the held-back rows at a position."""
+    return held_back_loss(
+        setup.held_back,
+        position.frequencies,
+        position.signal_variances.tolist(),
+        position.moments(),
+        setup.spreads(position.frequencies),
+    )
+
+
+def iterate(setup: WalkSetup, state: Walk) -> Walk:
+    """Return the walk after one more outer iteration."""
+    # Steps update the running statistics in place; those of the last position may be the best.
+    gram, projected = state.position.gram.copy(), state.position.projected.copy()
+    state = replace(state, position=replace(state.position, gram=gram, projected=projected))
+    moments, second_moments = _solve(setup, state.position)
+    for _ in range(STEPS_PER_ITERATION):
+        state = _step(setup, state, moments, second_moments)
+        if state.step % STEPS_PER_FACTORISATION == 0:
+            state = replace(state, position=_follow_variances(state.position, moments))
+            moments, second_moments = _solve(setup, state.position)
+    return _anneal_or_end(setup, state.record_loss(_loss_at(setup, state.position)))
+
+
+def _solve(setup: WalkSetup, position: Position) -> tuple[list[WeightMoments], list[Array]]:
+    """Return the moments of each latent function's weights, and their second moments."""
+    moments = position.moments()
+    return moments, [own.second_moment.astype(setup.pixels.dtype) for own in moments]
+
+
+def _anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
+    """Start to anneal when the loss stalls or the steps run out; end after that, or if worse."""
+    if setup.early_stopping and state.loss_has_worsened:
+        return replace(state, outcome="converged")
+    if state.anneal_from is not None:
+        annealed = state.step >= state.anneal_from + setup.anneal_steps(state.anneal_from)
+        return replace(state, outcome="converged") if annealed else state
+    window = STALL_WINDOW if setup.learn_frequencies else STALL_WINDOW_FIXED
+    last_chance = setup.must_anneal(state.step)
+    if last_chance or state.loss_has_stalled(window, setup.tol):
+        return replace(state, anneal_from=state.step)
+    return state
+
+
+def _step(
+    setup: WalkSetup,
+    state: Walk,
+    moments: Sequence[WeightMoments],
+    second_moments: Sequence[Array],
+) -> Walk:
+    """Return the walk after one minibatch: running statistics updated, frequencies moved."""
+    position, chosen = state.position, setup.minibatch(state.step)
+    spread, variances = setup.spreads(position.frequencies), position.signal_variances
+    latents = range(len(variances))
+
+    def piece(rows: slice) -> tuple[list[Statistics], Array]:
+        block = setup.pixels.pick(chosen[rows])
+        z, fresh = damped_features(block, position.frequencies, float(variances[0]), spread)
+        statistics, gradient = [], np.zeros(position.frequencies.shape)
+        for latent in latents:
+            if latent > 0:
+                fresh = rescale_features(z, fresh, variances[latent] / variances[latent - 1])
+            own, product = block.against_rest(latent), moment_product(z, second_moments[latent])
+            xi = tight_xi(z, product, fresh)
+            statistics.append(block_statistics(z, own, xi))
+            in_features = feature_gradient(product, own, xi, moments[latent].mean)
+            gradient += frequency_gradient(in_features, z, block.x)
+        return statistics, gradient
+
+    threads = setup.pixels.threads
+    parts, gradients = zip(
+        *map_blocks(piece, len(chosen), PIECE_ROWS, threads, setup.pool), strict=True
+    )
+    step = state.step + 1
+    rho = max(step**-RHO_DECAY, MIN_RHO)
+    row_weight = setup.n_total / setup.batch_size
+    for latent in latents:
+        statistics = sum_statistics(iter([part[latent] for part in parts]))
+        for running, new in (
+            (position.gram[latent], statistics.gram),
+            (position.projected[latent], statistics.projected),
+        ):
+            running *= 1.0 - rho
+            new *= rho * row_weight
+            running += new
+        give_back(statistics.gram)
+    state = replace(state, step=step)
+    return _move_frequencies(setup, state, np.sum(gradients, axis=0))
+
+
+def _move_frequencies(setup: WalkSetup, state: Walk, gradient: Array) -> Walk:
+    """Take Adam's step in the features' scales, and in each frequency if they are learned."""
+    position, frequency_adam = state.position, state.frequency_adam
+    share = setup.step_share(state.step, state.anneal_from)
+    in_scales = np.sum(gradient * position.frequencies, axis=0)
+    if not setup.learn_frequencies:
+        # RFF-GPC: one lengthscale for all features, so that frequencies keep their directions.
+        in_scales = np.full_like(in_scales, in_scales.sum())
+    scale_adam, direction = state.scale_adam.update(in_scales, state.step)
+    growth = np.exp(SCALE_STEP * share * direction)
+    frequencies, lengthscale = position.frequencies * growth, position.lengthscale
+    if setup.learn_frequencies:
+        frequency_adam, direction = frequency_adam.update(gradient, state.step)
+        frequencies = frequencies + FREQUENCY_STEP * state.frequency_unit * share * direction
+    else:
+        lengthscale /= float(growth[0])
+    return replace(
+        state,
+        position=replace(position, frequencies=frequencies, lengthscale=lengthscale),
+        frequency_adam=frequency_adam,
+        scale_adam=scale_adam,
+    )
+
+
+def _follow_variances(position: Position, moments: Sequence[WeightMoments]) -> Position:
+    """Move each γ towards its fixed point, damped, and rescale the statistics in place."""
+    variances = position.signal_variances.copy()
+    for latent, own in enumerate(moments):
+        ratio = own.variance_ratio**VARIANCE_DAMPING
+        ratio = min(ratio, LEARNING_VARIANCE_LIMIT / variances[latent])
+        for values, factor in (
+            (position.gram[latent], ratio),
+            (position.projected[latent], np.sqrt(ratio)),
+        ):
+            values *= factor
+        variances[latent] *= ratio
+    return replace(position, signal_variances=variances)
