@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from scipy.special import log_expit
@@ -109,9 +110,11 @@ def time_final_passes(seed: int = 0) -> None:
         ends.extend([] if ends else [walk(*args, **options)])
         return ends[0]
 
-    stochastic.fit_final_posterior, stochastic.walk = timed, walk_once
     for posterior in ("bound", "variational"):
-        with warnings.catch_warnings():
+        with (
+            warnings.catch_warnings(),
+            patch.multiple(stochastic, fit_final_posterior=timed, walk=walk_once),
+        ):
             warnings.simplefilter("ignore")
             model = VFFGPC(50, n_members=1, posterior=posterior, random_state=seed)
             model.fit(data.X[rows], data.y[rows])

@@ -21,6 +21,7 @@ from undulatus.gp.stochastic import (
     RACE_GAIN,
     RACE_SHARES,
     USUAL_SHARE,
+    along_features,
     draw_sample,
     fit_stochastic,
     race,
@@ -882,3 +883,30 @@ def test_the_bytes_of_a_sample_are_limited_too(monkeypatch):
     monkeypatch.setattr(stochastic, "SAMPLE_BYTES", 100 * 2 * 4)
     sample = draw_sample(some_pixels(n=1000, d=2), np.random.default_rng(0))
     assert sample.n_rows <= 100
+
+
+# Starts along features
+
+
+def test_frequencies_along_features_keep_their_size_on_average():
+    unit = np.random.default_rng(0).normal(size=(3000, 5))
+    along = along_features(unit)
+    assert np.all(np.count_nonzero(along, axis=1) == 1)
+    assert_array_equal(np.count_nonzero(along, axis=0), 600)
+    assert_allclose(np.mean(along**2), np.mean(unit**2), rtol=0.1)
+
+
+def test_a_fresh_start_is_along_features(monkeypatch):
+    begun = []
+
+    def stand_still(sample, start, **settings):
+        begun.append(start.unit_frequencies)
+        end = take_a_walk(sample, start, max_iter=1)
+        return replace(end, best_loss=0.7, outcome="converged")
+
+    monkeypatch.setattr(stochastic, "walk", stand_still)
+    fit(some_pixels(200), early_stopping=True)
+    first, *fresh = begun
+    assert_array_equal(first, some_start().unit_frequencies)
+    for unit in fresh:
+        assert_array_equal(unit, along_features(first))

@@ -76,6 +76,7 @@ from undulatus.gp.posterior import (
 from undulatus.gp.stochastic import (
     RACE_FREQUENCIES,
     RACE_SPLITS,
+    along_features,
     draw_sample,
     fit_stochastic,
     race,
@@ -134,8 +135,9 @@ solver : {"auto", "batch", "stochastic"}, default="auto"
     rows; ``"auto"`` is batch up to 500 distinct rows.
 n_members : int, default=8
     Members of a committee, each a model with ``n_frequencies`` of its own, learned from its own
-    start, with other groups (or rows) held back. The probability is the mean of theirs; 1 is a
-    single model, which predicts as much faster.
+    start, with other groups (or rows) held back; every second one starts from waves along one
+    feature each. The probability is the mean of theirs; 1 is a single model, which predicts as
+    much faster.
 frequencies : (n_members D, d) array, default=None
     Starting frequencies w in units of 1/lengthscale (``frequencies_`` are w/lengthscale); drawn
     at random if None.
@@ -430,8 +432,8 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         """Return where the last members start, each with frequencies of its own.
 
         Their lengthscale is found by the bound or, if frequencies are learned on minibatches, by
-        a race of short walks; then every second member starts from twice that, which makes them
-        more different.
+        a race of short walks; then every second member starts from twice that, and with waves
+        along one feature each.
         """
         first = self.n_members - len(rngs)
         units = [self._unit_frequencies(first + i, rng) for i, rng in enumerate(rngs)]
@@ -452,9 +454,18 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             n_total=pixels.n_rows,
             spread=spread,
         )
+        starts = [Start(unit, lengthscale) for unit in units]
         return [
-            Start(unit, lengthscale * (1 + member % 2)) for member, unit in enumerate(units, first)
+            self._vary(start) if member % 2 else start
+            for member, start in enumerate(starts, first)
         ]
+
+    def _vary(self, start: Start) -> Start:
+        """Return the start of every second member, which makes members more different."""
+        unit = start.unit_frequencies
+        return Start(
+            along_features(unit) if self.frequencies is None else unit, 2.0 * start.lengthscale
+        )
 
     def _unit_frequencies(self, member: int, rng: np.random.Generator) -> Array:
         """Return a member's starting frequencies times the lengthscale, drawn or given, (D, d)."""

@@ -115,9 +115,10 @@ def fit_stochastic(
         goes_on = resume is not None and (
             not learn_frequencies or resume.position.lengthscale == lengthscale
         )
+        unit = start.unit_frequencies if not halvings else along_features(start.unit_frequencies)
         end = walk(
             sample,
-            replace(start, lengthscale=lengthscale),
+            replace(start, unit_frequencies=unit, lengthscale=lengthscale),
             learn_frequencies=learn_frequencies,
             batch_size=batch_size,
             max_iter=max_iter,
@@ -176,6 +177,18 @@ def fit_stochastic(
         tuple(end.losses.tolist()),
         spread,
     )
+
+
+def along_features(unit_frequencies: Array) -> Array:
+    """Return frequencies (D, d) along one feature each, as long as these on average.
+
+    A wave in one of many features is hardly seen by waves that run through all of them.
+    """
+    frequencies, features = unit_frequencies.shape
+    own = np.arange(frequencies), np.arange(frequencies) % features
+    along = np.zeros_like(unit_frequencies)
+    along[own] = np.sqrt(features) * unit_frequencies[own]
+    return along
 
 
 def draw_sample(pixels: PixelSource, rng: np.random.Generator) -> Pixels:
