@@ -20,9 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, as_input_errors
+from undulatus.estimators import updates
 from undulatus.estimators.base import (
     JOBS_CONSTRAINT,
     SHARED_CONSTRAINTS,
@@ -226,6 +228,8 @@ fit_report_ : dict
     back; of a committee, a list of these for each member.
 feature_quantiles_ : (7, d) array
     Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
+updates_ : tuple of Update
+    Rows added by ``update``, with the factors that stand for them; only after an update.
 n_features_in_ : int
 feature_names_in_ : array of str
     Only if ``X`` has named columns."""
@@ -665,6 +669,35 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         if len(self.members_) < self.n_members:
             return "interrupted"
         return next(name for name in ("interrupted", "max_iter", "converged") if name in outcomes)
+
+    # Corrections
+
+    def update(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Add labelled rows without a new fit, in milliseconds.
+
+        Frequencies, signal variances and all earlier rows stay as they are; the posterior gets the
+        terms of the new rows. Where they lie outside the training range, the range grows. An
+        update of many rows, or of another kind of scene, is worth a new fit.
+
+        Parameters
+        ----------
+        X : (n, d) array or table
+            Features, as in ``fit``.
+        y : (n,) array
+            Classes the model knows.
+        sample_weight : (n,) array, optional
+            Weights >= 0: a correction that should outweigh many rows may be given a large one.
+            ``class_weight`` does not apply.
+        """
+        check_is_fitted(self)
+        updates.add(self, X, y, sample_weight)
+        return self
+
+    def forget(self, update: int = -1) -> Self:
+        """Take the rows of an update away again: of the last one, or by its number from 0."""
+        check_is_fitted(self)
+        updates.forget(self, update)
+        return self
 
     # What a fit gives, in terms of its members
 

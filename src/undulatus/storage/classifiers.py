@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.estimators import GPC, RFFGPC, VFFGPC
+from undulatus.estimators.updates import Update
 from undulatus.gp.blocks import Standardisation, Warp, count_latents
 from undulatus.gp.exact import ExactFit, ExactPosterior
 from undulatus.gp.passes import FourierFit, LatentFit
@@ -39,6 +40,19 @@ _SCALARS = ("log_determinant", "quadratic", "jitter")
 
 COMMITTEE = "committee"
 """The field of a header that lists the members of a committee."""
+
+UPDATES = "updates"
+"""The field of a header that counts updates, and the first part of their tensors' names."""
+
+_UPDATE_SHAPES: dict[str, tuple[int | str | None, ...]] = {
+    "rows": ("n", "d"),
+    "codes": ("n",),
+    "weight": ("n",),
+    "precision": ("members", None, "n"),
+    "projected": ("members", None, "n"),
+    "range_before": (2, "d"),
+}
+"""Tensors of an update: names and numbers of its dimensions."""
 
 LATENTS = "latents"
 """The field of a header that lists latent functions, where there may be several."""
@@ -160,10 +174,17 @@ def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
         }
         for fit in model.members_
     ]
-    return join_tensors(tensors), {
+    updates = [_update_tensors(update) for update in getattr(model, "updates_", ())]
+    kept = {f"{UPDATES}/{number}": own for number, own in enumerate(updates)}
+    return join_tensors(tensors | kept), {
         COMMITTEE: members,
+        UPDATES: len(updates),
         "fitted": {"fit_report_": model.fit_report_},
     }
+
+
+def _update_tensors(update: Update) -> Tensors:
+    return {name: np.asarray(getattr(update, name), dtype=np.float64) for name in _UPDATE_SHAPES}
 
 
 def _describe_latents(fit: FourierFit) -> Header:
@@ -202,6 +223,13 @@ def _fourier_shapes(tensors: Tensors, header: Header) -> Shapes:
         name: _member_shapes(own, header["n_features"], facts.get(LATENTS))
         for (name, own), facts in parts
     }
+    for number, own in enumerate(_split_updates(tensors, header)):
+        n = len(own.get("codes", ()))
+        sizes = {"n": n, "d": header["n_features"], "members": len(header[COMMITTEE])}
+        shapes[f"{UPDATES}/{number}"] = {
+            name: tuple(sizes.get(size) if isinstance(size, str) else size for size in shape)
+            for name, shape in _UPDATE_SHAPES.items()
+        }
     return {f"{name}/{key}": shape for name, own in shapes.items() for key, shape in own.items()}
 
 
@@ -216,11 +244,27 @@ def _member_shapes(tensors: Tensors, d: int, latents: list[Header] | None) -> Sh
 
 def _split_members(tensors: Tensors, header: Header) -> dict[str, Tensors]:
     """Return the tensors of each member of a committee, by its number."""
-    own = {name: tensor for name, tensor in tensors.items() if "/" in name}
+    own = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if "/" in name and not name.startswith(f"{UPDATES}/")
+    }
     names = [str(number) for number in range(len(header[COMMITTEE]))]
     if not names:
         raise InvalidModelError("holds a committee without members.")
     return split_tensors(own, names)
+
+
+def _split_updates(tensors: Tensors, header: Header) -> list[Tensors]:
+    """Return the tensors of each update of a model, in order."""
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{UPDATES}/")}
+    names = [f"{UPDATES}/{number}" for number in range(header.get(UPDATES, 0))]
+    return list(split_tensors(own, names).values())
+
+
+def _restore_update(tensors: Tensors, n_classes: int) -> Update:
+    codes = tensors["codes"].astype(bool if n_classes == 2 else np.min_scalar_type(n_classes - 1))
+    return Update(**(tensors | {"codes": codes}))
 
 
 def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
@@ -231,6 +275,9 @@ def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
         model.members_ = tuple(
             _restore_member(own, facts, model._n_latents) for own, facts in described
         )
+        updates = _split_updates(tensors, header)
+        if updates:
+            model.updates_ = tuple(_restore_update(own, len(model.classes_)) for own in updates)
         return
     fitted = header["fitted"]
     facts = {

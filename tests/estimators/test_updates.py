@@ -1,0 +1,229 @@
+"""Rows added to a fitted model, and forgotten again."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize
+
+from undulatus import RFFGPC, VFFGPC, load_model, save_model
+from undulatus.errors import InputError
+from undulatus.gp.damping import damping, spreads
+from undulatus.gp.fourier import fourier_features
+from undulatus.gp.posterior import solve_posterior
+from undulatus.gp.variational import expected_log_sigmoid
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def draw(n, seed=0, classes=2):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    score = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=n)
+    return X, np.digitize(score, np.linspace(-1.0, 1.0, classes + 1)[1:-1])
+
+
+def fit(classes=2, posterior="variational", members=2, **options):
+    X, y = draw(400, classes=classes)
+    options = {"max_iter": 5, "random_state": 0, "solver": "stochastic"} | options
+    return VFFGPC(6, n_members=members, posterior=posterior, **options).fit(X, y)
+
+
+def precision_of(posterior):
+    lower = np.linalg.inv(posterior.root)
+    return lower @ lower.T
+
+
+def slow_update(model, member, latent, X, positive):
+    """The posterior with new rows, by a general optimiser over its mean and root.
+
+    The old posterior is the prior; q is the Gaussian with the best bound.
+    """
+    fit, own = model.members_[member], model.members_[member].latents[latent]
+    x = model.standardisation_(np.asarray(X, dtype=float), np.float64)
+    share = damping(x, spreads(fit.frequencies, fit.spread))
+    z = share[:, None] * fourier_features(x, fit.frequencies, own.signal_variance)
+    fresh = (1.0 - share**2) * own.signal_variance
+    sign, prior = np.where(positive, 1.0, -1.0), precision_of(own.posterior)
+    projected = prior @ own.posterior.mean
+    # The optimum has A = prior + Zᵗ diag(c) Z: a search over c and h, one each a row.
+
+    def unpack(theta):
+        c, h = np.exp(theta[: len(x)]), theta[len(x) :]
+        return solve_posterior(prior + z.T @ (c[:, None] * z), projected + z.T @ h)
+
+    def loss(theta):
+        q = unpack(theta)
+        mean, variance = z @ q.mean + own.level, np.sum((z @ q.root.T) ** 2, axis=1) + fresh
+        value = expected_log_sigmoid(sign * mean, variance)[0].sum()
+        difference = q.mean - own.posterior.mean
+        divergence = 0.5 * (
+            np.trace(prior @ q.covariance)
+            + difference @ prior @ difference
+            - len(q.mean)
+            + q.log_determinant
+            - own.posterior.log_determinant
+        )
+        return divergence - value
+
+    start = np.concatenate([np.full(len(x), np.log(0.2)), 0.5 * sign])
+    found = minimize(loss, start, method="BFGS", options={"gtol": 1e-9, "maxiter": 2000})
+    return unpack(found.x), found.fun
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_an_update_is_the_best_gaussian_with_the_old_posterior_as_prior(classes):
+    model = fit(classes)
+    X, y = draw(4, seed=1, classes=classes)
+    slow = [
+        [
+            slow_update(model, m, c, X, y == (1 if classes == 2 else c))[0]
+            for c in range(len(fit.latents))
+        ]
+        for m, fit in enumerate(model.members_)
+    ]
+    model.update(X, y)
+    for fit_, expected in zip(model.members_, slow, strict=True):
+        for own, oracle in zip(fit_.latents, expected, strict=True):
+            assert_allclose(own.posterior.mean, oracle.mean, atol=1e-3)
+            assert_allclose(own.posterior.covariance, oracle.covariance, atol=1e-3)
+
+
+@pytest.mark.parametrize("posterior", ["variational", "bound"])
+@pytest.mark.parametrize("rows", [5, 40])
+def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows):
+    """A posterior fitted so: the terms of old rows held, those of new rows at their optimum."""
+    model = fit(posterior=posterior)
+    before = [own.posterior for member in model.members_ for own in member.latents]
+    X, y = draw(rows, seed=2)
+    model.update(X, y)
+    x = model.standardisation_(X, np.float64)
+    after = [(member, own) for member in model.members_ for own in member.latents]
+    for old, (member, own) in zip(before, after, strict=True):
+        share = damping(x, spreads(member.frequencies, member.spread))
+        z = share[:, None] * fourier_features(x, member.frequencies, own.signal_variance)
+        fresh = (1.0 - share**2) * own.signal_variance
+        mean = z @ own.posterior.mean + own.level
+        variance = np.sum((z @ own.posterior.root.T) ** 2, axis=1) + fresh
+        sign = np.where(y == 1, 1.0, -1.0)
+        if posterior == "variational":
+            _, slope, c = expected_log_sigmoid(sign * mean, variance)
+            h = sign * slope + c * mean
+        else:
+            xi = np.sqrt(mean**2 + variance)
+            c, h = np.tanh(0.5 * xi) / (2.0 * xi), 0.5 * sign
+        precision = precision_of(old)
+        again = solve_posterior(
+            precision + z.T @ (c[:, None] * z),
+            precision @ old.mean + z.T @ (h - own.level * c),
+        )
+        assert_allclose(own.posterior.mean, again.mean, atol=1e-8 * np.abs(again.mean).max())
+        scale = np.abs(again.covariance).max()
+        assert_allclose(own.posterior.covariance, again.covariance, atol=1e-8 * scale)
+
+
+def test_corrected_pixels_get_their_class_and_others_hardly_change():
+    model = fit(members=3)
+    X = np.array([[0.1, 0.0, 2.5]]) + 0.02 * np.random.default_rng(0).normal(size=(30, 3))
+    wrong = model.predict(X)
+    away = draw(200, seed=5)[0]
+    away = away[np.linalg.norm(away - X.mean(axis=0), axis=1) > 2.5]
+    before = model.predict_proba(away)
+    model.update(X, 1 - wrong)
+    assert np.mean(model.predict(X) == 1 - wrong) > 0.9
+    assert np.median(np.abs(model.predict_proba(away) - before)) < 0.05
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_forgotten_updates_leave_no_trace(classes):
+    model, rows = fit(classes), draw(100, seed=3)[0]
+    plain, quantiles = model.predict_proba(rows), model.feature_quantiles_
+    first, second = (draw(20, seed=seed, classes=classes) for seed in (6, 7))
+    model.update(3.0 * first[0], first[1])
+    once = model.predict_proba(rows)
+    model.update(*second)
+    assert len(model.updates_) == 2
+    model.forget()
+    assert_allclose(model.predict_proba(rows), once, atol=1e-9)
+    model.update(*second).forget(0)
+    # The second stays, with the factors it was given when the first was there.
+    assert len(model.updates_) == 1
+    model.forget(0)
+    assert model.updates_ == ()
+    assert_allclose(model.predict_proba(rows), plain, atol=1e-9)
+    assert_array_equal(model.feature_quantiles_, quantiles)
+
+
+def test_labelled_rows_are_no_longer_outside():
+    model = fit()
+    far = np.full((40, 3), 6.0) + 0.1 * np.random.default_rng(0).normal(size=(40, 3))
+    before = model.latent_mean_and_variance(far)[1]
+    model.update(far, np.ones(40, dtype=int))
+    assert np.all(model.feature_quantiles_[-1] >= far.max(axis=0))
+    assert np.all(model.latent_mean_and_variance(far)[1] < before)
+    assert np.all(model.predict(far) == 1)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_updates_are_in_the_model_file(classes, tmp_path):
+    model, rows = fit(classes), draw(50, seed=3)[0]
+    plain = model.predict_proba(rows)
+    model.update(*draw(20, seed=8, classes=classes))
+    path = tmp_path / "model.safetensors"
+    save_model(model, path)
+    loaded = load_model(path)
+    assert_array_equal(loaded.predict_proba(rows), model.predict_proba(rows))
+    assert loaded.updates_[0].codes.dtype == model.updates_[0].codes.dtype
+    assert_allclose(loaded.forget().predict_proba(rows), plain, atol=1e-9)
+
+
+def test_a_weight_of_two_equals_a_row_given_twice():
+    X, y = draw(10, seed=4)
+    weighted, repeated = fit(), fit()
+    weighted.update(X, y, np.where(np.arange(10) < 4, 2.0, 1.0))
+    repeated.update(np.concatenate([X, X[:4]]), [*y, *y[:4]])
+    rows = draw(50, seed=5)[0]
+    assert_allclose(weighted.predict_proba(rows), repeated.predict_proba(rows), atol=1e-8)
+
+
+def test_a_new_fit_forgets_updates():
+    model = fit()
+    model.update(*draw(5, seed=1))
+    model.fit(*draw(400))
+    assert not hasattr(model, "updates_")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X, y: (X, np.full(9, 7)), r"y holds 7, but the model knows the classes 0, 1"),
+        (lambda X, y: (X, y[:-1]), r"y has shape \(8,\)"),
+        (lambda X, y: (X[:, :2], y), "2 features"),
+        (lambda X, y: (np.where(np.arange(3) == 1, np.nan, X), y), "NaN"),
+        (lambda X, y: (np.zeros((20_001, 3)), y), "at most 20,000 rows"),
+    ],
+)
+def test_bad_rows_are_named_and_change_nothing(change, message):
+    model, (X, y) = fit(), draw(9, seed=1)
+    before = model.predict_proba(X)
+    with pytest.raises(InputError, match=message):
+        model.update(*change(X, y))
+    assert_array_equal(model.predict_proba(X), before)
+    assert not hasattr(model, "updates_")
+
+
+def test_what_is_not_there_cannot_be_forgotten():
+    model = fit()
+    with pytest.raises(InputError, match="no update -1 to forget: the model has 0"):
+        model.forget()
+    model.update(*draw(3, seed=1))
+    with pytest.raises(InputError, match="no update 1 to forget"):
+        model.forget(1)
+
+
+def test_random_frequencies_take_updates_too():
+    X, y = draw(300)
+    model = RFFGPC(10, n_members=1, random_state=0).fit(X, y)
+    new = draw(30, seed=9)
+    before = model.predict_proba(new[0])[np.arange(30), new[1]]
+    model.update(*new)
+    assert np.mean(model.predict_proba(new[0])[np.arange(30), new[1]] - before) > 0.0
