@@ -117,10 +117,8 @@ def cost() -> None:
 
 def combine() -> None:
     """Print the NLL of ways to combine what k latent functions say."""
-    for name, load in (
-        ("satimage", datasets.load_satimage),
-        ("covertype", datasets.load_covertype),
-    ):
+    loaders = {"satimage": datasets.load_satimage, "covertype": datasets.load_covertype}
+    for name, load in loaders.items():
         data = load()
         rng = np.random.default_rng(0)
         train = rng.permutation(data.train)[:20_000]

@@ -15,6 +15,7 @@ from undulatus.datasets import (
     SENTINEL2_BANDS,
     data_home,
     load_covertype,
+    load_indian_pines,
     load_satimage,
     load_sentinel2_clouds,
 )
@@ -284,3 +285,36 @@ def test_satimage_has_its_documented_contents():
     counts = {1: 1072, 2: 479, 3: 961, 4: 415, 5: 470, 7: 1038}
     found, number = np.unique(data.y[data.train], return_counts=True)
     assert dict(zip(found.tolist(), number.tolist(), strict=True)) == counts
+
+
+@pytest.mark.network
+def test_indian_pines_has_its_documented_contents():
+    data = fetched(load_indian_pines)
+    assert data.X.shape == (145 * 145, 200)
+    assert len(data.feature_names) == 200
+    names, counts = np.unique(data.y, return_counts=True)
+    by_name = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    # Class counts as published with the image.
+    assert (by_name["alfalfa"], by_name["oats"], by_name["soybean min till"]) == (46, 20, 2455)
+    assert len(names) == 17
+    assert sum(by_name.values()) - by_name[""] == 10_249
+    assert not set(data.patch[data.train]) & set(data.patch[data.test])
+    for name in set(names.tolist()) - {""}:
+        own = np.count_nonzero(data.y[data.train] == name)
+        assert 2 <= own <= np.ceil(0.1 * by_name[name])
+        assert np.any(data.y[data.test] == name)
+    assert_array_equal(data.patch > 0, data.y != "")
+
+
+def test_patches_are_split_whole_and_a_single_one_is_cut_in_two():
+    truth = np.zeros((20, 30), dtype=np.int64)
+    truth[2:6, 1:25] = 1
+    for corner in (0, 8, 16, 24):
+        truth[10:15, corner : corner + 5] = 2
+    train, test, patch = datasets._split_patches(truth, np.random.default_rng(0))
+    flat, numbers = truth.ravel(), patch.ravel()
+    assert set(np.unique(numbers)) == set(range(7))
+    assert not set(numbers[train]) & set(numbers[test])
+    for code, size in ((1, 96), (2, 100)):
+        assert np.count_nonzero(flat[train] == code) == np.ceil(0.1 * size)
+        assert np.count_nonzero(flat[test] == code) == size / 2
