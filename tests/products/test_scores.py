@@ -350,6 +350,22 @@ def test_intervals_of_correlated_groups_hold_the_truth_as_often_as_they_say():
     assert held["rows"] < 240
 
 
+def test_groups_that_are_all_right_count_as_one_row_each():
+    codes = np.repeat(np.arange(3), 40)
+    found = score_classes(codes, np.eye(3)[codes], range(3), groups=np.arange(120) // 10)
+    assert_allclose(found.accuracy.low, 12 / (12 + 1.959963984540054**2), rtol=1e-12)
+
+
+def test_intervals_of_a_calibration_error_are_around_it_though_resamples_are_larger():
+    rng = np.random.default_rng(0)
+    probability = rng.dirichlet(np.ones(3), 3_000)
+    y = (probability.cumsum(axis=1) > rng.random(3_000)[:, None]).argmax(axis=1)
+    found = score_classes(y, probability, range(3)).classwise_ece
+    below, above = found.value - found.low, found.high - found.value
+    assert 0.0 < below < 3.0 * above
+    assert 0.0 < above < 3.0 * below
+
+
 def test_one_group_has_scores_without_intervals():
     y, probability = drawn_classes(0)
     found = score_classes(y, probability, NAMES, groups=np.zeros(len(y)))
