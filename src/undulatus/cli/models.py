@@ -376,7 +376,8 @@ def _illustrate(
 def info(model: Path) -> None:
     """Print what the file MODEL holds.
 
-    Its classes, the data it learned from, its classifiers, and how they were fitted.
+    Its classes, the data it learned from, its classifiers with their latent functions and the
+    shares of classes in training, and how they were fitted.
     """
     from undulatus.storage import load_model
 
@@ -410,14 +411,28 @@ def _print_steps(model: Any) -> None:
 
 
 def _print_classifier(classifier: Any, features: Any) -> None:
+    from undulatus.estimators.interpret import class_shares, latent_functions
+
     names = "" if features is None else f" ({', '.join(map(str, features))})"
     click.echo(f"features: {classifier.n_features_in_}{names}")
     if len(getattr(classifier, "members_", ())) > 1:
         click.echo(f"members: {len(classifier.members_)}")
-    click.echo(f"signal variance: {classifier.signal_variance_:.6g}")
-    click.echo(f"lengthscale: {classifier.lengthscale_:.6g}")
+    click.echo(f"latent functions: {len(latent_functions(classifier))}")
+    shares = class_shares(classifier)
+    if shares is not None:
+        pairs = zip(classifier.classes_, shares, strict=True)
+        listed = ", ".join(f"{label} {share:.1%}" for label, share in pairs)
+        click.echo(f"shares of classes in training: {listed}")
+    # GPC has one of each for every class, if there are more than two.
+    click.echo(f"signal variance: {_numbers_text(classifier.signal_variance_)}")
+    click.echo(f"lengthscale: {_numbers_text(classifier.lengthscale_)}")
     click.echo(f"bound: {classifier.bound_:.6g}")
     _print_facts(classifier.fit_report_)
+
+
+def _numbers_text(values: Any) -> str:
+    listed = values if hasattr(values, "__len__") else [values]
+    return ", ".join(f"{value:.6g}" for value in listed)
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
@@ -447,7 +462,8 @@ def _short_text(value: Any) -> str:
 def explain(model: Path, output: Path | None) -> None:
     """Show which channels or features MODEL looks at.
 
-    Prints the waves with the largest weights, draws them, and writes all of them to a table.
+    Prints the waves with the largest weights, draws them, and writes all of them to a table. With
+    more than two classes: for each class, and the importance of channels or features for all.
     """
     from undulatus.products.explain import draw_explanation, summary_lines, write_csv
     from undulatus.products.explain import explain as explain_model
