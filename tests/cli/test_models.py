@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 import rasterio
 import xarray as xr
+from sklearn.pipeline import make_pipeline
 
-from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
+from undulatus import GPC, RFFGPC, VFFGPC, SpectralPCA, load_model, save_model
 from undulatus.cli import main
 from undulatus.scenes.files.writing import WRITERS
 from undulatus.scenes.files.zarr_store import verify
@@ -139,6 +140,45 @@ def test_spectra_are_scored_by_stratum(runner, spectra, sounder_model):
     assert {row["stratum"] for row in rows} == {
         "all", "surface_type", "climate_zone", "season", "day",
     }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cloud_types_model(spectra):
+    """A model of the four cloud classes of the spectra."""
+    path = spectra.with_name("types.undulatus")
+    with xr.open_zarr(spectra) as opened:
+        X, y = opened["radiance"].values, opened["cloud_class"].values
+    model = make_pipeline(SpectralPCA(10), RFFGPC(6, n_members=1, max_iter=3, random_state=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    model.provenance_ = {"label": "cloud_class"}
+    save_model(model, path)
+    return path
+
+
+def test_many_classes_are_scored_class_by_class(runner, spectra, cloud_types_model):
+    shown = runner.invoke(main, ["score", str(cloud_types_model), str(spectra)])
+    assert shown.exit_code == 0, shown.output
+    head = shown.stdout.splitlines()[0]
+    assert head.split() == [
+        "stratum", "value", "reference", "samples", "accuracy", "kappa", "NLL", "ECE",
+    ]  # fmt: skip
+    for word in ("winter", "user's accuracy", "true \\ predicted", "partly_cloudy_low"):
+        assert word in shown.stdout
+    command = ["score", str(cloud_types_model), str(spectra), "--json"]
+    rows = json.loads(runner.invoke(main, command).stdout)
+    assert rows[0]["stratum"] == "all"
+    assert len(rows[0]["by_class"]) == 4
+    assert np.sum(rows[0]["confusion"]) == rows[0]["samples"] == 500
+    assert rows[0]["accuracy"]["low"] < rows[0]["accuracy"]["value"]
+
+
+def test_a_label_that_does_not_hold_the_classes_is_an_error(runner, spectra, cloud_types_model):
+    command = ["score", str(cloud_types_model), str(spectra), "--label", "season_"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 1
+    assert "no 'season_' to score against" in result.stderr
 
 
 # map
@@ -396,6 +436,22 @@ def test_a_model_file_is_described(runner, tmp_path, moons, model):
     assert ("members: 3" in lines) == (getattr(model, "n_members", 1) == 3)
 
 
+@pytest.mark.parametrize(
+    "model", [GPC(max_iter=2), VFFGPC(4, n_members=2, max_iter=2)], ids=["GPC", "VFFGPC"]
+)
+def test_classes_with_their_shares_and_latent_functions_are_listed(runner, tmp_path, model):
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    y = np.repeat(["cloud", "land", "sea"], [60, 36, 24])
+    path = tmp_path / "cover.undulatus"
+    save_model(model.fit(X, y), path)
+    result = runner.invoke(main, ["info", str(path)])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert "classes: cloud, land, sea" in lines
+    assert "latent functions: 3" in lines
+    assert "shares of classes in training: cloud 50.0%, land 30.0%, sea 20.0%" in lines
+
+
 def test_features_without_names_are_counted(runner, tmp_path, moons):
     path = tmp_path / "day.undulatus"
     save_model(RFFGPC(4, n_members=1, max_iter=2).fit(*moons), path)
@@ -430,6 +486,20 @@ def test_a_model_of_spectra_is_explained_in_a_picture_and_a_table(runner, sounde
     assert len(table) == 8461
     for word in ("wave", "window", str(picture), ".csv"):
         assert word in result.stdout
+
+
+def test_many_classes_are_explained_one_by_one_and_together(runner, cloud_types_model, tmp_path):
+    picture = tmp_path / "types.png"
+    result = runner.invoke(main, ["explain", str(cloud_types_model), "-o", str(picture)])
+    assert result.exit_code == 0, result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if line.startswith("class ")] == [
+        f"class {number}" for number in range(4)
+    ]
+    assert "all classes" in lines
+    table = pd.read_csv(picture.with_suffix(".csv"), comment="#")
+    assert table.groupby("class").size().tolist() == [8461] * 4
 
 
 def test_a_picture_with_another_ending_is_bad_usage(runner, sounder_model):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
@@ -16,9 +17,16 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from undulatus import RFFGPC, VFFGPC
+from undulatus import GPC, RFFGPC, VFFGPC
 from undulatus.errors import InputError
-from undulatus.estimators.interpret import AFFINE_STEPS, affine_steps, wave_deviation, waves_of
+from undulatus.estimators.interpret import (
+    AFFINE_STEPS,
+    affine_steps,
+    class_shares,
+    latent_functions,
+    wave_deviation,
+    waves_of,
+)
 from undulatus.estimators.pca import SpectralPCA
 
 # Waves that go on for ever, in features that enter the model without a warp.
@@ -137,6 +145,51 @@ def test_without_standardisation_deviations_come_from_quartiles(clouds):
     # Quartiles of 200 Gaussian values have a standard error of 7 %; three features, so allow 4.
     assert_allclose(waves.deviation, scaled.std(axis=0), rtol=0.28)
     assert_array_equal(waves.centre, np.quantile(scaled, 0.5, axis=0, method="inverted_cdf"))
+
+
+# More than two classes
+
+
+def three_classes(rows=400):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 3))
+    return X, np.array(["land", "sea", "snow"])[np.digitize(X[:, 0] + X[:, 1] ** 2, [0.0, 1.5])]
+
+
+@pytest.mark.parametrize("kind", [RFFGPC, VFFGPC])
+@pytest.mark.parametrize("posterior", ["bound", "variational"])
+def test_waves_and_the_level_of_each_class_sum_to_its_latent_mean(kind, posterior):
+    X, y = three_classes()
+    options = PLAIN | {"posterior": posterior, "solver": "batch"}
+    model = kind(7, max_iter=3, tol=1.0, **options).fit(X, y)
+    latent_mean = model.latent_mean(X)
+    for place, own in enumerate(model.members_[0].latents):
+        waves = waves_of(model, place)
+        phases = (X - waves.centre) @ waves.frequencies.T
+        found = np.cos(phases - waves.delays) @ waves.amplitudes + own.level
+        assert_allclose(found, latent_mean[:, place], rtol=1e-9, atol=1e-9)
+
+
+def test_waves_of_many_classes_need_to_know_whose():
+    model = RFFGPC(4, tol=1.0, **PLAIN).fit(*three_classes())
+    with pytest.raises(InputError, match=r"3 classes, with a latent function each.*latent=0 to 2"):
+        waves_of(model)
+
+
+@pytest.mark.parametrize("kind", [GPC(tol=1.0), RFFGPC(5, n_members=2, tol=1.0)])
+@pytest.mark.parametrize("k", [2, 3])
+def test_the_shares_of_classes_are_those_of_the_training_rows(kind, k):
+    X, y = three_classes(150)
+    y = y if k == 3 else np.where(y == "snow", "snow", "other")
+    model = clone(kind).fit(X, y)
+    _, counts = np.unique(y, return_counts=True)
+    assert_allclose(class_shares(model), counts / 150, rtol=1e-9)
+    assert len(latent_functions(model)) == (1 if k == 2 else 3)
+
+
+def test_the_posterior_of_the_bound_does_not_know_the_shares_of_classes():
+    model = RFFGPC(4, tol=1.0, **PLAIN).fit(*three_classes())
+    assert class_shares(model) is None
 
 
 def test_waves_of_an_unfitted_classifier_are_an_error():

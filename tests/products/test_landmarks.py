@@ -1,14 +1,20 @@
 """The landmark chain: which pixels are learned from, which are held out, and their scores."""
 
-import numpy as np
-import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from itertools import product
 
-from undulatus import load_model, save_model
-from undulatus.errors import InputError, SceneError
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.metrics import confusion_matrix
+
+from undulatus import RFFGPC, load_model, save_model
+from undulatus.errors import InputError, MissingBandsError, SceneError
 from undulatus.products import landmarks, predict
 from undulatus.products.landmarks import fit_scene, score_scene
 from undulatus.products.maps import map_scene
+from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.scenes import features
 from undulatus.scenes.sampling import near_coast, on_days
 from undulatus.scenes.scene import check_scene
@@ -210,3 +216,95 @@ def test_an_unknown_method_is_refused(days):
 def test_a_scene_without_anything_to_score_against_is_refused(model, days):
     with pytest.raises(SceneError, match="neither"):
         score_scene(model, days.drop_vars(("cloud_mask_l2", "cloud_truth")))
+
+
+# More than two classes
+
+SURFACES = ("sea", "land", "cloud")
+
+
+@pytest.fixture(scope="module")
+def surfaces(days):
+    """Two days with a label of three classes; thermal channels are known day and night."""
+    scene = days.isel(time=slice(0, 192)).compute()
+    codes = xr.where(scene["cloud_truth"] == 1, 2, scene["land_mask"].astype(int))
+    codes.attrs = {"flag_values": [0, 1, 2], "flag_meanings": " ".join(SURFACES)}
+    return scene.assign(surface=codes.transpose("time", "y", "x"))
+
+
+def thermal_table(scene):
+    checked = check_scene(scene)
+    columns = {name: checked[name].values.ravel() for name in ("IR_087", "IR_108", "IR_120")}
+    return columns | {"solar_zenith_angle": checked["solar_zenith_angle"].values.ravel()}
+
+
+@pytest.fixture(scope="module")
+def surface_model(surfaces):
+    table, y = thermal_table(surfaces), surfaces["surface"].values.ravel()
+    some = np.random.default_rng(0).choice(len(y), 3000, replace=False)
+    estimator = RFFGPC(10, n_members=1, max_iter=5, random_state=0)
+    parts = (Regime("day", 0.0, 90.0), Regime("night", 90.0, 181.0))
+    model = RegimeClassifier(estimator, parts)
+    model.fit({name: column[some] for name, column in table.items()}, y[some])
+    model.provenance_ = {"label": "surface"}
+    return model
+
+
+def test_many_classes_are_scored_by_regime_and_part_with_intervals_from_days(
+    surface_model, surfaces
+):
+    rows = score_scene(surface_model, surfaces)
+    parts = ("all", "coast", "away from coast")
+    assert [(row.regime, row.part) for row in rows] == list(product(("day", "night"), parts))
+    table, y = thermal_table(surfaces), surfaces["surface"].values.ravel()
+    predicted = surface_model.predict(table)
+    for row in rows:
+        assert row.scores.classes == SURFACES
+        assert row.scores.groups == 2
+        if row.part == "all":
+            own = (table["solar_zenith_angle"] < 90.0) == (row.regime == "day")
+            assert row.pixels == own.sum()
+            assert_array_equal(row.scores.confusion, confusion_matrix(y[own], predicted[own]))
+
+
+def test_pixels_without_their_features_are_not_scored(surface_model, surfaces):
+    broken = surfaces.copy(deep=True)
+    broken["IR_108"][0, 0, :5] = np.nan
+    rows = [row for row in score_scene(surface_model, broken) if row.part == "all"]
+    assert sum(row.pixels for row in rows) == surfaces["surface"].size - 5
+
+
+def test_a_model_of_many_classes_without_regimes_is_scored_everywhere(surfaces):
+    table, y = thermal_table(surfaces), surfaces["surface"].values.ravel()
+    frame = pd.DataFrame(table)[["IR_087", "IR_108", "IR_120"]]
+    names = np.array(SURFACES)[y]
+    model = RFFGPC(10, n_members=1, max_iter=5, random_state=0)
+    model.fit(frame.iloc[::50], names[::50])
+    rows = score_scene(model, surfaces, label="surface")
+    assert {row.regime for row in rows} == {"all"}
+    # Classes by name are those that the flags of the variable mean; they are sorted by name.
+    assert rows[0].scores.classes == ("cloud", "land", "sea")
+    expected = confusion_matrix(names, model.predict(frame), labels=["cloud", "land", "sea"])
+    assert_array_equal(rows[0].scores.confusion, expected)
+
+
+def test_many_classes_use_computed_features_too(days):
+    scene = days.isel(time=slice(40, 60))
+    computed = features.landmark_features(scene).sel(feature=["BT9", "BT9_mean3"])
+    frame = pd.DataFrame(computed.values.reshape(-1, 2), columns=["BT9", "BT9_mean3"])
+    y = np.digitize(frame["BT9"], np.quantile(frame["BT9"], [0.3, 0.6]))
+    model = RFFGPC(10, n_members=1, max_iter=5, random_state=0).fit(frame.iloc[::10], y[::10])
+    truth = xr.DataArray(y.reshape(computed.shape[:3]), dims=("time", "y", "x"))
+    found = score_scene(model, scene.assign(warmth=truth), label="warmth")[0].scores
+    assert_allclose(found.accuracy.value, np.mean(model.predict(frame) == y), rtol=1e-12)
+
+
+def test_features_that_a_scene_cannot_give_many_classes_are_named(surfaces):
+    X, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 3
+    quick = RFFGPC(4, n_members=1, max_iter=2)
+    with pytest.raises(MissingBandsError, match="B11"):
+        score_scene(
+            quick.fit(pd.DataFrame(X, columns=["B11", "BT9"]), y), surfaces, label="surface"
+        )
+    with pytest.raises(InputError, match="without names of features"):
+        score_scene(RFFGPC(4, n_members=1, max_iter=2).fit(X, y), surfaces, label="surface")

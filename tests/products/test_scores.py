@@ -1,13 +1,26 @@
 """Scores, compared with a calculation by hand and with scikit-learn."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
-from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import binomtest
+from sklearn.metrics import (
+    accuracy_score,
+    brier_score_loss,
+    cohen_kappa_score,
+    confusion_matrix,
+    log_loss,
+    precision_recall_fscore_support,
+    roc_auc_score,
+)
 
-from undulatus.products.scores import Scores, expected_calibration_error, score
+from undulatus.errors import InputError
+from undulatus.products import scores as scores_module
+from undulatus.products.scores import Scores, expected_calibration_error, score, score_classes
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -103,3 +116,397 @@ def test_scores_are_plain_numbers_by_name():
     found = score(*random_case(0)).as_dict()
     assert set(found) == set(Scores.__dataclass_fields__)
     assert all(type(value) is float for value in found.values())
+
+
+# Any number of classes
+
+NAMES = ("cloud", "land", "snow", "water")
+
+
+def drawn_classes(seed, n=300, k=4, sharpness=3.0):
+    """Probabilities of k classes, and labels that are right more often than they say."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, k, n)
+    codes[:k] = range(k)
+    latent = rng.normal(size=(n, k))
+    latent[np.arange(n), codes] += sharpness
+    probability = np.exp(latent)
+    return np.array(NAMES[:k])[codes], probability / probability.sum(axis=1, keepdims=True)
+
+
+def estimates_of(scores):
+    each = [getattr(one, name) for one in scores.by_class for name in CLASS_SCORES]
+    return [*scores.overall.values(), *each]
+
+
+CLASS_SCORES = ("producers_accuracy", "users_accuracy", "f1", "ece")
+
+each_k = pytest.mark.parametrize("k", [2, 3, 4])
+
+
+def slow_calibration_error(happened, probability, weight, bins=15):
+    total = 0.0
+    for index in range(bins):
+        gap = 0.0
+        for true, chance, mass in zip(happened, probability, weight, strict=True):
+            if min(int(chance * bins), bins - 1) == index:
+                gap += mass * (chance - true)
+        total += abs(gap)
+    return total / sum(weight)
+
+
+@each_k
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scores_of_classes_equal_those_of_scikit_learn(k, weighted):
+    y, probability = drawn_classes(1, k=k)
+    weight = np.random.default_rng(2).uniform(0.0, 3.0, len(y)) if weighted else None
+    classes = list(NAMES[:k])
+    found = score_classes(y, probability, classes, weight=weight)
+    predicted = np.array(classes)[probability.argmax(axis=1)]
+    options = {"labels": classes, "sample_weight": weight}
+    confusion = confusion_matrix(y, predicted, **options)
+    assert_allclose(found.confusion, confusion, rtol=1e-12)
+    each = precision_recall_fscore_support(y, predicted, **options)
+    for name, expected in zip(("users_accuracy", "producers_accuracy", "f1"), each, strict=False):
+        values = [getattr(one, name).value for one in found.by_class]
+        assert_allclose(values, expected, rtol=1e-12)
+    assert_allclose(found.kappa.value, cohen_kappa_score(y, predicted, **options), rtol=1e-12)
+    assert_allclose(found.nll.value, log_loss(y, probability, **options), rtol=1e-12)
+    assert_allclose(
+        found.accuracy.value, accuracy_score(y, predicted, sample_weight=weight), rtol=1e-12
+    )
+    assert [one.true for one in found.by_class] == pytest.approx(confusion.sum(axis=1))
+    assert [one.predicted for one in found.by_class] == pytest.approx(confusion.sum(axis=0))
+
+
+@each_k
+@pytest.mark.parametrize("weighted", [False, True])
+def test_brier_and_calibration_equal_loops_over_rows(k, weighted):
+    y, probability = drawn_classes(3, n=80, k=k, sharpness=0.5)
+    weight = np.random.default_rng(4).uniform(0.0, 3.0, len(y)) if weighted else None
+    found = score_classes(y, probability, NAMES[:k], weight=weight)
+    weight = np.ones(len(y)) if weight is None else weight
+    brier, right = 0.0, []
+    for row, (label, chances) in enumerate(zip(y, probability, strict=True)):
+        right.append(NAMES[int(chances.argmax())] == label)
+        for name, chance in zip(NAMES, chances, strict=False):
+            brier += weight[row] * (chance - (name == label)) ** 2
+    assert_allclose(found.brier.value, brier / weight.sum(), rtol=1e-12)
+    top = slow_calibration_error(right, probability.max(axis=1), weight)
+    assert_allclose(found.ece.value, top, rtol=1e-10)
+    each = [
+        slow_calibration_error(y == name, probability[:, column], weight)
+        for column, name in enumerate(NAMES[:k])
+    ]
+    assert_allclose([one.ece.value for one in found.by_class], each, rtol=1e-10)
+    assert_allclose(found.classwise_ece.value, np.mean(each), rtol=1e-10)
+
+
+def test_two_classes_have_the_scores_of_the_second_and_twice_its_brier():
+    positive, probability = random_case(0)
+    both = np.column_stack([1.0 - probability, probability])
+    found, expected = score_classes(positive, both, [False, True]), score(positive, probability)
+    assert_allclose(found.accuracy.value, expected.accuracy, rtol=1e-12)
+    assert_allclose(found.nll.value, expected.nll, rtol=1e-12)
+    assert_allclose(found.brier.value, 2.0 * expected.brier, rtol=1e-12)
+    assert_allclose(found.by_class[1].ece.value, expected.ece, rtol=1e-10)
+
+
+@given(seeds, st.permutations(range(4)))
+def test_permuting_classes_permutes_the_confusion_matrix_and_the_scores(seed, order):
+    y, probability = drawn_classes(seed, n=60)
+    found = score_classes(y, probability, NAMES, replicates=20)
+    permuted = score_classes(y, probability[:, order], [NAMES[i] for i in order], replicates=20)
+    assert_array_equal(permuted.confusion, found.confusion[np.ix_(order, order)])
+    for one, index in zip(permuted.by_class, order, strict=True):
+        expected = found.by_class[index]
+        assert (one.name, one.true, one.predicted) == (
+            NAMES[index],
+            expected.true,
+            expected.predicted,
+        )
+        for name in CLASS_SCORES:
+            same(getattr(one, name), getattr(expected, name))
+    for name, estimate in permuted.overall.items():
+        same(estimate, found.overall[name])
+
+
+def same(one, other):
+    """The same sums in another order differ by rounding, beside scores of order one."""
+    assert_allclose(
+        [one.value, one.low, one.high], [other.value, other.low, other.high], atol=1e-12
+    )
+
+
+@given(seeds, st.integers(1, 200), st.sampled_from(["rows", "groups", "weights"]))
+def test_every_interval_holds_its_score(seed, n, kind):
+    rng = np.random.default_rng(seed)
+    probability = rng.dirichlet(np.full(3, 0.7), n)
+    y = rng.integers(0, 3, n)
+    options = {
+        "rows": {},
+        "groups": {"groups": rng.integers(0, 5, n)},
+        "weights": {"weight": rng.exponential(size=n)},
+    }[kind]
+    for estimate in estimates_of(
+        score_classes(y, probability, range(3), replicates=50, **options)
+    ):
+        if np.isnan(estimate.low):
+            assert np.isnan(estimate.high)
+        else:
+            assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_intervals_shrink_with_the_root_of_the_rows():
+    widths = []
+    for n in (400, 6_400):
+        found = score_classes(*drawn_classes(0, n=n, sharpness=1.0), NAMES)
+        widths.append([e.high - e.low for e in (found.accuracy, found.kappa, found.nll)])
+    ratio = np.array(widths[0]) / widths[1]
+    # Four in the mean. Percentiles of 1,000 resamples vary by 5 % in each width, and so do the
+    # variances of 400 rows.
+    assert_allclose(ratio, 4.0, rtol=0.25)
+
+
+def test_wilson_intervals_of_shares_are_those_of_scipy():
+    y, probability = drawn_classes(0, sharpness=1.0)
+    found = score_classes(y, probability, NAMES, confidence=0.9)
+    predicted = probability.argmax(axis=1)
+    right = np.array(NAMES)[predicted] == y
+    shares = {"accuracy": (found.accuracy, np.ones(len(y), bool))}
+    for column, one in enumerate(found.by_class):
+        shares[f"producer's {one.name}"] = one.producers_accuracy, y == one.name
+        shares[f"user's {one.name}"] = one.users_accuracy, predicted == column
+    for name, (estimate, among) in shares.items():
+        test = binomtest(int(right[among].sum()), int(among.sum()))
+        expected = test.proportion_ci(0.9, method="wilson")
+        assert_allclose([estimate.low, estimate.high], expected, rtol=1e-10, err_msg=name)
+
+
+def test_bootstrap_intervals_agree_with_resampling_row_by_row():
+    y, probability = drawn_classes(0, n=400, sharpness=1.0)
+    found = score_classes(y, probability, NAMES, replicates=2_000)
+    rng = np.random.default_rng(5)
+    predicted = np.array(NAMES)[probability.argmax(axis=1)]
+    losses = -np.log(probability[np.arange(400), np.searchsorted(NAMES, y)])
+    drawn = [rng.integers(0, 400, 400) for _ in range(2_000)]
+    slow = {
+        "nll": [losses[rows].mean() for rows in drawn],
+        "kappa": [cohen_kappa_score(y[rows], predicted[rows]) for rows in drawn],
+    }
+    for name, values in slow.items():
+        estimate, deviation = found.overall[name], np.std(values)
+        # A 2.5 % quantile of 2,000 values has a standard error of 0.06 deviations: 5 of two.
+        low, high = np.quantile(values, [0.025, 0.975])
+        assert abs(estimate.low - low) < 5 * np.sqrt(2) * 0.06 * deviation
+        assert abs(estimate.high - high) < 5 * np.sqrt(2) * 0.06 * deviation
+
+
+def test_rows_put_together_give_the_interval_of_single_rows(monkeypatch):
+    y, probability = drawn_classes(0, n=2_000, sharpness=1.0)
+    single = score_classes(y, probability, NAMES)
+    monkeypatch.setattr(scores_module, "MOST_UNITS", 500)
+    together = score_classes(y, probability, NAMES)
+    for name in ("kappa", "nll", "brier"):
+        one, other = single.overall[name], together.overall[name]
+        assert_allclose(other.value, one.value, rtol=1e-12)
+        # Variances of 500 units vary by 6 % and those of 1,000 resamples by 4 %: widths by half
+        # as much, and their percentiles by 5 % more.
+        assert_allclose(other.high - other.low, one.high - one.low, rtol=0.25)
+
+
+def test_groups_of_equal_rows_widen_intervals_as_their_size_says():
+    y, probability = drawn_classes(0, n=300, sharpness=1.0)
+    alone = score_classes(y, probability, NAMES)
+    copies = np.repeat(np.arange(300), 9)
+    repeated = {"y_true": y[copies], "probability": probability[copies], "classes": NAMES}
+    as_rows = score_classes(**repeated)
+    as_groups = score_classes(**repeated, groups=copies)
+    for name in ("accuracy", "kappa", "nll", "brier"):
+        one, rows, groups = (s.overall[name] for s in (alone, as_rows, as_groups))
+        assert_allclose(groups.value, one.value, rtol=1e-12)
+        # Nine copies say nothing new; counted as rows they make intervals a third as wide. The
+        # share of groups has 299 in place of 300, and percentiles vary by 5 %.
+        assert_allclose(groups.high - groups.low, one.high - one.low, rtol=0.2)
+        assert_allclose(rows.high - rows.low, (one.high - one.low) / 3, rtol=0.25)
+
+
+def test_intervals_of_correlated_groups_hold_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    held = {"rows": 0, "groups": 0}
+    repeats, n_groups, size = 300, 40, 25
+    for _ in range(repeats):
+        # In a group the model is right with a probability of its own, 0.7 in the mean.
+        chance = rng.beta(3.5, 1.5, n_groups)
+        right = rng.random((n_groups, size)) < chance[:, None]
+        y = np.where(right.ravel(), 0, 1)
+        probability = np.tile([0.7, 0.2, 0.1], (n_groups * size, 1))
+        group = np.repeat(np.arange(n_groups), size)
+        for name, groups in (("rows", None), ("groups", group)):
+            found = score_classes(y, probability, range(3), groups=groups, replicates=1).accuracy
+            held[name] += found.low <= 0.7 <= found.high
+    # 285 of 300 are expected of groups, with a standard error of 4; 40 groups cost a little.
+    assert held["groups"] >= 285 - 5 * 4
+    assert held["rows"] < 240
+
+
+def test_groups_that_are_all_right_count_as_one_row_each():
+    codes = np.repeat(np.arange(3), 40)
+    found = score_classes(codes, np.eye(3)[codes], range(3), groups=np.arange(120) // 10)
+    assert_allclose(found.accuracy.low, 12 / (12 + 1.959963984540054**2), rtol=1e-12)
+
+
+def test_intervals_of_a_calibration_error_are_around_it_though_resamples_are_larger():
+    rng = np.random.default_rng(0)
+    probability = rng.dirichlet(np.ones(3), 3_000)
+    y = (probability.cumsum(axis=1) > rng.random(3_000)[:, None]).argmax(axis=1)
+    found = score_classes(y, probability, range(3)).classwise_ece
+    below, above = found.value - found.low, found.high - found.value
+    assert 0.0 < below < 3.0 * above
+    assert 0.0 < above < 3.0 * below
+
+
+def test_one_group_has_scores_without_intervals():
+    y, probability = drawn_classes(0)
+    found = score_classes(y, probability, NAMES, groups=np.zeros(len(y)))
+    assert found.groups == 1
+    assert np.isfinite([e.value for e in estimates_of(found)]).all()
+    assert np.isnan([(e.low, e.high) for e in estimates_of(found)]).all()
+    assert str(found.accuracy) == f"{found.accuracy.value:.4f}"
+
+
+@each_k
+def test_perfect_prediction_is_the_best_score(k):
+    codes = np.arange(12) % k
+    found = score_classes(codes, np.eye(k)[codes], range(k))
+    assert_array_equal(found.confusion, np.diag(np.bincount(codes)))
+    assert found.accuracy.value == found.accuracy.high == 1.0
+    # Wilson: twelve of twelve still leave n / (n + z²) as the lower end.
+    assert_allclose(found.accuracy.low, 12 / (12 + 1.959963984540054**2), rtol=1e-12)
+    assert found.kappa.value == 1.0
+    for one in found.by_class:
+        assert one.producers_accuracy.value == one.users_accuracy.value == one.f1.value == 1.0
+    for name in ("nll", "brier", "ece", "classwise_ece"):
+        assert_allclose(found.overall[name].value, 0.0, atol=1e-12)
+
+
+def test_certain_and_wrong_has_a_finite_loss_and_a_brier_of_two():
+    found = score_classes([1, 2, 0], np.eye(3), range(3))
+    assert found.accuracy.value == 0.0
+    assert 30 < found.nll.value < np.inf
+    assert found.brier.value == 2.0
+
+
+def test_weights_equal_repeated_rows():
+    y, probability = drawn_classes(0, n=50)
+    times = np.random.default_rng(1).integers(0, 4, 50)
+    weighted = score_classes(y, probability, NAMES, weight=times)
+    repeated = score_classes(np.repeat(y, times), np.repeat(probability, times, axis=0), NAMES)
+    assert_allclose(weighted.confusion, repeated.confusion, rtol=1e-12)
+    for one, other in zip(estimates_of(weighted), estimates_of(repeated), strict=True):
+        assert_allclose(one.value, other.value, rtol=1e-9, atol=1e-12)
+
+
+def test_a_class_that_never_occurs_has_no_accuracy():
+    y = ["land", "snow", "land"]
+    probability = np.array([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.6, 0.4, 0.0]])
+    found = score_classes(y, probability, ["land", "snow", "water"])
+    water = found.by_class[2]
+    assert all(map(np.isnan, (water.producers_accuracy.value, water.users_accuracy.value)))
+    assert str(water.f1) == "-"
+    assert found.as_dict()["by_class"][2]["f1"] == {"value": None, "low": None, "high": None}
+
+
+def test_rows_of_one_class_have_no_kappa():
+    found = score_classes([0, 0, 0], np.tile([0.9, 0.1], (3, 1)), [0, 1])
+    assert np.isnan(found.kappa.value)
+    assert found.accuracy.value == 1.0
+
+
+def test_one_seed_gives_one_result():
+    y, probability = drawn_classes(0)
+    first, again, other = (score_classes(y, probability, NAMES, rng=seed) for seed in (0, 0, 1))
+    assert first.as_dict() == again.as_dict()
+    assert first.nll.low != other.nll.low
+    assert first.accuracy == other.accuracy
+
+
+def test_a_higher_confidence_needs_a_wider_interval():
+    y, probability = drawn_classes(0, sharpness=1.0)
+    narrow, wide = (score_classes(y, probability, NAMES, confidence=c) for c in (0.5, 0.99))
+    for one, other in zip(estimates_of(narrow), estimates_of(wide), strict=True):
+        assert other.low <= one.low
+        assert one.high <= other.high
+
+
+def test_scores_are_plain_values_for_json_and_for_a_row_of_csv():
+    y, probability = drawn_classes(0)
+    found = score_classes(y, probability, NAMES, groups=np.arange(len(y)) // 10)
+    plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert plain == found.as_dict()
+    assert plain["classes"] == list(NAMES)
+    assert plain["confusion"] == found.confusion.tolist()
+    assert plain["groups"] == 30
+    assert plain["by_class"][2]["name"] == "snow"
+    row = found.as_row()
+    assert row["accuracy_low"] == found.accuracy.low
+    assert row["f1_snow"] == found.by_class[2].f1.value
+    assert all(isinstance(value, (int, float)) for value in row.values())
+
+
+def test_the_table_names_every_class_and_is_aligned():
+    y, probability = drawn_classes(0)
+    names = ["high cloud", "land", "snow", "water"]
+    text = score_classes(y, probability, NAMES, names=names).table()
+    assert "high cloud" in text
+    overall, by_class, confusion = text.split("\n\n")
+    assert overall.splitlines()[0] == "300 rows, intervals of 0.95 confidence"
+    assert len(by_class.splitlines()) == 5
+    for part in (by_class, confusion):
+        assert len({len(line) for line in part.splitlines()}) == 1
+    head, *lines = confusion.splitlines()
+    assert head.split() == ["true", "\\", "predicted", "high", "cloud", "land", "snow", "water",
+                            "all"]  # fmt: skip
+    assert lines[-1].split()[-1] == "300"
+
+
+# Input that cannot be scored
+
+GOOD = np.full((3, 3), 1.0 / 3.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"probability": GOOD[:, :2]}, r"shape \(3, 2\), but there are 3 classes.*\(n, 3\)"),
+        ({"probability": GOOD[:, 0]}, r"shape \(3,\), but there are 3 classes"),
+        ({"probability": GOOD[:2]}, r"probability has 2 rows, but y_true has 3"),
+        ({"probability": GOOD * [[1], [np.nan], [1]]}, r"NaN or infinite in 1 of 3 rows.*row 1"),
+        ({"probability": GOOD * [[1], [1], [2]]}, r"1 of 3 rows.*first row 2.*sum 2\).*Divide"),
+        ({"probability": [[1.5, -0.5, 0.0]] * 3}, r"3 of 3 rows.*1\.5, -0\.5, 0 "),
+        ({"y_true": ["a", "d", "e"]}, r"2 rows of classes.*'d', 'e'.*\n  classes: 'a', 'b', 'c'"),
+        ({"y_true": [0.0, np.nan, 1.0]}, r"nan"),
+        ({"y_true": [["a"], ["b"], ["c"]]}, r"y_true has shape \(3, 1\)"),
+        ({"y_true": [], "probability": GOOD[:0]}, r"y_true has shape \(0,\)"),
+        ({"classes": ["a", "b", "b"]}, r"different classes.*'a', 'b', 'b'"),
+        ({"classes": ["a"]}, r"two or more"),
+        ({"weight": [1.0, 2.0]}, r"weight has shape \(2,\), but y_true has 3 rows"),
+        ({"weight": [1.0, -2.0, 1.0]}, r"weight is -2 in row 1"),
+        ({"weight": [0.0, 0.0, 0.0]}, r"weight is 0 in every row"),
+        ({"groups": [1]}, r"groups has shape \(1,\)"),
+        ({"names": ["a"]}, r"names has 1 names, but there are 3 classes"),
+        ({"confidence": 95}, r"confidence is 95.*between 0 and 1"),
+        ({"bins": 0}, r"bins is 0"),
+        ({"replicates": 0}, r"replicates is 0"),
+    ],
+)
+def test_input_that_cannot_be_scored_is_named(change, message):
+    given = {"y_true": ["a", "b", "c"], "probability": GOOD, "classes": ["a", "b", "c"]}
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        score_classes(**(given | change))
+
+
+def test_probabilities_in_single_precision_sum_closely_enough():
+    y, probability = drawn_classes(0)
+    single = score_classes(y, probability.astype(np.float32), NAMES)
+    assert_allclose(single.nll.value, score_classes(y, probability, NAMES).nll.value, rtol=1e-4)

@@ -6,15 +6,17 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, confusion_matrix
+from sklearn.pipeline import make_pipeline
 
-from undulatus import load_model, save_model
+from undulatus import RFFGPC, load_model, save_model
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.products import predict
 from undulatus.products import sounder as sounder_chain
 from undulatus.products.maps import map_scene
 from undulatus.products.predict import MISSING, OUT_OF_RANGE
+from undulatus.products.scores import ManyClassScores
 from undulatus.products.sounder import (
     ChosenSpectra,
     channel_noise,
@@ -257,3 +259,70 @@ def test_more_components_than_spectra_are_refused(spectra):
 def test_an_unknown_method_is_refused(spectra):
     with pytest.raises(InputError, match="method must be one of vff, rff, gpc"):
         fit(spectra, method="svm")
+
+
+# More than two classes
+
+
+@pytest.fixture(scope="module")
+def cloud_types(spectra):
+    """A model of the four cloud classes, with every fourth cell held out."""
+    cells = cell_names(spectra)
+    held_out = np.unique(cells)[::4]
+    learned = ~np.isin(cells, held_out)
+    model = make_pipeline(SpectralPCA(15), RFFGPC(10, n_members=1, max_iter=5, random_state=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(spectra["radiance"].values[learned], spectra["cloud_class"].values[learned])
+    model.provenance_ = {"label": "cloud_class", "held_out_cells": held_out.tolist()}
+    return model
+
+
+def test_many_classes_are_scored_on_the_held_out_cells_by_stratum(cloud_types, spectra):
+    cells = cell_names(spectra)
+    kept = spectra.isel(
+        sample=np.flatnonzero(np.isin(cells, cloud_types.provenance_["held_out_cells"]))
+    )
+    rows = score_spectra(cloud_types, spectra)
+    found = {(row.stratum, row.value): row for row in rows}
+    assert {row.reference for row in rows} == {"cloud_class"}
+    everything = found["all", ""].scores
+    assert isinstance(everything, ManyClassScores)
+    assert everything.classes == tuple(spectra["cloud_class"].attrs["flag_meanings"].split())
+    assert everything.groups == len(np.unique(cell_names(kept)))
+    predicted = cloud_types.predict(kept["radiance"].values)
+    assert_array_equal(everything.confusion, confusion_matrix(kept["cloud_class"], predicted))
+    night = kept["day"].values == 0
+    assert found["day", "night"].samples == night.sum()
+    assert_array_equal(
+        found["day", "night"].scores.confusion,
+        confusion_matrix(kept["cloud_class"].values[night], predicted[night], labels=range(4)),
+    )
+
+
+def test_spectra_with_a_missing_value_or_label_are_not_scored(cloud_types, spectra):
+    some = spectra.isel(sample=slice(0, 300)).load().copy(deep=True)
+    some = some.drop_vars(["surface_type", "climate_zone", "season", "day"])
+    some["radiance"][3, 7] = np.nan
+    some["cloud_class"][4:6] = 255
+    assert score_spectra(cloud_types, some)[0].samples == 297
+
+
+def test_many_classes_need_a_label_that_holds_them(cloud_types, spectra):
+    some = spectra.isel(sample=slice(0, 300))
+    nameless = copy.copy(cloud_types)
+    nameless.provenance_ = {}
+    with pytest.raises(SceneError, match=r"4 classes, but does not say.*--label"):
+        score_spectra(nameless, some)
+    assert score_spectra(nameless, some, label="cloud_class")[0].samples == 300
+    with pytest.raises(SceneError, match=r"no 'type' to score against"):
+        score_spectra(nameless, some, label="type")
+    with pytest.raises(SceneError, match=r"(?s)'surface_type' has values.*classes: 0, 1, 2, 3"):
+        score_spectra(nameless, some, label="surface_type")
+
+
+def test_many_classes_of_another_measurement_are_refused(cloud_types, spectra):
+    other = copy.copy(cloud_types)
+    other.provenance_ = cloud_types.provenance_ | {"measurement": "scores"}
+    with pytest.raises(SceneError, match=r"fitted on scores, but these spectra hold radiance"):
+        score_spectra(other, spectra)

@@ -206,13 +206,21 @@ def _remove_checkpoints(checkpoint: Path) -> None:
 @click.command()
 @click.argument("model", type=EXISTING_FILE)
 @click.argument("data", type=EXISTING_PATH)
+@click.option(
+    "--label",
+    show_default="the one that MODEL learned from",
+    help="Variable of DATA to score against.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all scores.")
-def score(model: Path, data: Path, as_json: bool) -> None:
+def score(model: Path, data: Path, label: str | None, as_json: bool) -> None:
     """Score MODEL on the part of DATA that its fit held out.
 
     Prints accuracy, negative log likelihood (NLL, nats) and expected calibration error (ECE),
-    against the label and, for synthetic data, against the truth.
+    against the label and, for synthetic data, against the truth. For more than two classes it
+    prints kappa too, then the producer's and user's accuracy of each class with 95 % confidence
+    intervals, and the confusion matrix.
     """
+    from undulatus.products.classes import has_many_classes
     from undulatus.products.landmarks import score_scene
     from undulatus.products.sounder import score_spectra
     from undulatus.scenes.files.opening import open_data
@@ -221,16 +229,34 @@ def score(model: Path, data: Path, as_json: bool) -> None:
 
     opened = open_data(data)
     score_data = score_spectra if is_spectra(opened) else score_scene
-    rows = [_as_row(part) for part in score_data(load_model(model), opened, progress=say)]
+    fitted = load_model(model)
+    parts = score_data(fitted, opened, label=label, progress=say)
     if as_json:
+        rows = [_part_columns(part) | part.scores.as_dict() for part in parts]
         click.echo(json.dumps(rows, indent=2))
+    elif has_many_classes(fitted):
+        _print_many_classes(parts)
     else:
-        print_table([{k: v for k, v in row.items() if k not in ("brier", "auc")} for row in rows])
+        shown = ("accuracy", "nll", "ece")
+        print_table([_part_columns(p) | {k: getattr(p.scores, k) for k in shown} for p in parts])
 
 
-def _as_row(part: Any) -> dict[str, Any]:
-    """Return a part of the data and its scores as one row, a value for each column."""
-    return {k: v for k, v in vars(part).items() if k != "scores"} | part.scores.as_dict()
+def _part_columns(part: Any) -> dict[str, Any]:
+    """Return what names a part of the data, and how large it is, a value for each column."""
+    return {name: value for name, value in vars(part).items() if name != "scores"}
+
+
+def _print_many_classes(parts: list[Any]) -> None:
+    """Print a line for each part of the data, then all scores of each regime or of all spectra."""
+    shown = ("accuracy", "kappa", "nll", "ece")
+    rows = [_part_columns(p) | {k: getattr(p.scores, k).value for k in shown} for p in parts]
+    # There is no truth beside the label.
+    print_table([{k: v for k, v in row.items() if k != "label_accuracy"} for row in rows])
+    for part in parts:
+        columns = _part_columns(part)
+        if "all" in (columns.get("part"), columns.get("stratum")):
+            regime = f", regime {part.regime}" if columns.get("regime", "all") != "all" else ""
+            click.echo(f"\n{part.reference}{regime}\n{part.scores.table()}")
 
 
 # map
@@ -350,7 +376,8 @@ def _illustrate(
 def info(model: Path) -> None:
     """Print what the file MODEL holds.
 
-    Its classes, the data it learned from, its classifiers, and how they were fitted.
+    Its classes, the data it learned from, its classifiers with their latent functions and the
+    shares of classes in training, and how they were fitted.
     """
     from undulatus.storage import load_model
 
@@ -384,14 +411,28 @@ def _print_steps(model: Any) -> None:
 
 
 def _print_classifier(classifier: Any, features: Any) -> None:
+    from undulatus.estimators.interpret import class_shares, latent_functions
+
     names = "" if features is None else f" ({', '.join(map(str, features))})"
     click.echo(f"features: {classifier.n_features_in_}{names}")
     if len(getattr(classifier, "members_", ())) > 1:
         click.echo(f"members: {len(classifier.members_)}")
-    click.echo(f"signal variance: {classifier.signal_variance_:.6g}")
-    click.echo(f"lengthscale: {classifier.lengthscale_:.6g}")
+    click.echo(f"latent functions: {len(latent_functions(classifier))}")
+    shares = class_shares(classifier)
+    if shares is not None:
+        pairs = zip(classifier.classes_, shares, strict=True)
+        listed = ", ".join(f"{label} {share:.1%}" for label, share in pairs)
+        click.echo(f"shares of classes in training: {listed}")
+    # GPC has one of each for every class, if there are more than two.
+    click.echo(f"signal variance: {_numbers_text(classifier.signal_variance_)}")
+    click.echo(f"lengthscale: {_numbers_text(classifier.lengthscale_)}")
     click.echo(f"bound: {classifier.bound_:.6g}")
     _print_facts(classifier.fit_report_)
+
+
+def _numbers_text(values: Any) -> str:
+    listed = values if hasattr(values, "__len__") else [values]
+    return ", ".join(f"{value:.6g}" for value in listed)
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
@@ -421,7 +462,8 @@ def _short_text(value: Any) -> str:
 def explain(model: Path, output: Path | None) -> None:
     """Show which channels or features MODEL looks at.
 
-    Prints the waves with the largest weights, draws them, and writes all of them to a table.
+    Prints the waves with the largest weights, draws them, and writes all of them to a table. With
+    more than two classes: for each class, and the importance of channels or features for all.
     """
     from undulatus.products.explain import draw_explanation, summary_lines, write_csv
     from undulatus.products.explain import explain as explain_model

@@ -11,7 +11,9 @@ whose phase hardly varies acts like a constant. With a Gaussian phase,
 .. math:: \mathrm{Var}[a \cos(\phi - \delta)]
     = \tfrac12 a^2 \bigl(1 - e^{-s^2}\bigr) \bigl(1 - e^{-s^2} \cos 2\delta\bigr),
 
-whose root is the wave's weight. Weights do not show whether waves cancel each other.
+whose root is the wave's weight. Weights do not show whether waves cancel each other. A classifier
+of more than two classes has a latent function a class: the same frequencies, with amplitudes,
+delays and weights of its own.
 
 The deviation :math:`s_i^2 = \sum_c w_{ic}^2 \sigma_c^2` is exact for uncorrelated features, such
 as principal components. A model keeps only the variances :math:`\sigma_c^2` of its features: where
@@ -42,9 +44,11 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, Stan
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
+from undulatus.estimators.exact import GPC
 from undulatus.estimators.fourier import FourierGPC
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.gp.fourier import amplitudes_and_delays
+from undulatus.gp.posterior import expected_sigmoid
 
 Array = npt.NDArray[Any]
 
@@ -73,8 +77,9 @@ class Waves:
     r"""D waves of d features, the largest weight first.
 
     The sign of a frequency is arbitrary. Here it points to where the latent mean rises on
-    average, towards the second class, :math:`0 \le \delta \le \pi`. Only on average: a wave whose
-    phase varies by several radians rises and falls.
+    average, towards the second of two classes or the class whose latent function it is,
+    :math:`0 \le \delta \le \pi`. Only on average: a wave whose phase varies by several radians
+    rises and falls.
     """
 
     frequencies: Array
@@ -110,11 +115,21 @@ def wave_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) ->
     return np.asarray(np.abs(amplitudes) * np.sqrt(0.5 * varying * bend))
 
 
-def waves_of(classifier: FourierGPC) -> Waves:
-    """Return the waves of a fitted RFFGPC or VFFGPC; of a committee, those of all members."""
+def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
+    """Return the waves of a fitted RFFGPC or VFFGPC; of a committee, those of all members.
+
+    With more than two classes, ``latent`` says of which: its place in ``classes_``.
+    """
     check_is_fitted(classifier)
     members = classifier.members_
-    parts = [amplitudes_and_delays(fit.posterior.mean, fit.signal_variance) for fit in members]
+    count = len(members[0].latents)
+    if latent is None and count > 1:
+        raise InputError(
+            f"The classifier has {count} classes, with a latent function each. Say whose waves: "
+            f"latent=0 to {count - 1}, the place of the class in classes_."
+        )
+    latents = [fit.latents[latent or 0] for fit in members]
+    parts = [amplitudes_and_delays(own.posterior.mean, own.signal_variance) for own in latents]
     # The latent mean of a committee is the mean of its members'.
     amplitudes = np.concatenate([amplitude for amplitude, _ in parts]) / len(members)
     delays = np.concatenate([delay for _, delay in parts])
@@ -135,6 +150,32 @@ def waves_of(classifier: FourierGPC) -> Waves:
         centre,
         deviation,
     )
+
+
+def latent_functions(classifier: GPC | FourierGPC) -> tuple[Any, ...]:
+    """Return the latent functions of a fitted classifier, those of the first of its members.
+
+    Two classes have one, more have one a class.
+    """
+    check_is_fitted(classifier)
+    if isinstance(classifier, GPC):
+        return tuple(classifier.latents_)
+    return tuple(classifier.members_[0].latents)
+
+
+def class_shares(classifier: GPC | FourierGPC) -> Array | None:
+    """Return the share of each class in the training rows, by their weight, (k,), if known.
+
+    It is what the level of a latent function was set by: the probability far from the training
+    rows. The posterior of the paper's bound has no level.
+    """
+    if classifier.posterior == "bound":
+        return None
+    latents = latent_functions(classifier)
+    mean = np.array([own.level for own in latents])
+    variance = np.array([own.signal_variance for own in latents])
+    shares = expected_sigmoid(mean, variance)
+    return np.array([1.0 - shares[0], shares[0]]) if len(shares) == 1 else shares
 
 
 def _distribution(classifier: FourierGPC) -> tuple[Array, Array]:

@@ -16,13 +16,14 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus._daylight import NIGHT, NIGHT_FEATURES, REGIMES
-from undulatus.errors import SceneError
+from undulatus.errors import InputError, MissingBandsError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
+from undulatus.products.classes import find_label, has_many_classes, read_classes
 from undulatus.products.maps import cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
-from undulatus.products.predict import finite_rows
+from undulatus.products.predict import finite_rows, prepare_model
 from undulatus.products.provenance import Provenance
-from undulatus.products.scores import Scores, score
+from undulatus.products.scores import ManyClassScores, Scores, score, score_classes
 from undulatus.regimes import DAYLIGHT, Regime, RegimeClassifier
 from undulatus.scenes.features import FEATURES, landmark_features
 from undulatus.scenes.illumination import daytime_median, illumination
@@ -51,6 +52,9 @@ PIXEL_BYTES = 160
 
 LEAST_PIXELS = 1_000
 """The fewest training pixels of a regime that a memory limit may leave."""
+
+SCORED_AT_ONCE = 96
+"""Acquisitions whose features are in memory at a time while many classes are scored: a day."""
 
 
 def fit_scene(
@@ -299,33 +303,48 @@ def _has_its_features(values: Array, angle: Array) -> Array:
 class RegimeScores:
     """Scores of some of the held-out pixels of a regime against one reference.
 
-    ``part`` is ``"all"``, ``"coast"`` or ``"away from coast"``. ``label_accuracy`` is that of the
-    mask the model learned from, where the reference is the truth.
+    ``part`` is ``"all"``, ``"coast"`` or ``"away from coast"``; ``regime`` is ``"all"`` of a model
+    without regimes. ``label_accuracy`` is that of the mask the model learned from, where the
+    reference is the truth. Models of more than two classes have :class:`ManyClassScores`.
     """
 
     regime: str
     part: str
     reference: str
     pixels: int
-    scores: Scores
+    scores: Scores | ManyClassScores
     label_accuracy: float | None = None
 
 
 def score_scene(
-    model: Any, scene: xr.Dataset, *, progress: Progress = lambda line: None
+    model: Any,
+    scene: xr.Dataset,
+    *,
+    label: str | None = None,
+    progress: Progress = lambda line: None,
 ) -> list[RegimeScores]:
     """Score a model on the held-out days of a scene, regime by regime.
 
     The reference is the label, and the truth where the scene has it. Scored are all pixels and,
     where there is a land mask, those at the coast (one pixel to either side) and those away from
     it. A scene that shares no day with the held-out ones is scored whole.
+
+    A model of more than two classes is scored against the label alone, with intervals from whole
+    days; it may be one without regimes.
+
+    Parameters
+    ----------
+    label : str, optional
+        Variable of the scene to score against; the one that the model learned from if absent.
     """
     scene = check_scene(require_times(scene))
     provenance = Provenance.of(model)
-    label = provenance.label or LEVEL2_MASK
     held_out = on_days(scene["time"].values, provenance.held_out_days or [])
     if held_out.any():
         scene = scene.isel(time=np.flatnonzero(held_out))
+    if has_many_classes(model):
+        return _score_many_classes(model, scene, find_label(model, scene, label), progress)
+    label = label or provenance.label or LEVEL2_MASK
     masks = {name: read_mask(scene, name) for name in (label, CLOUD_TRUTH) if name in scene}
     if not masks:
         raise SceneError(f"The scene has neither {label!r} nor {CLOUD_TRUTH!r} to score against.")
@@ -365,3 +384,89 @@ def _score_pixels(
         label_accuracy = float(np.mean((learned[chosen] == 1) == cloudy))
     scores = score(cloudy, probability[chosen].astype(np.float64))
     return int(chosen.sum()), scores, label_accuracy
+
+
+# Scores of more than two classes
+
+
+def _score_many_classes(
+    model: Any, scene: xr.Dataset, label: str, progress: Progress
+) -> list[RegimeScores]:
+    truth = read_classes(scene[label].transpose("time", "y", "x"), model.classes_)
+    progress(f"classifying {scene.sizes['time']:,} acquisitions")
+    probability = class_probability(model, scene)
+    known = np.isfinite(probability[..., 0]) & (truth.codes >= 0)
+    days = scene["time"].values.astype("datetime64[D]").astype(np.int64)
+    day = np.broadcast_to(days[:, None, None], known.shape)
+    regimes = {"all": np.ones_like(known)}
+    if isinstance(model, RegimeClassifier):
+        assigned = model.assign(np.asarray(scene[ANGLE].values))
+        regimes = {r.name: assigned == index for index, r in enumerate(model.regimes_)}
+    rows = []
+    for regime, in_regime in regimes.items():
+        for part, in_part in _parts(scene).items():
+            chosen = known & in_regime & in_part
+            if chosen.any():
+                scores = score_classes(
+                    model.classes_[truth.codes[chosen]],
+                    probability[chosen],
+                    model.classes_,
+                    names=truth.names,
+                    groups=day[chosen],
+                )
+                rows.append(RegimeScores(regime, part, label, int(chosen.sum()), scores))
+    return rows
+
+
+def class_probability(model: Any, scene: xr.Dataset) -> Array:
+    """Return the probability of each class of a checked scene, (time, y, x, classes) float32.
+
+    It is NaN where a feature is missing, or where no regime has the pixel.
+    """
+    features = _features_by_name(model, scene)
+    names = [str(name) for name in features["feature"].values]
+    # Columns are in the model's order, so that names need not be compared.
+    plain = model if isinstance(model, RegimeClassifier) else prepare_model(model)
+    result = np.full((*features.shape[:-1], len(model.classes_)), np.nan, np.float32)
+    for first in range(0, len(result), SCORED_AT_ONCE):
+        part = features.isel(time=slice(first, first + SCORED_AT_ONCE))
+        values = np.asarray(part.values).reshape(-1, len(names))
+        angle = np.asarray(scene[ANGLE].isel(time=slice(first, first + SCORED_AT_ONCE)).values)
+        found = result[first : first + SCORED_AT_ONCE].reshape(len(values), -1)
+        usable = _usable_rows(model, values, names, angle.ravel())
+        if usable.any():
+            rows: Any = values[usable]
+            if isinstance(model, RegimeClassifier):
+                columns = dict(zip(names, rows.T, strict=True))
+                rows = columns | {model.by: angle.ravel()[usable]}
+            found[usable] = plain.predict_proba(rows)
+    return result
+
+
+def _features_by_name(model: Any, scene: xr.Dataset) -> xr.DataArray:
+    """Return the features that a model needs, (time, y, x, feature): variables, or computed."""
+    by = getattr(model, "by", None)
+    names = [str(name) for name in getattr(model, "feature_names_in_", ()) if name != by]
+    if not names:
+        raise InputError(
+            f"The {type(model).__name__} was fitted without names of features, so bands cannot be "
+            f"matched to them. Fit it on a table with named columns (a DataFrame)."
+        )
+    if set(names) <= set(scene.data_vars):
+        return scene[names].to_array("feature").transpose("time", "y", "x", "feature")
+    absent = [name for name in names if name not in FEATURES]
+    if absent:
+        raise MissingBandsError("the scene", "The model", absent)
+    return landmark_features(scene, checked=True).sel(feature=names)
+
+
+def _usable_rows(model: Any, values: Array, names: list[str], angle: Array) -> Array:
+    """Return which rows have all the features of their regime, (n,) bool."""
+    if not isinstance(model, RegimeClassifier):
+        return finite_rows(values)
+    usable = np.zeros(len(values), bool)
+    assigned = model.assign(angle)
+    for index, regime in enumerate(model.regimes_):
+        columns = [names.index(name) for name in regime.features or ()]
+        usable |= (assigned == index) & finite_rows(values[:, columns])
+    return usable

@@ -16,10 +16,11 @@ from sklearn.pipeline import Pipeline
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.estimators.pca import SpectralPCA
+from undulatus.products.classes import find_label, has_many_classes, read_classes
 from undulatus.products.maps import cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.provenance import Provenance
-from undulatus.products.scores import Scores, score
+from undulatus.products.scores import ManyClassScores, Scores, score, score_classes
 from undulatus.scenes.channels import NOISE_TEMPERATURE, WAVENUMBERS
 from undulatus.scenes.radiometry import radiance_slope
 from undulatus.scenes.sampling import cell_names, hold_out_cells, rows_by_stratum
@@ -44,6 +45,9 @@ COVARIANCES = 1.5
 
 EXACT_ROWS = 5_000
 """The most spectra that the exact process learns from."""
+
+SCORED_AT_ONCE = 2_048
+"""Spectra that are in memory at a time while many classes are scored."""
 
 
 def fit_spectra(
@@ -232,29 +236,44 @@ class StratumScores:
     """Scores of one stratum of the held-out spectra against one reference.
 
     ``stratum`` is ``"all"``, or a variable such as ``"season"``, of which ``value`` is the value.
+    Models of more than two classes have :class:`ManyClassScores`.
     """
 
     stratum: str
     value: str
     reference: str
     samples: int
-    scores: Scores
+    scores: Scores | ManyClassScores
 
 
 def score_spectra(
-    model: Any, spectra: xr.Dataset, *, progress: Progress = lambda line: None
+    model: Any,
+    spectra: xr.Dataset,
+    *,
+    label: str | None = None,
+    progress: Progress = lambda line: None,
 ) -> list[StratumScores]:
     """Score a model on the held-out spectra, over all of them and by stratum.
 
     The reference is the label, and for a twin also the truth: whether there is any cloud. Spectra
     that share no cell with the held-out ones are all scored.
+
+    A model of more than two classes is scored against the label alone, with intervals from whole
+    cells of strata.
+
+    Parameters
+    ----------
+    label : str, optional
+        Variable of the spectra to score against; the one that the model learned from if absent.
     """
     spectra = check_spectra(spectra)
     provenance = Provenance.of(model)
-    label = provenance.label or CLOUDY
     held_out = np.isin(cell_names(spectra), provenance.held_out_cells or [])
     if held_out.any():
         spectra = spectra.isel(sample=np.flatnonzero(held_out))
+    if has_many_classes(model):
+        return _score_many_classes(model, spectra, find_label(model, spectra, label), progress)
+    label = label or provenance.label or CLOUDY
     references = {label: read_labels(spectra, label)} if label in spectra else {}
     if CLOUD_AMOUNT in spectra:
         references[CLOUD_TRUTH] = (spectra[CLOUD_AMOUNT].values > 0.0).astype(np.uint8)
@@ -281,3 +300,51 @@ def _score_strata(
             scores = score(labels[chosen] == 1, probability[chosen].astype(np.float64))
             rows.append(StratumScores(stratum, value, reference, int(chosen.sum()), scores))
     return rows
+
+
+# Scores of more than two classes
+
+
+def _score_many_classes(
+    model: Any, spectra: xr.Dataset, label: str, progress: Progress
+) -> list[StratumScores]:
+    truth = read_classes(spectra[label], model.classes_)
+    progress(f"classifying {spectra.sizes['sample']:,} spectra")
+    probability = class_probability(model, spectra)
+    known = np.isfinite(probability[:, 0]) & (truth.codes >= 0)
+    cells = cell_names(spectra)
+    strata = {("all", ""): np.ones(len(known), bool), **rows_by_stratum(spectra)}
+    rows = []
+    for (stratum, value), members in strata.items():
+        chosen = known & members
+        if chosen.any():
+            scores = score_classes(
+                model.classes_[truth.codes[chosen]],
+                probability[chosen],
+                model.classes_,
+                names=truth.names,
+                groups=cells[chosen],
+            )
+            rows.append(StratumScores(stratum, value, label, int(chosen.sum()), scores))
+    return rows
+
+
+def class_probability(model: Any, spectra: xr.Dataset) -> Array:
+    """Return the probability of each class of checked spectra, (sample, classes) float32.
+
+    It is NaN where a value of the spectrum is missing.
+    """
+    measured = measurement(spectra)
+    wanted = Provenance.of(model).measurement or measured
+    if wanted != measured:
+        raise SceneError(
+            f"The model was fitted on {wanted}, but these spectra hold {measured}. Give it "
+            f"{wanted}, or fit another model."
+        )
+    complete = np.flatnonzero(complete_spectra(spectra))
+    rows = ChosenSpectra(spectra, complete)
+    result = np.full((spectra.sizes["sample"], len(model.classes_)), np.nan, np.float32)
+    for first in range(0, len(complete), SCORED_AT_ONCE):
+        some = slice(first, first + SCORED_AT_ONCE)
+        result[complete[some]] = model.predict_proba(rows[some])
+    return result

@@ -1,5 +1,7 @@
 """Made-up explanations, of named features and of spectra."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,25 @@ def make_spectral(waves=3, seed=0, **changes):
     }
     names = [f"{value:.2f}" for value in WAVENUMBERS]
     return make_explanation(names=names, waves=waves, seed=seed, **{**values, **changes})
+
+
+def make_classes(make, classes, *arguments, **changes):
+    """Return explanations of the same waves for several classes, which weigh them differently."""
+    return tuple(
+        replace(
+            make(*arguments, **changes),
+            of_class=name,
+            towards=f"class {name}",
+            weights=np.random.default_rng(number).uniform(0.1, 2.0, changes.get("waves", 4)),
+        )
+        for number, name in enumerate(classes)
+    )
+
+
+@pytest.fixture(scope="session")
+def of_classes():
+    """Return a function that makes up explanations of several classes."""
+    return make_classes
 
 
 @pytest.fixture(scope="session")

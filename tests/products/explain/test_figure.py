@@ -11,6 +11,7 @@ from matplotlib.text import Text
 
 from undulatus.errors import InputError
 from undulatus.products.explain.figure import GAS_COLOURS, MOST_BARS, MOST_WAVES, draw_explanation
+from undulatus.products.explain.waves import overall_importance
 from undulatus.scenes.channels import GASES
 
 LONG = "a_feature_with_a_long_name"
@@ -25,9 +26,10 @@ def scores(explanation, **changes):
 
 @pytest.fixture(
     params=["spectra", "many waves", "one wave", "no pattern", "scores", "scores, no pattern",
-            "features", "regimes", "many features"]
+            "features", "regimes", "many features", "classes", "classes of regimes",
+            "classes of spectra", "classes of scores"]
 )  # fmt: skip
-def shown(request, explanation, spectral):
+def shown(request, explanation, spectral, of_classes):
     """Explanations of every kind that can be drawn."""
     rng = np.random.default_rng(0)
     pattern = rng.uniform(-1.0, 1.0, (4, 300))
@@ -44,6 +46,15 @@ def shown(request, explanation, spectral):
             for name, count in (("high", 16), ("mid", 16), ("low", 16), ("night", 6))
         ),
         "many features": lambda: (explanation(names=[f"x{i}" for i in range(300)]),),
+        "classes": lambda: of_classes(explanation, [f"land cover {i}" for i in range(9)]),
+        "classes of regimes": lambda: (
+            *of_classes(explanation, ("cloud", "land", "sea"), "day"),
+            *of_classes(explanation, ("cloud", "land", "sea"), "night", ("BT9", "BT10")),
+        ),
+        "classes of spectra": lambda: of_classes(spectral, ("clear", "low", "high"), waves=4),
+        "classes of scores": lambda: of_classes(
+            lambda **options: scores(explanation, **options), ("clear", "low", "high"), waves=4
+        ),
     }[request.param]()
 
 
@@ -147,3 +158,22 @@ def test_only_the_most_important_of_many_features_are_shown_and_the_title_says_s
     (axis,) = drawn.axes
     assert len(axis.patches) == MOST_BARS
     assert axis.get_title(loc="left") == f"the first {MOST_BARS} of 300 features"
+
+
+@pytest.mark.parametrize("shown", ["classes of regimes"], indirect=True)
+def test_every_class_of_a_regime_has_a_panel_beside_that_of_all_classes(drawn, shown):
+    titles = [axis.get_title(loc="left") for axis in drawn.axes]
+    assert titles[:2] == ["regime day, all classes", "regime day, class cloud"]
+    assert titles[-1] == "regime night, class sea"
+    assert len(titles) == 8
+    together = [bar.get_width() for bar in drawn.axes[0].patches]
+    expected = 100.0 * np.sort(overall_importance(shown[:3]))[::-1]
+    np.testing.assert_allclose(together, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shown", ["classes of spectra"], indirect=True)
+def test_classes_of_spectra_have_a_curve_each_below_that_of_all(drawn, shown):
+    titles = [axis.get_title(loc="left") for axis in drawn.axes if axis.get_title(loc="left")]
+    assert titles == ["all classes", "class clear", "class low", "class high"]
+    curve = drawn.axes[-1].lines[0].get_ydata()
+    np.testing.assert_array_equal(curve, shown[-1].importance)

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.products.explain.table import strongest, summary_lines, write_csv
+from undulatus.products.explain.waves import overall_importance
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS, absorbers
 
 
@@ -119,3 +120,35 @@ def test_every_regime_has_a_heading_and_long_lists_are_cut(explanation):
     last = lines[-1]
     assert "BT9 (" in last
     assert "%)" in last
+
+
+def test_classes_have_rows_each_beside_the_importance_for_all(tmp_path, explanation, of_classes):
+    given = of_classes(explanation, ("cloud", "land", "sea"))
+    write_csv(given, tmp_path / "waves.csv")
+    table = pd.read_csv(tmp_path / "waves.csv", comment="#")
+    assert list(table.columns[:4]) == ["class", "feature", "importance", "importance_for_all"]
+    assert table["class"].tolist() == ["cloud"] * 3 + ["land"] * 3 + ["sea"] * 3
+    assert_allclose(table["importance"][3:6], given[1].importance, rtol=1e-6)
+    assert_allclose(table["importance_for_all"], np.tile(overall_importance(given), 3), rtol=1e-6)
+    assert_allclose(table["wave_2_direction"][3:6], given[1].profile[1], rtol=1e-6)
+    assert "# class: land" in (tmp_path / "waves.csv").read_text().splitlines()
+
+
+def test_classes_of_regimes_have_both_columns(tmp_path, explanation, of_classes):
+    given = [one for regime in ("day", "night") for one in of_classes(explanation, "abc", regime)]
+    write_csv(given, tmp_path / "waves.csv")
+    table = pd.read_csv(tmp_path / "waves.csv", comment="#")
+    assert table.groupby(["regime", "class"]).size().tolist() == [3] * 6
+
+
+def test_every_class_has_a_heading_and_all_of_them_a_last_line(explanation, of_classes):
+    given = of_classes(explanation, ("cloud", "land", "sea"), "day")
+    lines = summary_lines(given)
+    headings = [line for line in lines if line.startswith("regime")]
+    assert headings == [
+        *(f"regime day, class {name}" for name in ("cloud", "land", "sea")),
+        "regime day, all classes",
+    ]
+    assert lines[-2] == headings[-1]
+    best = given[0].names[overall_importance(given).argmax()]
+    assert lines[-1].split()[:3] == ["all", "100.0%", best]

@@ -17,7 +17,7 @@ from undulatus.errors import InputError
 from undulatus.estimators.interpret import waves_of
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.products.explain.table import strongest
-from undulatus.products.explain.waves import explain
+from undulatus.products.explain.waves import by_regime, explain, overall_importance
 from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.scenes.channels import ABSORPTION_BANDS, CHANNELS, WAVENUMBERS, WINDOWS
 from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperature, radiance_slope
@@ -257,6 +257,61 @@ def test_the_waves_of_a_committee_are_those_of_its_members(moons):
     (found,) = explain(RFFGPC(5, n_members=3, random_state=0).fit(*moons))
     assert len(found.weights) == 15
     assert_allclose(found.shares.sum(), 1.0, rtol=1e-12)
+
+
+# More than two classes
+
+
+@pytest.fixture(scope="module")
+def seasons():
+    """The class "spring" depends on "a" alone, "autumn" from "summer" on "b"; "c" is noise."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(900, 3)), columns=["a", "b", "c"])
+    y = np.where(table["a"] > 0.4, "spring", np.where(table["b"] > 0.0, "summer", "autumn"))
+    model = VFFGPC(6, n_members=1, solver="batch", max_iter=15, tol=1e-2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model.fit(table, y)
+
+
+def test_every_class_is_explained_by_its_own_latent_function(seasons):
+    found = explain(seasons)
+    assert [one.of_class for one in found] == ["autumn", "spring", "summer"]
+    assert [one.towards for one in found] == ["class autumn", "class spring", "class summer"]
+    importance = {one.of_class: dict(zip(one.names, one.importance, strict=True)) for one in found}
+    assert importance["spring"]["a"] > 0.7
+    for name in ("autumn", "summer"):
+        assert importance[name]["b"] > importance["spring"]["b"]
+        assert importance[name]["c"] < 0.2
+
+
+def test_the_importance_for_all_classes_is_that_of_all_their_waves_by_weight(seasons):
+    found = explain(seasons)
+    expected, total = np.zeros(3), 0.0
+    for one in found:
+        for weight, profile in zip(one.weights, one.profile, strict=True):
+            expected += weight * profile**2
+            total += weight
+    assert_allclose(overall_importance(found), expected / total, rtol=1e-12)
+    assert_allclose(overall_importance(found).sum(), 1.0, rtol=1e-9)
+
+
+def test_the_importance_of_one_explanation_alone_is_its_own(spectra, ozone_model):
+    found = explain(ozone_model)
+    assert_allclose(overall_importance(found), found[0].importance, rtol=1e-12)
+
+
+def test_classes_of_regimes_are_explained_regime_by_regime():
+    rng = np.random.default_rng(0)
+    table = {"a": rng.normal(size=600), "b": rng.normal(size=600)}
+    table["angle"] = rng.uniform(0.0, 2.0, 600)
+    parts = (Regime("near", 0.0, 1.0), Regime("far", 1.0, 2.0))
+    y = np.digitize(np.where(table["angle"] < 1.0, table["a"], table["b"]), [-0.5, 0.5])
+    quick = RFFGPC(5, n_members=1, tol=1.0, random_state=0)
+    groups = by_regime(explain(RegimeClassifier(quick, parts, by="angle").fit(table, y)))
+    assert [[one.heading for one in group] for group in groups] == [
+        [f"regime {name}, class {number}" for number in range(3)] for name in ("near", "far")
+    ]
 
 
 # Models without waves

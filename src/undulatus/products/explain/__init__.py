@@ -2,6 +2,13 @@
 
 from undulatus.products.explain.figure import draw_explanation
 from undulatus.products.explain.table import summary_lines, write_csv
-from undulatus.products.explain.waves import Explanation, explain
+from undulatus.products.explain.waves import Explanation, explain, overall_importance
 
-__all__ = ["Explanation", "draw_explanation", "explain", "summary_lines", "write_csv"]
+__all__ = [
+    "Explanation",
+    "draw_explanation",
+    "explain",
+    "overall_importance",
+    "summary_lines",
+    "write_csv",
+]

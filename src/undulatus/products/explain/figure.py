@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from textwrap import wrap
@@ -16,7 +17,13 @@ from matplotlib.ticker import MaxNLocator
 
 from undulatus._files import whole_or_not_at_all
 from undulatus.errors import InputError
-from undulatus.products.explain.waves import KELVIN, Explanation
+from undulatus.products.explain.table import ALL_CLASSES
+from undulatus.products.explain.waves import (
+    KELVIN,
+    Explanation,
+    by_regime,
+    overall_importance,
+)
 from undulatus.products.panels import place_axes
 from undulatus.scenes.channels import ABSORPTION_BANDS, GASES
 from undulatus.scenes.spectra import COMPONENTS, SCORES
@@ -28,6 +35,9 @@ MOST_WAVES = 6
 
 MOST_BARS = 20
 """Features drawn in a panel, at most."""
+
+MOST_PANELS = 6
+"""Panels of classes drawn side by side, at most."""
 
 GAS_COLOURS = {
     "CO2": "#e69f00",
@@ -65,7 +75,8 @@ def draw_explanation(
 
     For spectra: the mean spectrum with absorption bands, then the six waves of the largest weight,
     each with its pattern and, in a strip below, its frequency, then all waves together. For other
-    features: bars of their importance, one panel per regime.
+    features: bars of their importance, one panel per regime. With more than two classes: all waves
+    together, or bars, for all classes and for each of them.
 
     Parameters
     ----------
@@ -76,7 +87,8 @@ def draw_explanation(
     if path.suffix not in (".png", ".pdf"):
         raise InputError(f"The picture must be a .png or .pdf file, not {path}.")
     curves = all(e.wavenumbers is not None or e.measurement == SCORES for e in explanations)
-    figure = (_draw_curves if curves else _draw_bars)(explanations, title)
+    draw_curves = _draw_class_curves if explanations[0].of_class else _draw_curves
+    figure = (draw_curves if curves else _draw_bars)(explanations, title)
     with whole_or_not_at_all(path) as unfinished:
         figure.savefig(unfinished)
 
@@ -98,31 +110,65 @@ class _Column:
         return axis
 
 
+def _spectrum_height(explanation: Explanation) -> float:
+    if explanation.wavenumbers is None:
+        return 0.0
+    return 0.35 + len(GASES) * _LANE + _CURVE + 2 * _GAP
+
+
 def _height(explanation: Explanation) -> float:
     waves = min(len(explanation.weights), MOST_WAVES)
-    above = 0.0
-    if explanation.wavenumbers is not None:
-        above = 0.35 + len(GASES) * _LANE + _CURVE + 2 * _GAP
+    above = _spectrum_height(explanation)
     strip = 0.0 if explanation.pattern is None else _STRIP + _GAP
     return above + waves * (_TITLE + _CURVE + _GAP + strip) + _TITLE + _CURVE + 0.5
 
 
 def _draw_curves(explanations: Sequence[Explanation], title: str) -> Figure:
-    head, foot = 0.6, 0.65
     heights = [_height(explanation) for explanation in explanations]
+    figure, tops = _tall_figure(heights, title, _footnote(explanations[0]))
+    for explanation, top in zip(explanations, tops, strict=True):
+        _draw_one(figure, explanation, top)
+    return figure
+
+
+def _tall_figure(heights: list[float], title: str, note: str) -> tuple[Figure, list[float]]:
+    """Return a figure for parts one below the other, and where each begins, in inches."""
+    head, foot = 0.6, 0.65
     size = (_LEFT + _WIDTH + _RIGHT, head + sum(heights) + foot)
     figure = Figure(figsize=size, dpi=120)
     figure.text(0.15 / size[0], 1 - 0.15 / size[1], title, fontsize=15, verticalalignment="top")
-    for explanation, top in zip(explanations, accumulate(heights, initial=head), strict=False):
-        _draw_one(figure, explanation, top)
-    figure.text(
-        0.15 / size[0],
-        0.12 / size[1],
-        _footnote(explanations[0]),
-        fontsize=9,
-        style="italic",
-        linespacing=1.4,
+    figure.text(0.15 / size[0], 0.12 / size[1], note, fontsize=9, style="italic", linespacing=1.4)
+    return figure, list(accumulate(heights, initial=head))[:-1]
+
+
+def _draw_class_curves(explanations: Sequence[Explanation], title: str) -> Figure:
+    """Draw all waves together, for all classes and for each: these have the same waves."""
+    groups, first = by_regime(explanations), explanations[0]
+    curve = _TITLE + _CURVE + _GAP
+    heights = [_spectrum_height(group[0]) + (len(group) + 1) * curve + 0.5 for group in groups]
+    how = "share of the waves' phases that goes with each component"
+    if first.wavenumbers is not None:
+        how = "share of the waves' phases that goes with each channel"
+    if first.unit == KELVIN:
+        how = "change of the spectrum that goes with one standard deviation of a wave's phase"
+    note = (
+        f"{how[0].upper()}{how[1:]}, over all waves, by their weight for a class.\n"
+        f"Classes have the same waves with weights of their own. Each curve has its own scale."
     )
+    figure, tops = _tall_figure(heights, title, note)
+    for group, top in zip(groups, tops, strict=True):
+        column = _Column(figure, top)
+        if group[0].wavenumbers is not None:
+            _draw_spectrum(column, group[0])
+        regime = f"regime {group[0].regime}, " if group[0].regime else ""
+        axis = _draw_importance(
+            column, group[0], overall_importance(group), f"{regime}{ALL_CLASSES}"
+        )
+        for explanation in group:
+            axis = _draw_importance(
+                column, explanation, explanation.importance, explanation.heading
+            )
+        _label_places(axis, group[0])
     return figure
 
 
@@ -133,12 +179,24 @@ def _draw_one(figure: Figure, explanation: Explanation, top: float) -> None:
     shown = min(len(explanation.weights), MOST_WAVES)
     for wave in range(shown):
         _draw_wave(column, explanation, wave)
+    title = _all_waves_title(explanation, shown)
+    axis = _draw_importance(column, explanation, explanation.importance, title)
+    _label_places(axis, explanation)
+
+
+def _draw_importance(
+    column: _Column, explanation: Explanation, importance: Array, title: str
+) -> Axes:
     column.top += _TITLE
     axis = column.add(_CURVE)
-    axis.set_title(_all_waves_title(explanation, shown), fontsize=10.5, loc="left")
-    _draw_values(axis, explanation, explanation.importance, _PATTERN_COLOUR)
+    axis.set_title(title, fontsize=10.5, loc="left")
+    _draw_values(axis, explanation, importance, _PATTERN_COLOUR)
     axis.set_ylim(0.0)
     _label(axis, "K" if explanation.unit == KELVIN else "share")
+    return axis
+
+
+def _label_places(axis: Axes, explanation: Explanation) -> None:
     axis.tick_params(labelbottom=True)
     what = "component" if explanation.wavenumbers is None else "wavenumber, cm⁻¹"
     axis.set_xlabel(what, fontsize=10)
@@ -267,22 +325,51 @@ def _footnote(explanation: Explanation) -> str:
 # Bars of features
 
 
+@dataclass(frozen=True)
+class _Bars:
+    """What a panel of bars shows: the importance of features, under a title."""
+
+    title: str
+    names: tuple[str, ...]
+    importance: Array
+
+
+def _rows_of_bars(explanations: Sequence[Explanation]) -> list[list[_Bars]]:
+    """Return rows of panels: regimes side by side, or for each regime all classes and each."""
+    if not explanations[0].of_class:
+        return [[_Bars(e.heading, e.names, e.importance) for e in explanations]]
+    rows = []
+    for group in by_regime(explanations):
+        regime = f"regime {group[0].regime}, " if group[0].regime else ""
+        together = _Bars(f"{regime}{ALL_CLASSES}", group[0].names, overall_importance(group))
+        panels = [together, *(_Bars(e.heading, e.names, e.importance) for e in group)]
+        rows += [panels[i : i + MOST_PANELS] for i in range(0, len(panels), MOST_PANELS)]
+    return rows
+
+
 def _draw_bars(explanations: Sequence[Explanation], title: str) -> Figure:
     # Lengths are in inches, from the upper left corner.
-    most = max(min(len(explanation.names), MOST_BARS) for explanation in explanations)
-    longest = max(len(name) for explanation in explanations for name in explanation.names)
-    shortened = any(len(explanation.names) > most for explanation in explanations)
-    head = 0.7 + 0.2 * ((explanations[0].regime != "") + shortened)
-    height, width, labels = 0.24 * most + 0.1, 2.7, 0.085 * longest + 0.4
-    size = (max(len(explanations) * (labels + width) + 0.3, 7.0), head + height + 1.15)
+    rows = _rows_of_bars(explanations)
+    every = [bars for row in rows for bars in row]
+    most = max(min(len(bars.names), MOST_BARS) for bars in every)
+    longest = max(len(name) for bars in every for name in bars.names)
+    shortened = any(len(bars.names) > most for bars in every)
+    head = 0.7 + 0.2 * (any(bars.title for bars in every) + shortened)
+    height, labels, below = 0.24 * most + 0.1, 0.085 * longest + 0.4, 0.6
+    # A title is as wide as its panel at least: about 0.085 inches a letter.
+    width = max(2.7, 0.085 * max(len(bars.title) for bars in every) - labels)
+    step = height + below + head - 0.5
+    across = max(map(len, rows))
+    size = (max(across * (labels + width) + 0.3, 7.0), len(rows) * step + 1.05)
     figure = Figure(figsize=size, dpi=120)
     figure.text(0.15 / size[0], 1 - 0.15 / size[1], title, fontsize=15, verticalalignment="top")
-    highest = 100.0 * max(float(explanation.importance.max()) for explanation in explanations)
-    if len(explanations) == 1:
+    highest = 100.0 * max(float(bars.importance.max()) for bars in every)
+    if across == 1:
         width = size[0] - labels - 0.3
-    for number, explanation in enumerate(explanations):
-        axis = place_axes(figure, labels + number * (labels + width), head, width, height)
-        _draw_ranking(axis, explanation, most, highest)
+    for down, row in enumerate(rows):
+        for number, bars in enumerate(row):
+            left, top = labels + number * (labels + width), head + down * step
+            _draw_ranking(place_axes(figure, left, top, width, height), bars, most, highest)
     note = (
         "Importance: share in the phases of the waves, by weight. Features are taken as "
         "uncorrelated, so the difference of two that vary together counts for too much."
@@ -294,19 +381,19 @@ def _draw_bars(explanations: Sequence[Explanation], title: str) -> Figure:
     return figure
 
 
-def _draw_ranking(axis: Axes, explanation: Explanation, most: int, highest: float) -> None:
-    percent = 100.0 * explanation.importance
+def _draw_ranking(axis: Axes, bars: _Bars, most: int, highest: float) -> None:
+    percent = 100.0 * bars.importance
     order = np.argsort(-percent, kind="stable")[:most]
     axis.barh(range(len(order)), percent[order], 0.7, color=_BAR_COLOUR)
     for row, value in enumerate(percent[order]):
         axis.text(value + 0.015 * highest, row, f"{value:.1f}", fontsize=9, va="center")
-    axis.set_yticks(range(len(order)), [explanation.names[index] for index in order], fontsize=9.5)
+    axis.set_yticks(range(len(order)), [bars.names[index] for index in order], fontsize=9.5)
     axis.set_ylim(most - 0.5, -0.5)
     axis.set_xlim(0.0, 1.18 * max(highest, 1e-12))
     axis.set_xlabel("importance, %", fontsize=10)
     axis.tick_params(axis="x", labelsize=9)
     axis.spines[["top", "right"]].set_visible(False)
-    lines = [f"regime {explanation.regime}"] if explanation.regime else []
-    if len(order) < len(explanation.names):
-        lines.append(f"the first {len(order)} of {len(explanation.names)} features")
+    lines = [bars.title] if bars.title else []
+    if len(order) < len(bars.names):
+        lines.append(f"the first {len(order)} of {len(bars.names)} features")
     axis.set_title("\n".join(lines), fontsize=11, loc="left")

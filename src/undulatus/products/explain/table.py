@@ -12,7 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus._files import whole_or_not_at_all
-from undulatus.products.explain.waves import KELVIN, Explanation
+from undulatus.products.explain.waves import (
+    KELVIN,
+    Explanation,
+    by_regime,
+    overall_importance,
+)
 from undulatus.scenes.channels import ABSORPTION_BANDS, WINDOWS, absorbers
 
 Array = npt.NDArray[Any]
@@ -20,17 +25,21 @@ Array = npt.NDArray[Any]
 MOST_LINES = 10
 """Waves listed as text, by default."""
 
+ALL_CLASSES = "all classes"
+"""Stands for the class where all of them are taken together."""
+
 _REGIONS_NAMED = 3
 """Regions or features named in a line of text."""
 
 
 def write_csv(explanations: Sequence[Explanation], path: str | Path) -> None:
-    """Write a row for each channel or feature, of each regime if there are several.
+    """Write a row for each channel or feature, of each regime and class if there are several.
 
     Columns are ``wavenumber`` and ``absorbers``, or ``feature``; ``importance``; and for each
     wave, by rank, ``wave_1_pattern`` and ``wave_1_frequency``, or ``wave_1_direction`` in place of
-    a pattern that is not known. Lines that begin with ``#`` give units and the weights of the
-    waves; ``pandas.read_csv(path, comment="#")`` reads the table.
+    a pattern that is not known. With more than two classes, ``importance_for_all`` is that for all
+    of them together. Lines that begin with ``#`` give units and the weights of the waves;
+    ``pandas.read_csv(path, comment="#")`` reads the table.
     """
     path = Path(path)
     with (
@@ -43,13 +52,17 @@ def write_csv(explanations: Sequence[Explanation], path: str | Path) -> None:
         # Texts are quoted: a "#" in the name of a feature must not begin a comment.
         writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
         writer.writerow(_columns(explanations, most))
-        for explanation in explanations:
-            writer.writerows(_rows(explanation, most, with_regime=len(explanations) > 1))
+        groups = by_regime(explanations)
+        for group in groups:
+            for explanation in group:
+                overall = overall_importance(group) if explanation.of_class else None
+                writer.writerows(_rows(explanation, overall, most, with_regime=len(groups) > 1))
 
 
 def _write_header(explanation: Explanation, file: TextIO) -> None:
     profile = "direction" if explanation.pattern is None else "pattern"
     regime = f"# regime: {explanation.regime}\n" if explanation.regime else ""
+    regime += f"# class: {explanation.of_class}\n" if explanation.of_class else ""
     importance = "K" if explanation.unit == KELVIN else "share of the phases' variance"
     file.write(
         f"{regime}# {profile}: {_profile_unit(explanation)}, towards {explanation.towards}\n"
@@ -83,22 +96,35 @@ def _columns(explanations: Sequence[Explanation], most: int) -> list[str]:
     waves = chain.from_iterable(
         (f"wave_{rank}_{profile}", f"wave_{rank}_frequency") for rank in range(1, most + 1)
     )
-    return [*(["regime"] if len(explanations) > 1 else []), *place, "importance", *waves]
+    regime = ["regime"] if len(by_regime(explanations)) > 1 else []
+    if first.of_class:
+        return [*regime, "class", *place, "importance", "importance_for_all", *waves]
+    return [*regime, *place, "importance", *waves]
 
 
-def _rows(explanation: Explanation, most: int, with_regime: bool) -> Iterator[list[Any]]:
+def _rows(
+    explanation: Explanation, overall: Array | None, most: int, with_regime: bool
+) -> Iterator[list[Any]]:
     count = len(explanation.weights)
     pairs = np.stack([explanation.profile, explanation.frequency], axis=1)
     values = pairs.reshape(2 * count, -1)
+    before = [explanation.regime] if with_regime else []
+    before += [explanation.of_class] if explanation.of_class else []
+    importance = [explanation.importance] if overall is None else [explanation.importance, overall]
+    for place, *row in zip(_places(explanation), *importance, *values, strict=True):
+        yield [*before, *place, *map(_rounded, row), *[""] * (2 * (most - count))]
+
+
+def _places(explanation: Explanation) -> list[list[Any]]:
+    """Return the columns that name each channel or feature."""
     if explanation.wavenumbers is None:
-        places: list[list[Any]] = [[name] for name in explanation.names]
-    else:
-        gases = absorbers(explanation.wavenumbers)
-        places = [list(pair) for pair in zip(explanation.wavenumbers.tolist(), gases, strict=True)]
-    regime = [explanation.regime] if with_regime else []
-    for place, *numbers in zip(places, explanation.importance, *values, strict=True):
-        rounded = [float(f"{value:.7g}") for value in numbers]
-        yield [*regime, *place, *rounded, *[""] * (2 * (most - count))]
+        return [[name] for name in explanation.names]
+    gases = absorbers(explanation.wavenumbers)
+    return [list(pair) for pair in zip(explanation.wavenumbers.tolist(), gases, strict=True)]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.7g}")
 
 
 def summary_lines(explanations: Sequence[Explanation], most: int = MOST_LINES) -> list[str]:
@@ -107,24 +133,34 @@ def summary_lines(explanations: Sequence[Explanation], most: int = MOST_LINES) -
     The number beside a region of the spectrum is the mean pattern there, in K; beside a feature,
     it is the correlation with the phase or the signed share in it. The phase's deviation is given
     if it is known. At most ``most`` waves are listed; the last line is for all waves together.
+    More than two classes have a table each, and a line for all of them.
     """
     lines: list[str] = []
-    for explanation in explanations:
-        if explanation.regime:
-            lines += [*([""] if lines else []), f"regime {explanation.regime}"]
-        lines.append(_line(explanation, "wave", "weight", "phase", "strongest in"))
-        waves = zip(
-            explanation.shares, explanation.phase_deviations, explanation.profile, strict=True
-        )
-        for rank, (share, deviation, profile) in enumerate(waves, 1):
-            if rank > most:
-                lines.append(f"      and {len(explanation.weights) - most} more")
-                break
-            regions = _wave_regions(explanation, profile)
-            phase = f"{deviation:.1f} rad"
-            lines.append(_line(explanation, str(rank), f"{share:.1%}", phase, regions))
-        lines.append(_line(explanation, "all", "100.0%", "", _all_waves_regions(explanation)))
+    for group in by_regime(explanations):
+        for explanation in group:
+            if explanation.heading:
+                lines += [*([""] if lines else []), explanation.heading]
+            lines += _wave_lines(explanation, most)
+        if group[0].of_class:
+            first = group[0]
+            regime = f"regime {first.regime}, " if first.regime else ""
+            regions = _all_waves_regions(first, overall_importance(group))
+            lines += ["", f"{regime}{ALL_CLASSES}", _line(first, "all", "100.0%", "", regions)]
     return lines
+
+
+def _wave_lines(explanation: Explanation, most: int) -> list[str]:
+    lines = [_line(explanation, "wave", "weight", "phase", "strongest in")]
+    waves = zip(explanation.shares, explanation.phase_deviations, explanation.profile, strict=True)
+    for rank, (share, deviation, profile) in enumerate(waves, 1):
+        if rank > most:
+            lines.append(f"      and {len(explanation.weights) - most} more")
+            break
+        regions = _wave_regions(explanation, profile)
+        phase = f"{deviation:.1f} rad"
+        lines.append(_line(explanation, str(rank), f"{share:.1%}", phase, regions))
+    everything = _all_waves_regions(explanation, explanation.importance)
+    return [*lines, _line(explanation, "all", "100.0%", "", everything)]
 
 
 def _line(explanation: Explanation, rank: str, share: str, phase: str, regions: str) -> str:
@@ -160,11 +196,10 @@ def _wave_regions(explanation: Explanation, profile: Array) -> str:
     return _region_texts(explanation, profile, form)
 
 
-def _all_waves_regions(explanation: Explanation) -> str:
+def _all_waves_regions(explanation: Explanation, importance: Array) -> str:
     if explanation.unit == KELVIN:
-        return _region_texts(explanation, explanation.importance, "{} ({:.1f} K)")
-    share = explanation.importance
-    profile = share if explanation.wavenumbers is None else np.sqrt(share)
+        return _region_texts(explanation, importance, "{} ({:.1f} K)")
+    profile = importance if explanation.wavenumbers is None else np.sqrt(importance)
     return _region_texts(explanation, profile, "{} ({:.0%})")
 
 

@@ -21,11 +21,17 @@ A pattern needs the covariance of the classifier's input. Principal components a
 theirs is known. Without them, features are taken as uncorrelated, and a wave has only a
 *direction*, :math:`w_{ic} \sigma_c / s_i`, where :math:`\sigma_c` is the standard deviation of a
 feature.
+
+A classifier of more than two classes has a latent function a class, over the same waves, which
+weigh differently for each: there is an explanation a class, and :func:`overall_importance` says
+how much a channel or feature counts in all of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -65,7 +71,7 @@ class Explanation:
     regime: str
     """Where the classifier is used; empty if it is used everywhere."""
     towards: str
-    """The second class, such as ``"cloudy = 1"``."""
+    """The second of two classes, or that of the latent function, such as ``"cloudy = 1"``."""
     measurement: str
     """``"radiance"``, ``"brightness_temperature"``, ``"scores"``, or empty for other features."""
     names: tuple[str, ...]
@@ -88,6 +94,14 @@ class Explanation:
     """Change of each channel with one deviation of the phase, (D, d); None if not known."""
     unit: str
     """Of the pattern: ``"K"``, or ``"standard deviations"`` if it is a correlation."""
+    of_class: str = ""
+    """The class whose latent function this is; empty if there are two, which have one."""
+
+    @property
+    def heading(self) -> str:
+        """The regime and the class, where there are several."""
+        parts = (("regime", self.regime), ("class", self.of_class))
+        return ", ".join(f"{what} {name}" for what, name in parts if name)
 
     @property
     def shares(self) -> Array:
@@ -112,8 +126,26 @@ class Explanation:
         return np.asarray(np.sqrt(square) if self.unit == KELVIN else square)
 
 
+def overall_importance(explanations: Sequence[Explanation]) -> Array:
+    """Return how much each channel or feature counts for all classes of a regime, (d,).
+
+    As :attr:`Explanation.importance`, by the weights of the waves of all latent functions.
+    """
+    total = sum(float(one.weights.sum()) for one in explanations)
+    square = sum(one.weights @ one.profile**2 for one in explanations)
+    square = np.asarray(square / max(total, np.finfo(np.float64).tiny))
+    return np.asarray(np.sqrt(square) if explanations[0].unit == KELVIN else square)
+
+
+def by_regime(explanations: Sequence[Explanation]) -> list[list[Explanation]]:
+    """Return the explanations of each regime together: one for each latent function."""
+    return [list(group) for _, group in groupby(explanations, key=lambda one: one.regime)]
+
+
 def explain(model: Any) -> tuple[Explanation, ...]:
     """Return what a model looks at: one explanation, or one for each regime.
+
+    With more than two classes there is one for each class, or for each class of each regime.
 
     Parameters
     ----------
@@ -124,28 +156,52 @@ def explain(model: Any) -> tuple[Explanation, ...]:
     """
     provenance = Provenance.of(model)
     if not isinstance(model, RegimeClassifier):
-        return (_explain_one(model, getattr(model, "feature_names_in_", None), provenance),)
+        return tuple(_explain_one(model, getattr(model, "feature_names_in_", None), provenance))
     check_is_fitted(model, "estimators_")
-    explanations = []
+    explanations: list[Explanation] = []
     for regime in model.regimes_:
         member = model.estimators_[regime.name]
         try:
-            explanations.append(_explain_one(member, regime.features, provenance, regime.name))
+            explanations += _explain_one(member, regime.features, provenance, regime.name)
         except InputError as error:
             raise InputError(f"Regime {regime.name!r}: {error}") from error
     return tuple(explanations)
 
 
-def _explain_one(model: Any, names: Any, provenance: Provenance, regime: str = "") -> Explanation:
+def _explain_one(
+    model: Any, names: Any, provenance: Provenance, regime: str = ""
+) -> list[Explanation]:
+    """Explain each latent function of a model."""
     classifier, steps = _split_model(model)
-    waves = waves_of(classifier)
+    classes = classifier.classes_.tolist()
+    if len(classes) == 2:
+        waves = waves_of(classifier)
+        return [_explain_waves(waves, steps, names, provenance, regime, classes[1])]
+    return [
+        replace(
+            _explain_waves(waves_of(classifier, place), steps, names, provenance, regime, label),
+            of_class=str(label),
+        )
+        for place, label in enumerate(classes)
+    ]
+
+
+def _explain_waves(
+    waves: Waves,
+    steps: list[AffineStep],
+    names: Any,
+    provenance: Provenance,
+    regime: str,
+    rising: Any,
+) -> Explanation:
+    """Explain one latent function, which rises towards the class ``rising``."""
     mean, frequencies = waves.centre[None], waves.frequencies
     for step in reversed(steps):
         mean = step.centre + step.restore(mean)
         frequencies = step.carry_back(frequencies)
     deviations = _deviations(waves, steps)
     noise = steps[0].noise if steps else None
-    label, second = provenance.label, classifier.classes_[1]
+    label = provenance.label
     measurement = _find_measurement(provenance.measurement, mean[0])
     is_spectrum = measurement in (RADIANCE, BRIGHTNESS_TEMPERATURE)
     kelvins, per_unit = None, _or_one(deviations)
@@ -157,7 +213,7 @@ def _explain_one(model: Any, names: Any, provenance: Provenance, regime: str = "
         noise = np.ones(len(deviations))
     return Explanation(
         regime=regime,
-        towards=f"{label} = {second}" if label else f"class {second}",
+        towards=f"{label} = {rising}" if label else f"class {rising}",
         measurement=measurement,
         names=_names(measurement, names, len(deviations)),
         wavenumbers=WAVENUMBERS if is_spectrum else None,
