@@ -25,7 +25,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
 from undulatus._daylight import NIGHT
-from undulatus.products.maps import MASK, PROBABILITY, QUALITY, VARIANCE
+from undulatus.products.layers import MASK, PROBABILITY, QUALITY, VARIANCE
 from undulatus.products.predict import MISSING
 from undulatus.products.views import (
     INFRARED,

@@ -16,7 +16,8 @@ import xarray as xr
 
 from undulatus._files import as_reading_errors
 from undulatus.errors import SceneError
-from undulatus.products.maps import BLOCK_PIXELS, MASK, PROBABILITY, QUALITY, VARIANCE
+from undulatus.products.layers import MASK, PROBABILITY, QUALITY, VARIANCE
+from undulatus.products.maps import BLOCK_PIXELS
 from undulatus.scenes.masks import decode, guess_encoding
 from undulatus.scenes.scene import (
     ANGLE,

@@ -16,7 +16,7 @@ from undulatus.errors import SceneError
 from undulatus.products.browse.calendar import Calendar, make_calendar, pixel_shares
 from undulatus.products.browse.page import Contents, write_page
 from undulatus.products.browse.sprites import LONGEST_SIDE, SeriesWriter, Sheet, SpriteWriter
-from undulatus.products.maps import PROBABILITY
+from undulatus.products.layers import PROBABILITY
 from undulatus.products.panels import Acquisition, panel_names, render_acquisitions, scales_for
 from undulatus.products.views import (
     MapView,
