@@ -293,6 +293,7 @@ def map_command(
     from undulatus.products.maps import map_scene, summarise_map
     from undulatus.products.memory_budget import within_memory
     from undulatus.scenes.files import NETCDF
+    from undulatus.scenes.files.geotiff import geotiff_paths
     from undulatus.scenes.files.opening import open_data, open_map, open_raster_map
     from undulatus.scenes.files.writing import GEOTIFF, write_dataset
     from undulatus.scenes.spectra import is_spectra
@@ -312,8 +313,10 @@ def map_command(
         fingerprint = f"{_sha256(model)} {data.resolve()} {encoding}"
         with progress_bar("mapping") as progress:
             write_dataset(maps, output, progress, resume=resume, fingerprint=fingerprint)
-    click.echo(f"map: {output.resolve()}")
-    with (open_raster_map if output.suffix in GEOTIFF else open_map)(output) as written:
+    paths = geotiff_paths(maps, output) if output.suffix in GEOTIFF else (output,)
+    beside = f" (classes), {paths[-1].resolve()} (all other layers)" if len(paths) > 1 else ""
+    click.echo(f"map: {output.resolve()}{beside}")
+    with (open_raster_map if output.suffix in GEOTIFF else open_map)(paths[-1]) as written:
         click.echo(str(summarise_map(written)))
     if pictures or video:
         _illustrate(opened, open_map(output), output, pictures, video)

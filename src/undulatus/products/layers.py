@@ -118,7 +118,8 @@ class _Layers:
         """Return a field with a value for each class, (class_name, ...)."""
         values = da.moveaxis(self.predictions[field], -1, 0)
         layer = self.wrap(values, **attrs)
-        return layer.assign_coords({CLASS_NAME: list(self.legend.names)})
+        # Zarr has no specification for strings of a fixed length.
+        return layer.assign_coords({CLASS_NAME: np.array(self.legend.names, object)})
 
     def computed(self, function: Any, dtype: Any, **attrs: Any) -> xr.DataArray:
         """Return what a function makes of blocks of predictions: a value for each pixel."""
