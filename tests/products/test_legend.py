@@ -8,7 +8,7 @@ import pytest
 from undulatus import RFFGPC, load_model, save_model
 from undulatus.errors import InputError
 from undulatus.products import Legend
-from undulatus.products.legend import PALETTE, legend_of_label
+from undulatus.products.legend import COLOURS_BY_NAME, PALETTE, legend_of_label
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -50,6 +50,12 @@ def test_default_colours_are_distinct_enough_to_be_told_apart(count):
 
 def test_clear_and_cloud_have_the_colours_of_cloud_masks_wherever_they_stand():
     assert Legend(("cloud", "clear")).colours == ("#f7f7f7", "#3b6e8f")
+
+
+def test_words_in_names_choose_colours_and_no_two_classes_have_the_same():
+    colours = Legend(("town", "open water", "fresh water", "road")).colours
+    assert colours[1] == COLOURS_BY_NAME["water"] == PALETTE[0]
+    assert len(set(colours)) == 4
 
 
 @pytest.mark.parametrize(

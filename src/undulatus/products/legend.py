@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
@@ -38,8 +39,19 @@ CLOUD_NAMES = ("cloud", "clouds", "cloudy")
 CHAINS = ("landmarks", "sounder")
 """Chains of which every model that has no legend was fitted on cloud, 1, and clear, 0."""
 
-COLOURS_BY_NAME = {CLEAR: "#3b6e8f", CLOUD: "#f7f7f7"}
-"""Default colours of classes with these names, ..."""
+COLOURS_BY_NAME = {
+    CLEAR: "#3b6e8f",
+    CLOUD: "#f7f7f7",
+    "shadow": "#5b5b5b",
+    "water": "#0072b2",
+    "land": "#c8a165",
+    "soil": "#a6611a",
+    "vegetation": "#009e73",
+    "forest": "#1b7837",
+    "snow": "#bfe6f5",
+    "ice": "#7fc4e0",
+}
+"""Default colours of classes that have one of these words in their names, ..."""
 
 PALETTE = (
     "#0072b2",
@@ -75,7 +87,7 @@ class Legend:
     Examples
     --------
     >>> Legend(("cloud", "land"), cloud="cloud").colours
-    ('#f7f7f7', '#0072b2')
+    ('#f7f7f7', '#c8a165')
     """
 
     classes: tuple[Class, ...]
@@ -258,9 +270,14 @@ def _default_codes(classes: tuple[Class, ...]) -> tuple[int, ...]:
 
 
 def _default_colours(names: tuple[str, ...]) -> tuple[str, ...]:
-    others = [name for name in names if name not in COLOURS_BY_NAME]
-    chosen = {name: _nth_colour(number) for number, name in enumerate(others)}
-    return tuple(COLOURS_BY_NAME.get(name) or chosen[name] for name in names)
+    chosen: dict[str, str] = {}
+    for name in names:
+        words = re.findall("[a-z]+", name.lower())
+        known = [COLOURS_BY_NAME[word] for word in words if word in COLOURS_BY_NAME]
+        if known and known[0] not in chosen.values():
+            chosen[name] = known[0]
+    left = (colour for colour in map(_nth_colour, count()) if colour not in chosen.values())
+    return tuple(chosen[name] if name in chosen else next(left) for name in names)
 
 
 def _nth_colour(number: int) -> str:

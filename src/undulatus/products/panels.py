@@ -78,8 +78,8 @@ TITLES = {
 _TITLES_OF_CLASSES = {"model": "model classes", "probability": "probability of the class"}
 """Titles of panels of a map that is not one of clouds."""
 
-KEY_COLUMNS = 2
-"""Classes side by side in the key of a panel."""
+_LONG_NAME, _LONGEST_NAME = 10, 26
+"""Letters of a class's name beyond which the key has one column, and beyond which it is cut."""
 
 _CLOUD_CLASSES = (MapClass(0, "clear", CLEAR), MapClass(1, "cloud", CLOUD))
 """The classes of cloud masks."""
@@ -167,7 +167,11 @@ def panel_classes(name: str, view: MapView) -> tuple[MapClass, ...]:
 
 def extra_key_lines(view: MapView) -> int:
     """Return how many lines the key of the classes needs below those of a colour bar."""
-    return max(0, -(-len(view.classes) // KEY_COLUMNS) - 2)
+    return max(0, -(-len(view.classes) // _key_columns(view.classes)) - 2)
+
+
+def _key_columns(classes: tuple[MapClass, ...]) -> int:
+    return 1 if any(len(shown.name) > _LONG_NAME for shown in classes) else 2
 
 
 def scales_for(view: MapView, chosen: Array) -> dict[str, ColourScale]:
@@ -388,12 +392,12 @@ def draw_key(
         patches = [Patch(facecolor=shown.colour, edgecolor="black") for shown in classes]
         axis.legend(
             patches,
-            [shown.name for shown in classes],
-            loc="center" if len(classes) <= KEY_COLUMNS else "upper center",
+            [_short_name(shown.name) for shown in classes],
+            loc="upper center" if len(classes) > 2 else "center",
             # The text begins at the axes' upper edge, which is that of the other keys.
             borderaxespad=0.0,
             borderpad=0.0,
-            ncols=KEY_COLUMNS,
+            ncols=_key_columns(classes),
             frameon=False,
             fontsize=9.5,
         )
@@ -408,6 +412,10 @@ def draw_key(
             horizontalalignment="center",
             verticalalignment="top",
         )
+
+
+def _short_name(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def draw_legend(axis: Axes, view: MapView, where: Any) -> None:
