@@ -289,3 +289,12 @@ def test_two_bands_of_one_name_are_refused(image, named):
     twice = xr.concat([image, image[:1]], "band")
     with pytest.raises(SceneError, match=r"\(B02\)(.|\n)*found: B02, B03, B08, B02"):
         map_scene(named, twice)
+
+
+def test_two_variables_of_one_description_are_refused(image, named):
+    described = image.to_dataset("band").rename(B02="one")
+    described["one"].attrs["long_name"] = "B02"
+    map_scene(named, described)
+    described["other"] = described["one"]
+    with pytest.raises(SceneError, match=r"needs B02, but several .*: one, other"):
+        map_scene(named, described)

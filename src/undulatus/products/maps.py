@@ -118,10 +118,12 @@ def map_scene(
 def cloud_probability(model: Any, dataset: xr.Dataset) -> Array:
     """Return the probability of cloud of a checked scene or of checked spectra, computed.
 
-    Of a model of the classes 0 and 1, if nothing else is known of them, it is that of 1.
+    Of the classes 0 and 1, if neither is known to be cloud, it is that of 1, as in labels.
     """
     legend = Legend.of(model)
-    cloud = 1 if legend.is_unnamed_pair else legend.cloud_index
+    cloud = legend.cloud_index
+    if cloud is None and legend.classes == (0, 1):
+        cloud = 1
     if cloud is None:
         raise InputError(
             f"Which class of the model is cloud is not known: it has "

@@ -88,7 +88,9 @@ def within_memory(
         yield plan.dataset
 
 
-def _block_bytes(dataset: xr.Dataset, chunks: dict[object, int], result_bytes: int) -> int:
+def _block_bytes(
+    dataset: xr.Dataset, chunks: dict[object, int], result_bytes: int = RESULT_BYTES
+) -> int:
     """Return the memory that one block of all variables needs while it is processed."""
     values = pixels = 0
     for array in dataset.variables.values():

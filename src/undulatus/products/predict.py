@@ -262,12 +262,14 @@ def _band_names(image: xr.DataArray, dim: str) -> list[str] | None:
 
 def _variable_inputs(dataset: xr.Dataset, names: tuple[str, ...]) -> Inputs | None:
     """Return the variables of these names, or None if they are computed from a scene's bands."""
-    by_description = {
-        str(array.attrs["long_name"]): name
-        for name, array in dataset.data_vars.items()
-        if isinstance(array.attrs.get("long_name"), str)
-    }
-    wanted = [name if name in dataset else by_description.get(name) for name in names]
+    by_description: dict[str, list[Hashable]] = {}
+    for name, array in dataset.data_vars.items():
+        if isinstance(array.attrs.get("long_name"), str):
+            by_description.setdefault(array.attrs["long_name"], []).append(name)
+    wanted: list[Hashable | None] = [
+        name if name in dataset else _only_variable(name, by_description.get(name, []))
+        for name in names
+    ]
     if None not in wanted:
         first = dataset[wanted[0]]
         arrays = [dataset[name].broadcast_like(first) for name in wanted]
@@ -276,6 +278,16 @@ def _variable_inputs(dataset: xr.Dataset, names: tuple[str, ...]) -> Inputs | No
         absent = [name for name, found in zip(names, wanted, strict=True) if found is None]
         raise MissingBandsError("the scene", "The model", absent)
     return None
+
+
+def _only_variable(description: str, variables: list[Hashable]) -> Hashable | None:
+    """Return the variable with a description, if there is one; several are an error."""
+    if len(variables) > 1:
+        raise SceneError(
+            f"The model needs {description}, but several variables have that as long_name: "
+            f"{', '.join(map(str, variables))}. Rename the right one to {description}."
+        )
+    return variables[0] if variables else None
 
 
 def _landmark_inputs(scene: xr.Dataset, names: tuple[str, ...]) -> Inputs:
