@@ -119,7 +119,9 @@ class _Layers:
         values = da.moveaxis(self.predictions[field], -1, 0)
         layer = self.wrap(values, **attrs)
         # Zarr has no specification for strings of a fixed length.
-        return layer.assign_coords({CLASS_NAME: np.array(self.legend.names, object)})
+        names = np.array(self.legend.names, object)
+        coordinate = (CLASS_NAME, names, {"long_name": "name of the class"})
+        return layer.assign_coords({CLASS_NAME: coordinate})
 
     def computed(self, function: Any, dtype: Any, **attrs: Any) -> xr.DataArray:
         """Return what a function makes of blocks of predictions: a value for each pixel."""
