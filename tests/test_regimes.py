@@ -327,3 +327,58 @@ def test_a_file_with_a_regime_without_classifier_is_refused(fitted, tmp_path):
     write_tensors(path, tensors, header)
     with pytest.raises(ModelFileError, match="night"):
         load_model(path)
+
+
+# More than two classes
+
+
+@pytest.fixture(scope="module")
+def surface(table):
+    """Three classes, of which one in ten is wrong: cold, and among the others bright or dark."""
+    wrong = np.random.default_rng(5).random(len(table)) < 0.1
+    rule = np.where(table["BT9"] < 275.0, "cold", np.where(table["R1"] > 0.0, "bright", "dark"))
+    return np.where(wrong, "dark", rule)
+
+
+@pytest.mark.parametrize("blend", [0.0, 20.0])
+def test_each_of_three_classes_has_the_moments_of_the_regimes_classifiers(table, surface, blend):
+    regimes = (Regime("day", 0.0, 90.0), Regime("night", 90.0, 180.0))
+    model = RegimeClassifier(small(), regimes, blend=blend).fit(table, surface)
+    angle = table["solar_zenith_angle"].to_numpy()
+    night = (angle >= 90.0) * 1.0 if not blend else np.clip(0.5 + (angle - 90.0) / 40.0, 0.0, 1.0)
+    share = np.stack([1.0 - night, night])[:, :, None]
+    X = table[["R1", "BT9"]].to_numpy()
+    each = [model.estimators_[name] for name in ("day", "night")]
+    expected = np.sum(share * [e.predict_proba(X) for e in each], axis=0)
+    probability, variance = model.predict_proba_and_variance(table)
+    # Sums of a few hundred waves, blocked in another way.
+    assert_allclose(probability, expected, atol=1e-9)
+    assert_allclose(model.predict_proba(table), expected, atol=1e-9)
+    means, variances = np.stack([e.latent_mean_and_variance(X) for e in each], axis=1)
+    mean = np.sum(share * means, axis=0)
+    mixed = np.sum(share * (variances + means**2), axis=0) - mean**2
+    found = model.latent_mean_and_variance(table)
+    assert found[0].shape == found[1].shape == (len(table), 3)
+    assert_allclose(found[0], mean, atol=1e-8)
+    assert_allclose(found[1], mixed, atol=1e-8)
+    assert_allclose(variance, mixed, atol=1e-8)
+    assert_array_equal(model.predict(table), model.classes_[expected.argmax(axis=1)])
+    assert model.decision_function(table).shape == (len(table), 3)
+
+
+def test_regimes_of_three_classes_are_restored_from_a_file(table, surface, tmp_path):
+    model = RegimeClassifier(small(), TWO).fit(table, surface)
+    save_model(model, tmp_path / "model")
+    assert_array_equal(
+        load_model(tmp_path / "model").predict_proba(table), model.predict_proba(table)
+    )
+
+
+def test_regimes_with_different_classes_are_refused_and_listed(table, surface, cloudy):
+    X = table[["R1", "BT9"]].to_numpy()
+    members = {"day": small().fit(X, surface), "night": small().fit(X, cloudy)}
+    regimes = (Regime("day", 0, 90, ("R1", "BT9")), Regime("night", 90, 180, ("R1", "BT9")))
+    with pytest.raises(
+        InputError, match=r"different classes\.\n  day: 'bright', 'cold', 'dark'\n"
+    ):
+        RegimeClassifier.from_fitted(members, regimes)

@@ -176,7 +176,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         model = cls(unfitted, tuple(regimes), by, blend)
         model.regimes_ = model.regimes
         model.estimators_ = {regime.name: estimators[regime.name] for regime in model.regimes_}
-        model.classes_ = next(iter(model.estimators_.values())).classes_
+        model.classes_ = _common_classes(model.estimators_)
         model._set_feature_names()
         return model
 
@@ -208,45 +208,47 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> Array:
         """Return a score, (n,), that is positive where the second class is likelier.
 
-        It is that of the regime's classifier; where two regimes are blended, its mean.
+        It is that of the regime's classifier; where two regimes are blended, its mean. With more
+        than two classes there is a score for each, (n, classes), the largest of the likeliest.
         """
+        width = self._n_latents()
 
-        def mean(estimator: Any, rows: Array) -> Array:
-            return np.asarray(estimator.decision_function(rows))[:, None]
+        def score(estimator: Any, rows: Array) -> Array:
+            return np.asarray(estimator.decision_function(rows)).reshape(-1, width)
 
-        return self._mix(X, mean, 1)[:, 0]
+        return _per_latent(self._mix(X, score, width))
 
     def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return the mean and variance of the latent function, (n,) each.
 
-        Where two regimes are blended, these are the moments of the mixture.
+        Where two regimes are blended, these are the moments of the mixture. With more than two
+        classes each has a latent function of its own: (n, classes).
         """
+        width = self._n_latents()
 
         def moments(estimator: Any, rows: Array) -> Array:
             mean, variance = estimator.latent_mean_and_variance(rows)
             return np.column_stack([mean, variance + mean**2])
 
-        mixed = self._mix(X, moments, 2)
-        mean = mixed[:, 0]
-        return mean, np.maximum(mixed[:, 1] - mean**2, 0.0)
+        mean, second = np.split(self._mix(X, moments, 2 * width), 2, axis=1)
+        return _per_latent(mean), _per_latent(np.maximum(second - mean**2, 0.0))
 
     def predict_proba_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return the probability of each class, (n, classes), and the latent variance, (n,).
 
-        Half the cost of two calls.
+        With more than two classes the variance is that of each class, (n, classes). Half the cost
+        of two calls.
         """
-        width = self._n_classes()
+        k, c = self._n_classes(), self._n_latents()
 
         def probability_and_moments(estimator: Any, rows: Array) -> Array:
             probability, variance = estimator.predict_proba_and_variance(rows)
-            if not self.blend:
-                return np.column_stack([probability, variance, np.zeros(len(rows))])
-            mean = estimator.latent_mean(rows)
+            mean = estimator.latent_mean(rows) if self.blend else np.zeros_like(variance)
             return np.column_stack([probability, variance + mean**2, mean])
 
-        mixed = self._mix(X, probability_and_moments, width + 2)
-        variance = np.maximum(mixed[:, width] - mixed[:, width + 1] ** 2, 0.0)
-        return mixed[:, :width], variance
+        mixed = self._mix(X, probability_and_moments, k + 2 * c)
+        probability, second, mean = np.split(mixed, [k, k + c], axis=1)
+        return probability, _per_latent(np.maximum(second - mean**2, 0.0))
 
     def shares(self, condition: Array, assigned: Array) -> Iterator[tuple[Regime, Array, Array]]:
         """Yield each regime, the rows that it has a share in, and its share in each of them.
@@ -360,10 +362,33 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "classes_")
         return len(self.classes_)
 
+    def _n_latents(self) -> int:
+        return 1 if self._n_classes() == 2 else self._n_classes()
+
     def _set_feature_names(self) -> None:
         needed = dict.fromkeys(name for regime in self.regimes_ for name in self._features(regime))
         self.feature_names_in_ = np.array([*needed, self.by], dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
+
+
+def _per_latent(columns: Array) -> Array:
+    """Return the values of the only latent function, (n,), or of each, (n, classes)."""
+    return columns[:, 0] if columns.shape[1] == 1 else columns
+
+
+def _common_classes(estimators: Mapping[str, Any]) -> Array:
+    """Return the classes of fitted classifiers, which must all have the same."""
+    first = next(iter(estimators.values()))
+    if any(not np.array_equal(e.classes_, first.classes_) for e in estimators.values()):
+        found = "".join(
+            f"\n  {name}: {', '.join(map(repr, estimator.classes_.tolist()))}"
+            for name, estimator in estimators.items()
+        )
+        raise InputError(
+            f"The classifiers of the regimes have different classes.{found}\n"
+            f"Fit them on the same classes, or use one model for each."
+        )
+    return np.asarray(first.classes_)
 
 
 def _resolve(

@@ -267,6 +267,66 @@ def test_an_image_in_other_units_is_refused_unless_that_is_allowed(runner, tmp_p
     assert output.exists()
 
 
+@pytest.fixture
+def surfaces(tmp_path):
+    """A model of three classes and an image of its bands, both in files."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(500, 2)), columns=["B02", "B08"])
+    y = np.digitize(table["B02"] + 0.3 * rng.normal(size=500), [-0.5, 0.5])
+    save_model(RFFGPC(10, n_members=1, random_state=0).fit(table, y), tmp_path / "model")
+    values = rng.normal(size=(2, 60, 70)).astype(np.float32)
+    image = xr.Dataset(
+        {name: (("y", "x"), band) for name, band in zip(table, values, strict=True)}
+    )
+    image.to_netcdf(tmp_path / "image.nc")
+    return [str(tmp_path / "model"), str(tmp_path / "image.nc")]
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_a_map_of_classes_in_geotiff_says_which_file_holds_what(runner, surfaces, tmp_path):
+    output = tmp_path / "map.tif"
+    result = runner.invoke(main, ["map", *surfaces, "-o", str(output)])
+    assert result.exit_code == 0, result.output
+    layers = tmp_path / "map_layers.tif"
+    line = f"map: {output.resolve()} (classes), {layers.resolve()} (all other layers)"
+    assert line in result.stdout
+    assert "4,200 pixels mapped" in result.stdout
+    with rasterio.open(output) as written:
+        assert written.dtypes == ("uint8",)
+        assert set(np.unique(written.read(1))) <= {0, 1, 2}
+
+
+def test_a_legend_in_json_names_the_classes(runner, surfaces, tmp_path):
+    legend = tmp_path / "legend.json"
+    facts = {"classes": [0, 1, 2], "names": ["dark sea", "land", "ice"], "codes": [5, 6, 7]}
+    legend.write_text(json.dumps(facts))
+    output = tmp_path / "map.nc"
+    command = ["map", *surfaces, "-o", str(output), "--legend", str(legend), "--ram", "1GB"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 0, result.output
+    with xr.open_dataset(output) as written:
+        assert written["class"].attrs["flag_meanings"] == "dark_sea land ice"
+        assert set(np.unique(written["class"])) <= {5.0, 6.0, 7.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ('{"classes": [0, 1, 3]}', 1, "classes of the model that it lacks: 2"),
+        ("[0, 1, 2]", 2, "must hold an object"),
+        ("land, water", 2, "is not JSON"),
+    ],
+)
+def test_a_legend_that_does_not_fit_is_an_error(runner, surfaces, tmp_path, text, status, words):
+    (tmp_path / "legend.json").write_text(text)
+    command = ["map", *surfaces, "-o", str(tmp_path / "map.nc")]
+    result = runner.invoke(main, [*command, "--legend", str(tmp_path / "legend.json")])
+    assert result.exit_code == status
+    assert words in result.stderr
+    assert not (tmp_path / "map.nc").exists()
+
+
 @pytest.mark.parametrize("name", ["maps.zarr", "maps.nc"])
 def test_a_map_can_be_drawn_and_filmed(runner, year, clouds_model, tmp_path, name):
     command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / name)]
@@ -465,6 +525,13 @@ def test_info_prints_the_regimes_and_what_they_learned_from(runner, clouds_model
     for word in ("RegimeClassifier", "night: solar_zenith_angle from 90 to inf", "held out days"):
         assert word in result.stdout
     assert "calibration mode: synthetic" in result.stdout
+    assert "legend: 0 clear #3b6e8f, 1 cloud #f7f7f7\ncloud: cloud\n" in result.stdout
+
+
+def test_info_prints_the_codes_and_colours_of_classes(runner, surfaces):
+    lines = runner.invoke(main, ["info", surfaces[0]]).stdout.splitlines()
+    assert "legend: 0 0 #0072b2, 1 1 #e69f00, 2 2 #009e73" in lines
+    assert "cloud: not known" in lines
 
 
 def test_info_prints_the_steps_of_a_model_of_spectra(runner, sounder_model):

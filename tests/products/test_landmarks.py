@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix
 
 from undulatus import RFFGPC, load_model, save_model
 from undulatus.errors import InputError, MissingBandsError, SceneError
-from undulatus.products import landmarks, predict
+from undulatus.products import Legend, landmarks, predict
 from undulatus.products.landmarks import fit_scene, score_scene
 from undulatus.products.maps import map_scene
 from undulatus.regimes import Regime, RegimeClassifier
@@ -308,3 +308,22 @@ def test_features_that_a_scene_cannot_give_many_classes_are_named(surfaces):
         )
     with pytest.raises(InputError, match="without names of features"):
         score_scene(RFFGPC(4, n_members=1, max_iter=2).fit(X, y), surfaces, label="surface")
+
+
+@pytest.mark.parametrize(
+    ("attrs", "names"),
+    [({"flag_values": [0, 1], "flag_meanings": "dry wet"}, ("dry", "wet")), ({}, ("0", "1"))],
+)
+def test_a_label_that_is_not_said_to_be_cloud_is_not_mapped_as_cloud(days, attrs, names):
+    wet = days["cloud_mask_l2"].copy()
+    wet.attrs = attrs
+    scene = days.assign(wet=wet)
+    model = fit_scene(scene, label="wet", **QUICK)
+    assert Legend.of(model).names == names
+    result = map_scene(model, scene.isel(time=[50]).load())
+    codes = result["class" if attrs else "cloud_mask"]
+    assert "standard_name" not in codes.attrs
+    # Scores compare the probability of 1 with the label, whatever 1 is called.
+    scores = score_scene(model, scene.isel(time=slice(0, 96)))
+    assert {row.reference for row in scores} == {"wet", "cloud_truth"}
+    assert np.mean([row.scores.accuracy for row in scores]) > 0.5

@@ -310,12 +310,6 @@ def test_bands_that_a_scene_lacks_are_named(noon, plain_table):
         map_scene(LogisticRegression(max_iter=5000).fit(renamed, plain_table[1]), noon)
 
 
-def test_a_model_of_three_classes_is_refused(noon, plain_table):
-    labels = np.arange(len(plain_table[1])) % 3
-    with pytest.raises(InputError, match="3 classes"):
-        map_scene(LogisticRegression(max_iter=5000).fit(plain_table[0], labels), noon)
-
-
 @pytest.fixture(scope="module")
 def bands():
     """A model of two bands, fitted on noisy labels."""

@@ -73,6 +73,17 @@ def test_fewer_blocks_run_at_a_time_if_memory_is_short():
         assert dask.config.get("num_workers") == 4
 
 
+def test_blocks_are_smaller_or_fewer_if_a_map_has_many_classes():
+    dataset = image(512, bands=2)
+    ram = PROCESS_BYTES + 10**9
+
+    def pixels_at_once(n_classes):
+        plan = plan_blocks(dataset, ram, n_classes)
+        return plan.workers * np.prod([max(sizes) for sizes in plan.dataset.chunksizes.values()])
+
+    assert pixels_at_once(100) < pixels_at_once(2)
+
+
 def test_without_a_limit_the_dataset_stays_as_it_is():
     dataset = image(512)
     with within_memory(None, dataset) as same:

@@ -2,6 +2,7 @@
 
 import matplotlib.image
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from matplotlib.colors import to_rgb
@@ -9,7 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from numpy.testing import assert_allclose, assert_array_equal
 
+from undulatus import RFFGPC
 from undulatus.errors import SceneError
+from undulatus.products import Legend, map_scene
 from undulatus.products.panels import GROUND, TITLES
 from undulatus.products.pictures import draw_acquisitions, draw_cloud_panels, stretch
 
@@ -225,3 +228,33 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path, scene, result, monkeypatc
 def test_a_picture_of_another_file_type_is_refused(tmp_path, scene, result):
     with pytest.raises(SceneError, match=r"\.png or \.pdf"):
         draw_acquisitions(tmp_path / "rows.jpg", scene, result, DAY, title="One")
+
+
+# Maps of other classes
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_classes_are_drawn_in_the_colours_and_names_of_their_legend(scene, tmp_path, drawn):
+    bands = pd.DataFrame({name: scene[name].values.ravel() for name in ("IR_087", "IR_108")})
+    kinds = np.array(["sea", "sand", "high cloud"])
+    colours = ("#112233", "#445566", "#778899")
+    y = kinds[np.digitize(bands["IR_108"], bands["IR_108"].quantile([0.3, 0.6]))]
+    model = RFFGPC(5, n_members=1, max_iter=3, random_state=0).fit(bands, y)
+    legend = Legend(("sea", "sand", "high cloud"), colours=colours)
+    result = map_scene(model, scene, legend=legend)
+    path = tmp_path / "classes.png"
+    draw_acquisitions(path, scene, result, "2010-01-01T11:00", title="Kinds")
+    shown = texts(drawn[0])
+    assert {"model classes", "probability of the class", *kinds} <= shown
+    assert TITLES["model"] not in shown
+    codes = result["class"].sel(time="2010-01-01T11:00", method="nearest").values
+    image = next(i for i in titled(drawn[0], "model classes").images).get_array()
+    for code, colour in zip(
+        result["class"].attrs["flag_values"],
+        result["class"].attrs["flag_colors"].split(),
+        strict=True,
+    ):
+        rgb = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        found = (np.asarray(image)[..., :3] == rgb).all(axis=-1)
+        # Pictures may be turned upright.
+        assert found.sum() == (codes == code).sum()

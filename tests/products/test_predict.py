@@ -254,3 +254,47 @@ def test_regimes_mix_the_disagreement_of_their_committees_by_their_shares(commit
     night = np.clip((sun - 86.0) / 8.0, 0.0, 1.0)
     each = [model.member_disagreement(X) for model in (committee, other)]
     assert_allclose(found, (1.0 - night) * each[0] + night * each[1], rtol=1e-4, atol=1e-5)
+
+
+# Names and order of bands
+
+
+def test_a_model_without_names_refuses_named_bands_in_any_order(image, nameless):
+    for shown in (image, image.isel(band=[2, 0, 1])):
+        with pytest.raises(SceneError) as error:
+            map_scene(nameless, shown)
+        found = ", ".join(shown["band"].values)
+        for words in (f"found: {found}", "RFFGPC of 3 features", "DataFrame", "drop_vars"):
+            assert words in str(error.value)
+    dropped = image.drop_vars("band")
+    assert_array_equal(
+        map_scene(nameless, dropped)["cloud_mask"],
+        map_scene(nameless, image.assign_coords(band=[1, 2, 3]))["cloud_mask"],
+    )
+
+
+def test_a_model_without_names_refuses_the_descriptions_of_a_geotiff(image, nameless):
+    described = image.assign_coords(band=[1, 2, 3]).assign_attrs(long_name=BANDS)
+    with pytest.raises(SceneError, match=r'B02, B03, B08(.|\n)*del image.attrs\["long_name"\]'):
+        map_scene(nameless, described)
+
+
+def test_a_model_without_names_refuses_bands_in_another_order_than_their_numbers(image, nameless):
+    turned = image.assign_coords(band=[1, 2, 3]).isel(band=[2, 1, 0])
+    with pytest.raises(SceneError, match=r"found: 3, 2, 1\n.*sortby\(\"band\"\)"):
+        map_scene(nameless, turned)
+
+
+def test_two_bands_of_one_name_are_refused(image, named):
+    twice = xr.concat([image, image[:1]], "band")
+    with pytest.raises(SceneError, match=r"\(B02\)(.|\n)*found: B02, B03, B08, B02"):
+        map_scene(named, twice)
+
+
+def test_two_variables_of_one_description_are_refused(image, named):
+    described = image.to_dataset("band").rename(B02="one")
+    described["one"].attrs["long_name"] = "B02"
+    map_scene(named, described)
+    described["other"] = described["one"]
+    with pytest.raises(SceneError, match=r"needs B02, but several .*: one, other"):
+        map_scene(named, described)

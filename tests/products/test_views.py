@@ -187,3 +187,73 @@ def test_the_most_disputed_acquisitions_are_of_different_days_in_order_of_time()
     assert_array_equal(most_disputed(shares, 1), TIMES[[1]])
     assert_array_equal(most_disputed(shares, 5), TIMES[[1, 2]])
     assert most_disputed(shares * np.nan, 5).size == 0
+
+
+# Maps of other classes
+
+
+def of_classes(result):
+    """Return a map of classes by the probabilities of a made-up map, with a missing pixel."""
+    p = result["cloud_probability"].values
+    probability = np.stack([0.5 * (1.0 - p), p, 0.5 * (1.0 - p)]).astype(np.float32)
+    probability[:, 0, 0, 0] = np.nan
+    codes = np.array([10, 20, 30], np.uint8)[np.argmax(probability, axis=0)]
+    codes[0, 0, 0] = 255
+    dims = result["cloud_mask"].dims
+    attrs = {
+        "flag_values": np.array([10, 20, 30], np.uint8),
+        "flag_meanings": "ice open_water land",
+        "flag_colors": "#ffffff #0000ff #806040",
+        "_FillValue": np.uint8(255),
+    }
+    each = ("class_name", *dims)
+    return xr.Dataset(
+        {
+            "class": (dims, codes, attrs),
+            "class_probability": (each, probability),
+            "class_latent_variance": (each, np.stack([p, 2.0 * p, 3.0 * p])),
+        },
+        coords={"class_name": ["ice", "open water", "land"], "time": result["time"]},
+    )
+
+
+def test_a_map_of_classes_shows_the_class_its_probability_and_its_variance(scene, result):
+    made = of_classes(result)
+    view = view_scene(scene, made)
+    assert [(c.code, c.name, c.colour) for c in view.classes] == [
+        (10, "ice", "#ffffff"),
+        (20, "open water", "#0000ff"),
+        (30, "land", "#806040"),
+    ]
+    upright = view.layers
+    probability = made["class_probability"].max("class_name", skipna=False)
+    shown = upright["cloud_probability"].values
+    assert_array_equal(np.sort(shown.ravel()), np.sort(probability.values.ravel()))
+    water = upright["cloud_mask"].values == 20
+    cloudy = upright["cloud_truth"].values == 1
+    assert_array_equal(water[np.isfinite(shown)], cloudy[np.isfinite(shown)])
+    # The second class has a variance of twice the probability 0.9, the first of 0.1 or its triple.
+    assert np.allclose(upright["cloud_latent_variance"].values[water], 1.8)
+
+
+def test_two_classes_show_the_probability_of_the_likelier(scene, result):
+    made = of_classes(result)
+    attrs = made["class"].attrs | {
+        "flag_values": [0, 1],
+        "flag_meanings": "dry wet",
+        "flag_colors": "#ffffff #000000",
+    }
+    two = xr.Dataset(
+        {
+            "class": result["cloud_mask"].assign_attrs(attrs),
+            "class_probability": result["cloud_probability"],
+            "class_latent_variance": result["cloud_latent_variance"],
+        }
+    )
+    view = view_scene(scene, two)
+    assert [shown.name for shown in view.classes] == ["dry", "wet"]
+    assert np.allclose(view.layers["cloud_probability"].values, 0.9)
+
+
+def test_a_map_of_clouds_has_no_other_classes(view):
+    assert view.classes == ()

@@ -293,6 +293,13 @@ def _print_many_classes(parts: list[Any]) -> None:
     help="Film this span (UTC) in an .mp4 beside OUTPUT.",
 )
 @click.option(
+    "--legend",
+    type=EXISTING_FILE,
+    show_default="that of MODEL",
+    help="JSON file with the classes of MODEL, and their names, codes and colours, and which is "
+    "cloud.",
+)
+@click.option(
     "--allow-outside",
     is_flag=True,
     help="Map pixels even if most are unlike those that MODEL learned from.",
@@ -306,19 +313,24 @@ def map_command(
     encoding: str,
     pictures: tuple[str, ...],
     video: str | None,
+    legend: Path | None,
     allow_outside: bool,
     ram: str | None,
     resume: bool,
 ) -> None:
     """Classify every pixel of DATA, a scene, an image or spectra.
 
-    Writes the mask, the probability, the latent variance, the distance from the training data and
-    a quality flag of each pixel. Prints how many pixels are mapped, missing, of low confidence
-    (both classes above 0.2), and outside what MODEL learned from.
+    Writes the mask or the class, the probability, the latent variance, the distance from the
+    training data and a quality flag of each pixel; classes in a .tif are bytes with a colour
+    table, and all other layers are in a second file, OUTPUT_layers.tif. Prints how many pixels are
+    mapped, missing, of low confidence (other classes have more than 0.2 together), and outside
+    what MODEL learned from.
     """
+    from undulatus.products.legend import Legend
     from undulatus.products.maps import map_scene, summarise_map
     from undulatus.products.memory_budget import within_memory
     from undulatus.scenes.files import NETCDF
+    from undulatus.scenes.files.geotiff import geotiff_paths
     from undulatus.scenes.files.opening import open_data, open_map, open_raster_map
     from undulatus.scenes.files.writing import GEOTIFF, write_dataset
     from undulatus.scenes.spectra import is_spectra
@@ -331,18 +343,40 @@ def map_command(
     opened = open_data(data)
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA are spectra.")
-    with within_memory(ram, opened) as chunked:
-        fitted = load_model(model)
-        maps = map_scene(fitted, chunked, encoding=encoding, allow_outside=allow_outside)
+    fitted = load_model(model)
+    named = Legend.of(fitted) if legend is None else _read_legend(legend)
+    with within_memory(ram, opened, len(named.classes)) as chunked:
+        maps = map_scene(
+            fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
+        )
         maps.attrs["scene"] = str(data.absolute())
         fingerprint = f"{_sha256(model)} {data.resolve()} {encoding}"
+        fingerprint += "" if legend is None else f" {_sha256(legend)}"
         with progress_bar("mapping") as progress:
             write_dataset(maps, output, progress, resume=resume, fingerprint=fingerprint)
-    click.echo(f"map: {output.resolve()}")
-    with (open_raster_map if output.suffix in GEOTIFF else open_map)(output) as written:
+    paths = geotiff_paths(maps, output) if output.suffix in GEOTIFF else (output,)
+    beside = f" (classes), {paths[-1].resolve()} (all other layers)" if len(paths) > 1 else ""
+    click.echo(f"map: {output.resolve()}{beside}")
+    with (open_raster_map if output.suffix in GEOTIFF else open_map)(paths[-1]) as written:
         click.echo(str(summarise_map(written)))
     if pictures or video:
         _illustrate(opened, open_map(output), output, pictures, video)
+
+
+def _read_legend(path: Path) -> Any:
+    """Return the legend in a JSON file."""
+    from undulatus.products.legend import Legend
+
+    try:
+        values = json.loads(path.read_text())
+    except ValueError as error:
+        raise click.UsageError(f"--legend {path} is not JSON: {error}.") from error
+    if not isinstance(values, dict):
+        raise click.UsageError(
+            f'--legend {path} must hold an object, such as {{"classes": [0, 1], "names": '
+            f'["land", "cloud"], "cloud": "cloud"}}.'
+        )
+    return Legend.from_dict(values)
 
 
 def _sha256(path: Path) -> str:
@@ -376,15 +410,18 @@ def _illustrate(
 def info(model: Path) -> None:
     """Print what the file MODEL holds.
 
-    Its classes, the data it learned from, its classifiers with their latent functions and the
-    shares of classes in training, and how they were fitted.
+    Its classes and their legend, the data it learned from, its classifiers with their latent
+    functions and the shares of classes in training, and how they were fitted.
     """
+    from undulatus.products.legend import Legend
     from undulatus.storage import load_model
 
     fitted = load_model(model)
     click.echo(f"{model}: {type(fitted).__name__}")
     click.echo(f"classes: {', '.join(map(str, fitted.classes_))}")
-    _print_facts(getattr(fitted, "provenance_", {}))
+    _print_legend(Legend.of(fitted))
+    facts = getattr(fitted, "provenance_", {})
+    _print_facts({name: value for name, value in facts.items() if name != "legend"})
     members = getattr(fitted, "estimators_", None)
     if members is None:
         _print_steps(fitted)
@@ -395,6 +432,13 @@ def info(model: Path) -> None:
         click.echo(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
         click.echo(f"classifier: {type(member).__name__}")
         _print_classifier(member, regime.features)
+
+
+def _print_legend(legend: Any) -> None:
+    """Print the code, name and colour of each class in a map, and which is cloud."""
+    rows = zip(legend.codes, legend.names, legend.colours, strict=True)
+    click.echo(f"legend: {', '.join(f'{code} {name} {colour}' for code, name, colour in rows)}")
+    click.echo(f"cloud: {legend.cloud or 'not known'}")
 
 
 def _print_steps(model: Any) -> None:

@@ -4,7 +4,8 @@
 >>> sorted(name for name in dir(products) if "_" in name)
 ['fit_scene', 'fit_spectra', 'map_scene', 'score_scene', 'score_spectra']
 
-These five are the workflow; the modules have all else. Each is imported when it is first used.
+These five are the workflow, and ``Legend`` names the classes of a map; the modules have all else.
+Each is imported when it is first used.
 """
 
 from undulatus._lazy import lazy_names
@@ -28,6 +29,7 @@ __getattr__, __dir__ = lazy_names(
         "fit_scene": "landmarks",
         "score_scene": "landmarks",
         "map_scene": "maps",
+        "Legend": "legend",
         "fit_spectra": "sounder",
         "score_spectra": "sounder",
     },

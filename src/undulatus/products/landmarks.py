@@ -19,6 +19,7 @@ from undulatus._daylight import NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus.errors import InputError, MissingBandsError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.products.classes import find_label, has_many_classes, read_classes
+from undulatus.products.legend import legend_of_label
 from undulatus.products.maps import cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.predict import finite_rows, prepare_model
@@ -85,7 +86,8 @@ def fit_scene(
     members : int
         Members of a committee in each regime, which hold back different days.
     label : str
-        The variable to learn from: 1 cloud, 0 clear, anything else missing.
+        The variable to learn from: 1 cloud, 0 clear, anything else missing. The model records
+        that 1 is cloud if the variable's name or its attributes mention cloud.
     holdout : float
         Share of whole days kept for :func:`score_scene`. The model records which.
     pixels : int, optional
@@ -130,6 +132,7 @@ def fit_scene(
         chain="landmarks",
         method=method,
         label=label,
+        legend=legend_of_label(label, scene[label].attrs).as_dict(),
         daytime_median_degrees=split.median,
         held_out_days=split.days,
         coast_width=coast_width,

@@ -1,7 +1,8 @@
-"""From a model and a scene to a map: the mask of every pixel, and how far it may be believed.
+"""From a model and a scene to a map: the class of every pixel, and how far it may be believed.
 
 A map is lazy if the scene is: blocks are classified when they are written or computed, each on one
-thread, and the result is the same for any chunks. The bits of the quality flag are in
+thread, and the result is the same for any chunks. The layers of a map are in
+:mod:`undulatus.products.layers`, the bits of its quality flag in
 :mod:`undulatus.products.predict`.
 """
 
@@ -10,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import dask
@@ -20,36 +19,23 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from undulatus.errors import InputError
+from undulatus.products.layers import QUALITY, map_layers
+from undulatus.products.legend import Legend
 from undulatus.products.outside import require_inside
 from undulatus.products.predict import (
     LOW_CONFIDENCE,
     MISSING,
     OUT_OF_RANGE,
-    PREDICTION,
     Inputs,
     fill_values,
     find_inputs,
-    has_committee,
     predict_block,
+    prediction_type,
     prepare_model,
-    quality_attributes,
 )
-from undulatus.scenes.masks import encode
-from undulatus.scenes.scene import MISSING_CODE
 
 Array = npt.NDArray[Any]
-
-MASK, PROBABILITY = "cloud_mask", "cloud_probability"
-"""What a map says of a pixel, ..."""
-
-VARIANCE, DISTANCE = "cloud_latent_variance", "cloud_training_distance"
-"""... how far that can be trusted, ..."""
-
-DISAGREEMENT = "cloud_disagreement"
-"""... for a committee also how far its members differ, ..."""
-
-QUALITY = "quality_flag"
-"""... and the same in bits."""
 
 BLOCK_PIXELS = 250_000
 """Pixels in a block of a scene that is not chunked yet."""
@@ -69,6 +55,7 @@ def map_scene(
     dataset: xr.Dataset | xr.DataArray,
     *,
     encoding: str = "cf",
+    legend: Legend | None = None,
     mask: xr.DataArray | None = None,
     allow_outside: bool = False,
 ) -> xr.Dataset:
@@ -80,14 +67,17 @@ def map_scene(
     Parameters
     ----------
     model : classifier
-        A RegimeClassifier, one of ours, a Pipeline, or any scikit-learn classifier of two classes,
-        the second being cloud.
+        A RegimeClassifier, one of ours, a Pipeline, or any scikit-learn classifier.
     dataset : Dataset or DataArray
         A scene of named variables, (time, y, x) or (y, x); an image with its bands along one
         dimension, as rioxarray opens it, (band, y, x); or spectra, (sample, channel).
         :func:`undulatus.products.predict.find_inputs` says how features are found in it.
     encoding : str
-        Codes of ``cloud_mask``: one of :data:`undulatus.scenes.masks.ENCODINGS`.
+        Codes of ``cloud_mask``: one of :data:`undulatus.scenes.masks.ENCODINGS`. All but ``"cf"``
+        need a model of which it is known which class is cloud.
+    legend : Legend, optional
+        Names, codes and colours of the classes, and which is cloud; by default what is known of
+        the model (:meth:`undulatus.products.Legend.of`).
     mask : DataArray of bool, optional
         True where a pixel is left out. Pixels that are NaN, or have the value of the attribute
         ``_FillValue``, are left out anyway.
@@ -98,27 +88,50 @@ def map_scene(
     Returns
     -------
     Dataset
+        With the scene's coordinates and attributes. Two classes of which one is cloud have
         ``cloud_mask`` (uint8), ``cloud_probability``, ``cloud_latent_variance`` and
-        ``cloud_training_distance`` (float32), ``quality_flag`` (uint8 bits), with the scene's
-        coordinates and attributes. A pixel that lacks a feature has no class: the mask's fill
-        value, NaN, and a flag. The variance is NaN if the classifier has none, the distance
+        ``cloud_training_distance`` (float32), and ``quality_flag`` (uint8 bits). So have the
+        classes 0 and 1 if nothing else is known of them; attributes then do not speak of cloud.
+        Other classes have ``class`` (uint8, with CF flags), ``class_probability``,
+        ``class_latent_variance``, ``class_entropy`` (of the probabilities, nats),
+        ``class_training_distance`` and ``quality_flag``. The probability is that of the second of
+        two classes; of more classes, probabilities and variances have the dimension
+        ``class_name``.
+
+        A pixel that lacks a feature has no class: a fill value, NaN, and a flag. The variance is
+        NaN if the classifier has none, the distance
         (:meth:`undulatus.products.training_range.TrainingRange.distance`) if it is not one of
-        ours. Maps of committees also have ``cloud_disagreement`` (float32), the standard deviation
-        of the latent mean over the members, NaN where the classifier is a single model.
+        ours. Maps of committees also have ``cloud_disagreement`` or ``class_disagreement``
+        (float32), the standard deviation of the latent mean over the members, NaN where the
+        classifier is a single model; of more than two classes it is that of the likeliest.
     """
     inputs = find_inputs(model, dataset)
+    named = Legend.of(model) if legend is None else legend.for_model(model)
     if not allow_outside:
         _require_inside(model, inputs, mask)
     predictions = _classify(model, inputs, mask)
-    result = _as_dataset(predictions, inputs.image, dataset, model, encoding)
+    result = map_layers(predictions, inputs.image, dataset, model, named, encoding)
     # Data in memory are mapped here, even if a cluster is available.
     return result if inputs.lazy else result.compute(scheduler="threads")
 
 
 def cloud_probability(model: Any, dataset: xr.Dataset) -> Array:
-    """Return the probability of cloud of a checked scene or of checked spectra, computed."""
+    """Return the probability of cloud of a checked scene or of checked spectra, computed.
+
+    Of the classes 0 and 1, if neither is known to be cloud, it is that of 1, as in labels.
+    """
+    legend = Legend.of(model)
+    cloud = legend.cloud_index
+    if cloud is None and legend.classes == (0, 1):
+        cloud = 1
+    if cloud is None:
+        raise InputError(
+            f"Which class of the model is cloud is not known: it has "
+            f"{', '.join(legend.names)}. Say so in a legend "
+            f"(undulatus.products.Legend(classes, cloud=...).attach_to(model))."
+        )
     inputs = find_inputs(model, dataset, checked=True)
-    probability = _classify(model, inputs)["probability"]
+    probability = _classify(model, inputs)["probability"][..., cloud]
     how = {} if inputs.lazy else {"scheduler": "threads"}
     return np.asarray(probability.compute(**how))
 
@@ -199,8 +212,9 @@ def _as_blocks(inputs: Inputs, mask: xr.DataArray | None) -> _Blocks:
 
 
 def _classify(model: Any, inputs: Inputs, mask: xr.DataArray | None = None) -> da.Array:
-    """Return the predictions of all pixels, lazy, of :data:`PREDICTION`."""
+    """Return the predictions of all pixels, lazy, of :func:`prediction_type`."""
     blocks = _as_blocks(inputs, mask)
+    known = prediction_type(len(model.classes_))
     return da.map_blocks(
         _classify_block,
         *blocks.features,
@@ -209,10 +223,10 @@ def _classify(model: Any, inputs: Inputs, mask: xr.DataArray | None = None) -> d
         names=inputs.names,
         fills=blocks.fills,
         extra=tuple(blocks.extra),
-        dtype=PREDICTION,
+        dtype=known,
         chunks=blocks.chunks,
         drop_axis=len(blocks.chunks),
-        meta=np.empty((0,) * len(blocks.chunks), PREDICTION),
+        meta=np.empty((0,) * len(blocks.chunks), known),
     )
 
 
@@ -242,7 +256,7 @@ def _classify_block(
 ) -> Array:
     """Return the predictions of the pixels of a block."""
     shape = blocks[0].shape[:-1]
-    predictions = np.empty(shape, PREDICTION)
+    predictions = np.empty(shape, prediction_type(len(model.classes_)))
     rows = max(1, SLAB_PIXELS // max(int(np.prod(shape[1:])), 1))
     for first in range(0, shape[0], rows):
         slab = slice(first, first + rows)
@@ -346,66 +360,3 @@ def _strides(sizes: list[int], pixels: int) -> list[int]:
         longest = int(np.argmax(left))
         # 2, 4, 7, 11, 17, 26: few common factors with the hours of a day or the lines of a sensor.
         steps[longest] = steps[longest] * 3 // 2 + 1
-
-
-# The map as a dataset
-
-
-def _as_dataset(
-    predictions: da.Array,
-    image: xr.DataArray,
-    scene: xr.Dataset | xr.DataArray,
-    model: Any,
-    encoding: str,
-) -> xr.Dataset:
-    coords = {name: c for name, c in image.coords.items() if name != "feature"}
-    grid = {"grid_mapping": "spatial_ref"} if "spatial_ref" in coords else {}
-
-    def layer(field: str, **attrs: Any) -> xr.DataArray:
-        return xr.DataArray(predictions[field], dims=image.dims, coords=coords, attrs=attrs | grid)
-
-    probability = layer("probability", long_name="probability of cloud", units="1")
-    labels = (probability > 0.5).astype(np.uint8)
-    labels = labels.where(probability.notnull(), np.uint8(MISSING_CODE))
-    land = scene.get("land_mask") if isinstance(scene, xr.Dataset) else None
-    disagreement = layer(
-        "disagreement",
-        long_name="standard deviation of the log odds of cloud over the members of the committee",
-        units="1",
-    )
-    of_committee = {DISAGREEMENT: disagreement} if has_committee(model) else {}
-    uncertain = (PROBABILITY, VARIANCE, *of_committee, DISTANCE)
-    related = {"ancillary_variables": " ".join((*uncertain, QUALITY))}
-    attributes = scene.attrs if isinstance(scene, xr.Dataset) else {}
-    result = xr.Dataset(
-        {
-            MASK: encode(labels, encoding, land).assign_attrs(grid, **related),
-            PROBABILITY: probability,
-            VARIANCE: layer(
-                "variance",
-                long_name="variance of the latent function, the log odds of cloud",
-                units="1",
-            ),
-            **of_committee,
-            DISTANCE: layer(
-                "distance",
-                long_name="distance from the training data, zero within them",
-                units="1",
-                comment="in units of the central 98 % of the training values of a feature",
-            ),
-            QUALITY: layer("quality", **quality_attributes(model)),
-        },
-        attrs={**attributes, **_history(attributes, model)},
-    )
-    # Computations lose the attributes of coordinates.
-    result = result.assign_coords({k: c for k, c in scene.coords.items() if k in result.coords})
-    for name in uncertain:
-        result[name].encoding = {"_FillValue": np.float32(np.nan)}
-    return result
-
-
-def _history(attributes: dict[Any, Any], model: Any) -> dict[str, str]:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    line = f"{now} undulatus {version('undulatus')}: cloud mask by {type(model).__name__}"
-    earlier = str(attributes.get("history", ""))
-    return {"history": f"{earlier}\n{line}".strip(), "Conventions": "CF-1.11"}

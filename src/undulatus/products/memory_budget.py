@@ -24,7 +24,10 @@ LARGEST_BLOCK = 256 * 2**20
 """Bytes beyond which a larger block is no faster."""
 
 RESULT_BYTES = 64
-"""Bytes of a pixel's results until they are written."""
+"""Bytes of a pixel's results until they are written, for two classes, ..."""
+
+CLASS_BYTES = 24
+"""... and more of each further class: its probability and variance, thrice each."""
 
 
 def parse_size(text: str) -> int:
@@ -46,16 +49,17 @@ class BlockPlan:
     workers: int
 
 
-def plan_blocks(dataset: xr.Dataset, ram: int) -> BlockPlan:
+def plan_blocks(dataset: xr.Dataset, ram: int, n_classes: int = 2) -> BlockPlan:
     """Return a dataset in blocks so that processing it stays below ``ram`` bytes.
 
-    A chunk on disk cannot be read in part: if one is too large, an error says how much memory it
-    needs.
+    ``n_classes`` are those of the model that maps it. A chunk on disk cannot be read in part: if
+    one is too large, an error says how much memory it needs.
     """
     cores = int(dask.config.get("num_workers", None) or count_cores())
     chunks = {dim: max(sizes) for dim, sizes in dataset.unify_chunks().chunksizes.items()}
     room = ram - PROCESS_BYTES
-    least = _block_bytes(dataset, chunks)
+    result_bytes = RESULT_BYTES + CLASS_BYTES * (n_classes - 2)
+    least = _block_bytes(dataset, chunks, result_bytes)
     if room < least:
         raise SceneError(
             f"{format_bytes(ram)} of memory are too little: the program needs about "
@@ -64,24 +68,29 @@ def plan_blocks(dataset: xr.Dataset, ram: int) -> BlockPlan:
             f"write the data in smaller chunks."
         )
     workers = max(1, min(cores, room // max(least, 1)))
-    return BlockPlan(dataset.chunk(_enlarge(dataset, chunks, room // workers)), int(workers))
+    grown = _enlarge(dataset, chunks, room // workers, result_bytes)
+    return BlockPlan(dataset.chunk(grown), int(workers))
 
 
 @contextmanager
-def within_memory(ram: str | None, dataset: xr.Dataset) -> Iterator[xr.Dataset]:
+def within_memory(
+    ram: str | None, dataset: xr.Dataset, n_classes: int = 2
+) -> Iterator[xr.Dataset]:
     """Yield a dataset in blocks that fit into a size such as ``2GB``, and limit dask's threads.
 
-    Without a size the dataset stays as it is.
+    Without a size the dataset stays as it is. ``n_classes`` are those of the model that maps it.
     """
     if ram is None:
         yield dataset
         return
-    plan = plan_blocks(dataset, parse_size(ram))
+    plan = plan_blocks(dataset, parse_size(ram), n_classes)
     with dask.config.set(num_workers=plan.workers):
         yield plan.dataset
 
 
-def _block_bytes(dataset: xr.Dataset, chunks: dict[object, int]) -> int:
+def _block_bytes(
+    dataset: xr.Dataset, chunks: dict[object, int], result_bytes: int = RESULT_BYTES
+) -> int:
     """Return the memory that one block of all variables needs while it is processed."""
     values = pixels = 0
     for array in dataset.variables.values():
@@ -91,17 +100,19 @@ def _block_bytes(dataset: xr.Dataset, chunks: dict[object, int]) -> int:
         values += size * max(array.dtype.itemsize, 4)
         pixels = max(pixels, size)
     rows = "sample" if "sample" in chunks else None
-    return COPIES * values + RESULT_BYTES * (chunks[rows] if rows else pixels)
+    return COPIES * values + result_bytes * (chunks[rows] if rows else pixels)
 
 
-def _enlarge(dataset: xr.Dataset, chunks: dict[object, int], room: int) -> dict[object, int]:
+def _enlarge(
+    dataset: xr.Dataset, chunks: dict[object, int], room: int, result_bytes: int
+) -> dict[object, int]:
     """Return blocks of several chunks each, as large as fits and makes work faster."""
     grown = dict(chunks)
     for dim in reversed(list(chunks)):
         whole = dataset.sizes[str(dim)]
         while grown[dim] < whole:
             doubled = grown | {dim: min(2 * grown[dim], whole)}
-            needed = _block_bytes(dataset, doubled)
+            needed = _block_bytes(dataset, doubled, result_bytes)
             if needed > min(room, LARGEST_BLOCK):
                 break
             grown = doubled

@@ -25,11 +25,13 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
 from undulatus._daylight import NIGHT
-from undulatus.products.maps import MASK, PROBABILITY, QUALITY, VARIANCE
+from undulatus.products.layers import MASK, PROBABILITY, QUALITY, VARIANCE
+from undulatus.products.legend import COLOURS_BY_NAME
 from undulatus.products.predict import MISSING
 from undulatus.products.views import (
     INFRARED,
     NATURAL_COLOUR,
+    MapClass,
     MapView,
     blocks_of_time,
     time_text,
@@ -38,7 +40,7 @@ from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]
 
-CLEAR, CLOUD, DARK = "#3b6e8f", "#f7f7f7", "#1b1b2f"
+CLEAR, CLOUD, DARK = COLOURS_BY_NAME["clear"], COLOURS_BY_NAME["cloud"], "#1b1b2f"
 """Colours of masks, and of the night in natural colour."""
 
 GROUND, HATCH = "#d9d9d9", "#737373"
@@ -72,6 +74,15 @@ TITLES = {
     "uncertainty": "uncertainty",
 }
 """Titles of the panels, in order."""
+
+_TITLES_OF_CLASSES = {"model": "model classes", "probability": "probability of the class"}
+"""Titles of panels of a map that is not one of clouds."""
+
+_LONG_NAME, _LONGEST_NAME = 10, 26
+"""Letters of a class's name beyond which the key has one column, and beyond which it is cut."""
+
+_CLOUD_CLASSES = (MapClass(0, "clear", CLEAR), MapClass(1, "cloud", CLOUD))
+"""The classes of cloud masks."""
 
 _SAMPLED = 8
 """Acquisitions that the colour scale of the uncertainty is computed from."""
@@ -144,22 +155,44 @@ def panel_names(view: MapView) -> tuple[str, ...]:
     return tuple(name for name in TITLES if _LAYERS[name] <= set(view.layers))
 
 
+def panel_title(name: str, view: MapView) -> str:
+    """Return the title of a panel."""
+    return _TITLES_OF_CLASSES.get(name, TITLES[name]) if view.classes else TITLES[name]
+
+
+def panel_classes(name: str, view: MapView) -> tuple[MapClass, ...]:
+    """Return the classes that a panel of a mask shows."""
+    return view.classes if name == "model" and view.classes else _CLOUD_CLASSES
+
+
+def extra_key_lines(view: MapView) -> int:
+    """Return how many lines the key of the classes needs below those of a colour bar."""
+    return max(0, -(-len(view.classes) // _key_columns(view.classes)) - 2)
+
+
+def _key_columns(classes: tuple[MapClass, ...]) -> int:
+    return 1 if any(len(shown.name) > _LONG_NAME for shown in classes) else 2
+
+
 def scales_for(view: MapView, chosen: Array) -> dict[str, ColourScale]:
     """Return the colour scales of the panels.
 
-    That of the uncertainty spans 98 % of the values of a few acquisitions.
+    That of the uncertainty spans 98 % of the values of a few acquisitions. The likeliest of k
+    classes has a probability of 1/k or more.
     """
+    scales = dict(COLOUR_SCALES)
+    if view.classes:
+        least = 1.0 / len(view.classes)
+        scales["probability"] = ColourScale("cividis", least, 1.0, "of the class shown")
     spread = np.linspace(0, len(chosen) - 1, min(_SAMPLED, len(chosen))).astype(int)
     variance = view.layers[VARIANCE].isel(time=np.unique(chosen[spread])).values
     known = variance[np.isfinite(variance) & (variance > 0.0)]
     if not known.size:
-        return COLOUR_SCALES
+        return scales
     low, high = np.sqrt(np.quantile(known, [0.01, 0.99]))
     # One digit, so that the ends of the bar are easy to read.
     low, high = _one_digit(low, np.floor), _one_digit(max(high, 1.1 * low), np.ceil)
-    return COLOUR_SCALES | {
-        "uncertainty": replace(COLOUR_SCALES["uncertainty"], low=low, high=high)
-    }
+    return scales | {"uncertainty": replace(scales["uncertainty"], low=low, high=high)}
 
 
 def _one_digit(value: float, round_to: Any) -> float:
@@ -179,7 +212,7 @@ def render_acquisitions(
     view: MapView, block: xr.Dataset, scales: dict[str, ColourScale]
 ) -> Iterator[Acquisition]:
     """Yield the acquisitions of a block of the view's layers that is in memory."""
-    images = {name: _image(name, block, scales) for name in panel_names(view)}
+    images = {name: _image(name, view, block, scales) for name in panel_names(view)}
     arrays = {str(name): array.values for name, array in block.items()}
     for index, time in enumerate(block["time"].values):
         layers = {name: array[index] for name, array in arrays.items()}
@@ -187,15 +220,15 @@ def render_acquisitions(
             time=time_text(time),
             sun=_sun_text(layers[ANGLE]) if ANGLE in layers else "",
             regime=_regime_names(view, layers),
-            accuracies=_accuracies(layers),
+            accuracies=_accuracies(layers, ("L2",) if view.classes else ("L2", "model")),
             images={name: image[index] for name, image in images.items()},
             notes=_notes(layers),
         )
 
 
-def _image(name: str, block: xr.Dataset, scales: dict[str, ColourScale]) -> Array:
+def _image(name: str, view: MapView, block: xr.Dataset, scales: dict[str, ColourScale]) -> Array:
     if name in MASKS:
-        return _mask_colours(block[MASKS[name]].values)
+        return _class_colours(block[MASKS[name]].values, panel_classes(name, view))
     if name == "rgb":
         return _natural_colour(block)
     if name == "uncertainty":
@@ -212,11 +245,13 @@ def _natural_colour(block: xr.Dataset) -> Array:
     return (image * 255.0 + 0.5).astype(np.uint8)
 
 
-def _mask_colours(mask: Array) -> Array:
-    table = np.zeros((3, 4), np.uint8)
-    for label, colour in enumerate((CLEAR, CLOUD)):
-        table[label] = [*(round(255 * part) for part in to_rgb(colour)), 255]
-    return table[np.select([mask == 0, mask == 1], [0, 1], 2)]
+def _class_colours(codes: Array, classes: tuple[MapClass, ...]) -> Array:
+    """Return codes (...) as RGBA bytes (..., 4); what is not a code is transparent."""
+    table = np.zeros((257, 4), np.uint8)
+    for shown in classes:
+        table[shown.code] = [*(round(255 * part) for part in to_rgb(shown.colour)), 255]
+    whole = np.isfinite(codes) & (codes >= 0) & (codes <= 255)
+    return table[np.where(whole, codes, 256).astype(np.intp)]
 
 
 def _sun_text(angle: Array) -> str:
@@ -238,13 +273,14 @@ def _regime_names(view: MapView, layers: dict[str, Array]) -> str:
     return ", ".join(inside)
 
 
-def _accuracies(layers: dict[str, Array]) -> dict[str, float]:
+def _accuracies(layers: dict[str, Array], compared: tuple[str, ...]) -> dict[str, float]:
+    """Return the accuracies of masks of clouds, L2 and the model's, against the truth."""
     if CLOUD_TRUTH not in layers:
         return {}
     truth = layers[CLOUD_TRUTH]
     found = {}
     for who, name in (("L2", LEVEL2_MASK), ("model", MASK)):
-        if name in layers:
+        if who in compared and name in layers:
             mask = layers[name]
             known = ((mask == 0) | (mask == 1)) & ((truth == 0) | (truth == 1))
             if known.any():
@@ -336,7 +372,9 @@ def coastline(land: Array) -> tuple[Array, Array]:
     return np.hstack([x, gap]).ravel(), np.hstack([y, gap]).ravel()
 
 
-def draw_key(figure: Figure, axis: Axes, name: str, scales: dict[str, ColourScale]) -> None:
+def draw_key(
+    figure: Figure, axis: Axes, name: str, view: MapView, scales: dict[str, ColourScale]
+) -> None:
     """Draw the key of a panel's colours: a bar, a legend, or text."""
     if name in scales:
         scale = scales[name]
@@ -350,9 +388,18 @@ def draw_key(figure: Figure, axis: Axes, name: str, scales: dict[str, ColourScal
         return
     axis.set_axis_off()
     if name in MASKS:
-        patches = [Patch(facecolor=colour, edgecolor="black") for colour in (CLEAR, CLOUD)]
+        classes = panel_classes(name, view)
+        patches = [Patch(facecolor=shown.colour, edgecolor="black") for shown in classes]
         axis.legend(
-            patches, ["clear", "cloud"], loc="center", ncols=2, frameon=False, fontsize=9.5
+            patches,
+            [_short_name(shown.name) for shown in classes],
+            loc="upper center" if len(classes) > 2 else "center",
+            # The text begins at the axes' upper edge, which is that of the other keys.
+            borderaxespad=0.0,
+            borderpad=0.0,
+            ncols=_key_columns(classes),
+            frameon=False,
+            fontsize=9.5,
         )
     else:
         axis.text(
@@ -365,6 +412,10 @@ def draw_key(figure: Figure, axis: Axes, name: str, scales: dict[str, ColourScal
             horizontalalignment="center",
             verticalalignment="top",
         )
+
+
+def _short_name(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def draw_legend(axis: Axes, view: MapView, where: Any) -> None:

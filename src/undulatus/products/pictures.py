@@ -21,7 +21,6 @@ from undulatus.errors import SceneError
 from undulatus.products.panels import (
     CLEAR,
     CLOUD,
-    TITLES,
     Acquisition,
     ColourScale,
     PanelImage,
@@ -29,7 +28,9 @@ from undulatus.products.panels import (
     caption_lines,
     draw_key,
     draw_legend,
+    extra_key_lines,
     panel_names,
+    panel_title,
     place_axes,
     read_acquisitions,
     scales_for,
@@ -56,7 +57,9 @@ def draw_acquisitions(
     """Write a PNG or PDF with a row of panels for each acquisition.
 
     The panels are natural colour, infrared, the Level-2 and the true mask if the scene has them,
-    the model's mask, its probability of cloud and the standard deviation of its latent function.
+    the model's mask, its probability of cloud and the standard deviation of its latent function;
+    for a map of other classes these, in the colours of their legend, and the probability and the
+    standard deviation of the class shown.
 
     Parameters
     ----------
@@ -99,7 +102,8 @@ def _draw_rows(
 ) -> Figure:
     """Return the figure; lengths are in inches, from the upper left corner."""
     names = panel_names(view)
-    text, wide, gap, head, foot = 2.1, 2.35, 0.1, 0.8, 1.15
+    lines = 0.17 * extra_key_lines(view)
+    text, wide, gap, head, foot = 2.1, 2.35, 0.1, 0.8, 1.15 + lines
     tall = max(wide * box_ratio(view.shape), 1.4)
     size = (text + len(names) * (wide + gap) + gap, head + len(shown) * (tall + gap) + foot)
     figure = Figure(figsize=size, dpi=120)
@@ -114,20 +118,21 @@ def _draw_rows(
         figure.text(
             y=1 - top / size[1], s=acquisition.time, fontsize=10, fontweight="bold", **beside
         )
-        lines = "\n".join(caption_lines(acquisition))
-        figure.text(y=1 - (top + 0.23) / size[1], s=lines, fontsize=9.5, **beside)
+        caption = "\n".join(caption_lines(acquisition))
+        figure.text(y=1 - (top + 0.23) / size[1], s=caption, fontsize=9.5, **beside)
         for column, name in enumerate(names):
             left = text + column * (wide + gap)
             axis = place_axes(figure, left, top, wide, tall)
             if row == 0:
-                axis.set_title(TITLES[name], fontsize=11)
+                axis.set_title(panel_title(name, view), fontsize=11)
             PanelImage(axis, view).show(acquisition, name)
     below = head + len(shown) * (tall + gap)
     for column, name in enumerate(names):
         left = text + column * (wide + gap)
         key = place_axes(figure, left + 0.1, below + 0.06, wide - 0.2, 0.14)
-        draw_key(figure, key, name, scales)
-    draw_legend(place_axes(figure, text, below + 0.62, size[0] - text, 0.25), view, "center left")
+        draw_key(figure, key, name, view, scales)
+    shared = place_axes(figure, text, below + 0.62 + lines, size[0] - text, 0.25)
+    draw_legend(shared, view, "center left")
     figure.text(0.15 / size[0], 0.1 / size[1], view.footnote, fontsize=9, style="italic")
     return figure
 

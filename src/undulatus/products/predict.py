@@ -1,7 +1,7 @@
 """From a dataset to predictions: what a model needs of it, and what the model says of each pixel.
 
 :func:`find_inputs` matches the features that a fitted classifier needs with what a dataset has;
-:func:`predict_block` gives the probability, variance and quality of a block of pixels. The
+:func:`predict_block` gives probabilities, variances and quality of a block of pixels. The
 classifier may be one of ours, a :class:`~undulatus.regimes.RegimeClassifier`, a Pipeline that ends
 in a classifier, or any of scikit-learn's. A pixel that lacks a value gets no class.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import dask.array as da
@@ -33,23 +34,6 @@ Array = npt.NDArray[Any]
 BAND_DIMS = ("band", "bands", "feature")
 """Names of the dimension of an image that holds all its bands in one array."""
 
-PREDICTION = np.dtype(
-    [
-        ("probability", np.float32),
-        ("variance", np.float32),
-        ("disagreement", np.float32),
-        ("distance", np.float32),
-        ("quality", np.uint8),
-    ],
-    align=True,
-)
-"""What is known of a pixel.
-
-The probability of the second class, the latent variance, the standard deviation of the latent mean
-over the members of a committee, the distance from what was learned
-(:meth:`~undulatus.products.training_range.TrainingRange.distance`), and bits of quality.
-"""
-
 LOW_CONFIDENCE, OUT_OF_RANGE, NEAR_TERMINATOR, MISSING = 1, 2, 4, 8
 """Bits of the quality."""
 
@@ -60,10 +44,34 @@ MOST_REGIMES = 2 ** (8 - REGIME_SHIFT) - 1
 """As many as the rest of the eight bits can number."""
 
 DOUBTFUL = 0.2
-"""A pixel has low confidence if both classes are more probable than this."""
+"""A pixel has low confidence if the other classes have more than this probability together."""
 
 TERMINATOR = (85.0, 95.0)
 """Solar zenith angles, degrees, between which day turns to night."""
+
+
+def prediction_type(n_classes: int) -> np.dtype[Any]:
+    """Return the structured type of what is known of a pixel.
+
+    The probability of each class, the variance of each latent function (two classes have one), the
+    standard deviation of the latent mean over the members of a committee, the distance from what
+    was learned (:meth:`~undulatus.products.training_range.TrainingRange.distance`), and bits of
+    quality.
+    """
+    return np.dtype(
+        [
+            ("probability", np.float32, (n_classes,)),
+            ("variance", np.float32, (_count_latents(n_classes),)),
+            ("disagreement", np.float32),
+            ("distance", np.float32),
+            ("quality", np.uint8),
+        ],
+        align=True,
+    )
+
+
+def _count_latents(n_classes: int) -> int:
+    return 1 if n_classes == 2 else n_classes
 
 
 # What a model needs of a dataset
@@ -126,12 +134,13 @@ def find_inputs(
     if image is not None:
         inputs = _band_inputs(model, image, names)
         return replace(inputs, sun=_find_sun(model, dataset, inputs))
+    assert isinstance(dataset, xr.Dataset)
     if names is None:
         raise InputError(
             f"The {type(model).__name__} was fitted without names of features, so bands cannot be "
-            f"matched to them. Fit it on a table with named columns (a DataFrame)."
+            f"matched to them.\n  found: {', '.join(map(str, dataset.data_vars))}\n"
+            f"Fit it on a table with named columns (a DataFrame)."
         )
-    assert isinstance(dataset, xr.Dataset)
     variables = _variable_inputs(dataset, names)
     if variables is None:
         dataset = dataset if checked else check_scene(dataset)
@@ -140,16 +149,11 @@ def find_inputs(
 
 
 def feature_names(model: Any) -> tuple[str, ...] | None:
-    """Return the names of the features that a classifier of two classes was fitted on, if any.
+    """Return the names of the features that a classifier was fitted on, if any.
 
     The column that assigns regimes is not a feature.
     """
     check_is_fitted(model)
-    if len(model.classes_) != 2:
-        raise InputError(
-            f"A map needs a model of two classes, clear and cloud, but this one has "
-            f"{len(model.classes_)} classes."
-        )
     names = getattr(model, "feature_names_in_", None)
     if names is None:
         return None
@@ -190,10 +194,12 @@ def _stacked_image(dataset: xr.Dataset | xr.DataArray) -> xr.DataArray | None:
 
 def _band_inputs(model: Any, image: xr.DataArray, names: tuple[str, ...] | None) -> Inputs:
     pixels, dim = image.dims[:-1], image.dims[-1]
-    if names is None:
-        _require_count(model, image.sizes[dim], f"an image of {image.sizes[dim]} bands")
-        return Inputs((image,), pixels, None)
     present = _band_names(image, str(dim))
+    if names is None:
+        _require_no_names(model, image, present)
+        _require_count(model, image.sizes[dim], f"an image of {image.sizes[dim]} bands")
+        _require_order(image, str(dim))
+        return Inputs((image,), pixels, None)
     if present is None:
         raise SceneError(
             f"The model knows its bands by name ({', '.join(names)}), but those of the image have "
@@ -202,10 +208,47 @@ def _band_inputs(model: Any, image: xr.DataArray, names: tuple[str, ...] | None)
     absent = [name for name in names if name not in present]
     if absent:
         raise MissingBandsError("the image", "The model", absent)
+    twice = sorted({name for name in names if present.count(name) > 1})
+    if twice:
+        raise SceneError(
+            f"The image has several bands with the same name ({', '.join(twice)}), so the model "
+            f"cannot tell which to take.\n  found: {', '.join(present)}\nGive each band its own "
+            f'name: image.assign_coords({dim}=["...", ...]).'
+        )
     order = [present.index(name) for name in names]
     if order != list(range(len(present))):
         image = image.isel({dim: order})
     return Inputs((image,), pixels, names)
+
+
+def _require_no_names(model: Any, image: xr.DataArray, present: list[str] | None) -> None:
+    """Refuse to match named bands with features that have no names."""
+    if present is not None:
+        dim = image.dims[-1]
+        of_coordinate = dim in image.coords and image[dim].dtype.kind in "UO"
+        drop = f'image.drop_vars("{dim}")' if of_coordinate else 'del image.attrs["long_name"]'
+        raise SceneError(
+            f"The image has named bands, but the model was fitted without names, so it cannot be "
+            f"told whether they are in the model's order.\n"
+            f"  found: {', '.join(present)}\n"
+            f"  the model: a {type(model).__name__} of {model.n_features_in_} features without "
+            f"names\n"
+            f"Fit it on a table with these names as columns (a DataFrame). If you are sure of the "
+            f"order, drop the names: {drop}."
+        )
+
+
+def _require_order(image: xr.DataArray, dim: str) -> None:
+    """Refuse bands whose numbers do not rise: they are not in the order of their file."""
+    numbers = image[dim].values if dim in image.coords else np.arange(image.sizes[dim])
+    if numbers.dtype.kind in "iuf" and not (np.diff(numbers) > 0).all():
+        raise SceneError(
+            f"The bands of the image are in another order than their numbers, and the model was "
+            f"fitted without names, so it cannot be told which is which.\n"
+            f"  found: {', '.join(map(str, numbers.tolist()))}\n"
+            f'Sort them (image.sortby("{dim}")), or fit the model on a table with named columns '
+            f"(a DataFrame) and name the bands."
+        )
 
 
 def _band_names(image: xr.DataArray, dim: str) -> list[str] | None:
@@ -220,12 +263,14 @@ def _band_names(image: xr.DataArray, dim: str) -> list[str] | None:
 
 def _variable_inputs(dataset: xr.Dataset, names: tuple[str, ...]) -> Inputs | None:
     """Return the variables of these names, or None if they are computed from a scene's bands."""
-    by_description = {
-        str(array.attrs["long_name"]): name
-        for name, array in dataset.data_vars.items()
-        if isinstance(array.attrs.get("long_name"), str)
-    }
-    wanted = [name if name in dataset else by_description.get(name) for name in names]
+    by_description: dict[str, list[Hashable]] = {}
+    for name, array in dataset.data_vars.items():
+        if isinstance(array.attrs.get("long_name"), str):
+            by_description.setdefault(array.attrs["long_name"], []).append(name)
+    wanted: list[Hashable | None] = [
+        name if name in dataset else _only_variable(name, by_description.get(name, []))
+        for name in names
+    ]
     if None not in wanted:
         first = dataset[wanted[0]]
         arrays = [dataset[name].broadcast_like(first) for name in wanted]
@@ -234,6 +279,16 @@ def _variable_inputs(dataset: xr.Dataset, names: tuple[str, ...]) -> Inputs | No
         absent = [name for name, found in zip(names, wanted, strict=True) if found is None]
         raise MissingBandsError("the scene", "The model", absent)
     return None
+
+
+def _only_variable(description: str, variables: list[Hashable]) -> Hashable | None:
+    """Return the variable with a description, if there is one; several are an error."""
+    if len(variables) > 1:
+        raise SceneError(
+            f"The model needs {description}, but several variables have that as long_name: "
+            f"{', '.join(map(str, variables))}. Rename the right one to {description}."
+        )
+    return variables[0] if variables else None
 
 
 def _landmark_inputs(scene: xr.Dataset, names: tuple[str, ...]) -> Inputs:
@@ -301,7 +356,7 @@ def prepare_model(model: Any) -> Any:
 def predict_block(
     model: Any, values: Array, names: tuple[str, ...] | None, sun: Array | None
 ) -> Array:
-    """Return what is known of pixels, (n,) of :data:`PREDICTION`.
+    """Return what is known of pixels, (n,) of :func:`prediction_type`.
 
     Parameters
     ----------
@@ -321,7 +376,7 @@ def predict_block(
         classifier has none, the disagreement where it is not a committee, and the distance where
         it keeps no quantiles of its features.
     """
-    predictions = np.zeros(len(values), PREDICTION)
+    predictions = np.zeros(len(values), prediction_type(len(model.classes_)))
     for field in ("probability", "variance", "disagreement", "distance"):
         predictions[field] = np.nan
     if isinstance(model, RegimeClassifier):
@@ -330,10 +385,11 @@ def predict_block(
         _predict_by_regime(model, values, names, sun, predictions)
     else:
         _predict_alike(model, values, predictions)
-    probability, quality = predictions["probability"], predictions["quality"]
-    quality[np.minimum(probability, 1.0 - probability) > DOUBTFUL] |= LOW_CONFIDENCE
+    # Column by column: numpy's maximum along so short an axis takes several times as long.
+    largest, quality = reduce(np.maximum, predictions["probability"].T), predictions["quality"]
+    quality[1.0 - largest > DOUBTFUL] |= LOW_CONFIDENCE
     quality[predictions["distance"] > 0.0] |= OUT_OF_RANGE
-    quality[np.isnan(probability)] |= MISSING
+    quality[np.isnan(largest)] |= MISSING
     if sun is not None:
         quality[(sun >= TERMINATOR[0]) & (sun < TERMINATOR[1])] |= NEAR_TERMINATOR
     return predictions
@@ -358,9 +414,11 @@ def _predict_by_regime(
     condition = sun.astype(np.float64)
     assigned = model.assign(condition)
     complete = np.zeros(len(values), bool)
-    # Probability, second moment and mean of the latent function, disagreement of members, and the
-    # shares they count with.
-    total, weight = np.zeros((len(values), 4)), np.zeros(len(values))
+    # Probabilities, second moments and means of latent functions, disagreement of members, and
+    # the shares they count with.
+    k = len(model.classes_)
+    c = _count_latents(k)
+    total, weight = np.zeros((len(values), k + 2 * c + 1)), np.zeros(len(values))
     for index, (regime, rows, share) in enumerate(model.shares(condition, assigned)):
         inside = assigned[rows] == index
         predictions["quality"][rows[inside]] = (index + 1) << REGIME_SHIFT
@@ -376,19 +434,20 @@ def _predict_by_regime(
         total[rows] += share[:, None] * _moments(member, reduced, bool(model.blend))
         weight[rows] += share
     mixed = total[complete] / weight[complete, None]
-    predictions["probability"][complete] = mixed[:, 0]
-    predictions["variance"][complete] = np.maximum(mixed[:, 1] - mixed[:, 2] ** 2, 0.0)
-    predictions["disagreement"][complete] = mixed[:, 3]
+    probability, second, mean, disagreement = np.split(mixed, [k, k + c, k + 2 * c], axis=1)
+    predictions["probability"][complete] = probability
+    predictions["variance"][complete] = np.maximum(second - mean**2, 0.0)
+    predictions["disagreement"][complete] = disagreement[:, 0]
 
 
 def _moments(member: Any, values: Array, blended: bool) -> Array:
-    """Return what mixes linearly, (n, 4): probability, second moment, mean and disagreement.
+    """Return what mixes linearly: probabilities, second moments, means and disagreement.
 
-    Without blending the mean counts as 0, so that the second moment is the variance.
+    Without blending the means count as 0, so that the second moments are the variances.
     """
     probability, variance, mean, disagreement = _predict_rows(member, values)
     if not blended or np.isnan(mean).any():
-        mean = np.zeros(len(values))
+        mean = np.zeros(mean.shape)
     return np.column_stack([probability, variance + mean**2, mean, disagreement])
 
 
@@ -437,16 +496,20 @@ def _training_distance(member: Any, values: Array) -> Array | float:
 
 
 def _predict_rows(member: Any, values: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the probability of the second class, latent variance and mean, and disagreement.
+    """Return probabilities (n, k), latent variances and means (n, k or 1), and disagreement (n,).
 
     What the classifier does not have is NaN.
     """
-    absent = np.full(len(values), np.nan)
+    n = len(values)
+    absent = np.full(n, np.nan)
     if not hasattr(member, "predict_in_full"):
-        return member.predict_proba(values)[:, 1], absent, absent, absent
+        probabilities = member.predict_proba(values)
+        unknown = np.full((n, _count_latents(probabilities.shape[1])), np.nan)
+        return probabilities, unknown, unknown, absent
     found = member.predict_in_full(values)
     disagreement = found.disagreement if has_committee(member) else absent
-    return found.probabilities[:, 1], found.variance, found.mean, disagreement
+    variance, mean = (latent.reshape(n, -1) for latent in (found.variance, found.mean))
+    return found.probabilities, variance, mean, disagreement
 
 
 def has_committee(model: Any) -> bool:
@@ -478,7 +541,6 @@ def quality_attributes(model: Any) -> dict[str, Any]:
         values.append((index + 1) << REGIME_SHIFT)
         meanings.append(f"regime_{regime.name}")
     return {
-        "long_name": "quality of the cloud mask",
         "flag_masks": np.array(masks, np.uint8),
         "flag_values": np.array(values, np.uint8),
         "flag_meanings": " ".join(meanings),

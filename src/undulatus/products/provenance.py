@@ -19,6 +19,8 @@ class Provenance:
     method: str | None = None
     label: str | None = None
     """The variable that was learned from."""
+    legend: dict[str, Any] | None = None
+    """Names, codes and colours of the classes (:meth:`undulatus.products.Legend.as_dict`)."""
 
     # Of scenes
     daytime_median_degrees: float | None = None

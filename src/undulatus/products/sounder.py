@@ -17,6 +17,7 @@ from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.products.classes import find_label, has_many_classes, read_classes
+from undulatus.products.legend import legend_of_label
 from undulatus.products.maps import cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.provenance import Provenance
@@ -80,7 +81,8 @@ def fit_spectra(
     components : int
         Number of principal components, computed in units of the noise where that is known.
     label : str
-        The variable to learn from: 1 cloudy, 0 clear, anything else missing.
+        The variable to learn from: 1 cloudy, 0 clear, anything else missing. The model records
+        that 1 is cloud if the variable's name or its attributes mention cloud.
     holdout : float
         Share of the spectra kept for :func:`score_spectra`, as whole cells
         (:func:`undulatus.scenes.sampling.cell_names`). The model records which.
@@ -122,6 +124,7 @@ def fit_spectra(
         chain="sounder",
         method=method,
         label=label,
+        legend=legend_of_label(label, spectra[label].attrs).as_dict(),
         measurement=str(array.name),
         units=str(array.attrs.get("units", "1")),
         channels=array.shape[1],

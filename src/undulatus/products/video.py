@@ -22,7 +22,6 @@ from undulatus._files import whole_or_not_at_all
 from undulatus.errors import InputError, SceneError
 from undulatus.products.panels import (
     MASKS,
-    TITLES,
     Acquisition,
     ColourScale,
     PanelImage,
@@ -30,7 +29,9 @@ from undulatus.products.panels import (
     caption_lines,
     draw_key,
     draw_legend,
+    extra_key_lines,
     panel_names,
+    panel_title,
     place_axes,
     read_acquisitions,
     scales_for,
@@ -46,7 +47,7 @@ WIDTH = 1280
 
 _DPI = 100
 
-_GAP, _HEAD, _KEY, _FOOT = 16, 30, 58, 28
+_GAP, _HEAD, _KEY, _KEY_LINE, _FOOT = 16, 30, 58, 17, 28
 """Space between panels, above and below a panel, and at the foot of the frame, pixels."""
 
 _LINE, _DATE = 21, 143
@@ -131,7 +132,8 @@ class Screen:
         columns = (len(order) + 2) // 2
         wide = _whole_pixels(WIDTH // columns - _GAP, view.shape[1])
         tall = max(round(wide * box_ratio(view.shape)), _LEAST_HEIGHT)
-        gap, down = (WIDTH - columns * wide) // (columns + 1), _HEAD + tall + _KEY
+        gap = (WIDTH - columns * wide) // (columns + 1)
+        down = _HEAD + tall + _KEY + _KEY_LINE * extra_key_lines(view)
         self.size = WIDTH, -(-(2 * down + _FOOT) // _BLOCK) * _BLOCK
         self.figure = Figure(figsize=(WIDTH / _DPI, self.size[1] / _DPI), dpi=_DPI)
         # Matplotlib's canvas has no types.
@@ -162,13 +164,13 @@ class Screen:
         box: tuple[int, int, int, int],
     ) -> None:
         axis = self._axes(*box)
-        axis.set_title(TITLES[name], fontsize=11)
+        axis.set_title(panel_title(name, view), fontsize=11)
         # The image covers the inner half of the line.
         axis.spines[:].set_linewidth(1.8)
         self.panels[name] = PanelImage(axis, view)
         left, top, wide, tall = box
         key = self._axes(left + 10, top + tall + 6, wide - 20, 12)
-        draw_key(self.figure, key, name, scales)
+        draw_key(self.figure, key, name, view, scales)
 
     def _draw_once(self) -> None:
         """Draw everything that never changes, and keep it as the background."""

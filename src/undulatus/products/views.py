@@ -16,7 +16,17 @@ import xarray as xr
 
 from undulatus._files import as_reading_errors
 from undulatus.errors import SceneError
-from undulatus.products.maps import BLOCK_PIXELS, MASK, PROBABILITY, QUALITY, VARIANCE
+from undulatus.products.layers import (
+    CLASS,
+    CLASS_NAME,
+    CLASS_PROBABILITY,
+    CLASS_VARIANCE,
+    MASK,
+    PROBABILITY,
+    QUALITY,
+    VARIANCE,
+)
+from undulatus.products.maps import BLOCK_PIXELS
 from undulatus.scenes.masks import decode, guess_encoding
 from undulatus.scenes.scene import (
     ANGLE,
@@ -40,17 +50,32 @@ TIME_TOLERANCE = np.timedelta64(15, "m")
 
 
 @dataclass(frozen=True)
+class MapClass:
+    """A class of a map: its code, its name, and its colour as ``"#rrggbb"``."""
+
+    code: int
+    name: str
+    colour: str
+
+
+@dataclass(frozen=True)
 class MapView:
     """The layers of a scene and its map that are shown, lazy: north up, east to the right."""
 
     layers: xr.Dataset
-    """Bands, masks, probability and variance, (time, y, x)."""
+    """Bands, masks, probability and variance, (time, y, x).
+
+    Maps of all classes have the names of a map of clouds here: ``cloud_mask`` holds the codes,
+    the probability and the variance are those of the class shown.
+    """
     land: Array | None
     """(y, x) bool, true on land."""
     regimes: tuple[tuple[int, int, str], ...]
     """For each regime its bits in ``quality_flag``, their value, and its name."""
     footnote: str
     """The scene's title; a twin's says that it is one."""
+    classes: tuple[MapClass, ...] = ()
+    """The classes of the map; none for a map of clouds."""
 
     @property
     def times(self) -> Array:
@@ -100,14 +125,14 @@ def view_scene(scene: xr.Dataset, result: xr.Dataset) -> MapView:
     if "land_mask" in scene:
         land = np.asarray(scene["land_mask"].transpose("y", "x").isel(upright).values) > 0.5
     layers = left.assign(right.data_vars).isel(upright)
-    return MapView(layers, land, _regime_bits(result), _footnote(scene))
+    return MapView(layers, land, _regime_bits(result), _footnote(scene), _map_classes(result))
 
 
 def view_map(result: xr.Dataset) -> MapView:
     """Return the view of a map without its scene: mask, probability and variance alone."""
     _require_map(result)
     layers = _with_time(_map_layers(result), result).isel(_upright(result))
-    return MapView(layers, None, _regime_bits(result), _footnote(result))
+    return MapView(layers, None, _regime_bits(result), _footnote(result), _map_classes(result))
 
 
 def _footnote(dataset: xr.Dataset) -> str:
@@ -115,15 +140,19 @@ def _footnote(dataset: xr.Dataset) -> str:
 
 
 def _require_map(result: xr.Dataset) -> None:
-    absent = [name for name in (MASK, PROBABILITY, VARIANCE) if name not in result]
+    of_classes = CLASS in result
+    needed = (CLASS, CLASS_PROBABILITY, CLASS_VARIANCE)
+    needed = needed if of_classes else (MASK, PROBABILITY, VARIANCE)
+    absent = [name for name in needed if name not in result]
     if absent:
         raise SceneError(
             f"The map has no {', '.join(absent)}. Make it with "
             f"undulatus.products.maps.map_scene(model, scene)."
         )
-    if not {"y", "x"} <= set(result[MASK].dims):
+    dims = result[CLASS if of_classes else MASK].dims
+    if not {"y", "x"} <= set(dims):
         raise SceneError(
-            f"The map has dims {result[MASK].dims}, but only images with dims (time, y, x) or "
+            f"The map has dims {dims}, but only images with dims (time, y, x) or "
             f"(y, x) can be shown."
         )
 
@@ -142,7 +171,33 @@ def _scene_layers(scene: xr.Dataset) -> xr.Dataset:
     return scene[[name for name in wanted if name in scene]]
 
 
+def _map_classes(result: xr.Dataset) -> tuple[MapClass, ...]:
+    """Return the classes of a map by the attributes of its codes; none for a map of clouds."""
+    if CLASS not in result:
+        return ()
+    attrs = result[CLASS].attrs
+    codes = np.atleast_1d(attrs["flag_values"]).tolist()
+    words = str(attrs["flag_meanings"]).split()
+    names = map(str, result[CLASS_NAME].values) if CLASS_NAME in result.coords else words
+    colours = str(attrs["flag_colors"]).split()
+    return tuple(MapClass(*each) for each in zip(codes, names, colours, strict=True))
+
+
+def _class_layers(result: xr.Dataset) -> xr.Dataset:
+    """Return the codes of a map, and the probability and the variance of the class shown."""
+    probability, variance = result[CLASS_PROBABILITY], result[CLASS_VARIANCE]
+    if CLASS_NAME in probability.dims:
+        largest = probability.max(CLASS_NAME, skipna=False)
+        variance = variance.where(probability == largest).max(CLASS_NAME)
+    else:
+        largest = probability.where(probability > 0.5, 1.0 - probability)
+    shown = result[[name for name in (QUALITY,) if name in result]]
+    return shown.assign({MASK: result[CLASS], PROBABILITY: largest, VARIANCE: variance})
+
+
 def _map_layers(result: xr.Dataset) -> xr.Dataset:
+    if CLASS in result:
+        return _class_layers(result)
     mask = result[MASK]
     shown = result[[name for name in (PROBABILITY, VARIANCE, QUALITY) if name in result]]
     return shown.assign({MASK: decode(mask, guess_encoding(mask) or "cf")})

@@ -51,6 +51,19 @@ def test_times_and_the_share_of_cloud_are_those_of_the_map(page, maps):
     assert np.allclose(cloud, known.mean(("y", "x")), rtol=1e-6)
 
 
+def test_a_map_of_other_classes_is_refused_with_what_to_do(maps, scene, tmp_path):
+    flags = {"flag_values": [0, 1], "flag_meanings": "dry wet", "flag_colors": "#000000 #ffffff"}
+    other = maps.rename(
+        cloud_mask="class",
+        cloud_probability="class_probability",
+        cloud_latent_variance="class_latent_variance",
+    )
+    other["class"].attrs = flags
+    with pytest.raises(SceneError, match=r"other classes: dry, wet\. Draw it .*--picture"):
+        build_site(other, scene, tmp_path / "site")
+    assert not (tmp_path / "site").exists()
+
+
 def test_the_list_of_differences_begins_with_the_largest(page, maps, scene):
     data = data_of(page)
     both = (maps["cloud_mask"] != 255) & scene["cloud_mask_l2"].isin([0, 1])

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from undulatus.products.maps import MASK
+from undulatus.products.layers import MASK
 from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]

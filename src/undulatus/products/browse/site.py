@@ -16,7 +16,7 @@ from undulatus.errors import SceneError
 from undulatus.products.browse.calendar import Calendar, make_calendar, pixel_shares
 from undulatus.products.browse.page import Contents, write_page
 from undulatus.products.browse.sprites import LONGEST_SIDE, SeriesWriter, Sheet, SpriteWriter
-from undulatus.products.maps import PROBABILITY
+from undulatus.products.layers import PROBABILITY
 from undulatus.products.panels import Acquisition, panel_names, render_acquisitions, scales_for
 from undulatus.products.views import (
     MapView,
@@ -71,6 +71,7 @@ def build_site(
     """
     output = Path(output)
     view = view_map(maps) if scene is None else view_scene(scene, maps)
+    _require_clouds(view)
     chosen = _choose_acquisitions(view, start, end)
     calendar = make_calendar(view.times[chosen])
     sheet = Sheet(view.shape, int(np.bincount(calendar.day).max()))
@@ -82,6 +83,15 @@ def build_site(
         _write_acquisitions(unfinished, contents, chosen, progress or (lambda done, total: None))
         write_page(unfinished, contents, maps.attrs | (scene.attrs if scene is not None else {}))
     return output / "index.html"
+
+
+def _require_clouds(view: MapView) -> None:
+    if view.classes:
+        raise SceneError(
+            f"The pages show clouds, but this is a map of other classes: "
+            f"{', '.join(shown.name for shown in view.classes)}. Draw it instead "
+            f"(undulatus map --picture TIME, or undulatus.products.pictures.draw_acquisitions)."
+        )
 
 
 def _choose_acquisitions(view: MapView, start: Any, end: Any) -> Array:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import itertools
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,55 +47,123 @@ GDAL_ERRORS = (RasterioError, CPLE_BaseError)
 """What rasterio raises, besides errors of the system."""
 
 
-def write_geotiff(dataset: xr.Dataset, path: Path, unfinished: Path, progress: Progress) -> None:
-    """Write the variables of a dataset as bands of a cloud-optimised GeoTIFF.
+def geotiff_paths(dataset: xr.Dataset, path: Path) -> tuple[Path, ...]:
+    """Return the files that a dataset is written to: one, or codes and layers apart.
 
-    All bands are float32, with NaN for what is missing: fill values of codes become NaN too.
-    A band's description is the variable's name, and its tags are the attributes: units, long
-    name, values and meanings of flags. North is up and west is left, whatever the order of the
-    coordinates ``y`` and ``x``, which must be regular; without them, or without a projection in
-    ``spatial_ref``, the file has none either. Of the other coordinates only ``time`` is kept, as
-    a tag. Overviews hold nearest pixels, since codes have no mean. Memory holds a row of chunks
-    and GDAL's cache, a twentieth of the machine's memory unless ``GDAL_CACHEMAX`` is set.
+    A dataset with one variable of codes that have colours (the attribute ``flag_colors``) has a
+    file of bytes for these alone, since a GeoTIFF has one type of bands and a colour table for
+    one band; all else is in a second file, ``NAME_layers.tif``.
+    """
+    if _coded(dataset) is None or len(dataset.data_vars) == 1:
+        return (path,)
+    return path, path.with_name(f"{path.stem}_layers{path.suffix}")
+
+
+def write_geotiff(
+    dataset: xr.Dataset, paths: tuple[Path, ...], unfinished: list[Path], progress: Progress
+) -> None:
+    """Write the variables of a dataset as bands of cloud-optimised GeoTIFFs.
+
+    Bands are float32, with NaN for what is missing: fill values of codes become NaN too. Only
+    codes with colours (``flag_colors``) are bytes with a colour table, whose fill value is their
+    nodata. A band's description is the variable's name, and its tags are the attributes: units,
+    long name, values and meanings of flags. A variable with one dimension more, whose coordinate
+    has names, gives a band for each of them, ``VARIABLE_NAME``. North is up and west is left,
+    whatever the order of the coordinates ``y`` and ``x``, which must be regular; without them, or
+    without a projection in ``spatial_ref``, the file has none either. Of the other coordinates
+    only ``time`` is kept, as a tag. Overviews hold nearest pixels, since codes have no mean.
+    Memory holds a row of chunks and GDAL's cache, a twentieth of the machine's memory unless
+    ``GDAL_CACHEMAX`` is set.
 
     Parameters
     ----------
     dataset : Dataset
         Variables (y, x), or (time, y, x) with one time: integers of up to 16 bits, or floats,
         which are rounded to single precision.
-    path, unfinished : path
-        The output's name, for error messages, and the name to write to.
+    paths : tuple of paths
+        As :func:`geotiff_paths` names the outputs.
+    unfinished : list of paths
+        The names to write to.
     progress : callable
         Called with the number of rows of chunks that are written, and of all rows.
     """
-    image = _as_image(dataset, path)
-    bands, (height, width) = len(image.data_vars), (image.sizes["y"], image.sizes["x"])
+    image = _as_image(dataset, paths[0])
     profile = {
         "driver": "GTiff",
-        "dtype": "float32",
-        "nodata": np.nan,
-        "count": bands,
-        "height": height,
-        "width": width,
+        "height": image.sizes["y"],
+        "width": image.sizes["x"],
         "tiled": True,
         "blockxsize": TILE,
         "blockysize": TILE,
         "BIGTIFF": "IF_SAFER",
-        **_georeference(image, path),
+        **_georeference(image, paths[0]),
     }
-    # The plain tiles, the file, and its overviews, which are a third of it.
-    require_space(path, bands * height * width * 4 * 7 // 3)
-    scratch = unfinished.with_suffix(".scratch")
-    remove(scratch)
+    files = _files(image, unfinished)
+    pixels = image.sizes["y"] * image.sizes["x"]
+    # The plain tiles, the files, and their overviews, which are a third of them.
+    require_space(paths[0], sum(file.pixel_bytes for file in files) * pixels * 7 // 3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         try:
-            scratch.mkdir()
-            checks = _write_tiles(image, scratch / "tiles.tif", profile, progress)
-            _make_cloud_optimised(scratch / "tiles.tif", scratch / "image.tif", checks)
-            (scratch / "image.tif").rename(unfinished)
+            for file in files:
+                remove(file.scratch)
+                file.scratch.mkdir()
+            checks = _write_tiles(image, files, profile, progress)
+            for file, expected in zip(files, checks, strict=True):
+                made = file.scratch / "image.tif"
+                _make_cloud_optimised(file.tiles, made, expected)
+                made.rename(file.unfinished)
         finally:
-            remove(scratch)
+            for file in files:
+                remove(file.scratch)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file and the variables that are its bands, all of one type."""
+
+    unfinished: Path
+    bands: tuple[str, ...]
+    fill: int | None
+    """The nodata of codes, bytes; None for floats."""
+
+    @property
+    def scratch(self) -> Path:
+        return self.unfinished.with_suffix(".scratch")
+
+    @property
+    def tiles(self) -> Path:
+        return self.scratch / "tiles.tif"
+
+    @property
+    def profile(self) -> dict[str, Any]:
+        if self.fill is None:
+            return {"dtype": "float32", "nodata": np.nan, "count": len(self.bands)}
+        return {"dtype": "uint8", "nodata": self.fill, "count": 1, "photometric": "palette"}
+
+    @property
+    def pixel_bytes(self) -> int:
+        return 4 * len(self.bands) if self.fill is None else 1
+
+
+def _coded(dataset: xr.Dataset) -> str | None:
+    """Return the variable of codes that have colours, if there is exactly one."""
+    names = [
+        str(name)
+        for name, array in dataset.data_vars.items()
+        if "flag_colors" in array.attrs and array.dtype == np.uint8
+    ]
+    return names[0] if len(names) == 1 else None
+
+
+def _files(image: xr.Dataset, unfinished: list[Path]) -> list[_File]:
+    coded = _coded(image)
+    floats = tuple(str(name) for name in image.data_vars if name != coded)
+    if coded is None:
+        return [_File(unfinished[0], floats, None)]
+    fill = int(image[coded].encoding.get("_FillValue", 255))
+    codes = _File(unfinished[0], (coded,), fill)
+    return [codes, _File(unfinished[1], floats, None)] if floats else [codes]
 
 
 def _as_image(dataset: xr.Dataset, path: Path) -> xr.Dataset:
@@ -103,7 +174,7 @@ def _as_image(dataset: xr.Dataset, path: Path) -> xr.Dataset:
             f"Choose one (dataset.isel(time=0)), or write a .zarr or a .nc."
         )
     image = dataset.isel(time=0) if "time" in dataset.dims else dataset
-    image = image.set_coords({"spatial_ref"} & set(image.data_vars))
+    image = _one_band_each(image.set_coords({"spatial_ref"} & set(image.data_vars)))
     for name, variable in image.data_vars.items():
         if set(variable.dims) != {"y", "x"} or not variable.size:
             raise SceneError(
@@ -125,6 +196,21 @@ def _as_image(dataset: xr.Dataset, path: Path) -> xr.Dataset:
         if dim in image.coords and (image[dim].values[-1] > image[dim].values[0]) != goes_up:
             image = image.isel({dim: slice(None, None, -1)})
     return image
+
+
+def _one_band_each(image: xr.Dataset) -> xr.Dataset:
+    """Return the image with a variable for each name along dimensions beside y and x."""
+    bands: dict[str, xr.DataArray] = {}
+    for name, array in image.data_vars.items():
+        others = [dim for dim in array.dims if dim not in ("y", "x")]
+        if len(others) == 1 and others[0] in image.coords:
+            for index, label in enumerate(image[others[0]].values.tolist()):
+                word = "_".join(str(label).split())
+                bands[f"{name}_{word}"] = array.isel({others[0]: index}, drop=True)
+        else:
+            bands[str(name)] = array
+    coords = {name: c for name, c in image.coords.items() if set(c.dims) <= {"y", "x"}}
+    return xr.Dataset(bands, coords=coords, attrs=image.attrs)
 
 
 def _georeference(image: xr.Dataset, path: Path) -> dict[str, Any]:
@@ -173,30 +259,54 @@ def _strips(image: xr.Dataset) -> list[slice]:
 
 
 def _write_tiles(
-    image: xr.Dataset, tiles: Path, profile: dict[str, Any], progress: Progress
-) -> list[int]:
-    """Compute and write all bands; return the checksum of each."""
-    checks = [0] * len(image.data_vars)
+    image: xr.Dataset, files: list[_File], profile: dict[str, Any], progress: Progress
+) -> list[list[int]]:
+    """Compute and write all bands of all files; return the checksums of the bands of each."""
+    checks = [[0] * len(file.bands) for file in files]
     strips = _strips(image)
-    with as_writing_errors(*GDAL_ERRORS):
-        target = rasterio.open(tiles, "w", **profile)
-    try:
-        _label(target, image)
-        with computing_in_threads():
-            for done, rows in enumerate(strips, 1):
-                with as_reading_errors():
-                    strip = image.isel(y=rows).compute()
-                window = Window(0, rows.start, image.sizes["x"], rows.stop - rows.start)
-                for band, variable in enumerate(strip.data_vars.values(), 1):
-                    values = _floats(variable)
-                    checks[band - 1] = zlib.crc32(values.data, checks[band - 1])
+    with ExitStack() as targets:
+        opened = [targets.enter_context(_open_tiles(file, image, profile)) for file in files]
+        targets.enter_context(computing_in_threads())
+        for done, rows in enumerate(strips, 1):
+            with as_reading_errors():
+                strip = image.isel(y=rows).compute()
+            window = Window(0, rows.start, image.sizes["x"], rows.stop - rows.start)
+            for file, target, check in zip(files, opened, checks, strict=True):
+                for index, name in enumerate(file.bands):
+                    values = _band_values(strip[name], file)
+                    check[index] = zlib.crc32(values.data, check[index])
                     with as_writing_errors(*GDAL_ERRORS):
-                        target.write(values, band, window=window)
-                progress(done, len(strips))
+                        target.write(values, index + 1, window=window)
+            progress(done, len(strips))
+    return checks
+
+
+@contextmanager
+def _open_tiles(file: _File, image: xr.Dataset, profile: dict[str, Any]) -> Iterator[Any]:
+    """Give the plain tiles of a file, open for writing, with all but their values."""
+    with as_writing_errors(*GDAL_ERRORS):
+        target = rasterio.open(file.tiles, "w", **profile, **file.profile)
+    try:
+        if file.fill is not None:
+            target.write_colormap(1, _colour_table(image[file.bands[0]]))
+        _label(target, image[list(file.bands)])
+        yield target
     finally:
         with as_writing_errors(*GDAL_ERRORS):
             target.close()
-    return checks
+
+
+def _colour_table(codes: xr.DataArray) -> dict[int, tuple[int, int, int, int]]:
+    colours = str(codes.attrs["flag_colors"]).split()
+    values = np.atleast_1d(codes.attrs["flag_values"]).tolist()
+    return {
+        int(code): (int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16), 255)
+        for code, colour in zip(values, colours, strict=True)
+    }
+
+
+def _band_values(array: xr.DataArray, file: _File) -> npt.NDArray[Any]:
+    return _floats(array) if file.fill is None else np.ascontiguousarray(array.values)
 
 
 def _floats(array: xr.DataArray) -> npt.NDArray[np.float32]:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,8 @@ def write_dataset(
         What to write; lazy variables are computed on the way.
     path : path
         A new ``.zarr`` folder, a ``.nc`` file, or a ``.tif`` file, for which see
-        :func:`undulatus.scenes.files.geotiff.write_geotiff`.
+        :func:`undulatus.scenes.files.geotiff.write_geotiff`; codes with colours and all other
+        layers are in two files then (:func:`undulatus.scenes.files.geotiff.geotiff_paths`).
     progress : callable
         Called with the number of tasks that are done, and of all tasks; for a GeoTIFF a task is
         a row of chunks.
@@ -152,10 +153,13 @@ def _write_zarr(dataset: xr.Dataset, path: Path, progress: Progress, **resuming:
 
 
 def _write_geotiff(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
-    from undulatus.scenes.files.geotiff import write_geotiff
+    from undulatus.scenes.files.geotiff import geotiff_paths, write_geotiff
 
-    with whole_or_not_at_all(path) as unfinished:
-        write_geotiff(dataset, path, unfinished, progress)
+    paths = geotiff_paths(dataset, path)
+    with ExitStack() as outputs:
+        # The first is finished last: where it is, the others are.
+        unfinished = [outputs.enter_context(whole_or_not_at_all(each)) for each in paths]
+        write_geotiff(dataset, paths, unfinished, progress)
 
 
 def _write_netcdf(dataset: xr.Dataset, path: Path, progress: Progress) -> None:

@@ -1,0 +1,300 @@
+"""Legends: what the classes of a model are called, and the codes and colours that maps give them.
+
+>>> from undulatus.products import Legend
+>>> legend = Legend((0, 1, 2), names=("open water", "land", "cloud"), cloud="cloud")
+>>> legend.codes, legend.flag_meanings
+((0, 1, 2), 'open_water land cloud')
+"""
+
+from __future__ import annotations
+
+import colorsys
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from typing import Any, Self
+
+from sklearn.utils.validation import check_is_fitted
+
+from undulatus.errors import InputError
+from undulatus.products.provenance import Provenance
+
+Class = bool | int | float | str
+"""A class as ``model.classes_.tolist()`` has it."""
+
+MISSING_CODE = 255
+"""The code of pixels without a class, unless a class has it."""
+
+MOST_CLASSES = 255
+"""Codes are bytes, and one of them marks pixels without a class."""
+
+CLEAR, CLOUD = "clear", "cloud"
+"""Names of the classes of a cloud mask."""
+
+CLOUD_NAMES = ("cloud", "clouds", "cloudy")
+"""A class with one of these names, in any case, is cloud unless a legend says otherwise."""
+
+CHAINS = ("landmarks", "sounder")
+"""Chains of which every model that has no legend was fitted on cloud, 1, and clear, 0."""
+
+COLOURS_BY_NAME = {
+    CLEAR: "#3b6e8f",
+    CLOUD: "#f7f7f7",
+    "shadow": "#5b5b5b",
+    "water": "#0072b2",
+    "land": "#c8a165",
+    "soil": "#a6611a",
+    "vegetation": "#009e73",
+    "forest": "#1b7837",
+    "snow": "#bfe6f5",
+    "ice": "#7fc4e0",
+}
+"""Default colours of classes that have one of these words in their names, ..."""
+
+PALETTE = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#f0e442",
+    "#000000",
+)
+"""... and of the first others: those of Okabe and Ito, which differ without colour vision too."""
+
+
+@dataclass(frozen=True)
+class Legend:
+    """The names, codes and colours of a model's classes, in one order.
+
+    Parameters
+    ----------
+    classes : tuple
+        The classes as the model knows them: the values of ``model.classes_``, in any order.
+    names : tuple of str, optional
+        What to call them; by default the classes themselves.
+    codes : tuple of int, optional
+        Their codes in a map, 0 to 255: by default the classes, if these are such numbers, or else
+        0, 1, 2 and so on.
+    colours : tuple of str, optional
+        ``"#rrggbb"`` each.
+    cloud : str, optional
+        The name of the class that is cloud. A map of two classes is then a cloud mask.
+
+    Examples
+    --------
+    >>> Legend(("cloud", "land"), cloud="cloud").colours
+    ('#f7f7f7', '#c8a165')
+    """
+
+    classes: tuple[Class, ...]
+    names: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
+    colours: tuple[str, ...] = ()
+    cloud: str | None = None
+
+    def __post_init__(self) -> None:
+        classes = tuple(self.classes)
+        if not 2 <= len(classes) <= MOST_CLASSES or len(set(classes)) < len(classes):
+            raise InputError(
+                f"A legend has 2 to {MOST_CLASSES} classes, each once, but was given "
+                f"{len(classes)}: {_listed(classes)}."
+            )
+        names = tuple(self.names) or tuple(map(str, classes))
+        found = {
+            "classes": classes,
+            "names": names,
+            "codes": tuple(self.codes) or _default_codes(classes),
+            "colours": tuple(self.colours) or _default_colours(names),
+        }
+        for field, values in found.items():
+            if len(values) != len(classes):
+                raise InputError(
+                    f"A legend of {len(classes)} classes has {len(values)} {field}: "
+                    f"{_listed(values)}. Give one for each class."
+                )
+            object.__setattr__(self, field, values)
+        self._require_values()
+
+    def _require_values(self) -> None:
+        tokens = self.flag_meanings.split()
+        if len(set(tokens)) < len(tokens):
+            raise InputError(
+                f"The names {_listed(self.names)} would be written as {', '.join(tokens)}, which "
+                f"are not distinct. Give names that differ in their letters and digits."
+            )
+        if len(set(self.codes)) < len(self.codes) or not set(self.codes) <= set(range(256)):
+            raise InputError(
+                f"The codes of a legend are distinct numbers from 0 to 255, but "
+                f"{_listed(self.codes)} were given."
+            )
+        for colour in self.colours:
+            if not re.fullmatch("#[0-9a-fA-F]{6}", str(colour)):
+                raise InputError(f'A colour is given as "#rrggbb", but {colour!r} was found.')
+        if self.cloud is not None and self.cloud not in self.names:
+            raise InputError(
+                f"The legend says that {self.cloud!r} is cloud, but its names are "
+                f"{_listed(self.names)}. Give cloud= one of them."
+            )
+
+    # What a map says of the classes
+
+    @property
+    def missing(self) -> int:
+        """The code of pixels without a class: 255, or the largest that no class has."""
+        return next(code for code in range(MISSING_CODE, -1, -1) if code not in self.codes)
+
+    @property
+    def flag_meanings(self) -> str:
+        """The names as words of CF's attribute: letters, digits and ``_ - . + @``."""
+        return " ".join(map(_as_token, self.names))
+
+    @property
+    def flag_colors(self) -> str:
+        """The colours in one text, separated by spaces."""
+        return " ".join(self.colours)
+
+    @property
+    def cloud_index(self) -> int | None:
+        """The position of cloud among the classes, if it is known."""
+        return None if self.cloud is None else self.names.index(self.cloud)
+
+    @property
+    def is_unnamed_pair(self) -> bool:
+        """Whether all that is known of two classes is that they are 0 and 1."""
+        plain = self.names == tuple(map(str, self.classes))
+        return self.cloud is None and plain and self.classes == (0, 1)
+
+    # The legend of a model
+
+    @classmethod
+    def of(cls, model: Any) -> Self:
+        """Return the legend of a fitted model: the one stored with it, or what else is known.
+
+        A model that a chain of this package fitted on clouds, before it stored legends, has clear
+        and cloud. Of any other, classes are called by their own names, and one that is called
+        ``"cloud"`` is cloud.
+        """
+        check_is_fitted(model)
+        classes = tuple(model.classes_.tolist())
+        provenance = Provenance.of(model)
+        if provenance.legend is not None:
+            return cls.from_dict(provenance.legend).for_model(model)
+        if provenance.chain in CHAINS and classes == (0, 1):
+            return cls(classes, names=(CLEAR, CLOUD), cloud=CLOUD)
+        named = [str(value) for value in classes if str(value).lower() in CLOUD_NAMES]
+        return cls(classes, cloud=named[0] if len(named) == 1 else None)
+
+    def for_model(self, model: Any) -> Self:
+        """Return the legend in the order of the model's classes, which must be its own."""
+        wanted = tuple(model.classes_.tolist())
+        lacking = [value for value in wanted if value not in self.classes]
+        unknown = [value for value in self.classes if value not in wanted]
+        if lacking or unknown:
+            lines = [
+                f"\n  {what}: {_listed(values)}"
+                for what, values in (
+                    ("classes of the model that it lacks", lacking),
+                    ("classes that the model does not have", unknown),
+                )
+                if values
+            ]
+            raise InputError(
+                f"The legend does not fit the model.{''.join(lines)}\n"
+                f"Give a legend of the model's own classes: {_listed(wanted)}."
+            )
+        order = [self.classes.index(value) for value in wanted]
+        return replace(
+            self,
+            classes=wanted,
+            names=tuple(self.names[i] for i in order),
+            codes=tuple(self.codes[i] for i in order),
+            colours=tuple(self.colours[i] for i in order),
+        )
+
+    def attach_to(self, model: Any) -> None:
+        """Store the legend with a fitted model, so that ``save_model`` writes it to the file."""
+        check_is_fitted(model)
+        stored = dict(getattr(model, "provenance_", {}))
+        model.provenance_ = stored | {"legend": self.for_model(model).as_dict()}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the legend in plain values."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if value is not None
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the legend that :meth:`as_dict` gave."""
+        known = ("classes", "names", "codes", "colours", "cloud")
+        odd = [str(name) for name in values if name not in known]
+        if odd or "classes" not in values:
+            raise InputError(
+                f"A legend has classes and may have {', '.join(known[1:])}, but these were found: "
+                f"{', '.join(map(str, values)) or 'none'}."
+            )
+        columns = {name: tuple(values[name]) for name in known[:-1] if name in values}
+        return cls(**columns, cloud=values.get("cloud"))
+
+
+def legend_of_label(name: str, attrs: Mapping[Any, Any]) -> Legend:
+    """Return the legend of a variable that is learned from, whose values are 0 and 1.
+
+    Parameters
+    ----------
+    name : str
+        The variable's name.
+    attrs : mapping
+        Its attributes. 1 is cloud if they, or the name, mention cloud; otherwise
+        ``flag_values`` and ``flag_meanings`` name the classes, if it has them.
+    """
+    meanings = str(attrs.get("flag_meanings", "")).split()
+    said = (name, attrs.get("standard_name", ""), attrs.get("long_name", ""), *meanings)
+    if any("cloud" in str(text).lower() for text in said):
+        return Legend((0, 1), names=(CLEAR, CLOUD), cloud=CLOUD)
+    values = [int(value) for value in attrs.get("flag_values", range(len(meanings)))]
+    flags = dict(zip(values, meanings, strict=False))
+    return Legend((0, 1), names=(flags[0], flags[1]) if {0, 1} <= set(flags) else ())
+
+
+def _default_codes(classes: tuple[Class, ...]) -> tuple[int, ...]:
+    if all(type(value) is int and 0 <= value <= 255 for value in classes):
+        return tuple(int(value) for value in classes)
+    return tuple(range(len(classes)))
+
+
+def _default_colours(names: tuple[str, ...]) -> tuple[str, ...]:
+    chosen: dict[str, str] = {}
+    for name in names:
+        words = re.findall("[a-z]+", name.lower())
+        known = [COLOURS_BY_NAME[word] for word in words if word in COLOURS_BY_NAME]
+        if known and known[0] not in chosen.values():
+            chosen[name] = known[0]
+    left = (colour for colour in map(_nth_colour, count()) if colour not in chosen.values())
+    return tuple(chosen[name] if name in chosen else next(left) for name in names)
+
+
+def _nth_colour(number: int) -> str:
+    if number < len(PALETTE):
+        return PALETTE[number]
+    # Multiples of the golden ratio spread hues evenly, however many there are.
+    hue = number * 0.618034 % 1.0
+    parts = colorsys.hls_to_rgb(hue, (0.35, 0.5, 0.65)[number % 3], 0.6)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+
+
+def _as_token(name: str) -> str:
+    """Return a name as a word of ``flag_meanings``, which begins with a letter."""
+    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    token = re.sub(r"[^A-Za-z0-9_.+@-]+", "_", letters).strip("_")
+    return token if token[:1].isalpha() else f"class_{token}"
+
+
+def _listed(values: Any) -> str:
+    return ", ".join(map(repr, values))
