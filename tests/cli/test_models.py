@@ -13,9 +13,11 @@ import pytest
 import rasterio
 import xarray as xr
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from undulatus import GPC, RFFGPC, VFFGPC, SpectralPCA, load_model, save_model
 from undulatus.cli import main
+from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.scenes.files.writing import WRITERS
 from undulatus.scenes.files.zarr_store import verify
 
@@ -532,6 +534,20 @@ def test_info_prints_the_codes_and_colours_of_classes(runner, surfaces):
     lines = runner.invoke(main, ["info", surfaces[0]]).stdout.splitlines()
     assert "legend: 0 0 #0072b2, 1 1 #e69f00, 2 2 #009e73" in lines
     assert "cloud: not known" in lines
+
+
+def test_info_prints_the_steps_of_pipelines_in_regimes(runner, tmp_path):
+    rng = np.random.default_rng(0)
+    table = {name: rng.normal(size=200) for name in ("a", "b")}
+    table["solar_zenith_angle"] = rng.uniform(0.0, 180.0, 200)
+    steps = make_pipeline(StandardScaler(), RFFGPC(4, n_members=1, max_iter=2))
+    parts = (Regime("day", 0.0, 90.0), Regime("night", 90.0, 180.0))
+    model = RegimeClassifier(steps, parts).fit(table, np.arange(200) % 3)
+    save_model(model, tmp_path / "cover.undulatus")
+    result = runner.invoke(main, ["info", str(tmp_path / "cover.undulatus")])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("standardscaler: StandardScaler") == 2
+    assert result.stdout.count("latent functions: 3") == 2
 
 
 def test_info_prints_the_steps_of_a_model_of_spectra(runner, sounder_model):

@@ -356,14 +356,39 @@ def test_groups_that_are_all_right_count_as_one_row_each():
     assert_allclose(found.accuracy.low, 12 / (12 + 1.959963984540054**2), rtol=1e-12)
 
 
-def test_intervals_of_a_calibration_error_are_around_it_though_resamples_are_larger():
+def test_intervals_of_a_calibration_error_hold_that_of_no_noise():
     rng = np.random.default_rng(0)
-    probability = rng.dirichlet(np.ones(3), 3_000)
-    y = (probability.cumsum(axis=1) > rng.random(3_000)[:, None]).argmax(axis=1)
-    found = score_classes(y, probability, range(3)).classwise_ece
-    below, above = found.value - found.low, found.high - found.value
-    assert 0.0 < below < 3.0 * above
-    assert 0.0 < above < 3.0 * below
+    probability = np.tile([0.6, 0.3, 0.1], (500, 1))
+    held, repeats = 0, 100
+    for _ in range(repeats):
+        y = rng.choice(3, 500, p=[0.48, 0.42, 0.1])
+        found = score_classes(y, probability, range(3), replicates=200).classwise_ece
+        held += found.low <= (0.12 + 0.12 + 0.0) / 3 <= found.high
+    # 95 of 100 are expected, with a standard error of 2.2.
+    assert held >= 95 - 5 * 2.2
+
+
+def test_intervals_of_calibration_errors_begin_at_zero_for_calibrated_probabilities():
+    rng = np.random.default_rng(0)
+    at_zero, repeats = 0, 100
+    for _ in range(repeats):
+        probability = rng.dirichlet(np.ones(3), 500)
+        y = (probability.cumsum(axis=1) > rng.random((500, 1))).argmax(axis=1)
+        found = score_classes(y, probability, range(3), replicates=200)
+        at_zero += found.classwise_ece.low == 0.0
+        assert found.classwise_ece.value > 0.0
+    # 97.5 of 100 are expected, with a standard error of 1.6.
+    assert at_zero >= 97.5 - 5 * 1.6
+
+
+def test_the_noise_in_the_size_of_a_gap_is_that_of_drawn_gaps():
+    rng = np.random.default_rng(0)
+    for true, deviation in ((0.0, 0.3), (0.1, 0.3), (1.0, 0.3)):
+        drawn = np.abs(true + deviation * rng.normal(size=100_000)) - true
+        # With the square of a gap less that of the noise standing for the true one.
+        gap = np.array([np.hypot(true, deviation)])
+        found = scores_module._noise_in_size(gap, np.array([deviation]))
+        assert abs(found[0] - drawn.mean()) <= 5 * drawn.std() / np.sqrt(100_000)
 
 
 def test_one_group_has_scores_without_intervals():

@@ -431,7 +431,10 @@ def info(model: Path) -> None:
         member = members[regime.name]
         click.echo(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
         click.echo(f"classifier: {type(member).__name__}")
-        _print_classifier(member, regime.features)
+        if hasattr(member, "steps"):
+            _print_steps(member)
+        else:
+            _print_classifier(member, regime.features)
 
 
 def _print_legend(legend: Any) -> None:

@@ -7,11 +7,12 @@ matrix, the scores of each class, and a confidence interval of every score.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import erf
 from scipy.stats import norm
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
@@ -300,9 +301,9 @@ def score_classes(
 
     The other scores have percentiles of a bootstrap over rows or groups; more than 2,048 of them
     are first put together in that many units at random, so that a million rows take seconds.
-    Resampling adds noise of its own to a calibration error, which is a sum of absolute values:
-    its percentiles are shifted so that the mean of the resamples is the score. A calibration error
-    near zero may still be all noise, as its estimate has that noise too.
+    Noise makes the size of a gap larger in the mean, so a calibration error is too large. Its
+    interval is that of the error without this noise: it reaches to zero where the error may be
+    all noise. Every interval is extended to hold its own score.
 
     Examples
     --------
@@ -338,15 +339,15 @@ def score_classes(
         kappa=intervals.of(_kappa)[0],
         nll=intervals.of(lambda sums: sums.mean(sums.nll))[0],
         brier=intervals.of(lambda sums: sums.mean(sums.brier))[0],
-        ece=intervals.of(_top_class_error, centred=True)[0],
-        classwise_ece=intervals.of(_classwise_error, centred=True)[0],
+        ece=intervals.of_gaps(_top_class_gaps)[0],
+        classwise_ece=intervals.of_gaps(_classwise_gaps)[0],
     )
 
 
 def _score_each_class(
     rows: _Rows, labels: tuple[str, ...], confusion: Array, intervals: _Intervals
 ) -> tuple[ClassScores, ...]:
-    f1, errors = intervals.of(_f1), intervals.of(_class_errors, centred=True)
+    f1, errors = intervals.of(_f1), intervals.of_gaps(_class_gaps)
     return tuple(
         ClassScores(
             name=label,
@@ -525,8 +526,9 @@ class _Sums:
         return _Sums(*(np.tensordot(counts, sums, 1) for sums in vars(self).values()))
 
     def mean(self, sums: Array) -> Array:
-        """Divide sums, (u, m), by the weight of all rows."""
-        return _ratio(sums, self.cells.sum(axis=(1, 2))[:, None])
+        """Divide sums, (u, ...), by the weight of all rows."""
+        total = self.cells.sum(axis=(1, 2))
+        return np.asarray(sums / total.reshape(-1, *[1] * (sums.ndim - 1)))
 
 
 def _sum_by_unit(rows: _Rows, unit: Array, count: int, bins: int) -> _Sums:
@@ -572,16 +574,17 @@ def _f1(sums: _Sums) -> Array:
     return _ratio(2.0 * np.einsum("uii->ui", sums.cells), both)
 
 
-def _top_class_error(sums: _Sums) -> Array:
-    return sums.mean(np.abs(sums.top_gaps).sum(axis=2))
+def _top_class_gaps(sums: _Sums) -> Array:
+    return sums.mean(sums.top_gaps)
 
 
-def _class_errors(sums: _Sums) -> Array:
-    return sums.mean(np.abs(sums.class_gaps).sum(axis=2))
+def _class_gaps(sums: _Sums) -> Array:
+    return sums.mean(sums.class_gaps)
 
 
-def _classwise_error(sums: _Sums) -> Array:
-    return np.asarray(_class_errors(sums).mean(axis=1, keepdims=True))
+def _classwise_gaps(sums: _Sums) -> Array:
+    gaps = _class_gaps(sums)
+    return gaps.reshape(len(gaps), 1, -1) / gaps.shape[1]
 
 
 # Intervals
@@ -596,16 +599,41 @@ class _Intervals:
     resampled: _Sums | None
     confidence: float
 
-    def of(self, score_of: Callable[[_Sums], Array], *, centred: bool = False) -> list[Estimate]:
+    def of(self, score_of: Callable[[_Sums], Array]) -> list[Estimate]:
         """Return the m scores that a function gives of sums, (u, m), with bootstrap intervals."""
         values = score_of(self.total)[0]
         if self.resampled is None:
             return [Estimate(float(value), np.nan, np.nan) for value in values]
         again = score_of(self.resampled)
-        tails = (0.5 - 0.5 * self.confidence, 0.5 + 0.5 * self.confidence)
         return [
-            _between(float(value), column, tails, centred)
+            _between(float(value), column, self.confidence)
             for value, column in zip(values, again.T, strict=True)
+        ]
+
+    def of_gaps(self, gaps_of: Callable[[_Sums], Array]) -> list[Estimate]:
+        """Return the m sums of the sizes of gaps, (u, m, b), with intervals for those of no noise.
+
+        The size of a gap is too large in the mean, as noise makes it larger more often than
+        smaller: resamples are shifted to the sum less the noise in it. The interval begins at zero
+        where noise alone could make the sum as large.
+        """
+        gaps = gaps_of(self.total)[0]
+        values = np.abs(gaps).sum(axis=1)
+        if self.resampled is None:
+            return [Estimate(float(value), np.nan, np.nan) for value in values]
+        again = gaps_of(self.resampled)
+        sizes = np.abs(again).sum(axis=2)
+        noise = _noise_in_size(gaps, again.std(axis=0)).sum(axis=1)
+        shifted = np.maximum(sizes - sizes.mean(axis=0) + values - noise, 0.0)
+        alone = np.abs(again - gaps).sum(axis=2)
+        most = np.quantile(alone, 0.5 + 0.5 * self.confidence, axis=0)
+        found = [
+            _between(float(value), column, self.confidence)
+            for value, column in zip(values, shifted.T, strict=True)
+        ]
+        return [
+            replace(one, low=0.0) if one.value <= limit else one
+            for one, limit in zip(found, most, strict=True)
         ]
 
     def of_share(self, success: Array, among: Array) -> Estimate:
@@ -673,15 +701,22 @@ def _resample(
     return _Intervals(rows, total, resampled, confidence)
 
 
-def _between(value: float, again: Array, tails: tuple[float, float], centred: bool) -> Estimate:
-    """Return a score with percentiles of its resamples, which always hold the score itself.
+def _noise_in_size(gaps: Array, deviation: Array) -> Array:
+    """Return by how much noise of this deviation enlarges the size of gaps in the mean.
 
-    ``centred`` is for scores that cannot be negative: their resamples have the score as mean.
+    A Gaussian of mean γ and deviation σ has the mean size σ√(2/π) exp(-γ²/2σ²) + γ erf(γ/σ√2). For
+    γ² stands the square of the gap less that of the noise.
     """
+    true = np.sqrt(np.maximum(gaps**2 - deviation**2, 0.0))
+    ratio = true / np.where(deviation > 0.0, deviation * np.sqrt(2.0), 1.0)
+    size = deviation * np.sqrt(2.0 / np.pi) * np.exp(-(ratio**2)) + true * erf(ratio)
+    return np.where(deviation > 0.0, size - true, 0.0)
+
+
+def _between(value: float, again: Array, confidence: float) -> Estimate:
+    """Return a score with percentiles of its resamples, which always hold the score itself."""
     again = again[np.isfinite(again)]
     if np.isnan(value) or len(again) == 0:
         return Estimate(value, np.nan, np.nan)
-    if centred:
-        again = np.maximum(again - again.mean() + value, 0.0)
-    low, high = np.quantile(again, tails)
+    low, high = np.quantile(again, [0.5 - 0.5 * confidence, 0.5 + 0.5 * confidence])
     return Estimate(value, float(min(low, value)), float(max(high, value)))
