@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import rasterio
+import rioxarray  # noqa: F401 (gives arrays their .rio)
 import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import LogisticRegression
