@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import rasterio
+import rioxarray  # noqa: F401 (gives arrays their .rio)
 import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import LogisticRegression
@@ -211,6 +212,9 @@ def test_quality_flags_and_their_summary_count_doubtful_pixels(surfaces, image):
     found = summarise_map(result)
     assert (found.mapped, found.missing) == (1199, 1)
     assert found.low_confidence == doubtful.sum()
+    counts = np.bincount(result["class"].values.ravel(), minlength=3)[:3]
+    assert found.classes == dict(zip(("land", "open_water", "snow"), counts, strict=True))
+    assert str(found).endswith(f"snow {counts[2] / 1199:.1%}")
 
 
 def test_a_lazy_map_of_classes_is_lazy_and_the_same(surfaces, image):

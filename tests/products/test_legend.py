@@ -120,6 +120,9 @@ def test_a_legend_survives_json_and_unknown_fields_are_named():
     assert Legend.from_dict(json.loads(json.dumps(legend.as_dict()))) == legend
     with pytest.raises(InputError, match="colors"):
         Legend.from_dict({"classes": [0, 1], "colors": []})
+    for wrong in (5, "ab", [[0], [1]]):
+        with pytest.raises(InputError, match="classes of a legend are a list"):
+            Legend.from_dict({"classes": wrong})
 
 
 @pytest.mark.parametrize(

@@ -324,7 +324,7 @@ def map_command(
     training data and a quality flag of each pixel; classes in a .tif are bytes with a colour
     table, and all other layers are in a second file, OUTPUT_layers.tif. Prints how many pixels are
     mapped, missing, of low confidence (other classes have more than 0.2 together), and outside
-    what MODEL learned from.
+    what MODEL learned from, and the share of each class.
     """
     from undulatus.products.legend import Legend
     from undulatus.products.maps import map_scene, summarise_map
@@ -358,6 +358,9 @@ def map_command(
     beside = f" (classes), {paths[-1].resolve()} (all other layers)" if len(paths) > 1 else ""
     click.echo(f"map: {output.resolve()}{beside}")
     with (open_raster_map if output.suffix in GEOTIFF else open_map)(paths[-1]) as written:
+        if len(paths) > 1:
+            codes = open_raster_map(output)["class"]
+            written["class"] = codes.drop_attrs().assign_attrs(maps["class"].attrs)
         click.echo(str(summarise_map(written)))
     if pictures or video:
         _illustrate(opened, open_map(output), output, pictures, video)

@@ -239,7 +239,13 @@ class Legend:
                 f"A legend has classes and may have {', '.join(known[1:])}, but these were found: "
                 f"{', '.join(map(str, values)) or 'none'}."
             )
-        columns = {name: tuple(values[name]) for name in known[:-1] if name in values}
+        columns = {name: values[name] for name in known[:-1] if name in values}
+        for name, column in columns.items():
+            if not isinstance(column, list | tuple) or not _are_plain(column):
+                raise InputError(
+                    f"The {name} of a legend are a list of numbers or texts, but {column!r} was "
+                    f"found."
+                )
         return cls(**columns, cloud=values.get("cloud"))
 
 
@@ -294,6 +300,10 @@ def _as_token(name: str) -> str:
     letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     token = re.sub(r"[^A-Za-z0-9_.+@-]+", "_", letters).strip("_")
     return token if token[:1].isalpha() else f"class_{token}"
+
+
+def _are_plain(values: Any) -> bool:
+    return all(isinstance(value, bool | int | float | str) for value in values)
 
 
 def _listed(values: Any) -> str:

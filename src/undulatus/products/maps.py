@@ -9,8 +9,8 @@ thread, and the result is the same for any chunks. The layers of a map are in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import dask
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus.errors import InputError
-from undulatus.products.layers import QUALITY, map_layers
+from undulatus.products.layers import CLASS, QUALITY, map_layers
 from undulatus.products.legend import Legend
 from undulatus.products.outside import require_inside
 from undulatus.products.predict import (
@@ -141,28 +141,31 @@ class MapSummary:
     """How many pixels a map has, and how far they may be believed.
 
     ``low_confidence`` and ``outside`` count pixels with a class. None is outside if the model was
-    not one of ours, since it kept nothing to compare with.
+    not one of ours, since it kept nothing to compare with. In a map of other classes than cloud,
+    ``classes`` has the pixels of each by its name, as ``flag_meanings`` has it.
     """
 
     mapped: int
     missing: int
     low_confidence: int
     outside: int
+    classes: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         pixels, mapped = max(self.mapped + self.missing, 1), max(self.mapped, 1)
+        shares = ", ".join(f"{name} {n / mapped:.1%}" for name, n in self.classes.items())
         return (
             f"{self.mapped:,} pixels mapped, {self.missing:,} missing "
             f"({self.missing / pixels:.1%}), {self.low_confidence:,} of low confidence "
             f"({self.low_confidence / mapped:.1%}), {self.outside:,} outside what was learned "
             f"({self.outside / mapped:.1%})"
-        )
+        ) + (f"; {shares}" if shares else "")
 
 
 def summarise_map(result: xr.Dataset) -> MapSummary:
     """Return how many pixels of a map are mapped, missing, of low confidence and outside.
 
-    Reads ``quality_flag`` alone, block by block.
+    Reads ``quality_flag``, and ``class`` in a map that has it, block by block.
     """
     quality = da.asarray(result[QUALITY].data).astype(np.uint8)
     mapped = (quality & MISSING) == 0
@@ -172,7 +175,13 @@ def summarise_map(result: xr.Dataset) -> MapSummary:
         (mapped & ((quality & LOW_CONFIDENCE) > 0)).sum(),
         (mapped & ((quality & OUT_OF_RANGE) > 0)).sum(),
     ]
-    return MapSummary(*map(int, dask.compute(*counted)))
+    names: list[str] = []
+    if CLASS in result:
+        codes, attrs = da.asarray(result[CLASS].data), result[CLASS].attrs
+        names = str(attrs["flag_meanings"]).split()
+        counted += [(codes == code).sum() for code in np.atleast_1d(attrs["flag_values"])]
+    pixels, missing, doubtful, outside, *each = map(int, dask.compute(*counted))
+    return MapSummary(pixels, missing, doubtful, outside, dict(zip(names, each, strict=True)))
 
 
 # Blocks of pixels

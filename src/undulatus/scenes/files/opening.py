@@ -156,7 +156,8 @@ def open_raster_map(path: str | os.PathLike[str]) -> xr.Dataset:
     path = _existing(path)
     bands = _open_raster(path)["image"]
     names = bands.attrs.get("long_name", ())
-    if isinstance(names, str) or len(names) != bands.sizes["band"]:
+    names = (names,) if isinstance(names, str) else names
+    if len(names) != bands.sizes["band"]:
         raise SceneError(f"{path} is not a map: its bands have no names as undulatus map writes.")
     return bands.assign_coords(band=list(names)).to_dataset("band")
 
