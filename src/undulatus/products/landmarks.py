@@ -16,13 +16,13 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus._daylight import NIGHT, NIGHT_FEATURES, REGIMES
-from undulatus.errors import InputError, MissingBandsError, SceneError
+from undulatus.errors import SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.products.classes import find_label, has_many_classes, read_classes
 from undulatus.products.legend import legend_of_label
-from undulatus.products.maps import cloud_probability
+from undulatus.products.maps import class_probabilities, cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
-from undulatus.products.predict import finite_rows, prepare_model
+from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import ManyClassScores, Scores, score, score_classes
 from undulatus.regimes import DAYLIGHT, Regime, RegimeClassifier
@@ -53,9 +53,6 @@ PIXEL_BYTES = 160
 
 LEAST_PIXELS = 1_000
 """The fewest training pixels of a regime that a memory limit may leave."""
-
-SCORED_AT_ONCE = 96
-"""Acquisitions whose features are in memory at a time while many classes are scored: a day."""
 
 
 def fit_scene(
@@ -397,7 +394,7 @@ def _score_many_classes(
 ) -> list[RegimeScores]:
     truth = read_classes(scene[label].transpose("time", "y", "x"), model.classes_)
     progress(f"classifying {scene.sizes['time']:,} acquisitions")
-    probability = class_probability(model, scene)
+    probability = class_probabilities(model, scene)
     known = np.isfinite(probability[..., 0]) & (truth.codes >= 0)
     days = scene["time"].values.astype("datetime64[D]").astype(np.int64)
     day = np.broadcast_to(days[:, None, None], known.shape)
@@ -419,57 +416,3 @@ def _score_many_classes(
                 )
                 rows.append(RegimeScores(regime, part, label, int(chosen.sum()), scores))
     return rows
-
-
-def class_probability(model: Any, scene: xr.Dataset) -> Array:
-    """Return the probability of each class of a checked scene, (time, y, x, classes) float32.
-
-    It is NaN where a feature is missing, or where no regime has the pixel.
-    """
-    features = _features_by_name(model, scene)
-    names = [str(name) for name in features["feature"].values]
-    # Columns are in the model's order, so that names need not be compared.
-    plain = model if isinstance(model, RegimeClassifier) else prepare_model(model)
-    result = np.full((*features.shape[:-1], len(model.classes_)), np.nan, np.float32)
-    for first in range(0, len(result), SCORED_AT_ONCE):
-        part = features.isel(time=slice(first, first + SCORED_AT_ONCE))
-        values = np.asarray(part.values).reshape(-1, len(names))
-        angle = np.asarray(scene[ANGLE].isel(time=slice(first, first + SCORED_AT_ONCE)).values)
-        found = result[first : first + SCORED_AT_ONCE].reshape(len(values), -1)
-        usable = _usable_rows(model, values, names, angle.ravel())
-        if usable.any():
-            rows: Any = values[usable]
-            if isinstance(model, RegimeClassifier):
-                columns = dict(zip(names, rows.T, strict=True))
-                rows = columns | {model.by: angle.ravel()[usable]}
-            found[usable] = plain.predict_proba(rows)
-    return result
-
-
-def _features_by_name(model: Any, scene: xr.Dataset) -> xr.DataArray:
-    """Return the features that a model needs, (time, y, x, feature): variables, or computed."""
-    by = getattr(model, "by", None)
-    names = [str(name) for name in getattr(model, "feature_names_in_", ()) if name != by]
-    if not names:
-        raise InputError(
-            f"The {type(model).__name__} was fitted without names of features, so bands cannot be "
-            f"matched to them. Fit it on a table with named columns (a DataFrame)."
-        )
-    if set(names) <= set(scene.data_vars):
-        return scene[names].to_array("feature").transpose("time", "y", "x", "feature")
-    absent = [name for name in names if name not in FEATURES]
-    if absent:
-        raise MissingBandsError("the scene", "The model", absent)
-    return landmark_features(scene, checked=True).sel(feature=names)
-
-
-def _usable_rows(model: Any, values: Array, names: list[str], angle: Array) -> Array:
-    """Return which rows have all the features of their regime, (n,) bool."""
-    if not isinstance(model, RegimeClassifier):
-        return finite_rows(values)
-    usable = np.zeros(len(values), bool)
-    assigned = model.assign(angle)
-    for index, regime in enumerate(model.regimes_):
-        columns = [names.index(name) for name in regime.features or ()]
-        usable |= (assigned == index) & finite_rows(values[:, columns])
-    return usable

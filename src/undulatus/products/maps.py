@@ -130,8 +130,17 @@ def cloud_probability(model: Any, dataset: xr.Dataset) -> Array:
             f"{', '.join(legend.names)}. Say so in a legend "
             f"(undulatus.products.Legend(classes, cloud=...).attach_to(model))."
         )
+    return class_probabilities(model, dataset, slice(cloud, cloud + 1))[..., 0]
+
+
+def class_probabilities(model: Any, dataset: xr.Dataset, classes: slice = slice(None)) -> Array:
+    """Return the probability of each class of a checked scene or of checked spectra, computed.
+
+    The last axis is that of the classes; NaN where a feature is missing, or where no regime has
+    the pixel.
+    """
     inputs = find_inputs(model, dataset, checked=True)
-    probability = _classify(model, inputs)["probability"][..., cloud]
+    probability = _classify(model, inputs)["probability"][..., classes]
     how = {} if inputs.lazy else {"scheduler": "threads"}
     return np.asarray(probability.compute(**how))
 

@@ -18,7 +18,7 @@ from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.products.classes import find_label, has_many_classes, read_classes
 from undulatus.products.legend import legend_of_label
-from undulatus.products.maps import cloud_probability
+from undulatus.products.maps import class_probabilities, cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import ManyClassScores, Scores, score, score_classes
@@ -46,9 +46,6 @@ COVARIANCES = 1.5
 
 EXACT_ROWS = 5_000
 """The most spectra that the exact process learns from."""
-
-SCORED_AT_ONCE = 2_048
-"""Spectra that are in memory at a time while many classes are scored."""
 
 
 def fit_spectra(
@@ -313,7 +310,7 @@ def _score_many_classes(
 ) -> list[StratumScores]:
     truth = read_classes(spectra[label], model.classes_)
     progress(f"classifying {spectra.sizes['sample']:,} spectra")
-    probability = class_probability(model, spectra)
+    probability = class_probabilities(model, spectra)
     known = np.isfinite(probability[:, 0]) & (truth.codes >= 0)
     cells = cell_names(spectra)
     strata = {("all", ""): np.ones(len(known), bool), **rows_by_stratum(spectra)}
@@ -330,24 +327,3 @@ def _score_many_classes(
             )
             rows.append(StratumScores(stratum, value, label, int(chosen.sum()), scores))
     return rows
-
-
-def class_probability(model: Any, spectra: xr.Dataset) -> Array:
-    """Return the probability of each class of checked spectra, (sample, classes) float32.
-
-    It is NaN where a value of the spectrum is missing.
-    """
-    measured = measurement(spectra)
-    wanted = Provenance.of(model).measurement or measured
-    if wanted != measured:
-        raise SceneError(
-            f"The model was fitted on {wanted}, but these spectra hold {measured}. Give it "
-            f"{wanted}, or fit another model."
-        )
-    complete = np.flatnonzero(complete_spectra(spectra))
-    rows = ChosenSpectra(spectra, complete)
-    result = np.full((spectra.sizes["sample"], len(model.classes_)), np.nan, np.float32)
-    for first in range(0, len(complete), SCORED_AT_ONCE):
-        some = slice(first, first + SCORED_AT_ONCE)
-        result[complete[some]] = model.predict_proba(rows[some])
-    return result
