@@ -1,6 +1,7 @@
 """Sphinx settings."""
 
 import importlib.metadata
+from typing import Any
 
 project = "undulatus"
 author = "the undulatus developers"
@@ -22,3 +23,15 @@ autodoc_default_options = {"members": True}
 suppress_warnings = ["ref.term", "ref.ref"]
 html_theme = "furo"
 exclude_patterns = ["_build"]
+
+
+def skip_fitted(
+    app: Any, what: str, name: str, member: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out properties that a class describes among its attributes already."""
+    return True if isinstance(member, property) and name.endswith("_") else None
+
+
+def setup(app: Any) -> None:
+    """Connect the above."""
+    app.connect("autodoc-skip-member", skip_fitted)

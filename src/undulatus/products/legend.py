@@ -149,7 +149,7 @@ class Legend:
 
     @property
     def flag_meanings(self) -> str:
-        """The names as words of CF's attribute: letters, digits and ``_ - . + @``."""
+        """The names as words of CF's attribute: letters, digits and ``_-.+@``."""
         return " ".join(map(_as_token, self.names))
 
     @property
