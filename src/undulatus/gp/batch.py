@@ -24,20 +24,18 @@ from undulatus.gp.bound import (
     log_variance_gradient,
     tighten,
 )
-from undulatus.gp.damping import level, spreads
 from undulatus.gp.held_back import Split, held_back_loss, leave_out
 from undulatus.gp.passes import (
     SEARCH_PASSES,
     VARIANCE_LIMITS,
     FourierFit,
-    LatentFit,
     Start,
     fit_posterior,
     has_stalled,
     mean_of,
 )
 from undulatus.gp.posterior import Posterior, WeightMoments
-from undulatus.gp.variational import fit_final_posterior
+from undulatus.gp.variational import fit_latents
 
 TIGHTENINGS = 3
 """Updates of ξ in an outer iteration: each costs one pass, a step on θ two."""
@@ -402,40 +400,28 @@ def _finish(
     frequencies = evidence.frequencies(theta)
     # Learned on other rows, or without damping and level: bounds of another model do not compare.
     anew = early_stopped or spread > 0.0 or bool(np.any(log_odds))
-    posteriors = evidence.solve(theta)[1] if anew else [None] * pixels.n_latents
-    variances = evidence.signal_variances(theta)
-    latents: list[LatentFit] = []
-    for latent, own_log_odds in enumerate(log_odds.tolist()):
-        final = fit_final_posterior(
-            pixels.against_rest(latent),
-            frequencies,
-            variances[latent],
-            evidence.xi_of(latent),
-            variational=variational,
-            max_passes=1 if interrupted else FINAL_PASSES,
-            bound_tol=0.1 * tol,
-            tol=tol,
-            spread=spreads(frequencies, spread) if spread else None,
-            log_odds=own_log_odds,
-            initial_posterior=posteriors[latent],
-        )
-        interrupted = interrupted or final.interrupted
-        latents.append(
-            LatentFit(
-                final.signal_variance,
-                final.posterior,
-                final.bounds,
-                level(own_log_odds, final.signal_variance),
-            )
-        )
+    latents, interrupted = fit_latents(
+        pixels,
+        frequencies,
+        evidence.signal_variances(theta),
+        [evidence.xi_of(latent) for latent in range(pixels.n_latents)],
+        evidence.solve(theta)[1] if anew else [None] * pixels.n_latents,
+        spread=spread,
+        log_odds=log_odds,
+        interrupted=interrupted,
+        max_passes=FINAL_PASSES,
+        variational=variational,
+        bound_tol=0.1 * tol,
+        tol=tol,
+    )
     if not anew and len(latents) == 1:
         # The same model's bounds, from the first iteration on.
         (only,) = latents
-        latents = [replace(only, bounds=(*ascent.bounds, only.bounds[-1]))]
+        latents = (replace(only, bounds=(*ascent.bounds, only.bounds[-1])),)
     return FourierFit(
         frequencies,
         evidence.lengthscale(theta),
-        tuple(latents),
+        latents,
         ascent.n_iter,
         "interrupted" if interrupted else ascent.outcome,
         ascent.losses,

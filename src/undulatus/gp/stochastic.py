@@ -16,10 +16,10 @@ import numpy as np
 
 from undulatus.gp.blocks import Array, Pixels, PixelSource
 from undulatus.gp.bound import Statistics
-from undulatus.gp.damping import level, spreads
+from undulatus.gp.damping import spreads
 from undulatus.gp.held_back import Split, held_back_loss, leave_out, shares_entropy
-from undulatus.gp.passes import SEARCH_ROWS, FourierFit, LatentFit, Start, fit_posterior
-from undulatus.gp.variational import fit_final_posterior
+from undulatus.gp.passes import SEARCH_ROWS, FourierFit, Start, fit_posterior
+from undulatus.gp.variational import fit_latents
 from undulatus.gp.walk import Position, Walk, WalkSetup, first_state, iterate, walk
 
 SAMPLE_ROWS = 1_000_000
@@ -139,39 +139,27 @@ def fit_stochastic(
     position = end.best if early_stopping else end.position
     if early_stopping and sample.groups is not None and end.outcome != "interrupted":
         spread = settle_spread(sample, split, position, spread, pixels.n_rows)
-    statistics = position.statistics
-    every_log_odds = np.broadcast_to(log_odds if variational else 0.0, len(statistics))
-    latents: list[LatentFit] = []
-    interrupted = end.outcome == "interrupted"
-    for latent, own_log_odds in enumerate(every_log_odds.tolist()):
-        final = fit_final_posterior(
-            pixels.against_rest(latent),
-            position.frequencies,
-            float(position.signal_variances[latent]),
-            None,
-            variational=variational,
-            max_passes=1 if interrupted else FINAL_PASSES,
-            # A pass costs as much as hundreds of minibatches, and the bound's settle slowly.
-            bound_tol=3.0 * tol,
-            tol=tol,
-            spread=spreads(position.frequencies, spread) if spread else None,
-            log_odds=own_log_odds,
-            initial_posterior=statistics[latent].posterior(),
-            report=report_pass,
-        )
-        interrupted = interrupted or final.interrupted
-        latents.append(
-            LatentFit(
-                final.signal_variance,
-                final.posterior,
-                final.bounds,
-                level(own_log_odds, final.signal_variance),
-            )
-        )
+    n_latents = pixels.n_latents
+    latents, interrupted = fit_latents(
+        pixels,
+        position.frequencies,
+        position.signal_variances.tolist(),
+        [None] * n_latents,
+        [own.posterior() for own in position.statistics],
+        spread=spread,
+        log_odds=np.broadcast_to(log_odds if variational else 0.0, n_latents),
+        interrupted=end.outcome == "interrupted",
+        max_passes=FINAL_PASSES,
+        variational=variational,
+        # A pass costs as much as hundreds of minibatches, and the bound's settle slowly.
+        bound_tol=3.0 * tol,
+        tol=tol,
+        report=report_pass,
+    )
     return FourierFit(
         position.frequencies,
         position.lengthscale,
-        tuple(latents),
+        latents,
         end.n_iter,
         "interrupted" if interrupted else end.outcome,
         tuple(end.losses.tolist()),

@@ -19,9 +19,9 @@ halved when it lowers the bound, so that the bound never falls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy.linalg import eigh
@@ -36,8 +36,14 @@ from undulatus.gp.bound import (
     tighten,
     weighted_gram,
 )
-from undulatus.gp.damping import level
-from undulatus.gp.passes import PosteriorFit, fit_posterior, stall_limit, variance_ratio_limits
+from undulatus.gp.damping import level, spreads
+from undulatus.gp.passes import (
+    LatentFit,
+    PosteriorFit,
+    fit_posterior,
+    stall_limit,
+    variance_ratio_limits,
+)
 from undulatus.gp.posterior import Posterior, latent_moments
 
 START_PASSES = 3
@@ -190,6 +196,43 @@ def fit_final_posterior(
         interruptible=True,
         report=report,
     )
+
+
+def fit_latents(
+    pixels: PixelSource,
+    frequencies: Array,
+    signal_variances: Sequence[float],
+    xi: Sequence[Array | None],
+    initial_posteriors: Sequence[Posterior | None],
+    *,
+    spread: float,
+    log_odds: Array,
+    interrupted: bool,
+    max_passes: int,
+    **options: Any,
+) -> tuple[tuple[LatentFit, ...], bool]:
+    """Return the latent functions at the final frequencies, and whether a fit was interrupted.
+
+    Each is that of :func:`fit_final_posterior`, from its own signal variance, ξ or posterior.
+    After an interrupt one pass has to do.
+    """
+    latents = []
+    for latent, own_log_odds in enumerate(log_odds.tolist()):
+        final = fit_final_posterior(
+            pixels.against_rest(latent),
+            frequencies,
+            signal_variances[latent],
+            xi[latent],
+            max_passes=1 if interrupted else max_passes,
+            spread=spreads(frequencies, spread) if spread else None,
+            log_odds=own_log_odds,
+            initial_posterior=initial_posteriors[latent],
+            **options,
+        )
+        interrupted = interrupted or final.interrupted
+        own_level = level(own_log_odds, final.signal_variance)
+        latents.append(LatentFit(final.signal_variance, final.posterior, final.bounds, own_level))
+    return tuple(latents), interrupted
 
 
 @dataclass(frozen=True)
