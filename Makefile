@@ -14,11 +14,11 @@ $(VENV)/.base: pyproject.toml
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.base
-	$(PIP) --editable ".[eo]"
+	$(PIP) --editable ".[images]"
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
-	$(PIP) --editable ".[seviri,cluster]" --group test
+	$(PIP) --editable ".[images,seviri,cluster]" --group test
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.test

@@ -12,7 +12,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from undulatus.cli.console import INTERRUPTED
-from undulatus.cli.models import explain, fit, info, map_command, score, twin
+from undulatus.cli.learning import fit, score
+from undulatus.cli.models import explain, info, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.errors import UndulatusError
 
@@ -42,7 +43,8 @@ class Commands(click.Group):
             _print_error(
                 ctx,
                 f"needs the package {error.name!r}. Install "
-                f'"undulatus[eo]", and "undulatus[seviri]" for SEVIRI files.',
+                f'"undulatus[eo]", "undulatus[images]" for labels of your own images, or '
+                f'"undulatus[seviri]" for SEVIRI files.',
                 error,
             )
             ctx.exit(1)

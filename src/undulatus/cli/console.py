@@ -49,6 +49,14 @@ def split_span(span: str | None) -> tuple[str | None, str | None]:
     return start or None, end or None
 
 
+def require_new(path: Path, *, overwrite: bool) -> None:
+    """Raise an error if the output of a command exists and is not to be replaced."""
+    from undulatus.errors import SceneError
+
+    if path.exists() and not overwrite:
+        raise SceneError(f"{path} exists. Give another name, or --overwrite to replace it.")
+
+
 # Standard error
 
 

@@ -1,8 +1,7 @@
-"""Commands for data and models: ``twin``, ``fit``, ``score``, ``map``, ``info``, ``explain``."""
+"""Commands for data and models: ``twin``, ``map``, ``info`` and ``explain``."""
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 from pathlib import Path
@@ -14,10 +13,8 @@ from undulatus.cli.console import (
     EXISTING_FILE,
     EXISTING_PATH,
     NEW_PATH,
-    print_table,
     progress_bar,
     ram_option,
-    say,
     seed_option,
     split_span,
 )
@@ -82,181 +79,6 @@ def sounder(samples: int, seed: int, output: Path) -> None:
     with progress_bar("making spectra") as progress:
         write_dataset(synthetic_sounder(samples, seed=seed), output, progress=progress)
     click.echo(f"{samples:,} spectra: {output.resolve()}")
-
-
-# fit and score
-
-
-@click.command()
-@click.argument("data", type=EXISTING_PATH)
-@click.option("-o", "--output", type=NEW_PATH, required=True, help="Model file to write.")
-@click.option(
-    "--method",
-    type=click.Choice(["vff", "rff", "gpc"]),
-    default="vff",
-    show_default=True,
-    help="Classifier: vff learns its waves, rff keeps them as drawn, gpc is exact and learns from "
-    "at most 5,000 pixels (in each regime) or spectra.",
-)
-@click.option(
-    "-D",
-    "frequencies",
-    type=click.IntRange(1),
-    show_default="200 for scenes, 5 for spectra",
-    help="Number of waves, for vff and rff.",
-)
-@click.option(
-    "--members",
-    type=click.IntRange(1),
-    show_default="2 for scenes, 8 for spectra",
-    help="Members of a committee, each with its own waves and with other days or strata held back "
-    "while it learns, for vff and rff.",
-)
-@click.option(
-    "--label",
-    show_default="cloud_mask_l2 in scenes, cloudy in spectra",
-    help="Variable of DATA to learn from: 0 clear, 1 cloud, anything else missing.",
-)
-@click.option(
-    "--components",
-    type=click.IntRange(1),
-    show_default="100",
-    help="Number of principal components, for spectra.",
-)
-@click.option(
-    "--holdout",
-    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
-    default=0.25,
-    show_default=True,
-    help="Share of days (scenes) or strata (spectra) kept for undulatus score.",
-)
-@seed_option
-@ram_option
-@click.option("--resume", is_flag=True, help="Continue a fit that was interrupted.")
-def fit(
-    data: Path,
-    output: Path,
-    method: str,
-    frequencies: int | None,
-    members: int | None,
-    label: str | None,
-    components: int | None,
-    holdout: float,
-    seed: int,
-    ram: str | None,
-    resume: bool,
-) -> None:
-    """Fit a model to DATA, a scene of many days or spectra.
-
-    For a scene, one classifier is fitted for each range of the sun's height; for spectra, one on
-    their principal components. The state of an unfinished fit is kept beside OUTPUT.
-    """
-    from undulatus.products.landmarks import fit_scene
-    from undulatus.products.memory_budget import parse_size, within_memory
-    from undulatus.products.provenance import Provenance
-    from undulatus.products.sounder import fit_spectra
-    from undulatus.scenes.files.opening import open_data
-    from undulatus.scenes.spectra import is_spectra
-    from undulatus.storage import save_model
-
-    opened = open_data(data)
-    spectral = is_spectra(opened)
-    if components is not None and not spectral:
-        raise click.UsageError("--components is for spectra, but DATA is a scene.")
-    options: dict[str, Any] = {
-        "n_frequencies": frequencies,
-        "members": members,
-        "label": label,
-        "components": components,
-        "ram": None if ram is None else parse_size(ram),
-    }
-    checkpoint = output.with_name(f".{output.name}.checkpoint")
-    if not resume:
-        _remove_checkpoints(checkpoint)
-    with within_memory(ram, opened) as chunked:
-        model = (fit_spectra if spectral else fit_scene)(
-            chunked,
-            method=method,
-            holdout=holdout,
-            seed=seed,
-            checkpoint=checkpoint,
-            verbose=1,
-            progress=say,
-            **{name: value for name, value in options.items() if value is not None},
-        )
-    save_model(model, output)
-    _remove_checkpoints(checkpoint)
-    unit = "cells of strata" if spectral else "days"
-    provenance = Provenance.of(model)
-    held_out = (provenance.held_out_cells if spectral else provenance.held_out_days) or []
-    click.echo(f"model: {output.resolve()} ({len(held_out)} {unit} held out for undulatus score)")
-
-
-def _remove_checkpoints(checkpoint: Path) -> None:
-    """Remove the states of an unfinished fit: one for each regime and member.
-
-    A kill in the middle of a save leaves one under its temporary name.
-    """
-    names = (f"{glob.escape(checkpoint.name)}*", f".{glob.escape(checkpoint.stem)}.*unfinished-*")
-    for name in names:
-        for path in checkpoint.parent.glob(name):
-            path.unlink()
-
-
-@click.command()
-@click.argument("model", type=EXISTING_FILE)
-@click.argument("data", type=EXISTING_PATH)
-@click.option(
-    "--label",
-    show_default="the one that MODEL learned from",
-    help="Variable of DATA to score against.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all scores.")
-def score(model: Path, data: Path, label: str | None, as_json: bool) -> None:
-    """Score MODEL on the part of DATA that its fit held out.
-
-    Prints accuracy, negative log likelihood (NLL, nats) and expected calibration error (ECE),
-    against the label and, for synthetic data, against the truth. For more than two classes it
-    prints kappa too, then the producer's and user's accuracy of each class with 95 % confidence
-    intervals, and the confusion matrix.
-    """
-    from undulatus.products.classes import has_many_classes
-    from undulatus.products.landmarks import score_scene
-    from undulatus.products.sounder import score_spectra
-    from undulatus.scenes.files.opening import open_data
-    from undulatus.scenes.spectra import is_spectra
-    from undulatus.storage import load_model
-
-    opened = open_data(data)
-    score_data = score_spectra if is_spectra(opened) else score_scene
-    fitted = load_model(model)
-    parts = score_data(fitted, opened, label=label, progress=say)
-    if as_json:
-        rows = [_part_columns(part) | part.scores.as_dict() for part in parts]
-        click.echo(json.dumps(rows, indent=2))
-    elif has_many_classes(fitted):
-        _print_many_classes(parts)
-    else:
-        shown = ("accuracy", "nll", "ece")
-        print_table([_part_columns(p) | {k: getattr(p.scores, k) for k in shown} for p in parts])
-
-
-def _part_columns(part: Any) -> dict[str, Any]:
-    """Return what names a part of the data, and how large it is, a value for each column."""
-    return {name: value for name, value in vars(part).items() if name != "scores"}
-
-
-def _print_many_classes(parts: list[Any]) -> None:
-    """Print a line for each part of the data, then all scores of each regime or of all spectra."""
-    shown = ("accuracy", "kappa", "nll", "ece")
-    rows = [_part_columns(p) | {k: getattr(p.scores, k).value for k in shown} for p in parts]
-    # There is no truth beside the label.
-    print_table([{k: v for k, v in row.items() if k != "label_accuracy"} for row in rows])
-    for part in parts:
-        columns = _part_columns(part)
-        if "all" in (columns.get("part"), columns.get("stratum")):
-            regime = f", regime {part.regime}" if columns.get("regime", "all") != "all" else ""
-            click.echo(f"\n{part.reference}{regime}\n{part.scores.table()}")
 
 
 # map

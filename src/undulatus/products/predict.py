@@ -26,13 +26,18 @@ from undulatus.products.provenance import Provenance
 from undulatus.products.training_range import TrainingRange
 from undulatus.regimes import RegimeClassifier
 from undulatus.scenes.features import FEATURES, landmark_features
+from undulatus.scenes.files.images import (
+    BAND_DIMS,
+    as_image,
+    band_names,
+    require_same_offset,
+    with_band_names,
+)
+from undulatus.scenes.image_features import ImageFeatures
 from undulatus.scenes.scene import ANGLE, check_calibration, check_scene, find_zenith
 from undulatus.scenes.spectra import check_spectra, is_spectra, measurement
 
 Array = npt.NDArray[Any]
-
-BAND_DIMS = ("band", "bands", "feature")
-"""Names of the dimension of an image that holds all its bands in one array."""
 
 LOW_CONFIDENCE, OUT_OF_RANGE, NEAR_TERMINATOR, MISSING = 1, 2, 4, 8
 """Bits of the quality."""
@@ -126,8 +131,11 @@ def find_inputs(
         The dataset comes from ``check_scene`` or ``check_spectra``: do not check it again.
     """
     names = feature_names(model)
+    provenance = Provenance.of(model)
+    if provenance.image_features is not None:
+        return _image_inputs(dataset, provenance)
     if isinstance(dataset, xr.Dataset):
-        check_calibration(dataset, Provenance.of(model).calibration_mode)
+        check_calibration(dataset, provenance.calibration_mode)
         if is_spectra(dataset):
             return _spectra_inputs(model, dataset if checked else check_spectra(dataset))
     image = _stacked_image(dataset)
@@ -158,6 +166,15 @@ def feature_names(model: Any) -> tuple[str, ...] | None:
     if names is None:
         return None
     return tuple(str(name) for name in names if name != getattr(model, "by", None))
+
+
+def _image_inputs(dataset: xr.Dataset | xr.DataArray, provenance: Provenance) -> Inputs:
+    """Return the features of an image, made as for the fit."""
+    assert provenance.image_features is not None
+    image = with_band_names(as_image(dataset))
+    require_same_offset(image, provenance.processing_baseline)
+    features = ImageFeatures.from_dict(provenance.image_features).of(image)
+    return Inputs((features,), ("y", "x"), tuple(map(str, features["feature"].values)))
 
 
 def _spectra_inputs(model: Any, spectra: xr.Dataset) -> Inputs:
@@ -194,7 +211,7 @@ def _stacked_image(dataset: xr.Dataset | xr.DataArray) -> xr.DataArray | None:
 
 def _band_inputs(model: Any, image: xr.DataArray, names: tuple[str, ...] | None) -> Inputs:
     pixels, dim = image.dims[:-1], image.dims[-1]
-    present = _band_names(image, str(dim))
+    present = band_names(image)
     if names is None:
         _require_no_names(model, image, present)
         _require_count(model, image.sizes[dim], f"an image of {image.sizes[dim]} bands")
@@ -249,16 +266,6 @@ def _require_order(image: xr.DataArray, dim: str) -> None:
             f'Sort them (image.sortby("{dim}")), or fit the model on a table with named columns '
             f"(a DataFrame) and name the bands."
         )
-
-
-def _band_names(image: xr.DataArray, dim: str) -> list[str] | None:
-    if dim in image.coords and image[dim].dtype.kind in "UO":
-        return [str(name) for name in image[dim].values]
-    # Where rioxarray puts the descriptions of bands.
-    descriptions = image.attrs.get("long_name")
-    if isinstance(descriptions, (tuple, list)) and len(descriptions) == image.sizes[dim]:
-        return [str(name) for name in descriptions]
-    return None
 
 
 def _variable_inputs(dataset: xr.Dataset, names: tuple[str, ...]) -> Inputs | None:

@@ -15,10 +15,10 @@ class Provenance:
     """
 
     chain: str | None = None
-    """``"landmarks"`` or ``"sounder"``."""
+    """``"landmarks"``, ``"sounder"`` or ``"image"``."""
     method: str | None = None
     label: str | None = None
-    """The variable that was learned from."""
+    """The variable that was learned from, or the file of labels of an image."""
     legend: dict[str, Any] | None = None
     """Names, codes and colours of the classes (:meth:`undulatus.products.Legend.as_dict`)."""
 
@@ -29,7 +29,7 @@ class Provenance:
     """YYYY-MM-DD, UTC."""
     coast_width: int | None = None
     training_pixels: dict[str, int] | None = None
-    """By regime."""
+    """By regime; of images, by class."""
 
     # Of spectra
     measurement: str | None = None
@@ -37,6 +37,29 @@ class Provenance:
     channels: int | None = None
     training_spectra: int | None = None
     spectra_with_missing_values: int | None = None
+
+    # Of images
+    images: list[str] | None = None
+    """Their paths, or ``image 1`` and so on."""
+    field: str | None = None
+    """The field of the labels with the class."""
+    image_features: dict[str, Any] | None = None
+    """How features are made (:meth:`undulatus.scenes.image_features.ImageFeatures.as_dict`)."""
+    processing_baseline: str | None = None
+    """Of Sentinel-2, if its offset was not applied."""
+    group_unit: str | None = None
+    """What was held out whole: polygon, square, image, or a field of the labels."""
+    crs: str | None = None
+    """Of the bounds of groups."""
+    training_groups: dict[str, list[float]] | None = None
+    """Groups that were learned from: west, south, east and north of each."""
+    held_out_groups: dict[str, list[float]] | None = None
+    """Groups kept for scores."""
+    class_shares: dict[str, float] | None = None
+    """Of the labels, by name."""
+    class_profiles: dict[str, Any] | None = None
+    """Quantiles of the bands of each class in training: ``features``, ``quantiles``, and
+    ``values`` by the name of the class, (quantile, band)."""
 
     cloud_share: float | dict[str, float | None] | None = None
     """Of the labels; for scenes by regime."""

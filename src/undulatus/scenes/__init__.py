@@ -2,14 +2,23 @@
 
 >>> from undulatus import scenes
 >>> [name for name in dir(scenes) if name.startswith(("open", "write"))]
-['open_data', 'open_map', 'open_scene', 'open_spectra', 'write_dataset']
+['open_data', 'open_image', 'open_map', 'open_scene', 'open_spectra', 'write_dataset']
 
 Each name is imported when it is first used.
 """
 
 from undulatus._lazy import lazy_names
 
-_MODULES = ("features", "illumination", "masks", "radiometry", "sampling", "scene", "spectra")
+_MODULES = (
+    "features",
+    "illumination",
+    "image_features",
+    "masks",
+    "radiometry",
+    "sampling",
+    "scene",
+    "spectra",
+)
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -18,6 +27,7 @@ __getattr__, __dir__ = lazy_names(
         "check_scene": "scene",
         "check_spectra": "spectra",
         "open_data": "files.opening",
+        "open_image": "files.images",
         "open_map": "files.opening",
         "open_scene": "files.opening",
         "open_spectra": "files.opening",

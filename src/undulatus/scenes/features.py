@@ -102,7 +102,7 @@ def landmark_features(scene: xr.Dataset, *, checked: bool = False) -> xr.DataArr
     dims = channels[0].dims
     arrays = [array.transpose(*dims).data for array in channels]
     if any(isinstance(array, da.Array) for array in arrays):
-        values: Any = _with_margins(_features_of, arrays)
+        values: Any = with_margins(_features_of, arrays, MARGIN, len(FEATURES))
     else:
         values = _features_of(*arrays)
     kept = {name: c for name, c in scene.coords.items() if set(c.dims) <= set(dims)}
@@ -148,17 +148,30 @@ def _reflectance_39(scene: xr.Dataset) -> xr.DataArray:
     )
 
 
-def _with_margins(function: Callable[..., Array], arrays: list[Any]) -> da.Array:
-    """Apply a function of images to dask arrays by blocks, with ``MARGIN`` pixels around each."""
+def with_margins(
+    function: Callable[..., Array], arrays: list[Any], margin: int, n_features: int
+) -> da.Array:
+    """Apply a function of images to dask arrays by blocks, with a margin of pixels around each.
+
+    Parameters
+    ----------
+    function : callable
+        Takes one block of each array, (..., y, x), and returns (..., y, x, feature) float32.
+    arrays : list of dask arrays
+        Of one shape, (..., y, x).
+    margin : int
+        Pixels to either side that a pixel's features depend on.
+    n_features : int
+    """
     rows, columns = arrays[0].ndim - 2, arrays[0].ndim - 1
     pairs = [item for array in arrays for item in (array, range(rows + 2))]
     _, arrays = da.core.unify_chunks(*pairs)
     depth = {
-        axis: MARGIN if axis in (rows, columns) and len(arrays[0].chunks[axis]) > 1 else 0
+        axis: margin if axis in (rows, columns) and len(arrays[0].chunks[axis]) > 1 else 0
         for axis in range(arrays[0].ndim)
     }
     chunks = tuple(
-        da.overlap.ensure_minimum_chunksize(MARGIN, sizes) if depth[axis] else sizes
+        da.overlap.ensure_minimum_chunksize(margin, sizes) if depth[axis] else sizes
         for axis, sizes in enumerate(arrays[0].chunks)
     )
     wide = [da.overlap.overlap(array.rechunk(chunks), depth, "none") for array in arrays]
@@ -167,7 +180,7 @@ def _with_margins(function: Callable[..., Array], arrays: list[Any]) -> da.Array
         *wide,
         dtype=np.float32,
         new_axis=rows + 2,
-        chunks=(*wide[0].chunks, (len(FEATURES),)),
+        chunks=(*wide[0].chunks, (n_features,)),
         meta=np.empty((0,) * (rows + 3), np.float32),
     )
     return da.overlap.trim_internal(values, depth | {rows + 2: 0}, "none")
@@ -199,15 +212,16 @@ def _windows(image: Array) -> tuple[Array, Array, Array]:
         return image, image, image
     values = np.where(present, image, 0.0).astype(np.float64)
     count = present.astype(np.float64)
-    mean3 = _sums(values, 3) / np.maximum(n3 := _sums(count, 3), 1.0)
-    mean5 = _sums(values, 5) / np.maximum(_sums(count, 5), 1.0)
-    square = _sums(values**2, 3) / np.maximum(n3, 1.0)
+    mean3 = window_sums(values, 3) / np.maximum(n3 := window_sums(count, 3), 1.0)
+    mean5 = window_sums(values, 5) / np.maximum(window_sums(count, 5), 1.0)
+    square = window_sums(values**2, 3) / np.maximum(n3, 1.0)
     deviation = np.sqrt(np.maximum(square - mean3**2, 0.0))
     missing = np.where(present, 0.0, np.nan)
     return mean3 + missing, mean5 + missing, deviation + missing
 
 
-def _sums(image: Array, width: int) -> Array:
+def window_sums(image: Array, width: int) -> Array:
+    """Return sums over squares of ``width`` pixels around each pixel, zero beyond the edges."""
     # Not uniform_filter, whose running sums carry rounding errors along the whole line.
     ones = np.ones(width)
     rows = correlate1d(image, ones, axis=-2, mode="constant")

@@ -18,14 +18,15 @@ from zarr.errors import BaseZarrError
 
 from undulatus.errors import SceneError
 from undulatus.scenes.files import NETCDF, iasi_native, satpy_files, seviri
+from undulatus.scenes.files.images import (
+    RASTERS,
+    band_names,
+    find_product_folder,
+    open_image,
+    open_raster,
+)
 from undulatus.scenes.scene import BANDS
 from undulatus.scenes.spectra import is_spectra
-
-RASTERS = (".tif", ".tiff", ".vrt", ".jp2")
-"""Suffixes of images that rasterio opens."""
-
-RASTER_BLOCK = 1024
-"""Rows and columns of an image that are read at a time."""
 
 CONTIGUOUS_BYTES = 16 * 2**20
 """Bytes that are read at a time from a variable without chunks in its file."""
@@ -129,10 +130,14 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
 
 
 def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Open spectra, a scene, or an image in GeoTIFF (as ``image``), whichever a path holds."""
+    """Open spectra, a scene, or an image (as ``image``), whichever a path holds.
+
+    Images are what :func:`undulatus.scenes.open_image` opens but for netCDF and Zarr, whose
+    variables stay as they are.
+    """
     path = Path(path)
-    if path.suffix.lower() in RASTERS:
-        return _open_raster(path)
+    if path.suffix.lower() in RASTERS or find_product_folder(path) is not None:
+        return open_image(path).to_dataset(name="image")
     if _find_sensor(path, is_sounder=True):
         return open_spectra(path)
     if not (_is_zarr(path) or path.suffix in NETCDF):
@@ -154,12 +159,11 @@ def open_map(path: str | os.PathLike[str]) -> xr.Dataset:
 def open_raster_map(path: str | os.PathLike[str]) -> xr.Dataset:
     """Open a map that was written as ``.tif``: layers of floats, with north up in any case."""
     path = _existing(path)
-    bands = _open_raster(path)["image"]
-    names = bands.attrs.get("long_name", ())
-    names = (names,) if isinstance(names, str) else names
-    if len(names) != bands.sizes["band"]:
+    bands = open_raster(path)
+    names = band_names(bands)
+    if names is None:
         raise SceneError(f"{path} is not a map: its bands have no names as undulatus map writes.")
-    return bands.assign_coords(band=list(names)).to_dataset("band")
+    return bands.assign_coords(band=names).to_dataset("band")
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:
@@ -262,20 +266,3 @@ def _as_spectra(opened: xr.Dataset) -> xr.Dataset:
     return opened.chunk(
         {rows: largest.encoding.get("preferred_chunks", {}).get(rows, SPECTRA_ROWS)}
     )
-
-
-def _open_raster(path: Path) -> xr.Dataset:
-    import rioxarray
-
-    # Digital numbers stay as they are; the attributes say which of them mark missing pixels.
-    chunks = {"band": -1, "y": RASTER_BLOCK, "x": RASTER_BLOCK}
-    try:
-        opened = rioxarray.open_rasterio(path, chunks=chunks)
-    except (OSError, ValueError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
-    if not isinstance(opened, xr.DataArray):
-        raise SceneError(
-            f"{path} holds several images of different sizes. Open one of them with rioxarray, "
-            f"and give it to undulatus.products.map_scene."
-        )
-    return opened.to_dataset(name="image")

@@ -1,0 +1,359 @@
+"""Commands that learn from labels, or compare a model with them: ``fit`` and ``score``."""
+
+from __future__ import annotations
+
+import glob
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from undulatus.cli.console import (
+    EXISTING_FILE,
+    EXISTING_PATH,
+    NEW_PATH,
+    print_table,
+    ram_option,
+    require_new,
+    say,
+    seed_option,
+)
+
+
+def _split(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Return the parts of a list with commas."""
+    return tuple(part.strip() for part in (value or "").split(",") if part.strip())
+
+
+def _split_numbers(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in _split(context, option, value))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers such as 3,5") from None
+
+
+def _split_roles(
+    context: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    if any(not (letter and equals and band) for letter, equals, band in pairs):
+        raise click.BadParameter("give a letter and a band, such as N=B08")
+    return {letter: band for letter, _, band in pairs}
+
+
+field_option = click.option(
+    "--field",
+    show_default="the only one, class or label",
+    help="Field or column of LABELS with the class, for images.",
+)
+
+all_touched_option = click.option(
+    "--all-touched",
+    is_flag=True,
+    help="Take every pixel that a polygon touches, not only those whose centre it holds, for "
+    "images.",
+)
+
+
+# fit
+
+
+@click.command()
+@click.argument("data", type=EXISTING_PATH, nargs=-1, required=True)
+@click.option("-o", "--output", type=NEW_PATH, required=True, help="Model file to write.")
+@click.option(
+    "--label",
+    "--labels",
+    "label",
+    metavar="LABELS",
+    show_default="cloud_mask_l2 in scenes, cloudy in spectra",
+    help="What to learn from: polygons or points (.gpkg, .geojson, .shp, .parquet), a raster "
+    "(.tif) or a table (.csv, .parquet) of labels of an image; or a variable of DATA.",
+)
+@field_option
+@click.option(
+    "--group",
+    show_default="each polygon",
+    help="Field of LABELS that says which features belong together and are held out together, "
+    "for images.",
+)
+@click.option(
+    "--bands",
+    callback=_split,
+    metavar="NAME,NAME,...",
+    show_default="all",
+    help="Bands to learn from, for images.",
+)
+@click.option(
+    "--indices",
+    callback=_split,
+    metavar="NAME,NAME,...",
+    help="Spectral indices as further features, such as ndvi,ndwi, for images.",
+)
+@click.option(
+    "--windows",
+    callback=_split_numbers,
+    metavar="WIDTH,WIDTH,...",
+    help="Mean and deviation of each band in windows of so many pixels as further features, such "
+    "as 3,5, for images.",
+)
+@click.option(
+    "--role",
+    "roles",
+    callback=_split_roles,
+    metavar="LETTER=BAND",
+    multiple=True,
+    help="The band that an index needs, such as N=band_4, where names do not tell; may be given "
+    "several times.",
+)
+@click.option(
+    "--method",
+    type=click.Choice(["vff", "rff", "gpc"]),
+    default="vff",
+    show_default=True,
+    help="Classifier: vff learns its waves, rff keeps them as drawn, gpc is exact and learns from "
+    "at most 5,000 pixels (in each regime) or spectra.",
+)
+@click.option(
+    "-D",
+    "frequencies",
+    type=click.IntRange(1),
+    show_default="100 for images, 200 for scenes, 5 for spectra",
+    help="Number of waves, for vff and rff.",
+)
+@click.option(
+    "--members",
+    type=click.IntRange(1),
+    show_default="8 for images and spectra, 2 for scenes",
+    help="Members of a committee, each with its own waves and with other polygons, days or strata "
+    "held back while it learns, for vff and rff.",
+)
+@click.option(
+    "--components",
+    type=click.IntRange(1),
+    show_default="100",
+    help="Number of principal components, for spectra.",
+)
+@click.option(
+    "--holdout",
+    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+    default=0.25,
+    show_default=True,
+    help="Share of polygons (images), days (scenes) or strata (spectra) kept for undulatus score.",
+)
+@click.option(
+    "--balance",
+    is_flag=True,
+    help="Learn from as many pixels of each class, and correct the probabilities for the shares "
+    "of the classes in LABELS, for images.",
+)
+@click.option(
+    "--max-pixels",
+    type=click.IntRange(10),
+    show_default="50,000",
+    help="Pixels to learn from, at most, for images.",
+)
+@all_touched_option
+@seed_option
+@ram_option
+@click.option("--resume", is_flag=True, help="Continue a fit that was interrupted.")
+@click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
+def fit(
+    data: tuple[Path, ...],
+    output: Path,
+    label: str | None,
+    ram: str | None,
+    resume: bool,
+    overwrite: bool,
+    **options: Any,
+) -> None:
+    """Fit a model to DATA: labelled images, a scene, or spectra.
+
+    Images are GeoTIFF, VRT, netCDF, Zarr, Sentinel-2 SAFE or Landsat folders; several may be
+    given. Only their labelled pixels are read, and whole polygons are held out. For a scene, one
+    classifier is fitted for each range of the sun's height; for spectra, one on their principal
+    components. The state of an unfinished fit is kept beside OUTPUT.
+    """
+    from undulatus.storage import save_model
+
+    require_new(output, overwrite=overwrite)
+    checkpoint = output.with_name(f".{output.name}.checkpoint")
+    if not resume:
+        _remove_checkpoints(checkpoint)
+    if _are_images(data, label):
+        model, held_out, unit = _fit_images(data, label, checkpoint, ram, options)
+    else:
+        model, held_out, unit = _fit_chain(data, label, checkpoint, ram, options)
+    save_model(model, output)
+    _remove_checkpoints(checkpoint)
+    click.echo(f"model: {output.resolve()} ({held_out} {unit} held out for undulatus score)")
+
+
+FOR_IMAGES = (
+    "field", "group", "bands", "indices", "windows", "roles", "balance", "max_pixels",
+    "all_touched",
+)  # fmt: skip
+"""Options of ``fit`` that are for images alone."""
+
+
+def _are_images(data: tuple[Path, ...], label: str | None) -> bool:
+    """Return whether DATA are images: by their format, or because LABELS are a file."""
+    from undulatus.scenes.files.images import RASTERS, find_product_folder
+    from undulatus.scenes.files.labels import LABEL_FILES
+
+    if label is not None and Path(label).suffix.lower() in LABEL_FILES:
+        return True
+    return len(data) > 1 or any(
+        path.suffix.lower() in RASTERS or find_product_folder(path) is not None for path in data
+    )
+
+
+def _fit_images(
+    data: tuple[Path, ...],
+    label: str | None,
+    checkpoint: Path,
+    ram: str | None,
+    options: dict[str, Any],
+) -> tuple[Any, int, str]:
+    from undulatus.products.images import fit_image
+    from undulatus.products.provenance import Provenance
+
+    if label is None:
+        raise click.UsageError(
+            "an image needs labels: --label FILE, polygons or points (.gpkg, .geojson, .shp, "
+            ".parquet), a raster (.tif) or a table (.csv, .parquet)."
+        )
+    if options.pop("components") is not None:
+        raise click.UsageError("--components is for spectra, but DATA are images.")
+    if ram is not None:
+        raise click.UsageError(
+            "--ram is for scenes and spectra: of images only labelled pixels are read. Use "
+            "--max-pixels for fewer."
+        )
+    renamed = {"n_frequencies": options.pop("frequencies"), "bands": options.pop("bands") or None}
+    model = fit_image(
+        list(data),
+        label,
+        checkpoint=checkpoint,
+        verbose=1,
+        progress=say,
+        **{name: value for name, value in (options | renamed).items() if value is not None},
+    )
+    provenance = Provenance.of(model)
+    unit = str(provenance.group_unit)
+    return model, len(provenance.held_out_groups or ()), unit if "=" in unit else f"{unit}s"
+
+
+def _fit_chain(
+    data: tuple[Path, ...],
+    label: str | None,
+    checkpoint: Path,
+    ram: str | None,
+    options: dict[str, Any],
+) -> tuple[Any, int, str]:
+    """Fit a model to a scene or spectra."""
+    from undulatus.products.landmarks import fit_scene
+    from undulatus.products.memory_budget import parse_size, within_memory
+    from undulatus.products.provenance import Provenance
+    from undulatus.products.sounder import fit_spectra
+    from undulatus.scenes.files.opening import open_data
+    from undulatus.scenes.spectra import is_spectra
+
+    given = [name for name in FOR_IMAGES if options.pop(name)]
+    if given:
+        named = ", ".join(f"--{name.replace('_', '-').rstrip('s')}" for name in given)
+        raise click.UsageError(f"{named}: for images with labels, but DATA is {data[0]}.")
+    opened = open_data(data[0])
+    spectral = is_spectra(opened)
+    if options["components"] is not None and not spectral:
+        raise click.UsageError("--components is for spectra, but DATA is a scene.")
+    chosen = options | {
+        "n_frequencies": options["frequencies"],
+        "frequencies": None,
+        "label": label,
+        "ram": None if ram is None else parse_size(ram),
+    }
+    with within_memory(ram, opened) as chunked:
+        model = (fit_spectra if spectral else fit_scene)(
+            chunked,
+            checkpoint=checkpoint,
+            verbose=1,
+            progress=say,
+            **{name: value for name, value in chosen.items() if value is not None},
+        )
+    provenance = Provenance.of(model)
+    held_out = provenance.held_out_cells if spectral else provenance.held_out_days
+    return model, len(held_out or ()), "cells of strata" if spectral else "days"
+
+
+def _remove_checkpoints(checkpoint: Path) -> None:
+    """Remove the states of an unfinished fit: one for each regime and member.
+
+    A kill in the middle of a save leaves one under its temporary name.
+    """
+    names = (f"{glob.escape(checkpoint.name)}*", f".{glob.escape(checkpoint.stem)}.*unfinished-*")
+    for name in names:
+        for path in checkpoint.parent.glob(name):
+            path.unlink()
+
+
+# score
+
+
+@click.command()
+@click.argument("model", type=EXISTING_FILE)
+@click.argument("data", type=EXISTING_PATH)
+@click.option(
+    "--label",
+    show_default="the one that MODEL learned from",
+    help="Variable of DATA to score against.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all scores.")
+def score(model: Path, data: Path, label: str | None, as_json: bool) -> None:
+    """Score MODEL on the part of DATA that its fit held out.
+
+    Prints accuracy, negative log likelihood (NLL, nats) and expected calibration error (ECE),
+    against the label and, for synthetic data, against the truth. For more than two classes it
+    prints kappa too, then the producer's and user's accuracy of each class with 95 % confidence
+    intervals, and the confusion matrix.
+    """
+    from undulatus.products.classes import has_many_classes
+    from undulatus.products.landmarks import score_scene
+    from undulatus.products.sounder import score_spectra
+    from undulatus.scenes.files.opening import open_data
+    from undulatus.scenes.spectra import is_spectra
+    from undulatus.storage import load_model
+
+    opened = open_data(data)
+    score_data = score_spectra if is_spectra(opened) else score_scene
+    fitted = load_model(model)
+    parts = score_data(fitted, opened, label=label, progress=say)
+    if as_json:
+        rows = [_part_columns(part) | part.scores.as_dict() for part in parts]
+        click.echo(json.dumps(rows, indent=2))
+    elif has_many_classes(fitted):
+        _print_many_classes(parts)
+    else:
+        shown = ("accuracy", "nll", "ece")
+        print_table([_part_columns(p) | {k: getattr(p.scores, k) for k in shown} for p in parts])
+
+
+def _part_columns(part: Any) -> dict[str, Any]:
+    """Return what names a part of the data, and how large it is, a value for each column."""
+    return {name: value for name, value in vars(part).items() if name != "scores"}
+
+
+def _print_many_classes(parts: list[Any]) -> None:
+    """Print a line for each part of the data, then all scores of each regime or of all spectra."""
+    shown = ("accuracy", "kappa", "nll", "ece")
+    rows = [_part_columns(p) | {k: getattr(p.scores, k).value for k in shown} for p in parts]
+    # There is no truth beside the label.
+    print_table([{k: v for k, v in row.items() if k != "label_accuracy"} for row in rows])
+    for part in parts:
+        columns = _part_columns(part)
+        if "all" in (columns.get("part"), columns.get("stratum")):
+            regime = f", regime {part.regime}" if columns.get("regime", "all") != "all" else ""
+            click.echo(f"\n{part.reference}{regime}\n{part.scores.table()}")

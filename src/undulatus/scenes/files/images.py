@@ -1,0 +1,308 @@
+"""Single images of named bands, whatever they come in: lazy, in physical values, NaN if missing.
+
+An image is a DataArray (band, y, x) in single precision. Scale and offset tags are applied, so
+that the same reflectance is the same number in every file; a fill value is NaN. Its bands are
+known by the names in its coordinate ``band``; without names they keep their numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import rasterio
+import rioxarray
+import xarray as xr
+
+from undulatus.errors import SceneError
+from undulatus.scenes.files import NETCDF, landsat, sentinel2
+
+Array = npt.NDArray[Any]
+
+RASTERS = (".tif", ".tiff", ".vrt", ".jp2")
+"""Suffixes of images that rasterio opens."""
+
+RASTER_BLOCK = 1024
+"""Rows and columns of an image that are read at a time."""
+
+BAND_DIMS = ("band", "bands", "feature", "variable")
+"""Names of the dimension of an image that holds all its bands in one array."""
+
+IMAGE_DIMS = {"latitude": "y", "longitude": "x", "lat": "y", "lon": "x"}
+"""Other names of the dimensions y and x, as files in degrees have them."""
+
+BASELINE_TAGS = ("PROCESSING_BASELINE", "processing_baseline", "s2:processing_baseline")
+"""Tags in which files derived from Sentinel-2 products say how they were processed."""
+
+FIRST_WITH_OFFSET = 4.0
+"""The first baseline whose numbers have an offset."""
+
+BASELINE = "processing_baseline"
+"""The attribute of an image that says so, if it is known and its offset is not applied."""
+
+
+def open_image(path: str | os.PathLike[str]) -> xr.DataArray:
+    """Open an image: GeoTIFF, VRT, JPEG 2000, netCDF, Zarr, Sentinel-2 SAFE or a Landsat folder.
+
+    Parameters
+    ----------
+    path : path
+        A file or folder. Bands of a GeoTIFF have the names in their descriptions; those of
+        netCDF and Zarr are its variables; those of SAFE and Landsat folders the producers' names.
+
+    Returns
+    -------
+    DataArray
+        (band, y, x) float32, lazy. The attribute ``source`` is the path, and
+        ``processing_baseline`` that of Sentinel-2 where its offset could not be applied.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise SceneError(f"{path} does not exist. Check its name and folder.")
+    folder = find_product_folder(path)
+    if folder is not None:
+        image = folder.open_folder(path)
+    elif path.suffix.lower() in RASTERS:
+        image = open_raster(path)
+    elif path.suffix in (".zarr", *NETCDF):
+        image = as_image(_open_variables(path))
+    else:
+        raise SceneError(
+            f"{path} has a name of no known format: images are read from "
+            f"{', '.join((*RASTERS, '.zarr', *NETCDF))}, Sentinel-2 .SAFE folders and Landsat "
+            f"folders with their _MTL.txt."
+        )
+    return image.assign_attrs(source=str(path.absolute()))
+
+
+def find_product_folder(path: Path) -> Any:
+    """Return the module that opens a folder as a space agency delivers it, or None."""
+    return next((kind for kind in (sentinel2, landsat) if kind.recognises(path)), None)
+
+
+def open_raster(path: Path) -> xr.DataArray:
+    """Open a file that rasterio reads, with scales, offsets and nodata of each band applied."""
+    # A block is read as soon as one of its pixels is needed: keep tiles whole.
+    chunks = {"band": -1, "y": RASTER_BLOCK, "x": RASTER_BLOCK}
+    try:
+        opened = rioxarray.open_rasterio(path, chunks=chunks)
+        with rasterio.open(path) as file:
+            scales, offsets, marks = file.scales, file.offsets, file.nodatavals
+            tags = file.tags()
+    except (OSError, ValueError) as error:
+        raise SceneError(f"{path} cannot be read: {error}") from error
+    if not isinstance(opened, xr.DataArray):
+        raise SceneError(
+            f"{path} holds several images of different sizes. Open one of them with rioxarray, "
+            f"and give it to undulatus.products.map_scene."
+        )
+    image = _in_physical_values(opened, scales, offsets, marks)
+    scaled = any(scale != 1.0 for scale in scales) or any(offset != 0.0 for offset in offsets)
+    baseline = next((tags[name] for name in BASELINE_TAGS if name in tags), None)
+    if baseline is not None and not scaled:
+        image.attrs[BASELINE] = str(baseline)
+    return image
+
+
+def _in_physical_values(
+    image: xr.DataArray, scales: Any, offsets: Any, marks: Any
+) -> xr.DataArray:
+    """Return scale * value + offset of each band in float32, NaN where a band has its nodata."""
+    shape = (-1, *([1] * (image.ndim - 1)))
+    scale, offset = (np.asarray(values, np.float64).reshape(shape) for values in (scales, offsets))
+    mark = np.array([np.nan if m is None else m for m in marks], np.float64).reshape(shape)
+
+    def convert(values: Array) -> Array:
+        missing = values == mark
+        converted = (values * scale + offset).astype(np.float32)
+        converted[missing] = np.nan
+        return converted
+
+    dropped = ("_FillValue", "nodata", "missing_value", "scale_factor", "add_offset")
+    attrs = {key: value for key, value in image.attrs.items() if key not in dropped}
+    values = (
+        image.data.map_blocks(
+            convert, dtype=np.float32, meta=np.empty((0,) * image.ndim, np.float32)
+        )
+        if image.chunks is not None
+        else convert(image.values)
+    )
+    return (
+        image.copy(data=values).drop_encoding().assign_attrs(attrs).pipe(_without_attrs, dropped)
+    )
+
+
+def _without_attrs(image: xr.DataArray, names: tuple[str, ...]) -> xr.DataArray:
+    image.attrs = {key: value for key, value in image.attrs.items() if key not in names}
+    return image
+
+
+def _open_variables(path: Path) -> xr.Dataset:
+    how: dict[str, Any] = {"engine": "netcdf4"}
+    if path.suffix == ".zarr":
+        how = {"engine": "zarr", "consolidated": False}
+    try:
+        return xr.open_dataset(path, chunks={}, decode_coords="all", **how)
+    except (OSError, ValueError, KeyError) as error:
+        raise SceneError(f"{path} cannot be read: {error}") from error
+
+
+# What is already open
+
+
+def as_image(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
+    """Return a Dataset of bands, or an array that holds them, as an image (band, y, x).
+
+    Takes what rioxarray, odc-stac and stackstac give: variables or a dimension of bands,
+    dimensions called y and x or latitude and longitude, at most one time. Fill values, scales
+    and offsets that are still attributes are applied.
+    """
+    array = _stacked(source)
+    array = array.rename({d: IMAGE_DIMS[str(d)] for d in array.dims if str(d) in IMAGE_DIMS})
+    names = [dim for dim in BAND_DIMS if dim in array.dims]
+    if len(names) != 1 or not {"y", "x"} <= set(array.dims):
+        raise SceneError(
+            f"An image has the dimensions y and x, and its bands along one named "
+            f"{', '.join(map(repr, BAND_DIMS))} or in variables, but this has {array.dims}: "
+            "rename "
+            f"them (image.rename(...))."
+        )
+    if array.sizes.get("time", 1) > 1:
+        raise SceneError(
+            f"An image has one time, but this has {array.sizes['time']}. Choose one "
+            f"(image.isel(time=0))."
+        )
+    array = array.squeeze("time") if "time" in array.dims else array
+    extra = set(array.dims) - {names[0], "y", "x"}
+    if extra:
+        raise SceneError(
+            f"An image has no dimension {', '.join(map(repr, sorted(map(str, extra))))}."
+        )
+    array = array.rename({names[0]: "band"}) if names[0] != "band" else array
+    return _decoded(array.transpose("band", "y", "x"))
+
+
+def each_time(source: xr.Dataset | xr.DataArray) -> Iterator[xr.DataArray]:
+    """Yield the images of a source with several times, or the one it is."""
+    if source.sizes.get("time", 1) == 1:
+        yield as_image(source)
+        return
+    for index in range(source.sizes["time"]):
+        yield as_image(source.isel(time=index))
+
+
+def band_names(image: xr.DataArray) -> list[str] | None:
+    """Return the names of the bands along an image's last or ``band`` dimension, if it has any."""
+    dim = next(dim for dim in BAND_DIMS if dim in image.dims)
+    if dim in image.coords and image[dim].dtype.kind in "UOT":
+        return [str(name) for name in image[dim].values]
+    # Where rioxarray puts the descriptions of bands.
+    descriptions = image.attrs.get("long_name")
+    if isinstance(descriptions, str):
+        descriptions = (descriptions,)
+    if isinstance(descriptions, (tuple, list)) and len(descriptions) == image.sizes[dim]:
+        return [str(name) for name in descriptions]
+    return None
+
+
+def with_band_names(image: xr.DataArray) -> xr.DataArray:
+    """Return an image whose bands have names: their own, or ``band_1``, ``band_2`` and so on."""
+    names = band_names(image) or [f"band_{i}" for i in range(1, image.sizes["band"] + 1)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SceneError(
+            f"The image has several bands with the same name ({', '.join(twice)}).\n"
+            f"  found: {', '.join(names)}\nGive each band its own name "
+            f'(image.assign_coords(band=["...", ...]), or the band descriptions of a GeoTIFF).'
+        )
+    kept = {key: value for key, value in image.attrs.items() if key != "long_name"}
+    named = image.assign_coords(band=np.array(names, object))
+    named.attrs = kept
+    return named
+
+
+def _stacked(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
+    if isinstance(source, xr.DataArray):
+        return source
+    arrays = {name: array for name, array in source.data_vars.items() if array.ndim > 1}
+    if not arrays:
+        raise SceneError(
+            f"The dataset holds no image: its variables are "
+            f"{', '.join(map(str, source.data_vars)) or 'none'}."
+        )
+    if len(arrays) == 1:
+        (only,) = arrays.values()
+        if set(BAND_DIMS) & set(only.dims):
+            return only
+    bands = [_decoded_variable(array) for array in arrays.values()]
+    joined = xr.concat(
+        [array.drop_attrs() for array in bands], "band", coords="minimal", compat="override",
+        join="exact", combine_attrs="drop",
+    )  # fmt: skip
+    attrs = {key: source.attrs[key] for key in (BASELINE, "platform_name") if key in source.attrs}
+    return joined.assign_coords(band=_as_objects(arrays)).assign_attrs(attrs)
+
+
+def _as_objects(names: Any) -> Array:
+    return np.array([str(name) for name in names], object)
+
+
+def _decoded_variable(array: xr.DataArray) -> xr.DataArray:
+    """Return a variable of one band in float32, with what its attributes say applied."""
+    return _decoded(array.expand_dims("band")).isel(band=0)
+
+
+def _decoded(array: xr.DataArray) -> xr.DataArray:
+    marks = [array.attrs.get(name) for name in ("_FillValue", "missing_value", "nodata")]
+    mark = next((value for value in marks if value is not None), None)
+    scale, offset = array.attrs.get("scale_factor", 1.0), array.attrs.get("add_offset", 0.0)
+    count = array.sizes["band"]
+    return _in_physical_values(array, [scale] * count, [offset] * count, [mark] * count)
+
+
+# The grid of an image
+
+
+def grid_of(image: xr.DataArray) -> tuple[Any, Any, tuple[int, int]]:
+    """Return the CRS of an image (None for none), its transform, and its rows and columns."""
+    shape = (image.sizes["y"], image.sizes["x"])
+    crs = image.rio.crs
+    if not {"y", "x"} <= set(image.coords):
+        return crs, rasterio.Affine.identity(), shape
+    return crs, image.rio.transform(recalc=True), shape
+
+
+# The offset of Sentinel-2's numbers
+
+
+def has_offset(baseline: str) -> bool:
+    """Return whether numbers of a processing baseline of Sentinel-2 have an offset of -1000."""
+    try:
+        return float(baseline) >= FIRST_WITH_OFFSET
+    except ValueError:
+        raise SceneError(
+            f"The image says that its processing baseline is {baseline!r}, which is no number "
+            "such "
+            f"as 05.09."
+        ) from None
+
+
+def require_same_offset(image: xr.DataArray, fitted_on: str | None) -> None:
+    """Raise if an image's numbers have another offset than those a model was fitted on.
+
+    Products in their SAFE folders are on one scale, whatever their baseline: only images whose
+    offset could not be applied say their baseline.
+    """
+    found = image.attrs.get(BASELINE)
+    if fitted_on is None or found is None or has_offset(found) == has_offset(fitted_on):
+        return
+    raise SceneError(
+        f"The image is of Sentinel-2's processing baseline {found}, but the model was fitted on "
+        f"{fitted_on}: from 04.00 on, numbers are larger by 1000.\n"
+        f"Give reflectances: open the SAFE folder itself, or set scale and offset of the bands "
+        f"(gdal_edit.py -scale 0.0001 -offset -0.1, or -offset 0 before 04.00) in both."
+    )

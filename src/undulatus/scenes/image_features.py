@@ -1,0 +1,354 @@
+"""Features of an image's pixels: bands, spectral indices, means and deviations in windows.
+
+A model keeps the recipe (:class:`ImageFeatures`) and makes the same features of every image that
+it maps. Indices are those of the Awesome Spectral Indices catalogue by their names there (NDVI,
+NDWI, NBR and some 280 others), computed by ``spyndex``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import dask
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from undulatus.errors import InputError, MissingBandsError
+from undulatus.scenes.features import window_sums, with_margins
+
+Array = npt.NDArray[Any]
+
+SENTINEL2, LANDSAT89, LANDSAT457 = "sentinel2a", "landsat8", "landsat5"
+"""Platforms as spyndex knows them: which letter of a formula is which band."""
+
+COMMON_NAMES = {
+    "coastal": "A", "blue": "B", "green": "G", "yellow": "Y", "red": "R", "nir": "N",
+    "nir08": "N2", "nir09": "WV", "rededge": "RE1", "rededge1": "RE1", "rededge2": "RE2",
+    "rededge3": "RE3",
+    "rededge071": "RE1", "rededge075": "RE2", "rededge078": "RE3", "swir1": "S1", "swir16": "S1",
+    "swir2": "S2", "swir22": "S2", "lwir": "T", "lwir11": "T1", "lwir12": "T2",
+}  # fmt: skip
+"""Letters of formulas by the common names of bands, in lower case and without - and _."""
+
+BATCH_PIXELS = 4_000_000
+"""Pixels in windows that are read at once, at most, if a window does not have more by itself."""
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """How to make the features of a pixel from the bands of an image.
+
+    Parameters
+    ----------
+    bands : tuple of str
+        Bands that are features by themselves, and whose windows are.
+    indices : tuple of str
+        Spectral indices by their names in the catalogue, in its spelling.
+    windows : tuple of int
+        Odd widths in pixels; each gives ``BAND_mean3`` and ``BAND_std3`` (of a width of 3) of
+        every band, over the pixels of the window that are not missing.
+    roles : mapping
+        The band that stands for each letter of the formulas, such as ``{"N": "B08", "R": "B04"}``.
+    """
+
+    bands: tuple[str, ...]
+    indices: tuple[str, ...] = ()
+    windows: tuple[int, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def choose(
+        cls,
+        bands: Iterable[str],
+        *,
+        indices: Iterable[str] = (),
+        windows: Iterable[int] = (),
+        roles: Mapping[str, str] | None = None,
+        platform: str = "",
+    ) -> Self:
+        """Return a checked recipe: indices found in any case, and the bands that they need.
+
+        Roles that are not given follow from the names of the bands (``blue``, ``nir``), and where
+        these are numbers, from the platform, or from which numbers there are.
+        """
+        bands = tuple(bands)
+        wide = tuple(dict.fromkeys(int(width) for width in windows))
+        for width in wide:
+            if width < 3 or width % 2 == 0:
+                raise InputError(f"A window is 3, 5, 7, ... pixels wide, but {width} was given.")
+        wanted = tuple(dict.fromkeys(map(_find_index, indices)))
+        if not wanted:
+            return cls(bands, (), wide)
+        known = _find_roles(bands, platform) | dict(roles or {})
+        strange = {role: band for role, band in known.items() if band not in bands}
+        if strange:
+            listed = ", ".join(f"{role}={band}" for role, band in strange.items())
+            raise InputError(f"{listed}: the image has no such band.\n  found: {', '.join(bands)}")
+        used: dict[str, str] = {}
+        for name in wanted:
+            used |= _roles_of(name, known, bands)
+        return cls(bands, wanted, wide, used)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features, in the order of the columns."""
+        filtered = (
+            f"{band}_{statistic}{width}"
+            for width in self.windows
+            for statistic in ("mean", "std")
+            for band in self.bands
+        )
+        return (*self.bands, *self.indices, *filtered)
+
+    @property
+    def margin(self) -> int:
+        """Pixels around a pixel that its features depend on."""
+        return max(self.windows, default=1) // 2
+
+    def compute(self, image: Array) -> Array:
+        """Return the features of all pixels, (y, x, feature) float32.
+
+        Parameters
+        ----------
+        image : (bands, y, x) array
+            The bands in the order of ``bands``, NaN where missing. A feature that cannot be
+            computed, as an index that is 0/0, is NaN.
+        """
+        columns = [*image]
+        if self.indices:
+            columns += self._indices_of(image)
+        for width in self.windows:
+            moments = [_window_moments(band, width) for band in image]
+            columns += [mean for mean, _ in moments] + [deviation for _, deviation in moments]
+        return np.stack(columns, axis=-1).astype(np.float32)
+
+    def _indices_of(self, image: Array) -> list[Array]:
+        import spyndex
+
+        letters = {
+            role: image[self.bands.index(band)].astype(np.float64)
+            for role, band in self.roles.items()
+        }
+        found = []
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            for name in self.indices:
+                params = {
+                    letter: letters[letter] if letter in letters else _constant(letter)
+                    for letter in spyndex.indices[name].bands
+                }
+                values = np.asarray(spyndex.computeIndex(name, params), np.float32)
+                found.append(np.where(np.isfinite(values), values, np.float32(np.nan)))
+        return found
+
+    def of(self, image: xr.DataArray) -> xr.DataArray:
+        """Return the features of all pixels of an image, (y, x, feature), lazy if it is.
+
+        The result does not depend on the chunks: blocks are given their neighbours' margins.
+        """
+        bands = self._select(image)
+        data = bands.data
+        if isinstance(data, da.Array):
+            values: Any = with_margins(
+                lambda *planes: self.compute(np.stack(planes)),
+                list(data.rechunk({0: -1})),
+                self.margin,
+                len(self.names),
+            )
+        else:
+            values = self.compute(data)
+        coords = {name: c for name, c in image.coords.items() if "band" not in c.dims}
+        return xr.DataArray(
+            values,
+            dims=("y", "x", "feature"),
+            coords=coords | {"feature": np.array(self.names, object)},
+            attrs={key: v for key, v in image.attrs.items() if key != "long_name"},
+        )
+
+    def _select(self, image: xr.DataArray) -> xr.DataArray:
+        present = [str(name) for name in image["band"].values]
+        absent = [name for name in self.bands if name not in present]
+        if absent:
+            found = ", ".join(present)
+            raise MissingBandsError(f"the image (which has {found})", "The model", absent)
+        if present == list(self.bands):
+            return image
+        return image.isel(band=[present.index(name) for name in self.bands])
+
+    def gather(
+        self,
+        image: xr.DataArray,
+        row: Array,
+        column: Array,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Array:
+        """Return the features of some pixels of an image, (n, features) float32.
+
+        Of a lazy image only windows around the pixels are read: each block of the image gives
+        the smallest window that holds its pixels and their margins, cut where these are far
+        apart. Memory is that of a few windows and the result.
+        """
+        bands = self._select(image)
+        found = np.empty((len(row), len(self.names)), np.float32)
+        windows = list(_windows_around(bands, row, column, self.margin))
+        batch: list[Any] = []
+        held = 0
+        for number, (rows, columns, pixels) in enumerate(windows, 1):
+            batch.append((bands.isel(y=rows, x=columns).data, rows, columns, pixels))
+            held += (rows.stop - rows.start) * (columns.stop - columns.start)
+            if held >= BATCH_PIXELS // max(len(self.bands) // 4, 1) or number == len(windows):
+                for values, item in zip(dask.compute(*(b[0] for b in batch)), batch, strict=True):
+                    _, rows, columns, pixels = item
+                    features = self.compute(np.asarray(values))
+                    found[pixels] = features[
+                        row[pixels] - rows.start, column[pixels] - columns.start
+                    ]
+                batch, held = [], 0
+                if progress is not None:
+                    progress(number, len(windows))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the recipe in plain values, as a model file keeps it."""
+        return {
+            name: list(value) if isinstance(value, tuple) else dict(value)
+            for name, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the recipe that :meth:`as_dict` gave."""
+        return cls(
+            tuple(values["bands"]),
+            tuple(values.get("indices", ())),
+            tuple(values.get("windows", ())),
+            dict(values.get("roles", {})),
+        )
+
+
+# Windows of pixels
+
+
+CELL = 128
+"""Pixels are read together if they lie in one square of so many rows and columns."""
+
+
+def _windows_around(image: xr.DataArray, row: Array, column: Array, margin: int) -> Any:
+    """Yield windows (rows, columns) of an image, and the pixels in the middle of each."""
+    height, width = image.sizes["y"], image.sizes["x"]
+    cell = (row // CELL) * (-(-width // CELL)) + column // CELL
+    order = np.argsort(cell, kind="stable")
+    cuts = np.flatnonzero(np.diff(cell[order])) + 1
+    for pixels in np.split(order, cuts) if len(order) else []:
+        rows = slice(
+            int(max(0, row[pixels].min() - margin)),
+            int(min(height, row[pixels].max() + margin + 1)),
+        )
+        columns = slice(
+            int(max(0, column[pixels].min() - margin)),
+            int(min(width, column[pixels].max() + margin + 1)),
+        )
+        yield rows, columns, pixels
+
+
+def _window_moments(image: Array, width: int) -> tuple[Array, Array]:
+    """Return mean and standard deviation in windows; missing where the pixel itself is."""
+    present = np.isfinite(image)
+    count = np.maximum(window_sums(present.astype(np.float64), width), 1.0)
+    values = np.where(present, image, 0.0).astype(np.float64)
+    mean = window_sums(values, width) / count
+    square = window_sums(values**2, width) / count
+    deviation = np.sqrt(np.maximum(square - mean**2, 0.0))
+    missing = np.where(present, 0.0, np.nan)
+    return mean + missing, deviation + missing
+
+
+# Indices and the bands they need
+
+
+def _find_index(name: str) -> str:
+    import spyndex
+
+    spelled = {known.lower(): known for known in spyndex.indices}
+    found = spelled.get(name.strip().lower())
+    if found is None:
+        near = sorted(k for low, k in spelled.items() if name.strip().lower()[:4] in low)[:8]
+        hint = f" Similar names: {', '.join(near)}." if near else ""
+        raise InputError(
+            f"There is no spectral index {name!r} in the catalogue of spyndex.{hint} "
+            f"NDVI, NDWI, MNDWI, NDSI, NBR, EVI and SAVI are some of the {len(spelled)} it has."
+        )
+    return found
+
+
+def _roles_of(index: str, known: Mapping[str, str], bands: tuple[str, ...]) -> dict[str, str]:
+    """Return the bands that an index needs, by their letters; constants are not bands."""
+    import spyndex
+
+    # Sensors with one near infrared band have it as either of the two letters.
+    other = {"N": "N2", "N2": "N"}
+    needed = [letter for letter in spyndex.indices[index].bands if letter in spyndex.bands]
+    roles = {}
+    for letter in needed:
+        band = known.get(letter) or known.get(other.get(letter, ""))
+        if band is None:
+            what = spyndex.bands[letter].long_name
+            raise InputError(
+                f"{index} needs the band {letter} ({what}), but which one that is cannot be told "
+                f"from the names of the bands.\n  found: {', '.join(bands)}\n"
+                f"Say which it is: --role {letter}=BAND (in Python roles={{{letter!r}: ...}})."
+            )
+        roles[letter] = band
+    return roles
+
+
+def _constant(letter: str) -> float:
+    import spyndex
+
+    value = spyndex.constants[letter].default if letter in spyndex.constants else None
+    if value is None:
+        raise InputError(
+            f"The index needs {letter}, which is neither a band nor a constant with a default."
+        )
+    return float(value)
+
+
+def _find_roles(bands: tuple[str, ...], platform: str) -> dict[str, str]:
+    """Return the bands that stand for letters of formulas, as far as their names tell."""
+    import spyndex
+
+    roles = {}
+    numbers: dict[str, str] = {}
+    for band in bands:
+        plain = re.sub("[-_ ]", "", band.lower())
+        if plain in COMMON_NAMES:
+            roles[COMMON_NAMES[plain]] = band
+        match = re.search(r"(?:^|_)B0?(\d{1,2}A?)$", band.upper())
+        if match:
+            numbers[f"B{match[1]}"] = band
+    sensor = _sensor(platform, bands, numbers)
+    if sensor is None:
+        return roles
+    for letter in spyndex.bands:
+        on_board = getattr(spyndex.bands[letter], sensor, None)
+        if on_board is not None and on_board.band in numbers:
+            roles.setdefault(letter, numbers[on_board.band])
+    return roles
+
+
+def _sensor(platform: str, bands: tuple[str, ...], numbers: Mapping[str, str]) -> str | None:
+    """Return whose numbers the bands have: as the platform says, or as only one sensor can."""
+    said = re.sub("[-_ ]", "", platform.lower())
+    if said.startswith("sentinel2"):
+        return SENTINEL2
+    if said.startswith("landsat"):
+        return LANDSAT89 if said.endswith(("8", "9")) else LANDSAT457
+    if "B8A" in numbers or any(re.fullmatch(r"B0\d", band) for band in bands):
+        return SENTINEL2
+    if any(band.startswith("SR_B") for band in bands):
+        return LANDSAT89 if "B6" in numbers else LANDSAT457
+    return None
