@@ -36,8 +36,9 @@ from undulatus.scenes.files.images import (
     open_image,
     with_band_names,
 )
-from undulatus.scenes.files.labels import LabelledPixels, read_labels
+from undulatus.scenes.files.labels import read_labels
 from undulatus.scenes.image_features import ImageFeatures
+from undulatus.scenes.labelled_pixels import LabelledPixels
 
 Array = npt.NDArray[Any]
 

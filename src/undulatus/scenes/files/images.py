@@ -264,18 +264,6 @@ def _decoded(array: xr.DataArray) -> xr.DataArray:
     return _in_physical_values(array, [scale] * count, [offset] * count, [mark] * count)
 
 
-# The grid of an image
-
-
-def grid_of(image: xr.DataArray) -> tuple[Any, Any, tuple[int, int]]:
-    """Return the CRS of an image (None for none), its transform, and its rows and columns."""
-    shape = (image.sizes["y"], image.sizes["x"])
-    crs = image.rio.crs
-    if not {"y", "x"} <= set(image.coords):
-        return crs, rasterio.Affine.identity(), shape
-    return crs, image.rio.transform(recalc=True), shape
-
-
 # The offset of Sentinel-2's numbers
 
 

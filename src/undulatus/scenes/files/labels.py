@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,10 @@ from rasterio.windows import Window
 from rasterio.windows import transform as window_transform
 
 from undulatus.errors import InputError, SceneError
-from undulatus.scenes.files.images import RASTERS, grid_of
+from undulatus.scenes.files.images import RASTERS
+from undulatus.scenes.labelled_pixels import Class, Draw, Grid, LabelledPixels, collect, sort_key
 
 Array = npt.NDArray[Any]
-
-Class = int | str
 
 VECTORS = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".parquet", ".geoparquet")
 """Suffixes of polygons and points, as geopandas reads them; ``.parquet`` may be a table, too."""
@@ -46,103 +45,11 @@ PLACES = (("row", "column"), ("x", "y"), ("longitude", "latitude"), ("lon", "lat
 """Columns of a table that say where a pixel is: its number from zero, the image's coordinates, or
 degrees."""
 
-SQUARES = 10
-"""A square of an image is a tenth of its longer side."""
-
 STRIP_PIXELS = 4_000_000
 """Pixels of a polygon or a raster that are looked at together."""
 
 NAMED = 5
 """Features that an error names, at most."""
-
-
-@dataclass(frozen=True)
-class LabelledPixels:
-    """Labelled pixels of one image.
-
-    ``row``, ``column``, ``codes`` and ``groups`` are (n,) int arrays; ``codes`` are places in
-    ``classes``, ``groups`` in ``group_names``. ``bounds`` are west, south, east and north of each
-    group in the image's coordinates, (g, 4).
-    """
-
-    row: Array
-    column: Array
-    codes: Array
-    groups: Array
-    classes: tuple[Class, ...]
-    group_names: tuple[str, ...]
-    bounds: Array
-    counts: dict[Class, int]
-    """Labelled pixels of each class, before some were drawn."""
-    unit: str
-    """What a group is: ``"polygon"``, ``"square"``, or the field that was named."""
-    names: dict[Class, str] = field(default_factory=dict)
-    """Names of classes that are numbers, where the labels say them."""
-    notes: tuple[str, ...] = ()
-    """What was left out, and why."""
-
-    def take(self, rows: Array) -> LabelledPixels:
-        """Return some of the pixels."""
-        return replace(
-            self,
-            row=self.row[rows],
-            column=self.column[rows],
-            codes=self.codes[rows],
-            groups=self.groups[rows],
-        )
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """Where the pixels of an image are, and what messages call it."""
-
-    crs: Any
-    transform: Any
-    shape: tuple[int, int]
-    name: str
-
-    @classmethod
-    def of(cls, image: xr.DataArray) -> _Grid:
-        crs, transform, shape = grid_of(image)
-        source = image.attrs.get("source")
-        return cls(crs, transform, shape, "the image" if source is None else str(source))
-
-    @property
-    def bounds(self) -> tuple[float, float, float, float]:
-        return self.bounds_of(0, 0, self.shape[0] - 1, self.shape[1] - 1)
-
-    def bounds_of(
-        self, top: int, left: int, bottom: int, right: int
-    ) -> tuple[float, float, float, float]:
-        """Return west, south, east and north of a rectangle of pixels."""
-        corners = [self.transform * (c, r) for r in (top, bottom + 1) for c in (left, right + 1)]
-        across, up = zip(*corners, strict=True)
-        return min(across), min(up), max(across), max(up)
-
-    def window(self, bounds: Any) -> tuple[int, int, int, int]:
-        """Return the first and last rows and columns (exclusive) that bounds touch, clipped."""
-        west, south, east, north = bounds
-        inverse = ~self.transform
-        corners = [inverse * (x, y) for x in (west, east) for y in (south, north)]
-        columns, rows = zip(*corners, strict=True)
-        height, width = self.shape
-        top, bottom = int(np.floor(min(rows))), int(np.ceil(max(rows)))
-        left, right = int(np.floor(min(columns))), int(np.ceil(max(columns)))
-        return (
-            max(top, 0),
-            min(max(bottom, top + 1), height),
-            max(left, 0),
-            min(max(right, left + 1), width),
-        )
-
-    def pixel_at(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """Return the rows and columns that hold points, which may lie outside."""
-        column, row = ~self.transform * (np.asarray(x, float), np.asarray(y, float))
-        return np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
-
-    def holds(self, row: Array, column: Array) -> Array:
-        height, width = self.shape
-        return (row >= 0) & (row < height) & (column >= 0) & (column < width)
 
 
 def read_labels(
@@ -177,17 +84,15 @@ def read_labels(
         Draw at most so many pixels of each class at random.
     seed : int
     """
-    grid = _Grid.of(image)
+    grid = Grid.of(image)
     if isinstance(source, xr.DataArray):
-        found = _read_array(source, image, grid, _Draw(most, seed))
+        found = _read_array(source, image, grid, Draw(most, seed))
     elif isinstance(source, (str, os.PathLike)):
-        found = _read_file(Path(source), grid, field, group, all_touched, _Draw(most, seed))
+        found = _read_file(Path(source), grid, field, group, all_touched, Draw(most, seed))
     elif hasattr(source, "geometry"):
-        found = _read_features(
-            source, grid, field, group, all_touched, _Draw(most, seed), "labels"
-        )
+        found = _read_features(source, grid, field, group, all_touched, Draw(most, seed), "labels")
     elif hasattr(source, "columns"):
-        found = _read_table(source, grid, field, group, _Draw(most, seed), "labels")
+        found = _read_table(source, grid, field, group, Draw(most, seed), "labels")
     else:
         raise InputError(
             f"Labels are a file, a GeoDataFrame, a DataFrame or a DataArray, but a "
@@ -197,7 +102,7 @@ def read_labels(
 
 
 def _read_file(
-    path: Path, grid: _Grid, field: str | None, group: str | None, all_touched: bool, draw: _Draw
+    path: Path, grid: Grid, field: str | None, group: str | None, all_touched: bool, draw: Draw
 ) -> LabelledPixels:
     if not path.exists():
         raise SceneError(f"{path} does not exist. Check its name and folder.")
@@ -241,134 +146,16 @@ def _read_csv(path: Path) -> Any:
         raise SceneError(f"{path} cannot be read as a table: {error}") from error
 
 
-# Which pixels are drawn
-
-
-class _Draw:
-    """Pixels of each class, at most so many: those with the smallest random numbers.
-
-    The number of a pixel depends on the seed and its place alone, so that the draw does not
-    depend on the order in which pixels are added, and memory holds few more than are drawn.
-    """
-
-    def __init__(self, most: int | None, seed: int) -> None:
-        self._most, self._seed = most, np.uint64(seed)
-        self._parts: dict[Class, list[tuple[Array, Array]]] = {}
-        self.counts: dict[Class, int] = {}
-
-    def add(self, label: Class, index: Array, group: Array | int) -> None:
-        """Add pixels of a class by their place in the flattened image, and their groups."""
-        groups = np.broadcast_to(np.asarray(group, np.int64), index.shape)
-        parts = self._parts.setdefault(label, [])
-        parts.append((index.astype(np.int64), groups))
-        self.counts[label] = self.counts.get(label, 0) + len(index)
-        if self._most is not None and sum(len(part) for part, _ in parts) > 4 * self._most + 10**6:
-            self._parts[label] = [self._smallest(*self._joined(label))]
-
-    def _joined(self, label: Class) -> tuple[Array, Array]:
-        index, groups = zip(*self._parts[label], strict=True)
-        return np.concatenate(index), np.concatenate(groups)
-
-    def _smallest(self, index: Array, groups: Array) -> tuple[Array, Array]:
-        if self._most is None or len(index) <= self._most:
-            return index, groups
-        chosen = np.argpartition(_random_numbers(index, self._seed), self._most)[: self._most]
-        return index[chosen], groups[chosen]
-
-    def drawn(self) -> tuple[tuple[Class, ...], Array, Array, Array, int]:
-        """Return classes, places, codes and groups in the order of places, and pixels left out.
-
-        A pixel in polygons of several classes is left out; in several of one class it counts once.
-        """
-        classes = tuple(sorted(self._parts, key=_sort_key))
-        parts = [self._smallest(*self._joined(label)) for label in classes]
-        index = np.concatenate([i for i, _ in parts])
-        groups = np.concatenate([g for _, g in parts])
-        codes = np.repeat(np.arange(len(classes)), [len(i) for i, _ in parts])
-        order = np.lexsort((groups, codes, index))
-        index, codes, groups = index[order], codes[order], groups[order]
-        first = np.r_[True, np.diff(index) != 0]
-        run = np.cumsum(first) - 1
-        disputed = np.zeros(run[-1] + 1 if len(run) else 0, bool)
-        disputed[run[codes != codes[first][run]]] = True
-        kept = first & ~disputed[run]
-        return classes, index[kept], codes[kept], groups[kept], int(np.count_nonzero(disputed))
-
-
-def _sort_key(label: Class) -> tuple[bool, Any]:
-    return isinstance(label, str), label
-
-
-def _random_numbers(index: Array, seed: np.uint64) -> Array:
-    """Return a well mixed number for each place (splitmix64)."""
-    with np.errstate(over="ignore"):
-        z = index.astype(np.uint64) + (seed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def _finish(
-    draw: _Draw,
-    grid: _Grid,
-    group_names: list[str],
-    bounds: list[Any],
-    unit: str,
-    where: str,
-    *,
-    names: dict[Class, str] | None = None,
-    notes: list[str] | None = None,
-) -> LabelledPixels:
-    """Return what was drawn; groups that were not given are squares of the image."""
-    if not draw.counts:
-        raise SceneError(
-            f"No pixel of {grid.name} has a label of {where}. Check that they are of the same "
-            "place."
-        )
-    classes, index, codes, groups, disputed = draw.drawn()
-    row, column = np.divmod(index, grid.shape[1])
-    said = list(notes or [])
-    if disputed:
-        said.append(f"{disputed:,} pixels in polygons of several classes are left out")
-    if not group_names:
-        groups, group_names, bounds = _squares(row, column, grid)
-    return LabelledPixels(
-        row,
-        column,
-        codes,
-        groups,
-        classes,
-        tuple(group_names),
-        np.asarray(bounds, np.float64).reshape(-1, 4),
-        {label: draw.counts[label] for label in classes},
-        unit,
-        names or {},
-        tuple(said),
-    )
-
-
-def _squares(row: Array, column: Array, grid: _Grid) -> tuple[Array, list[str], list[Any]]:
-    side = max(1, -(-max(grid.shape) // SQUARES))
-    across = -(-grid.shape[1] // side)
-    square, groups = np.unique((row // side) * across + column // side, return_inverse=True)
-    names, bounds = [], []
-    for number in square.tolist():
-        top, left = number // across * side, number % across * side
-        names.append(f"square {number // across}, {number % across} of {side} pixels")
-        bounds.append(grid.bounds_of(top, left, top + side - 1, left + side - 1))
-    return groups, names, bounds
-
-
 # Polygons and points
 
 
 def _read_features(
     features: Any,
-    grid: _Grid,
+    grid: Grid,
     field: str | None,
     group: str | None,
     all_touched: bool,
-    draw: _Draw,
+    draw: Draw,
     where: str,
 ) -> LabelledPixels:
     fields = [str(name) for name in features.columns if name != features.geometry.name]
@@ -406,7 +193,7 @@ def _read_features(
     if outside:
         notes.append(f"{outside:,} features outside the image are left out")
     unit = group or ("square" if points else "polygon")
-    return _finish(draw, grid, groups.names, groups.bounds, unit, where, notes=notes)
+    return collect(draw, grid, groups.names, groups.bounds, unit, where, notes=notes)
 
 
 def _find_field(fields: list[str], field: str | None, where: str) -> str:
@@ -452,7 +239,7 @@ def _require_geometries(features: Any, where: str) -> None:
         )
 
 
-def _on_grid(features: Any, grid: _Grid, where: str) -> Any:
+def _on_grid(features: Any, grid: Grid, where: str) -> Any:
     """Return features in the coordinates of the image, or raise if that cannot be done."""
     if features.crs is None and grid.crs is not None:
         raise SceneError(
@@ -503,7 +290,7 @@ def _notes_on_labels(labels: list[Class | None], what: str) -> list[str]:
     return [f"{absent:,} {what} without a class are left out"] if absent else []
 
 
-def _require_overlap(shapes: Any, grid: _Grid, where: str) -> None:
+def _require_overlap(shapes: Any, grid: Grid, where: str) -> None:
     west, south, east, north = shapes.total_bounds
     own = grid.bounds
     if east < own[0] or west > own[2] or north < own[1] or south > own[3]:
@@ -551,7 +338,7 @@ def _digest(shape: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _add_points(shape: Any, label: Class, number: int, grid: _Grid, draw: _Draw) -> int:
+def _add_points(shape: Any, label: Class, number: int, grid: Grid, draw: Draw) -> int:
     points = getattr(shape, "geoms", [shape])
     row, column = grid.pixel_at(
         np.array([point.x for point in points]), np.array([point.y for point in points])
@@ -563,7 +350,7 @@ def _add_points(shape: Any, label: Class, number: int, grid: _Grid, draw: _Draw)
 
 
 def _add_polygon(
-    shape: Any, label: Class, number: int, grid: _Grid, all_touched: bool, draw: _Draw
+    shape: Any, label: Class, number: int, grid: Grid, all_touched: bool, draw: Draw
 ) -> int:
     top, bottom, left, right = grid.window(shape.bounds)
     if top >= bottom or left >= right:
@@ -591,7 +378,7 @@ def _strips(top: int, bottom: int, left: int, right: int) -> Iterator[Window]:
         yield Window(left, first, right - left, min(rows, bottom - first))
 
 
-def _is_inside(shape: Any, grid: _Grid) -> bool:
+def _is_inside(shape: Any, grid: Grid) -> bool:
     west, south, east, north = shape.bounds
     own = grid.bounds
     return bool(west >= own[0] and east <= own[2] and south >= own[1] and north <= own[3])
@@ -608,7 +395,7 @@ def _refuse_small(features: Any, small: list[int], where: str) -> None:
 # Rasters
 
 
-def _read_raster(path: Path, grid: _Grid, draw: _Draw) -> LabelledPixels:
+def _read_raster(path: Path, grid: Grid, draw: Draw) -> LabelledPixels:
     try:
         with rasterio.open(path) as file:
             if file.count > 1:
@@ -631,10 +418,10 @@ def _read_raster(path: Path, grid: _Grid, draw: _Draw) -> LabelledPixels:
     marked = (
         f" (its nodata, {nodata:g}, marks pixels without a label)" if nodata is not None else ""
     )
-    return _finish(draw, grid, [], [], "square", f"{path}{marked}", names=names)
+    return collect(draw, grid, [], [], "square", f"{path}{marked}", names=names)
 
 
-def _same_grid(file: Any, grid: _Grid, path: Path) -> Any:
+def _same_grid(file: Any, grid: Grid, path: Path) -> Any:
     """Return a raster on the grid of the image, as nearest pixels."""
     same = file.shape == grid.shape
     if file.crs is None and grid.crs is None and same:
@@ -660,7 +447,7 @@ def _same_grid(file: Any, grid: _Grid, path: Path) -> Any:
     )
 
 
-def _add_codes(codes: Array, known: Array, window: Window, grid: _Grid, draw: _Draw) -> None:
+def _add_codes(codes: Array, known: Array, window: Window, grid: Grid, draw: Draw) -> None:
     for value in np.unique(codes[known]).tolist():
         row, column = np.nonzero(known & (codes == value))
         index = (row + window.row_off) * grid.shape[1] + column + window.col_off
@@ -675,7 +462,7 @@ def _flag_names(attrs: Any) -> dict[Class, str]:
 
 
 def _read_array(
-    labels: xr.DataArray, image: xr.DataArray, grid: _Grid, draw: _Draw
+    labels: xr.DataArray, image: xr.DataArray, grid: Grid, draw: Draw
 ) -> LabelledPixels:
     """Read labels that are open already: on the image's own grid, or on one that is known."""
     plane = labels.squeeze(drop=True)
@@ -701,14 +488,14 @@ def _read_array(
     for value in np.unique(codes[known]).tolist():
         draw.add(int(value), np.flatnonzero(known & (codes == value)), 0)
     where = f"{labels.name or 'the labels'}"
-    return _finish(draw, grid, [], [], "square", where, names=_flag_names(labels.attrs))
+    return collect(draw, grid, [], [], "square", where, names=_flag_names(labels.attrs))
 
 
 # Tables
 
 
 def _read_table(
-    table: Any, grid: _Grid, field: str | None, group: str | None, draw: _Draw, where: str
+    table: Any, grid: Grid, field: str | None, group: str | None, draw: Draw, where: str
 ) -> LabelledPixels:
     columns = [str(name) for name in table.columns]
     place = next((pair for pair in PLACES if set(pair) <= set(columns)), None)
@@ -746,13 +533,13 @@ def _read_table(
             bounds.append(grid.bounds_of(top, left, bottom, right))
     pairs = zip(labels, known, strict=True)
     present = [label for label, there in pairs if there and label is not None]
-    for label in sorted(set(present), key=_sort_key):
+    for label in sorted(set(present), key=sort_key):
         own = np.array([other == label for other in present])
         draw.add(label, (row * grid.shape[1] + column)[own], numbers[own])
-    return _finish(draw, grid, names, bounds, group or "square", where, notes=notes)
+    return collect(draw, grid, names, bounds, group or "square", where, notes=notes)
 
 
-def _places(table: Any, place: tuple[str, str], grid: _Grid, where: str) -> tuple[Array, Array]:
+def _places(table: Any, place: tuple[str, str], grid: Grid, where: str) -> tuple[Array, Array]:
     first, second = (table[name].to_numpy() for name in place)
     if place == ("row", "column"):
         return first.astype(np.int64), second.astype(np.int64)

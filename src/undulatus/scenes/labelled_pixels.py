@@ -1,0 +1,226 @@
+"""Labelled pixels of an image: where they are, of which class, and which belong together.
+
+:class:`Draw` collects pixels class by class and keeps at most so many of each, however many there
+are; :mod:`undulatus.scenes.files.labels` fills it from files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import rasterio
+import rioxarray  # noqa: F401 (gives images their .rio)
+import xarray as xr
+
+from undulatus.errors import SceneError
+
+Array = npt.NDArray[Any]
+
+Class = int | str
+
+SQUARES = 10
+"""A square of an image is a tenth of its longer side."""
+
+
+@dataclass(frozen=True)
+class LabelledPixels:
+    """Labelled pixels of one image.
+
+    ``row``, ``column``, ``codes`` and ``groups`` are (n,) int arrays; ``codes`` are places in
+    ``classes``, ``groups`` in ``group_names``. ``bounds`` are west, south, east and north of each
+    group in the image's coordinates, (g, 4).
+    """
+
+    row: Array
+    column: Array
+    codes: Array
+    groups: Array
+    classes: tuple[Class, ...]
+    group_names: tuple[str, ...]
+    bounds: Array
+    counts: dict[Class, int]
+    """Labelled pixels of each class, before some were drawn."""
+    unit: str
+    """What a group is: ``"polygon"``, ``"square"``, or the field that was named."""
+    names: dict[Class, str] = field(default_factory=dict)
+    """Names of classes that are numbers, where the labels say them."""
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the pixels of an image are, and what messages call it."""
+
+    crs: Any
+    transform: Any
+    shape: tuple[int, int]
+    name: str
+
+    @classmethod
+    def of(cls, image: xr.DataArray) -> Self:
+        """Return the grid of an image (band, y, x); without coordinates, that of its numbers."""
+        shape = (image.sizes["y"], image.sizes["x"])
+        transform = rasterio.Affine.identity()
+        if {"y", "x"} <= set(image.coords):
+            transform = image.rio.transform(recalc=True)
+        source = image.attrs.get("source")
+        return cls(image.rio.crs, transform, shape, "the image" if source is None else str(source))
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float]:
+        """West, south, east and north of the image."""
+        return self.bounds_of(0, 0, self.shape[0] - 1, self.shape[1] - 1)
+
+    def bounds_of(
+        self, top: int, left: int, bottom: int, right: int
+    ) -> tuple[float, float, float, float]:
+        """Return west, south, east and north of a rectangle of pixels."""
+        corners = [self.transform * (c, r) for r in (top, bottom + 1) for c in (left, right + 1)]
+        across, up = zip(*corners, strict=True)
+        return min(across), min(up), max(across), max(up)
+
+    def window(self, bounds: Any) -> tuple[int, int, int, int]:
+        """Return the first and last rows and columns (exclusive) that bounds touch, clipped."""
+        west, south, east, north = bounds
+        inverse = ~self.transform
+        corners = [inverse * (x, y) for x in (west, east) for y in (south, north)]
+        columns, rows = zip(*corners, strict=True)
+        height, width = self.shape
+        top, bottom = int(np.floor(min(rows))), int(np.ceil(max(rows)))
+        left, right = int(np.floor(min(columns))), int(np.ceil(max(columns)))
+        return (
+            max(top, 0),
+            min(max(bottom, top + 1), height),
+            max(left, 0),
+            min(max(right, left + 1), width),
+        )
+
+    def pixel_at(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Return the rows and columns that hold points, which may lie outside."""
+        column, row = ~self.transform * (np.asarray(x, float), np.asarray(y, float))
+        return np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
+
+    def holds(self, row: Array, column: Array) -> Array:
+        """Return which of some rows and columns are in the image."""
+        height, width = self.shape
+        return (row >= 0) & (row < height) & (column >= 0) & (column < width)
+
+
+class Draw:
+    """Pixels of each class, at most so many: those with the smallest random numbers.
+
+    The number of a pixel depends on the seed and its place alone, so that the draw does not
+    depend on the order in which pixels are added, and memory holds few more than are drawn.
+    """
+
+    def __init__(self, most: int | None, seed: int) -> None:
+        self._most, self._seed = most, np.uint64(seed)
+        self._parts: dict[Class, list[tuple[Array, Array]]] = {}
+        self.counts: dict[Class, int] = {}
+
+    def add(self, label: Class, index: Array, group: Array | int) -> None:
+        """Add pixels of a class by their place in the flattened image, and their groups."""
+        groups = np.broadcast_to(np.asarray(group, np.int64), index.shape)
+        parts = self._parts.setdefault(label, [])
+        parts.append((index.astype(np.int64), groups))
+        self.counts[label] = self.counts.get(label, 0) + len(index)
+        if self._most is not None and sum(len(part) for part, _ in parts) > 4 * self._most + 10**6:
+            self._parts[label] = [self._smallest(*self._joined(label))]
+
+    def _joined(self, label: Class) -> tuple[Array, Array]:
+        index, groups = zip(*self._parts[label], strict=True)
+        return np.concatenate(index), np.concatenate(groups)
+
+    def _smallest(self, index: Array, groups: Array) -> tuple[Array, Array]:
+        if self._most is None or len(index) <= self._most:
+            return index, groups
+        chosen = np.argpartition(_random_numbers(index, self._seed), self._most)[: self._most]
+        return index[chosen], groups[chosen]
+
+    def drawn(self) -> tuple[tuple[Class, ...], Array, Array, Array, int]:
+        """Return classes, places, codes and groups in the order of places, and pixels left out.
+
+        A pixel in polygons of several classes is left out; in several of one class it counts once.
+        """
+        classes = tuple(sorted(self._parts, key=sort_key))
+        parts = [self._smallest(*self._joined(label)) for label in classes]
+        index = np.concatenate([i for i, _ in parts])
+        groups = np.concatenate([g for _, g in parts])
+        codes = np.repeat(np.arange(len(classes)), [len(i) for i, _ in parts])
+        order = np.lexsort((groups, codes, index))
+        index, codes, groups = index[order], codes[order], groups[order]
+        first = np.r_[True, np.diff(index) != 0]
+        run = np.cumsum(first) - 1
+        disputed = np.zeros(run[-1] + 1 if len(run) else 0, bool)
+        disputed[run[codes != codes[first][run]]] = True
+        kept = first & ~disputed[run]
+        return classes, index[kept], codes[kept], groups[kept], int(np.count_nonzero(disputed))
+
+
+def sort_key(label: Class) -> tuple[bool, Any]:
+    """Return what classes are sorted by: numbers come before text."""
+    return isinstance(label, str), label
+
+
+def _random_numbers(index: Array, seed: np.uint64) -> Array:
+    """Return a well mixed number for each place (splitmix64)."""
+    with np.errstate(over="ignore"):
+        z = index.astype(np.uint64) + (seed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def collect(
+    draw: Draw,
+    grid: Grid,
+    group_names: list[str],
+    bounds: list[Any],
+    unit: str,
+    where: str,
+    *,
+    names: dict[Class, str] | None = None,
+    notes: list[str] | None = None,
+) -> LabelledPixels:
+    """Return what was drawn; groups that were not given are squares of the image."""
+    if not draw.counts:
+        raise SceneError(
+            f"No pixel of {grid.name} has a label of {where}. Check that they are of the same "
+            "place."
+        )
+    classes, index, codes, groups, disputed = draw.drawn()
+    row, column = np.divmod(index, grid.shape[1])
+    said = list(notes or [])
+    if disputed:
+        said.append(f"{disputed:,} pixels in polygons of several classes are left out")
+    if not group_names:
+        groups, group_names, bounds = _squares(row, column, grid)
+    return LabelledPixels(
+        row,
+        column,
+        codes,
+        groups,
+        classes,
+        tuple(group_names),
+        np.asarray(bounds, np.float64).reshape(-1, 4),
+        {label: draw.counts[label] for label in classes},
+        unit,
+        names or {},
+        tuple(said),
+    )
+
+
+def _squares(row: Array, column: Array, grid: Grid) -> tuple[Array, list[str], list[Any]]:
+    side = max(1, -(-max(grid.shape) // SQUARES))
+    across = -(-grid.shape[1] // side)
+    square, groups = np.unique((row // side) * across + column // side, return_inverse=True)
+    names, bounds = [], []
+    for number in square.tolist():
+        top, left = number // across * side, number % across * side
+        names.append(f"square {number // across}, {number % across} of {side} pixels")
+        bounds.append(grid.bounds_of(top, left, top + side - 1, left + side - 1))
+    return groups, names, bounds
