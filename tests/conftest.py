@@ -76,3 +76,92 @@ def blas_threads():
     assert set(count()) == {2}
     yield count
     set_to(before)
+
+
+class SmallImage:
+    """An image of 90 x 120 pixels and four bands: water, forest and field in squares of 15.
+
+    The classes overlap little; spectra are reflectances, and pixels are 10 m wide.
+    """
+
+    BANDS = ("B02", "B03", "B04", "B08")
+    CLASSES = ("water", "forest", "field")
+    SPECTRA = ((0.06, 0.05, 0.03, 0.02), (0.03, 0.05, 0.03, 0.30), (0.08, 0.11, 0.13, 0.24))
+    CRS, WEST, NORTH, PIXEL = "EPSG:32632", 500_000.0, 5_200_000.0, 10.0
+
+    def __init__(self, seed=0, shape=(90, 120)):
+        rng = np.random.default_rng(seed)
+        squares = rng.integers(0, 3, (-(-shape[0] // 15), -(-shape[1] // 15)))
+        squares[0, :3] = (0, 1, 2)
+        whole = squares.repeat(15, axis=0).repeat(15, axis=1)
+        self.truth = whole[: shape[0], : shape[1]].astype(np.uint8)
+        spectra = np.array(self.SPECTRA)[self.truth].transpose(2, 0, 1)
+        noise = 0.01 * rng.standard_normal(spectra.shape)
+        self.values = (spectra + noise).astype(np.float32)
+        _frozen(self.truth, self.values)
+
+    @property
+    def transform(self):
+        from rasterio.transform import from_origin
+
+        return from_origin(self.WEST, self.NORTH, self.PIXEL, self.PIXEL)
+
+    def write(self, path, *, values=None, names=BANDS, nodata=None, scale=None, **profile):
+        """Write bands (or other values) to a GeoTIFF, and return its path."""
+        import rasterio
+
+        values = self.values if values is None else values
+        values = values[None] if values.ndim == 2 else values
+        profile = {
+            "driver": "GTiff", "height": values.shape[1], "width": values.shape[2],
+            "count": len(values), "dtype": values.dtype, "crs": self.CRS,
+            "transform": self.transform, "nodata": nodata, **profile,
+        }  # fmt: skip
+        with rasterio.open(path, "w", **profile) as file:
+            file.write(values)
+            if names is not None and len(names) == len(values):
+                file.descriptions = names
+            if scale is not None:
+                file.scales, file.offsets = ([part] * len(values) for part in scale)
+        return path
+
+    def box(self, row, column, height=9, width=9):
+        """Return a rectangle around pixels, in the image's coordinates."""
+        from shapely.geometry import box
+
+        west, north = self.WEST + self.PIXEL * column, self.NORTH - self.PIXEL * row
+        return box(west, north - self.PIXEL * height, west + self.PIXEL * width, north)
+
+    def polygons(self):
+        """Return a GeoDataFrame with a polygon of 9 x 9 pixels in every square of 15 x 15."""
+        import geopandas
+
+        corners = [
+            (row, column)
+            for row in range(0, self.truth.shape[0], 15)
+            for column in range(0, self.truth.shape[1], 15)
+        ]
+        return geopandas.GeoDataFrame(
+            {
+                "class": [self.CLASSES[self.truth[corner]] for corner in corners],
+                "site": [f"site {row // 30}" for row, _ in corners],
+            },
+            geometry=[self.box(row + 3, column + 3) for row, column in corners],
+            crs=self.CRS,
+        )
+
+
+@pytest.fixture(scope="session")
+def small_image():
+    """A small image of water, forest and field, with polygons of each."""
+    return SmallImage()
+
+
+@pytest.fixture(scope="session")
+def image_files(small_image, tmp_path_factory):
+    """A folder with ``image.tif``, ``fields.gpkg``, and the whole truth in ``truth.tif``."""
+    folder = tmp_path_factory.mktemp("image")
+    small_image.write(folder / "image.tif")
+    small_image.write(folder / "truth.tif", values=small_image.truth, names=None)
+    small_image.polygons().to_file(folder / "fields.gpkg")
+    return folder

@@ -79,19 +79,17 @@ class Grid:
         self, top: int, left: int, bottom: int, right: int
     ) -> tuple[float, float, float, float]:
         """Return west, south, east and north of a rectangle of pixels."""
-        corners = [self.transform * (c, r) for r in (top, bottom + 1) for c in (left, right + 1)]
-        across, up = zip(*corners, strict=True)
-        return min(across), min(up), max(across), max(up)
+        rows, columns = np.meshgrid([top, bottom + 1], [left, right + 1])
+        x, y = _transformed(self.transform, columns, rows)
+        return float(x.min()), float(y.min()), float(x.max()), float(y.max())
 
     def window(self, bounds: Any) -> tuple[int, int, int, int]:
         """Return the first and last rows and columns (exclusive) that bounds touch, clipped."""
         west, south, east, north = bounds
-        inverse = ~self.transform
-        corners = [inverse * (x, y) for x in (west, east) for y in (south, north)]
-        columns, rows = zip(*corners, strict=True)
+        columns, rows = _transformed(~self.transform, *np.meshgrid([west, east], [south, north]))
         height, width = self.shape
-        top, bottom = int(np.floor(min(rows))), int(np.ceil(max(rows)))
-        left, right = int(np.floor(min(columns))), int(np.ceil(max(columns)))
+        top, bottom = int(np.floor(rows.min())), int(np.ceil(rows.max()))
+        left, right = int(np.floor(columns.min())), int(np.ceil(columns.max()))
         return (
             max(top, 0),
             min(max(bottom, top + 1), height),
@@ -101,13 +99,18 @@ class Grid:
 
     def pixel_at(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Return the rows and columns that hold points, which may lie outside."""
-        column, row = ~self.transform * (np.asarray(x, float), np.asarray(y, float))
+        column, row = _transformed(~self.transform, np.asarray(x, float), np.asarray(y, float))
         return np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
 
     def holds(self, row: Array, column: Array) -> Array:
         """Return which of some rows and columns are in the image."""
         height, width = self.shape
         return (row >= 0) & (row < height) & (column >= 0) & (column < width)
+
+
+def _transformed(transform: Any, across: Array, down: Array) -> tuple[Array, Array]:
+    a, b, c, d, e, f = transform[:6]
+    return a * across + b * down + c, d * across + e * down + f
 
 
 class Draw:

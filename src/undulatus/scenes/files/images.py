@@ -8,10 +8,12 @@ known by the names in its coordinate ``band``; without names they keep their num
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import rasterio
@@ -89,7 +91,10 @@ def open_raster(path: Path) -> xr.DataArray:
     # A block is read as soon as one of its pixels is needed: keep tiles whole.
     chunks = {"band": -1, "y": RASTER_BLOCK, "x": RASTER_BLOCK}
     try:
-        opened = rioxarray.open_rasterio(path, chunks=chunks)
+        with warnings.catch_warnings():
+            # Scales that differ from band to band are applied below.
+            warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
+            opened = rioxarray.open_rasterio(path, chunks=chunks)
         with rasterio.open(path) as file:
             scales, offsets, marks = file.scales, file.offsets, file.nodatavals
             tags = file.tags()
@@ -122,23 +127,18 @@ def _in_physical_values(
         converted[missing] = np.nan
         return converted
 
-    dropped = ("_FillValue", "nodata", "missing_value", "scale_factor", "add_offset")
+    dropped = ("_FillValue", "nodata", "missing_value", "scale_factor", "add_offset", "scales",
+               "offsets")  # fmt: skip
     attrs = {key: value for key, value in image.attrs.items() if key not in dropped}
-    values = (
-        image.data.map_blocks(
-            convert, dtype=np.float32, meta=np.empty((0,) * image.ndim, np.float32)
-        )
-        if image.chunks is not None
-        else convert(image.values)
-    )
-    return (
-        image.copy(data=values).drop_encoding().assign_attrs(attrs).pipe(_without_attrs, dropped)
-    )
-
-
-def _without_attrs(image: xr.DataArray, names: tuple[str, ...]) -> xr.DataArray:
-    image.attrs = {key: value for key, value in image.attrs.items() if key not in names}
-    return image
+    if image.chunks is None:
+        values: Any = convert(image.values)
+    else:
+        whole = image.chunk({image.dims[0]: -1}).data
+        meta = np.empty((0,) * image.ndim, np.float32)
+        values = da.map_blocks(convert, whole, dtype=np.float32, meta=meta)
+    converted = image.copy(data=values)
+    converted.attrs, converted.encoding = attrs, {}
+    return converted
 
 
 def _open_variables(path: Path) -> xr.Dataset:
@@ -146,7 +146,9 @@ def _open_variables(path: Path) -> xr.Dataset:
     if path.suffix == ".zarr":
         how = {"engine": "zarr", "consolidated": False}
     try:
-        return xr.open_dataset(path, chunks={}, decode_coords="all", **how)
+        opened = xr.open_dataset(path, chunks={}, decode_coords="all", **how)
+        # A Zarr group has no order of its own: that of a folder differs between machines.
+        return opened[sorted(opened.data_vars)] if path.suffix == ".zarr" else opened  # type: ignore[type-var]
     except (OSError, ValueError, KeyError) as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
 
@@ -238,10 +240,10 @@ def _stacked(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
         (only,) = arrays.values()
         if set(BAND_DIMS) & set(only.dims):
             return only
-    bands = [_decoded_variable(array) for array in arrays.values()]
+    bands = [_decoded(array.expand_dims("band")) for array in arrays.values()]
     joined = xr.concat(
-        [array.drop_attrs() for array in bands], "band", coords="minimal", compat="override",
-        join="exact", combine_attrs="drop",
+        bands, "band", coords="minimal", compat="override", join="exact",
+        combine_attrs="drop_conflicts",
     )  # fmt: skip
     attrs = {key: source.attrs[key] for key in (BASELINE, "platform_name") if key in source.attrs}
     return joined.assign_coords(band=_as_objects(arrays)).assign_attrs(attrs)
@@ -249,11 +251,6 @@ def _stacked(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
 
 def _as_objects(names: Any) -> Array:
     return np.array([str(name) for name in names], object)
-
-
-def _decoded_variable(array: xr.DataArray) -> xr.DataArray:
-    """Return a variable of one band in float32, with what its attributes say applied."""
-    return _decoded(array.expand_dims("band")).isel(band=0)
 
 
 def _decoded(array: xr.DataArray) -> xr.DataArray:

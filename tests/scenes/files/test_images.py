@@ -1,0 +1,134 @@
+"""Images: one scale and NaN for what is missing, whatever the file."""
+
+import numpy as np
+import pytest
+import rasterio
+import xarray as xr
+from numpy.testing import assert_allclose, assert_array_equal
+
+from undulatus.errors import SceneError
+from undulatus.scenes import open_image
+from undulatus.scenes.files.images import (
+    as_image,
+    band_names,
+    each_time,
+    require_same_offset,
+    with_band_names,
+)
+
+
+def test_an_image_is_lazy_with_the_names_of_its_bands(small_image, image_files):
+    image = open_image(image_files / "image.tif")
+    assert image.dims == ("band", "y", "x")
+    assert image.chunks is not None
+    assert band_names(image) == list(small_image.BANDS)
+    assert image.rio.crs.to_epsg() == 32632
+    assert_array_equal(image.values, small_image.values)
+
+
+def test_scale_offset_and_nodata_of_a_file_give_the_same_reflectances(small_image, tmp_path):
+    stored = np.rint((small_image.values + 0.1) / 0.0001).astype(np.int16)
+    stored[:, 5, 7] = -9999
+    path = small_image.write(
+        tmp_path / "scaled.tif", values=stored, nodata=-9999, scale=(0.0001, -0.1)
+    )
+    image = open_image(path).values
+    assert np.isnan(image[:, 5, 7]).all()
+    expected = small_image.values.copy()
+    expected[:, 5, 7] = np.nan
+    assert_allclose(image, expected, atol=0.00006)  # Half a step, and single precision.
+
+
+def test_bands_may_have_scales_of_their_own(small_image, tmp_path):
+    path = tmp_path / "own.tif"
+    small_image.write(path, values=np.ones((2, 4, 4), np.uint8), names=("a", "b"))
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = (2.0, 3.0), (0.5, 0.0)
+    assert_array_equal(open_image(path).values[:, 0, 0], [2.5, 3.0])
+
+
+def test_netcdf_and_zarr_give_their_variables_as_bands(small_image, tmp_path):
+    bands = {
+        name: (("y", "x"), np.rint(values * 1000), {"units": "1"})
+        for name, values in zip(small_image.BANDS, small_image.values, strict=True)
+    }
+    dataset = xr.Dataset(bands, coords={"y": np.arange(90.0)[::-1], "x": np.arange(120.0)})
+    packed = {"dtype": "int16", "scale_factor": 10.0, "_FillValue": -1}
+    dataset.to_netcdf(tmp_path / "image.nc", encoding=dict.fromkeys(bands, packed))
+    dataset.to_zarr(tmp_path / "image.zarr", consolidated=False)
+    exact = open_image(tmp_path / "image.zarr")
+    assert band_names(exact) == list(small_image.BANDS)
+    assert_array_equal(exact.values, np.rint(small_image.values * 1000).astype(np.float32))
+    assert_allclose(open_image(tmp_path / "image.nc").values, exact.values, atol=5.0)
+
+
+def test_a_dataset_as_odc_stac_loads_it_goes_in_as_it_is(small_image):
+    numbers = np.rint(np.maximum(small_image.values, 0.001) * 10_000).astype(np.uint16)
+    numbers[:, 0, 0] = 0
+    dataset = xr.Dataset(
+        {
+            name: (("time", "y", "x"), band[None], {"nodata": 0, "units": "1"})
+            for name, band in zip(("red", "green", "blue", "nir"), numbers, strict=True)
+        },
+        coords={
+            "time": np.array(["2024-06-01"], "datetime64[ns]"),
+            "y": np.arange(90.0)[::-1],
+            "x": np.arange(120.0),
+        },
+    ).rio.write_crs("EPSG:32632")
+    image = as_image(dataset)
+    assert band_names(image) == ["red", "green", "blue", "nir"]
+    assert image.rio.crs.to_epsg() == 32632
+    assert np.isnan(image.values[:, 0, 0]).all()
+    assert_array_equal(image.values[:, 1:, 1:], numbers[:, 1:, 1:].astype(np.float32))
+    two = xr.concat(
+        [dataset, dataset.assign_coords(time=dataset.time + np.timedelta64(5, "D"))], "time"
+    )
+    assert len(list(each_time(two))) == 2
+    with pytest.raises(SceneError, match="has one time, but this has 2"):
+        as_image(two)
+
+
+def test_latitude_and_longitude_are_y_and_x(small_image):
+    array = xr.DataArray(small_image.values, dims=("bands", "latitude", "longitude"))
+    assert as_image(array).dims == ("band", "y", "x")
+
+
+def test_bands_without_names_are_called_by_their_numbers(small_image, tmp_path):
+    image = open_image(small_image.write(tmp_path / "plain.tif", names=None))
+    assert band_names(image) is None
+    assert band_names(with_band_names(image)) == ["band_1", "band_2", "band_3", "band_4"]
+
+
+def test_two_bands_of_one_name_are_refused(small_image, tmp_path):
+    path = small_image.write(tmp_path / "twice.tif", names=("B02", "B03", "B03", "B08"))
+    with pytest.raises(SceneError, match=r"several bands with the same name \(B03\)"):
+        with_band_names(open_image(path))
+
+
+def test_what_is_not_an_image_is_said(tmp_path, small_image):
+    (tmp_path / "notes.txt").write_text("nothing")
+    with pytest.raises(SceneError, match="no known format"):
+        open_image(tmp_path / "notes.txt")
+    with pytest.raises(SceneError, match="does not exist"):
+        open_image(tmp_path / "absent.tif")
+    path = small_image.write(tmp_path / "torn.tif")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(SceneError, match=r"torn\.tif cannot be read"):
+        open_image(path)
+    with pytest.raises(SceneError, match="dimensions y and x"):
+        as_image(xr.DataArray(np.zeros((3, 4)), dims=("a", "b")))
+
+
+@pytest.mark.parametrize(("fitted", "found"), [("02.14", "05.09"), ("04.00", "03.01")])
+def test_numbers_of_another_baseline_are_refused(small_image, tmp_path, fitted, found):
+    path = small_image.write(tmp_path / "numbers.tif")
+    with rasterio.open(path, "r+") as file:
+        file.update_tags(PROCESSING_BASELINE=found)
+    image = open_image(path)
+    require_same_offset(image, found)
+    require_same_offset(image, None)
+    with pytest.raises(
+        SceneError, match=f"baseline {found}, but the model was fitted on {fitted}"
+    ):
+        require_same_offset(image, fitted)

@@ -1,0 +1,263 @@
+"""Labels of an image: the right pixels, classes and groups; what cannot be used is said."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import rasterio
+import xarray as xr
+from numpy.testing import assert_array_equal
+
+from undulatus.errors import SceneError
+from undulatus.scenes import open_image
+from undulatus.scenes.files.labels import read_labels
+
+geopandas = pytest.importorskip("geopandas")
+
+
+@pytest.fixture(scope="module")
+def image(image_files):
+    return open_image(image_files / "image.tif")
+
+
+def true_classes(small_image, found):
+    return [small_image.CLASSES[code] for code in small_image.truth[found.row, found.column]]
+
+
+def found_classes(found):
+    return [found.classes[code] for code in found.codes]
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".shp", ".parquet"])
+@pytest.mark.parametrize("crs", ["EPSG:32632", "EPSG:4326"])
+def test_polygons_of_any_format_and_projection_give_their_pixels(
+    small_image, image, tmp_path, suffix, crs
+):
+    polygons = small_image.polygons().to_crs(crs)
+    path = tmp_path / f"fields{suffix}"
+    if suffix == ".parquet":
+        polygons.to_parquet(path)
+    else:
+        polygons.to_file(path)
+    found = read_labels(path, image, field="class")
+    assert found.unit == "polygon"
+    assert len(found.group_names) == len(polygons)
+    # GeoJSON rounds to 7 digits of a degree, which may move an edge past a centre.
+    assert len(found.row) == pytest.approx(81 * len(polygons), rel=0.01)
+    assert found_classes(found) == true_classes(small_image, found)
+
+
+def test_each_polygon_is_a_group_and_its_pixels_lie_in_its_bounds(small_image, image):
+    found = read_labels(small_image.polygons(), image, field="class")
+    for number, (west, south, east, north) in enumerate(found.bounds):
+        own = found.groups == number
+        x = small_image.WEST + small_image.PIXEL * (found.column[own] + 0.5)
+        y = small_image.NORTH - small_image.PIXEL * (found.row[own] + 0.5)
+        assert np.count_nonzero(own) == 81
+        assert (west <= x).all()
+        assert (x <= east).all()
+        assert (south <= y).all()
+        assert (y <= north).all()
+
+
+def test_a_field_may_say_what_belongs_together(small_image, image):
+    found = read_labels(small_image.polygons(), image, field="class", group="site")
+    assert found.group_names == ("site=site 0", "site=site 1", "site=site 2")
+    assert found.unit == "site"
+    assert_array_equal(found.groups, found.row // 30)
+
+
+def test_points_label_the_pixel_they_lie_in(small_image, image):
+    row, column = np.array([3, 40, 89]), np.array([5, 70, 119])
+    points = geopandas.GeoDataFrame(
+        {"class": ["a", "b", "a"]},
+        geometry=geopandas.points_from_xy(
+            small_image.WEST + 10 * (column + 0.3), small_image.NORTH - 10 * (row + 0.7)
+        ),
+        crs=small_image.CRS,
+    )
+    found = read_labels(points.to_crs(4326), image)
+    assert_array_equal(found.row, row)
+    assert_array_equal(found.column, column)
+    assert found_classes(found) == ["a", "b", "a"]
+    assert found.unit == "square"
+
+
+def test_a_raster_on_the_same_grid_labels_every_pixel(small_image, image, image_files):
+    found = read_labels(image_files / "truth.tif", image)
+    assert_array_equal(found.codes.reshape(small_image.truth.shape), small_image.truth)
+    assert len(found.group_names) == 80  # Squares of 12 pixels: 8 x 10.
+
+
+def test_a_raster_on_another_grid_is_laid_on_the_image(small_image, image, tmp_path):
+    coarse = small_image.truth[7::15, 7::15]  # One pixel of 150 m for each square.
+    path = tmp_path / "coarse.tif"
+    with rasterio.open(
+        path, "w", driver="GTiff", height=6, width=8, count=1, dtype="uint8", nodata=255,
+        crs=small_image.CRS,
+        transform=rasterio.Affine(150, 0, small_image.WEST, 0, -150, small_image.NORTH),
+    ) as file:  # fmt: skip
+        file.write(coarse, 1)
+        file.update_tags(flag_values="0 1 2", flag_meanings="water forest field")
+    found = read_labels(path, image)
+    assert_array_equal(found.codes.reshape(small_image.truth.shape), small_image.truth)
+    assert found.names == {0: "water", 1: "forest", 2: "field"}
+
+
+def test_where_a_raster_of_labels_ends_there_are_no_labels(small_image, image, tmp_path):
+    path = tmp_path / "part.tif"
+    small_image.write(path, values=small_image.truth[:30, :40], names=None)  # No nodata.
+    found = read_labels(path, image)
+    assert len(found.row) == 30 * 40
+    assert found_classes(found) == small_image.truth[:30, :40].ravel().tolist()
+
+
+def test_an_open_array_is_read_too(small_image, image):
+    labels = xr.DataArray(small_image.truth.astype(float), dims=("y", "x"), name="cover")
+    labels[0, 0] = np.nan
+    found = read_labels(labels, image)
+    assert len(found.row) == small_image.truth.size - 1
+    assert found.classes == (0, 1, 2)
+
+
+@pytest.mark.parametrize("place", [("row", "column"), ("x", "y"), ("longitude", "latitude")])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_says_where_its_pixels_are(small_image, image, tmp_path, place, suffix):
+    row, column = np.array([3, 40, 89, 7]), np.array([5, 70, 119, 7])
+    points = geopandas.points_from_xy(
+        small_image.WEST + 10 * (column + 0.5), small_image.NORTH - 10 * (row + 0.5),
+        crs=small_image.CRS,
+    )  # fmt: skip
+    degrees = points.to_crs(4326)
+    columns = {
+        "row": row, "column": column, "x": points.x, "y": points.y,
+        "longitude": degrees.x, "latitude": degrees.y,
+    }  # fmt: skip
+    table = pd.DataFrame({name: columns[name] for name in place} | {"label": [4, 9, 4, None]})
+    path = tmp_path / f"pixels{suffix}"
+    table.to_csv(path, index=False) if suffix == ".csv" else table.to_parquet(path)
+    found = read_labels(path, image)
+    assert_array_equal(found.row, row[:3])
+    assert_array_equal(found.column, column[:3])
+    assert found_classes(found) == [4, 9, 4]
+    assert found.notes == ("1 rows without a class are left out",)
+
+
+def test_a_draw_keeps_so_many_of_each_class_whatever_the_order(small_image, image):
+    polygons = small_image.polygons()
+    drawn = read_labels(polygons, image, field="class", most=50, seed=3)
+    assert np.bincount(drawn.codes).tolist() == [50, 50, 50]
+    assert sum(drawn.counts.values()) == 81 * len(polygons)
+    turned = read_labels(polygons.iloc[::-1], image, field="class", most=50, seed=3)
+    assert_array_equal(drawn.row, turned.row)
+    assert_array_equal(drawn.column, turned.column)
+    other = read_labels(polygons, image, field="class", most=50, seed=4)
+    assert not np.array_equal(drawn.row, other.row)
+
+
+def test_pixels_in_polygons_of_two_classes_are_left_out(small_image, image):
+    polygons = geopandas.GeoDataFrame(
+        {"class": ["a", "b", "a"]},
+        geometry=[
+            small_image.box(0, 0, 10, 10),
+            small_image.box(5, 0, 10, 10),  # Half of the first.
+            small_image.box(0, 5, 5, 10),  # Of the same class: its pixels count once.
+        ],
+        crs=small_image.CRS,
+    )
+    found = read_labels(polygons, image)
+    assert found.notes == ("50 pixels in polygons of several classes are left out",)
+    assert np.bincount(found.codes).tolist() == [75, 50]
+
+
+def test_all_touched_takes_the_pixels_that_a_thin_polygon_crosses(small_image, image):
+    thin = small_image.polygons().iloc[:2]
+    thin = thin.set_geometry([small_image.box(10.2, 10.2, 0.2, 4), small_image.box(30, 30)])
+    with pytest.raises(SceneError, match=r"hold no centre of a pixel.*smaller than a pixel"):
+        read_labels(thin, image, field="class")
+    found = read_labels(thin, image, field="class", all_touched=True)
+    assert np.count_nonzero(found.row == 10) == 5
+
+
+# What cannot be used
+
+
+def test_labels_elsewhere_do_not_overlap(small_image, image):
+    moved = small_image.polygons().translate(xoff=1e6)
+    away = small_image.polygons().set_geometry(moved)
+    with pytest.raises(SceneError, match="do not overlap the image") as caught:
+        read_labels(away, image, field="class")
+    assert "EPSG:32632" in str(caught.value)
+
+
+def test_labels_without_crs_and_images_without_georeference(small_image, image, tmp_path):
+    polygons = small_image.polygons()
+    with pytest.raises(SceneError, match="has no coordinate reference system"):
+        read_labels(polygons.set_crs(None, allow_override=True), image, field="class")
+    bare = xr.DataArray(small_image.values, dims=("band", "y", "x"))
+    with pytest.raises(SceneError, match="has no georeference"):
+        read_labels(polygons, bare, field="class")
+
+
+def test_fields_that_are_missing_empty_or_mixed(small_image, image):
+    polygons = small_image.polygons()
+    with pytest.raises(SceneError, match=r"no field 'crop'\. Found: class, site"):
+        read_labels(polygons, image, field="crop")
+    with pytest.raises(SceneError, match="is empty: no feature has a class"):
+        read_labels(polygons.assign(empty=None), image, field="empty")
+    with pytest.raises(SceneError, match="Which field of labels has the class"):
+        read_labels(polygons.rename(columns={"class": "kind"}), image)
+    with pytest.raises(SceneError, match="fractions"):
+        read_labels(polygons.assign(share=0.5), image, field="share")
+    mixed = polygons.assign(mixed=pd.Series([1, "a"] * (len(polygons) // 2), dtype=object))
+    with pytest.raises(SceneError, match="both text and numbers"):
+        read_labels(mixed, image, field="mixed")
+
+
+def test_geometries_that_are_invalid_empty_or_lines(small_image, image):
+    from shapely.geometry import LineString, Polygon
+
+    polygons = small_image.polygons()
+    west, north = small_image.WEST, small_image.NORTH
+    bow = Polygon([(west, north), (west + 90, north - 90), (west + 90, north), (west, north - 90)])
+    broken = polygons.set_geometry([bow, *polygons.geometry.iloc[1:]])
+    with pytest.raises(SceneError, match=r"invalid geometries: 1 of 48(.|\n)*feature 0: Self"):
+        read_labels(broken, image, field="class")
+    empty = polygons.set_geometry([None, *polygons.geometry.iloc[1:]])
+    with pytest.raises(SceneError, match="features without geometry: 0"):
+        read_labels(empty, image, field="class")
+    line = LineString([(west, north), (west + 90, north - 90)])
+    lines = polygons.set_geometry([line, *polygons.geometry.iloc[1:]])
+    with pytest.raises(SceneError, match="LineString features"):
+        read_labels(lines, image, field="class")
+    with pytest.raises(SceneError, match="has no features"):
+        read_labels(polygons.iloc[:0], image, field="class")
+
+
+def test_rasters_that_are_no_labels(small_image, image, image_files, tmp_path):
+    with pytest.raises(SceneError, match=r"has 4 bands.*Is it the image\?"):
+        read_labels(image_files / "image.tif", image)
+    path = small_image.write(tmp_path / "real.tif", values=small_image.values[0], names=None)
+    with pytest.raises(SceneError, match="float32, but labels are whole numbers"):
+        read_labels(path, image)
+    nothing = np.full((90, 120), 7, np.uint8)
+    path = small_image.write(tmp_path / "nothing.tif", values=nothing, names=None, nodata=7)
+    with pytest.raises(SceneError, match="its nodata, 7, marks pixels without a label"):
+        read_labels(path, image)
+
+
+def test_tables_that_say_no_place_or_another(small_image, image):
+    with pytest.raises(SceneError, match=r"does not say where its pixels are\. Found: a, class"):
+        read_labels(pd.DataFrame({"a": [1], "class": ["x"]}), image)
+    with pytest.raises(SceneError, match="No row of labels lies in"):
+        read_labels(pd.DataFrame({"row": [900], "column": [1], "class": ["x"]}), image)
+
+
+def test_files_that_do_not_exist_or_are_no_labels(image, tmp_path):
+    with pytest.raises(SceneError, match="does not exist"):
+        read_labels(tmp_path / "absent.gpkg", image)
+    (tmp_path / "torn.gpkg").write_bytes(b"not a database")
+    with pytest.raises(SceneError, match=r"torn\.gpkg cannot be read"):
+        read_labels(tmp_path / "torn.gpkg", image)
+    (tmp_path / "notes.txt").write_text("water")
+    with pytest.raises(SceneError, match="no known format"):
+        read_labels(tmp_path / "notes.txt", image)
