@@ -264,7 +264,7 @@ def _fit_chain(
 
     given = [name for name in FOR_IMAGES if options.pop(name)]
     if given:
-        named = ", ".join(f"--{name.replace('_', '-').rstrip('s')}" for name in given)
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise click.UsageError(f"{named}: for images with labels, but DATA is {data[0]}.")
     opened = open_data(data[0])
     spectral = is_spectra(opened)

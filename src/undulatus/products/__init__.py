@@ -2,9 +2,9 @@
 
 >>> from undulatus import products
 >>> sorted(name for name in dir(products) if "_" in name)
-['fit_scene', 'fit_spectra', 'map_scene', 'score_scene', 'score_spectra']
+['fit_image', 'fit_scene', 'fit_spectra', 'map_scene', 'score_scene', 'score_spectra']
 
-These five are the workflow, and ``Legend`` names the classes of a map; the modules have all else.
+These are the workflow, and ``Legend`` names the classes of a map; the modules have all else.
 Each is imported when it is first used.
 """
 
@@ -14,6 +14,7 @@ _MODULES = (
     "browse",
     "demo",
     "explain",
+    "images",
     "landmarks",
     "maps",
     "pictures",
@@ -26,6 +27,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         **{name: name for name in _MODULES},
+        "fit_image": "images",
         "fit_scene": "landmarks",
         "score_scene": "landmarks",
         "map_scene": "maps",

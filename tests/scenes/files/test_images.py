@@ -53,7 +53,7 @@ def test_netcdf_and_zarr_give_their_variables_as_bands(small_image, tmp_path):
         for name, values in zip(small_image.BANDS, small_image.values, strict=True)
     }
     dataset = xr.Dataset(bands, coords={"y": np.arange(90.0)[::-1], "x": np.arange(120.0)})
-    packed = {"dtype": "int16", "scale_factor": 10.0, "_FillValue": -1}
+    packed = {"dtype": "int16", "scale_factor": 10.0, "_FillValue": -999}
     dataset.to_netcdf(tmp_path / "image.nc", encoding=dict.fromkeys(bands, packed))
     dataset.to_zarr(tmp_path / "image.zarr", consolidated=False)
     exact = open_image(tmp_path / "image.zarr")

@@ -1,0 +1,100 @@
+"""``undulatus fit`` on your own images and labels."""
+
+import numpy as np
+import pytest
+import rasterio
+
+from undulatus import load_model
+from undulatus.cli import main
+from undulatus.products.provenance import Provenance
+
+pytest.importorskip("geopandas")
+
+QUICK = ["--method", "rff", "-D", "20", "--members", "2"]
+
+
+@pytest.fixture
+def fit(runner, image_files, tmp_path):
+    """A function that fits a model to an image with options, and returns the result and path."""
+
+    def run(*options, image=None, label=None):
+        path = tmp_path / "fields.undulatus"
+        command = ["fit", str(image or image_files / "image.tif"), "-o", str(path), *QUICK]
+        command += ["--label", str(label or image_files / "fields.gpkg"), *options]
+        return runner.invoke(main, command), path
+
+    return run
+
+
+def test_an_image_and_polygons_become_a_model_and_a_map(runner, fit, image_files, tmp_path):
+    fitted, model = fit("--field", "class", "--indices", "ndvi", "--windows", "3")
+    assert fitted.exit_code == 0, fitted.output
+    assert "12 polygons held out for undulatus score" in fitted.stdout
+    assert "training pixels: field" in fitted.stderr
+    path = tmp_path / "map.tif"
+    command = ["map", str(model), str(image_files / "image.tif"), "-o", str(path)]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 0, result.output
+    with rasterio.open(path) as file, rasterio.open(image_files / "truth.tif") as truth:
+        assert file.tags(1)["flag_meanings"] == "field forest water"
+        # Sorted by name, classes are the other way round than in the truth.
+        assert np.mean(file.read(1) == 2 - truth.read(1)) > 0.97
+
+
+def test_labels_is_an_alias_and_options_reach_the_fit(runner, image_files, tmp_path):
+    path = tmp_path / "m.undulatus"
+    command = ["fit", str(image_files / "image.tif"), "-o", str(path), *QUICK]
+    command += ["--labels", str(image_files / "fields.gpkg"), "--field", "class"]
+    command += ["--group", "site", "--bands", "B04,B08", "--max-pixels", "600", "--balance"]
+    result = runner.invoke(main, [*command, "--seed", "3", "--holdout", "0.4"])
+    assert result.exit_code == 0, result.output
+    facts = Provenance.of(load_model(path))
+    assert facts.group_unit == "site"
+    assert facts.image_features["bands"] == ["B04", "B08"]
+    assert facts.seed == 3
+    assert len(set(facts.training_pixels.values())) == 1
+    assert sum(facts.training_pixels.values()) <= 600
+
+
+def test_a_variable_of_a_dataset_is_still_a_label(clouds_model):
+    assert Provenance.of(load_model(clouds_model)).label == "cloud_mask_l2"
+
+
+def test_an_output_that_exists_stays_unless_told_otherwise(fit):
+    assert fit("--field", "class")[0].exit_code == 0
+    again, path = fit("--field", "class")
+    before = path.read_bytes()
+    assert again.exit_code == 1
+    assert "exists" in again.stderr
+    assert path.read_bytes() == before
+    assert fit("--field", "class", "--overwrite", "--seed", "1")[0].exit_code == 0
+    assert path.read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--field", "crop"], "has no field 'crop'"),
+        (["--field", "class", "--bands", "B99"], "missing: B99"),
+        (["--field", "class", "--indices", "evy"], "no spectral index 'evy'"),
+        (["--field", "class", "--windows", "2"], "3, 5, 7"),
+    ],
+)
+def test_what_cannot_be_used_is_said_and_nothing_written(fit, options, said):
+    result, path = fit(*options)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(path.parent.glob("*undulatus*"))
+
+
+def test_options_are_refused_where_they_have_no_meaning(runner, fit, year, image_files, tmp_path):
+    for options in (["--components", "3"], ["--ram", "1GB"], ["--windows", "a"], ["--role", "N"]):
+        assert fit("--field", "class", *options)[0].exit_code == 2
+    path = str(tmp_path / "m.undulatus")
+    unlabelled = runner.invoke(main, ["fit", str(image_files / "image.tif"), "-o", path])
+    assert unlabelled.exit_code == 2
+    assert "an image needs labels: --label FILE" in unlabelled.stderr
+    scene = runner.invoke(main, ["fit", str(year), "-o", path, "--max-pixels", "100"])
+    assert scene.exit_code == 2
+    assert "--max-pixels: for images with labels" in scene.stderr
