@@ -37,8 +37,9 @@ def test_an_image_and_polygons_become_a_model_and_a_map(runner, fit, image_files
     assert result.exit_code == 0, result.output
     with rasterio.open(path) as file, rasterio.open(image_files / "truth.tif") as truth:
         assert file.tags(1)["flag_meanings"] == "field forest water"
-        # Sorted by name, classes are the other way round than in the truth.
-        assert np.mean(file.read(1) == 2 - truth.read(1)) > 0.97
+        # Sorted by name, classes are the other way round than in the truth. A window across the
+        # edge of a square, of which a third of the pixels have one, is like no training pixel.
+        assert np.mean(file.read(1) == 2 - truth.read(1)) > 0.85
 
 
 def test_labels_is_an_alias_and_options_reach_the_fit(runner, image_files, tmp_path):
