@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import rasterio
+import xarray as xr
 
 from undulatus import load_model
 from undulatus.cli import main
+from undulatus.products.legend import Legend
 from undulatus.products.provenance import Provenance
 
 pytest.importorskip("geopandas")
@@ -59,6 +61,23 @@ def test_labels_is_an_alias_and_options_reach_the_fit(runner, image_files, tmp_p
 
 def test_a_variable_of_a_dataset_is_still_a_label(clouds_model):
     assert Provenance.of(load_model(clouds_model)).label == "cloud_mask_l2"
+
+
+def test_a_variable_of_an_image_is_a_label_too(runner, small_image, tmp_path):
+    bands = dict(zip(small_image.BANDS, small_image.values, strict=True)) | {
+        "cover": small_image.truth
+    }
+    image = xr.Dataset({name: (("y", "x"), values) for name, values in bands.items()})
+    image["cover"].attrs = {"flag_values": [0, 1, 2], "flag_meanings": "water forest field"}
+    image.to_netcdf(tmp_path / "image.nc")
+    path = tmp_path / "cover.undulatus"
+    command = ["fit", str(tmp_path / "image.nc"), "--label", "cover", "-o", str(path), *QUICK]
+    result = runner.invoke(main, [*command, "--max-pixels", "900"])
+    assert result.exit_code == 0, result.output
+    model = load_model(path)
+    assert list(model.feature_names_in_) == list(small_image.BANDS)
+    assert Legend.of(model).names == ("water", "forest", "field")
+    assert Provenance.of(model).label == "cover"
 
 
 def test_an_output_that_exists_stays_unless_told_otherwise(fit):

@@ -184,7 +184,9 @@ def fit(
     if not resume:
         _remove_checkpoints(checkpoint)
     if _are_images(data, label):
-        model, held_out, unit = _fit_images(data, label, checkpoint, ram, options)
+        model, held_out, unit = _fit_images(list(data), label, checkpoint, ram, options)
+    elif (labelled := _split_label(data[0], label)) is not None:
+        model, held_out, unit = _fit_images(*labelled, checkpoint, ram, options)
     else:
         model, held_out, unit = _fit_chain(data, label, checkpoint, ram, options)
     save_model(model, output)
@@ -211,9 +213,26 @@ def _are_images(data: tuple[Path, ...], label: str | None) -> bool:
     )
 
 
+def _split_label(path: Path, label: str | None) -> tuple[Any, Any] | None:
+    """Return the bands of an image in netCDF or Zarr, and the variable that labels them.
+
+    None if it is another file, or has no such variable: scenes have times, spectra no rows.
+    """
+    from undulatus.scenes.files import NETCDF
+    from undulatus.scenes.files.opening import open_map
+    from undulatus.scenes.spectra import is_spectra
+
+    if label is None or path.suffix not in (".zarr", *NETCDF):
+        return None
+    opened = open_map(path)
+    if label not in opened or is_spectra(opened) or opened.sizes.get("time", 1) > 1:
+        return None
+    return opened.drop_vars(label), opened[label]
+
+
 def _fit_images(
-    data: tuple[Path, ...],
-    label: str | None,
+    images: Any,
+    label: Any,
     checkpoint: Path,
     ram: str | None,
     options: dict[str, Any],
@@ -235,7 +254,7 @@ def _fit_images(
         )
     renamed = {"n_frequencies": options.pop("frequencies"), "bands": options.pop("bands") or None}
     model = fit_image(
-        list(data),
+        images,
         label,
         checkpoint=checkpoint,
         verbose=1,

@@ -523,7 +523,11 @@ def _bounds_of(pixels: ImagePixels, chosen: Array) -> dict[str, list[float]]:
 
 
 def _label_text(labels: Any) -> str | None:
-    return str(labels) if isinstance(labels, (str, os.PathLike)) else None
+    """Return the file or the variable that was learned from, if it has a name."""
+    if isinstance(labels, (str, os.PathLike)):
+        return str(labels)
+    name = getattr(labels, "name", None)
+    return None if name is None else str(name)
 
 
 def _crs_text(image: xr.DataArray) -> str | None:

@@ -230,11 +230,15 @@ def with_band_names(image: xr.DataArray) -> xr.DataArray:
 def _stacked(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
     if isinstance(source, xr.DataArray):
         return source
-    arrays = {name: array for name, array in source.data_vars.items() if array.ndim > 1}
+    arrays = {
+        name: array
+        for name, array in source.data_vars.items()
+        if {"y", "x"} <= {IMAGE_DIMS.get(str(dim), dim) for dim in array.dims}
+    }
     if not arrays:
         raise SceneError(
-            f"The dataset holds no image: its variables are "
-            f"{', '.join(map(str, source.data_vars)) or 'none'}."
+            f"The dataset holds no image (y, x): its variables are "
+            f"{', '.join(f'{name} {array.dims}' for name, array in source.data_vars.items())}."
         )
     if len(arrays) == 1:
         (only,) = arrays.values()
