@@ -525,7 +525,7 @@ def _bounds_of(pixels: ImagePixels, chosen: Array) -> dict[str, list[float]]:
 def _label_text(labels: Any) -> str | None:
     """Return the file or the variable that was learned from, if it has a name."""
     if isinstance(labels, (str, os.PathLike)):
-        return str(labels)
+        return str(Path(labels).absolute())
     name = getattr(labels, "name", None)
     return None if name is None else str(name)
 
