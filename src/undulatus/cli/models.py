@@ -115,7 +115,8 @@ def sounder(samples: int, seed: int, output: Path) -> None:
 @click.option(
     "--label",
     show_default="cloud_mask_l2 in scenes, cloudy in spectra",
-    help="Variable of DATA to learn from: 0 clear, 1 cloud, anything else missing.",
+    help="Variable of DATA to learn from: a whole number for each class, two or more; 255 and NaN "
+    "are missing. Its flag_values and flag_meanings name the classes.",
 )
 @click.option(
     "--components",
@@ -216,11 +217,11 @@ def score(model: Path, data: Path, label: str | None, as_json: bool) -> None:
     """Score MODEL on the part of DATA that its fit held out.
 
     Prints accuracy, negative log likelihood (NLL, nats) and expected calibration error (ECE),
-    against the label and, for synthetic data, against the truth. For more than two classes it
-    prints kappa too, then the producer's and user's accuracy of each class with 95 % confidence
-    intervals, and the confusion matrix.
+    against the label and, for synthetic data, against the truth. For other classes than clear
+    and cloud it prints kappa too, then the producer's and user's accuracy of each class with 95 %
+    confidence intervals, and the confusion matrix.
     """
-    from undulatus.products.classes import has_many_classes
+    from undulatus.products.classes import is_scored_as_mask
     from undulatus.products.landmarks import score_scene
     from undulatus.products.sounder import score_spectra
     from undulatus.scenes.files.opening import open_data
@@ -234,8 +235,8 @@ def score(model: Path, data: Path, label: str | None, as_json: bool) -> None:
     if as_json:
         rows = [_part_columns(part) | part.scores.as_dict() for part in parts]
         click.echo(json.dumps(rows, indent=2))
-    elif has_many_classes(fitted):
-        _print_many_classes(parts)
+    elif not is_scored_as_mask(fitted):
+        _print_by_class(parts)
     else:
         shown = ("accuracy", "nll", "ece")
         print_table([_part_columns(p) | {k: getattr(p.scores, k) for k in shown} for p in parts])
@@ -246,7 +247,7 @@ def _part_columns(part: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(part).items() if name != "scores"}
 
 
-def _print_many_classes(parts: list[Any]) -> None:
+def _print_by_class(parts: list[Any]) -> None:
     """Print a line for each part of the data, then all scores of each regime or of all spectra."""
     shown = ("accuracy", "kappa", "nll", "ece")
     rows = [_part_columns(p) | {k: getattr(p.scores, k).value for k in shown} for p in parts]

@@ -39,7 +39,10 @@ class Provenance:
     spectra_with_missing_values: int | None = None
 
     cloud_share: float | dict[str, float | None] | None = None
-    """Of the labels; for scenes by regime."""
+    """Of the labels, where it is known which class is cloud; for scenes by regime."""
+    class_shares: dict[str, Any] | None = None
+    """Of the labels by the names of classes, unless these are clear and cloud; for scenes by
+    regime and name."""
     held_out_cells: list[str] | None = None
     """Cells of strata, for spectra."""
     seed: int | None = None
