@@ -71,7 +71,7 @@ def label_shares(legend: Legend, labels: Array, where: str, remedy: str) -> tupl
 
     ``where`` and ``remedy`` are words of the error that names a class that has no label.
     """
-    counts = [np.count_nonzero(labels == value) for value in legend.classes]
+    counts = [int(np.count_nonzero(labels == value)) for value in legend.classes]
     lacking = [name for name, count in zip(legend.names, counts, strict=True) if not count]
     if lacking:
         listed = ", ".join(f"{n} {count:,}" for n, count in zip(legend.names, counts, strict=True))
