@@ -116,7 +116,7 @@ def _open_scene_of(maps: Any, given: Path | None) -> Any:
         return open_scene(path)
     reason = "do not name their scene" if path is None else f"are of {path}, which does not exist"
     say(
-        f"The maps {reason}: RGB, infrared, and the L2 mask or label are left out. Give --scene to "
+        f"The maps {reason}: RGB, infrared, and L2 mask or label are left out. Give --scene to "
         f"show them."
     )
     return None
