@@ -63,6 +63,7 @@ def test_words_in_names_choose_colours_and_no_two_classes_have_the_same():
     [
         ({"names": ("land", "snow")}, "3 classes has 2 names"),
         ({"names": ("a b", "a_b", "c")}, "a_b, a_b, c"),
+        ({"names": (1, 2, "c")}, "names of a legend are texts, but 1, 2, 'c'"),
         ({"codes": (0, 1, 256)}, "0, 1, 256"),
         ({"codes": (0, 1, 1)}, "distinct numbers from 0 to 255"),
         ({"colours": ("#000000", "red", "#ffffff")}, "'red'"),

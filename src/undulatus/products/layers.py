@@ -212,8 +212,8 @@ def _require_plain(legend: Legend, encoding: str) -> None:
     if encoding != "cf":
         raise InputError(
             f"The encoding {encoding!r} is one of cloud masks, but it is not known which of the "
-            f"model's classes ({', '.join(legend.names)}) is cloud. Say so with "
-            f"map_scene(..., legend=Legend(classes, cloud=...)), or use the encoding 'cf'."
+            f"model's classes ({', '.join(legend.names)}) is cloud. Say so in a legend (--legend, "
+            f"in Python legend=Legend(classes, cloud=...)), or use the encoding 'cf'."
         )
 
 

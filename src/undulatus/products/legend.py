@@ -106,6 +106,8 @@ class Legend:
                 f"{len(classes)}: {_listed(classes)}."
             )
         names = tuple(self.names) or tuple(map(str, classes))
+        if not all(isinstance(name, str) for name in names):
+            raise InputError(f"The names of a legend are texts, but {_listed(names)} were given.")
         found = {
             "classes": classes,
             "names": names,
