@@ -412,6 +412,18 @@ def test_a_label_that_has_no_classes_is_refused(month, change, says):
         fit_surfaces(month.assign(surface=codes))
 
 
+def test_a_mask_whose_flags_call_0_cloudy_is_not_mapped_the_wrong_way_round(days):
+    mask = 1 - days["cloud_mask_l2"]
+    mask.attrs = {"flag_values": [0, 1], "flag_meanings": "cloudy clear"}
+    scene = days.assign(mask=mask)
+    model = fit_scene(scene, label="mask", **QUICK)
+    some = scene.isel(time=slice(0, 96, 8)).load()
+    found = map_scene(model, some)["cloud_mask"]
+    # The share of cloud is far from one half in some regimes: right side up, most pixels agree.
+    assert float((found == some["cloud_truth"]).mean()) > 0.7
+    assert score_scene(model, scene)[0].scores.accuracy.value > 0.7
+
+
 def test_a_label_may_be_floats_with_nan_for_missing(month, chain):
     floats = month["surface"].astype(float).where(month["surface"] != 255)
     again = fit_surfaces(month.assign(surface=floats.assign_attrs(month["surface"].attrs)))
