@@ -403,8 +403,10 @@ def test_a_regime_that_lacks_a_class_is_named_with_the_class_and_its_counts(mont
         (lambda codes: codes + 0.5, "2.5, 3.5.* whole numbers"),
         (lambda codes: codes * 0 + 2, r"1 different values \(2\)"),
         (lambda codes: codes.astype(str), "values of type <U"),
+        (lambda codes: codes.where(codes != 3, np.inf), "values inf, but"),
+        (lambda codes: codes.isel(time=0), r"dimensions \(y, x\), but .*\(time, y, x\)"),
     ],
-    ids=["fractions", "one class", "text"],
+    ids=["fractions", "one class", "text", "infinity", "no time"],
 )
 def test_a_label_that_has_no_classes_is_refused(month, change, says):
     codes = change(month["surface"].where(month["surface"] != 255, 2).astype(float))

@@ -255,6 +255,11 @@ def test_a_class_that_is_in_no_training_spectrum_is_named_with_counts(spectra, s
         fit(spectra.assign(cloud_class=rare), label="cloud_class")
 
 
+def test_a_label_that_is_not_one_of_spectra_is_refused(spectra):
+    with pytest.raises(SceneError, match=r"'noise' has the dimensions \(channel\).*\(sample\)"):
+        fit(spectra, label="noise")
+
+
 def test_more_components_than_spectra_are_refused(spectra):
     with pytest.raises(InputError, match=r"1500 principal components were asked for"):
         fit(spectra, components=1500)

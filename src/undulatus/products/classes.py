@@ -29,6 +29,17 @@ class TrueClasses:
     names: tuple[str, ...]
 
 
+def require_dims(variable: xr.DataArray, *dims: str) -> xr.DataArray:
+    """Return a label with dims in this order, or raise a :class:`SceneError` if it has others."""
+    if set(variable.dims) != set(dims):
+        raise SceneError(
+            f"{variable.name!r} has the dimensions ({', '.join(map(str, variable.dims))}), but a "
+            f"label has ({', '.join(dims)}). Give one with these, or name another (--label, in "
+            f"Python label=...)."
+        )
+    return variable.transpose(*dims)
+
+
 # To learn from
 
 
@@ -48,7 +59,7 @@ def label_legend(variable: xr.DataArray, values: Array) -> Legend:
             f"whole numbers. Number the classes, and name them by flag_values and flag_meanings."
         )
     found = [value for value in np.unique(values).tolist() if not _is_missing(value, variable)]
-    odd = [value for value in found if value != int(value)]
+    odd = [value for value in found if not float(value).is_integer()]
     if odd:
         listed = ", ".join(f"{value:g}" for value in odd[:6])
         raise SceneError(

@@ -24,6 +24,7 @@ from undulatus.products.classes import (
     label_legend,
     label_shares,
     read_classes,
+    require_dims,
 )
 from undulatus.products.legend import Legend
 from undulatus.products.maps import class_probabilities, cloud_probability
@@ -42,7 +43,7 @@ from undulatus.scenes.sampling import (
     near_coast,
     on_days,
 )
-from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, LEVEL2_MASK, check_scene
+from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, DIMS, LEVEL2_MASK, check_scene
 
 Array = npt.NDArray[Any]
 
@@ -287,7 +288,7 @@ def read_mask(scene: xr.Dataset, name: str) -> Array:
             f"{', '.join(map(str, scene.data_vars))}. Open a sensor's files with "
             f"their mask (undulatus.scenes.open_scene(..., mask=...)), or name another label."
         )
-    return np.asarray(scene[name].transpose("time", "y", "x").values)
+    return np.asarray(require_dims(scene[name], *DIMS).values)
 
 
 def coastal_pixels(scene: xr.Dataset, width: int) -> Array:
@@ -425,7 +426,7 @@ def _score_pixels(
 def _score_by_class(
     model: Any, scene: xr.Dataset, label: str, progress: Progress
 ) -> list[RegimeScores]:
-    truth = read_classes(scene[label].transpose("time", "y", "x"), model.classes_)
+    truth = read_classes(require_dims(scene[label], *DIMS), model.classes_)
     progress(f"classifying {scene.sizes['time']:,} acquisitions")
     probability = class_probabilities(model, scene)
     known = np.isfinite(probability[..., 0]) & (truth.codes >= 0)

@@ -22,6 +22,7 @@ from undulatus.products.classes import (
     label_legend,
     label_shares,
     read_classes,
+    require_dims,
 )
 from undulatus.products.maps import class_probabilities, cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
@@ -107,7 +108,7 @@ def fit_spectra(
     spectra = check_spectra(spectra)
     _require_memory(spectra, components, ram)
     _require_label(spectra, label)
-    labels = np.asarray(spectra[label].values)
+    labels = np.asarray(require_dims(spectra[label], "sample").values)
     legend = label_legend(spectra[label], labels)
     held_out, held_out_cells = hold_out_cells(spectra, holdout, seed)
     progress("looking for spectra with missing values")
@@ -326,7 +327,7 @@ def _score_strata(
 def _score_by_class(
     model: Any, spectra: xr.Dataset, label: str, progress: Progress
 ) -> list[StratumScores]:
-    truth = read_classes(spectra[label], model.classes_)
+    truth = read_classes(require_dims(spectra[label], "sample"), model.classes_)
     progress(f"classifying {spectra.sizes['sample']:,} spectra")
     probability = class_probabilities(model, spectra)
     known = np.isfinite(probability[:, 0]) & (truth.codes >= 0)
