@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import GPC, RFFGPC, VFFGPC, SpectralPCA, load_model, save_model
 from undulatus.cli import main
 from undulatus.regimes import Regime, RegimeClassifier
-from undulatus.scenes.files.writing import WRITERS
+from undulatus.scenes.files.writing import WRITERS, write_dataset
 from undulatus.scenes.files.zarr_store import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -181,6 +181,46 @@ def test_a_label_that_does_not_hold_the_classes_is_an_error(runner, spectra, clo
     result = runner.invoke(main, command)
     assert result.exit_code == 1
     assert "no 'season_' to score against" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def surface_year(year):
+    """The two days with a label of three classes, in a file."""
+    path = year.with_name("surfaces.zarr")
+    with xr.open_zarr(year) as opened:
+        codes = xr.where(opened["cloud_truth"] == 1, 7, opened["land_mask"].astype(int) + 2)
+        codes = codes.transpose("time", "y", "x").astype(np.uint8)
+        flags = {"flag_values": [2, 3, 7], "flag_meanings": "sea land cloud"}
+        write_dataset(opened.assign(surface=codes.assign_attrs(flags)), path)
+    return path
+
+
+def test_a_label_of_three_classes_is_fitted_scored_mapped_and_browsed(
+    runner, surface_year, tmp_path
+):
+    model, maps = tmp_path / "surfaces.undulatus", tmp_path / "map.nc"
+    command = ["fit", str(surface_year), "-o", str(model), "--label", "surface"]
+    quick = ["--method", "rff", "-D", "5", "--members", "1", "--holdout", "0.5"]
+    assert runner.invoke(main, [*command, *quick]).exit_code == 0
+    scored = runner.invoke(main, ["score", str(model), str(surface_year)])
+    assert scored.exit_code == 0, scored.output
+    assert "surface, regime night" in scored.stdout
+    assert "true \\ predicted" in scored.stdout
+    described = runner.invoke(main, ["info", str(model)]).stdout
+    assert "legend: 2 sea #" in described
+    assert "cloud: cloud" in described
+    mapped = runner.invoke(
+        main, ["map", str(model), str(surface_year), "-o", str(maps), "--encoding", "pps"]
+    )
+    assert mapped.exit_code == 0, mapped.output
+    with xr.open_dataset(maps) as written:
+        assert written["cloud_mask"].attrs["flag_meanings"].startswith("cloud_free cloudy")
+        assert written["class"].attrs["flag_meanings"] == "sea land cloud"
+    built = runner.invoke(main, ["browse", str(maps), "-o", str(tmp_path / "site")])
+    assert built.exit_code == 0, built.output
+    text = (tmp_path / "site" / "index.html").read_text()
+    assert "Class maps" in text
+    assert 'id="panel-label"' in text
 
 
 # map

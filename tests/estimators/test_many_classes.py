@@ -258,10 +258,16 @@ def test_far_away_the_probabilities_are_near_the_shares(data):
         (np.r_[np.zeros(60), np.ones(59), 2], r"has one of 2\.0. Add rows, merge"),
         (np.arange(120), "has one of 0, 1, 2, 3, 4 and 115 more"),
         (np.array(["a", 1, "b"] * 40, dtype=object), "text and numbers together"),
+        (["a", 1, "b"] * 40, "text and numbers together"),
         (np.array(["a", None, "b"] * 40, dtype=object), "None or NaN, first in row 1"),
+        (["a", "b", None] * 40, "None or NaN, first in row 2"),
+        ([None] * 120, "None or NaN, first in row 0"),
         (np.array(["a", np.nan, "b"] * 40, dtype=object), "None or NaN, first in row 1"),
     ],
-    ids=["one row", "as many classes as rows", "mixed", "None", "NaN"],
+    ids=[
+        *("one row", "as many classes as rows", "mixed", "mixed list"),
+        *("None", "None in a list", "None alone", "NaN"),
+    ],
 )
 def test_bad_labels_are_named(name, labels, message):
     from sklearn.base import clone
@@ -274,6 +280,17 @@ def test_bad_labels_are_named(name, labels, message):
 def test_a_prior_correction_of_another_length_is_refused(given, data):
     with pytest.raises(InputError, match="prior_correction must"):
         RFFGPC(5, n_members=1, prior_correction=given).fit(*data)
+
+
+@pytest.mark.parametrize("solver", ["batch", "stochastic"])
+@pytest.mark.parametrize("members", [1, 2])
+def test_groups_that_leave_a_class_out_are_learned_from_all_the_same(data, solver, members):
+    X, y = data
+    # Each class is a group: holding one back would lose the class.
+    model = VFFGPC(6, n_members=members, solver=solver, max_iter=5, random_state=0)
+    model.fit(X, y, groups=y)
+    assert model.classes_.tolist() == NAMES.tolist()
+    assert np.mean(model.predict(X) == y) > 0.5
 
 
 def test_a_class_without_weight_is_named(data):

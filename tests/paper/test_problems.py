@@ -74,7 +74,7 @@ def test_the_test_set_has_the_natural_share_of_cloud_and_the_coast(prepared_land
     )
     assert problem.coast[problem.test].any()
     assert len(problem.test) == 300
-    assert problem.cloud_share == pytest.approx(split.cloud_shares["night"])
+    assert problem.cloud_share == pytest.approx(split.shares["night"][1])
 
 
 def test_features_labels_and_truth_are_those_of_the_scene(prepared_landmarks, days):

@@ -198,7 +198,7 @@ def test_a_missing_label_is_named(days):
 
 def test_a_regime_without_pixels_is_named(days):
     noons = days.isel(time=days["time"].dt.hour.isin([11, 12, 13]).values)
-    with pytest.raises(SceneError, match="Regime 'low' has 0 cloudy and 0 clear"):
+    with pytest.raises(SceneError, match=r"Regime 'low' has no .*\(clear 0, cloud 0\)"):
         fit_scene(noons, **QUICK)
 
 
@@ -308,6 +308,131 @@ def test_features_that_a_scene_cannot_give_many_classes_are_named(surfaces):
         )
     with pytest.raises(InputError, match="without names of features"):
         score_scene(RFFGPC(4, n_members=1, max_iter=2).fit(X, y), surfaces, label="surface")
+
+
+# A chain of more than two classes
+
+
+def fit_surfaces(scene, **options):
+    return fit_scene(scene, label="surface", **QUICK | options)
+
+
+@pytest.fixture(scope="module")
+def month(days):
+    """Four days with a label of three classes, of which the last is missing in one row."""
+    codes = xr.where(days["cloud_truth"] == 1, 7, days["land_mask"].astype(int) + 2).load()
+    codes = codes.transpose("time", "y", "x").astype(np.uint8)
+    codes[:, 3] = 255
+    codes.attrs = {"flag_values": [2, 3, 7], "flag_meanings": " ".join(SURFACES)}
+    return days.assign(surface=codes)
+
+
+@pytest.fixture(scope="module")
+def chain(month):
+    return fit_surfaces(month)
+
+
+def test_a_chain_learns_as_many_classes_as_the_label_has(chain, month, tmp_path):
+    legend = Legend.of(chain)
+    assert (legend.names, legend.codes, legend.cloud) == (SURFACES, (2, 3, 7), "cloud")
+    assert chain.classes_.tolist() == [2, 3, 7]
+    save_model(chain, tmp_path / "m.undulatus")
+    rows = score_scene(load_model(tmp_path / "m.undulatus"), month)
+    assert {row.reference for row in rows} == {"surface"}
+    assert {row.regime for row in rows} == {"high", "mid", "low", "night"}
+    assert rows[0].scores.classes == SURFACES
+    # Sea, land and cloud are easy to tell apart under a high sun, even for a small model.
+    assert rows[0].scores.accuracy.value > 0.7
+    result = map_scene(chain, month.isel(time=[48]).load())
+    assert result["class"].attrs["flag_meanings"] == "sea land cloud"
+    assert result["cloud_mask"].attrs["standard_name"] == "cloud_binary_mask"
+
+
+def test_many_classes_are_drawn_in_balance_without_coastal_clouds(month, monkeypatch):
+    seen = {}
+
+    def spy(scene, split, drawn, progress):
+        seen.update(labels=split.labels, drawn=drawn)
+        return real(scene, split, drawn, progress)
+
+    real = landmarks._training_rows
+    monkeypatch.setattr(landmarks, "_training_rows", spy)
+    fit_surfaces(month)
+    coast = near_coast(month["land_mask"].values, 2).ravel()
+    for rows in seen["drawn"].values():
+        labels = seen["labels"].ravel()[rows]
+        assert np.unique(labels, return_counts=True)[1].tolist() == [400 // 3] * 3
+        at_coast = coast[rows % (20 * 26)]
+        assert not at_coast[labels == 7].any()
+        assert at_coast[labels == 3].any()
+
+
+def test_probabilities_of_many_classes_are_corrected_to_their_real_shares(chain, month):
+    split = landmarks.choose_pixels(check_scene(month), "surface", 0.25, 0, 2)
+    for regime, member in chain.estimators_.items():
+        shares = chain.provenance_["class_shares"][regime]
+        assert_allclose(member.prior_correction, list(shares.values()), rtol=1e-12)
+        inland = split.learnable[regime] & ~near_coast(month["land_mask"].values, 2)
+        labels = split.labels[inland]
+        expected = [np.mean(labels[labels != 255] == value) for value in (2, 3, 7)]
+        assert_allclose(list(shares.values()), expected, rtol=1e-12)
+        assert chain.provenance_["cloud_share"][regime] == shares["cloud"]
+
+
+def test_without_a_cloudy_class_coasts_are_learned_from_as_they_are(month):
+    plain = month.assign(surface=month["surface"].drop_attrs())
+    split = landmarks.choose_pixels(check_scene(plain), "surface", 0.25, 0, 2)
+    coast = near_coast(month["land_mask"].values, 2)
+    assert split.cloud_shares is None
+    assert (split.labels[split.learnable["night"] & coast] == 7).any()
+
+
+def test_a_regime_that_lacks_a_class_is_named_with_the_class_and_its_counts(month):
+    night = month["solar_zenith_angle"] >= 90.0
+    codes = month["surface"].where(~night | (month["surface"] != 3), 255)
+    codes = codes.transpose("time", "y", "x").astype(np.uint8).assign_attrs(month["surface"].attrs)
+    with pytest.raises(
+        SceneError, match=r"'night' has no training pixels of class 'land' .*land 0"
+    ):
+        fit_surfaces(month.assign(surface=codes))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda codes: codes + 0.5, "2.5, 3.5.* whole numbers"),
+        (lambda codes: codes * 0 + 2, r"1 different values \(2\)"),
+        (lambda codes: codes.astype(str), "values of type <U"),
+        (lambda codes: codes.where(codes != 3, np.inf), "values inf, but"),
+        (lambda codes: codes.isel(time=0), r"dimensions \(y, x\), but .*\(time, y, x\)"),
+    ],
+    ids=["fractions", "one class", "text", "infinity", "no time"],
+)
+def test_a_label_that_has_no_classes_is_refused(month, change, says):
+    codes = change(month["surface"].where(month["surface"] != 255, 2).astype(float))
+    with pytest.raises(SceneError, match=says):
+        fit_surfaces(month.assign(surface=codes))
+
+
+def test_a_mask_whose_flags_call_0_cloudy_is_not_mapped_the_wrong_way_round(days):
+    mask = 1 - days["cloud_mask_l2"]
+    mask.attrs = {"flag_values": [0, 1], "flag_meanings": "cloudy clear"}
+    scene = days.assign(mask=mask)
+    model = fit_scene(scene, label="mask", **QUICK)
+    some = scene.isel(time=slice(0, 96, 8)).load()
+    found = map_scene(model, some)["cloud_mask"]
+    # The share of cloud is far from one half in some regimes: right side up, most pixels agree.
+    assert float((found == some["cloud_truth"]).mean()) > 0.7
+    assert score_scene(model, scene)[0].scores.accuracy.value > 0.7
+
+
+def test_a_label_may_be_floats_with_nan_for_missing(month, chain):
+    floats = month["surface"].astype(float).where(month["surface"] != 255)
+    again = fit_surfaces(month.assign(surface=floats.assign_attrs(month["surface"].attrs)))
+    assert_array_equal(
+        again.estimators_["low"].frequencies_, chain.estimators_["low"].frequencies_
+    )
+    assert again.provenance_ == chain.provenance_
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,18 @@ def known(image):
 # Which class is cloud
 
 
-def test_cloud_is_the_class_called_cloud_and_not_the_second(table, bright, image, rows):
+def test_a_class_is_not_cloud_by_its_name_or_position(table, bright, image):
+    model = small().fit(table, np.where(bright, "cloud", "land"))
+    result = map_scene(model, image)
+    assert result["class"].attrs["flag_meanings"] == "cloud land"
+    assert not [name for name in result if name.startswith("cloud")]
+    assert not any("standard_name" in array.attrs for array in result.data_vars.values())
+
+
+def test_cloud_is_the_class_that_a_legend_says_and_not_the_second(table, bright, image, rows):
     model = small().fit(table, np.where(bright, "cloud", "land"))
     assert list(model.classes_) == ["cloud", "land"]
+    Legend(("cloud", "land"), cloud="cloud").attach_to(model)
     result = map_scene(model, image)
     seen = known(image)
     expected = model.predict_proba(rows[seen])[:, 0]
@@ -133,7 +142,7 @@ def load_model_of_before(model, folder):
     return load_model(folder / "before")
 
 
-@pytest.mark.parametrize("classes", [(0, 1), ("land", "water")])
+@pytest.mark.parametrize("classes", [(0, 1), ("land", "water"), ("clear", "cloud")])
 def test_codes_of_cloud_masks_need_to_know_which_class_is_cloud(table, bright, image, classes):
     model = small().fit(table, np.array(classes)[bright.astype(int)])
     with pytest.raises(InputError, match=r"'pps'(.|\n)*not known(.|\n)*cloud="):
@@ -274,6 +283,27 @@ def test_regimes_of_three_classes_are_mapped_as_the_model_predicts(table, image,
     assert_allclose(found, probability, atol=1e-5)
     found = result["class_latent_variance"].values.reshape(3, -1)[:, seen].T
     assert_allclose(found, variance, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name", "meanings"),
+    [("cf", "cloud_binary_mask", "clear cloud"), ("pps", None, "cloud_free cloudy")],
+)
+def test_a_map_of_three_classes_one_of_which_is_cloud_also_has_a_cloud_mask(
+    surfaces, image, encoding, name, meanings
+):
+    legend = Legend(SURFACES, names=("land", "open water", "white"), cloud="white")
+    plain = map_scene(surfaces, image)
+    result = map_scene(surfaces, image, legend=legend, encoding=encoding)
+    assert set(result) == {*plain, "cloud_mask", "cloud_probability"}
+    assert_array_equal(result["class"], plain["class"])
+    probability = plain["class_probability"].sel(class_name="snow").values
+    assert_array_equal(result["cloud_probability"].values, probability)
+    assert_array_equal(result["cloud_mask"].values == 1, probability > 0.5)
+    assert_array_equal(result["cloud_mask"].values == 255, np.isnan(probability))
+    assert result["cloud_mask"].attrs["flag_meanings"].startswith(meanings)
+    assert result["cloud_mask"].attrs.get("standard_name") == name
+    assert result["quality_flag"].attrs["long_name"] == "quality of the classes"
 
 
 # Files

@@ -63,6 +63,7 @@ def test_words_in_names_choose_colours_and_no_two_classes_have_the_same():
     [
         ({"names": ("land", "snow")}, "3 classes has 2 names"),
         ({"names": ("a b", "a_b", "c")}, "a_b, a_b, c"),
+        ({"names": (1, 2, "c")}, "names of a legend are texts, but 1, 2, 'c'"),
         ({"codes": (0, 1, 256)}, "0, 1, 256"),
         ({"codes": (0, 1, 1)}, "distinct numbers from 0 to 255"),
         ({"colours": ("#000000", "red", "#ffffff")}, "'red'"),
@@ -126,17 +127,10 @@ def test_a_legend_survives_json_and_unknown_fields_are_named():
 
 
 @pytest.mark.parametrize(
-    ("classes", "cloud"),
-    [
-        (["cloud", "land"], "cloud"),
-        (["Cloudy", "clear"], "Cloudy"),
-        (["land", "water"], None),
-        ([0, 1], None),
-        ([1, 2], None),
-    ],
+    "classes", [["cloud", "land"], ["clear", "cloudy"], ["cloud", "land", "sea"], [0, 1], [1, 2]]
 )
-def test_cloud_is_known_by_its_name_and_never_by_its_position(classes, cloud):
-    assert Legend.of(fitted(classes)).cloud == cloud
+def test_a_class_is_not_cloud_by_its_name_or_its_position(classes):
+    assert Legend.of(fitted(classes)).cloud is None
 
 
 @pytest.mark.parametrize("chain", ["landmarks", "sounder"])
@@ -147,21 +141,39 @@ def test_a_model_that_a_chain_fitted_before_it_stored_legends_has_clear_and_clou
     assert Legend.of(model).cloud_index == 1
 
 
+def flags(*meanings, values=None):
+    return {"flag_values": values or range(len(meanings)), "flag_meanings": " ".join(meanings)}
+
+
 @pytest.mark.parametrize(
     ("name", "attrs", "names", "cloud"),
     [
         ("cloud_mask_l2", {}, ("clear", "cloud"), "cloud"),
         ("mask", {"standard_name": "cloud_binary_mask"}, ("clear", "cloud"), "cloud"),
         ("mask", {"flag_meanings": "dry wet"}, ("dry", "wet"), None),
+        ("mask", flags("wet", "dry", values=[1, 0]), ("dry", "wet"), None),
+        ("water", {}, ("0", "1"), None),
+        ("mask", flags("cloud_free", "cloudy"), ("clear", "cloud"), "cloud"),
+        # Flags count for more than the order of values.
+        ("cloud_mask", flags("cloudy", "clear"), ("cloud", "clear"), "cloud"),
+        ("surface", flags("sea", "land", "cloud"), ("sea", "land", "cloud"), "cloud"),
+        ("cloud", flags("sea", "land", "ice"), ("sea", "land", "ice"), None),
+        # Partly cloudy is cloudy too, so one of these classes is not all the cloud.
         (
-            "mask",
-            {"flag_values": [1, 0], "flag_meanings": "wet dry"},
-            ("dry", "wet"),
+            "cloud_class",
+            flags("clear", "partly_cloudy", "cloudy"),
+            ("clear", "partly_cloudy", "cloudy"),
             None,
         ),
-        ("water", {}, ("0", "1"), None),
+        ("aerosol", flags("cloud_free", "dust", "smoke"), ("cloud_free", "dust", "smoke"), None),
     ],
 )
 def test_a_label_is_cloud_only_if_it_says_so(name, attrs, names, cloud):
-    found = legend_of_label(name, attrs)
+    found = legend_of_label(name, attrs, tuple(range(len(names))))
     assert (found.names, found.cloud) == (names, cloud)
+
+
+def test_values_of_a_label_are_codes_and_those_without_a_flag_their_own_names():
+    found = legend_of_label("surface", flags("sea", "ice", values=[3, 40]), (3, 7, 40))
+    assert found.codes == found.classes == (3, 7, 40)
+    assert found.names == ("sea", "7", "ice")

@@ -19,7 +19,7 @@ from sklearn.metrics import (
 )
 
 from undulatus.errors import InputError
-from undulatus.products import scores as scores_module
+from undulatus.products import intervals
 from undulatus.products.scores import Scores, expected_calibration_error, score, score_classes
 
 seeds = st.integers(0, 2**32 - 1)
@@ -305,7 +305,7 @@ def test_bootstrap_intervals_agree_with_resampling_row_by_row():
 def test_rows_put_together_give_the_interval_of_single_rows(monkeypatch):
     y, probability = drawn_classes(0, n=2_000, sharpness=1.0)
     single = score_classes(y, probability, NAMES)
-    monkeypatch.setattr(scores_module, "MOST_UNITS", 500)
+    monkeypatch.setattr(intervals, "MOST_UNITS", 500)
     together = score_classes(y, probability, NAMES)
     for name in ("kappa", "nll", "brier"):
         one, other = single.overall[name], together.overall[name]
@@ -387,7 +387,7 @@ def test_the_noise_in_the_size_of_a_gap_is_that_of_drawn_gaps():
         drawn = np.abs(true + deviation * rng.normal(size=100_000)) - true
         # With the square of a gap less that of the noise standing for the true one.
         gap = np.array([np.hypot(true, deviation)])
-        found = scores_module._noise_in_size(gap, np.array([deviation]))
+        found = intervals._noise_in_size(gap, np.array([deviation]))
         assert abs(found[0] - drawn.mean()) <= 5 * drawn.std() / np.sqrt(100_000)
 
 

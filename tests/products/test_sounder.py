@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from undulatus import RFFGPC, load_model, save_model
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.pca import SpectralPCA
-from undulatus.products import predict
+from undulatus.products import Legend, predict
 from undulatus.products import sounder as sounder_chain
 from undulatus.products.maps import map_scene
 from undulatus.products.predict import MISSING, OUT_OF_RANGE
@@ -236,7 +236,7 @@ def test_spectra_of_another_measurement_or_size_are_refused(sounder, spectra):
         (lambda s: s.isel(channel=slice(0, 8000)), "missing: 461 of 8461 channels"),
         (lambda s: s.assign_coords(wavenumber=s["wavenumber"] + 5.0), "645"),
         (lambda s: s.assign(radiance=s["radiance"].assign_attrs(units="K")), "'K'"),
-        (lambda s: s.isel(sample=np.flatnonzero(s["cloudy"].values)), "both are needed"),
+        (lambda s: s.isel(sample=np.flatnonzero(s["cloudy"].values)), r"1 different values \(1\)"),
     ],
     ids=["no label", "channels", "wavenumbers", "units", "one class"],
 )
@@ -246,9 +246,18 @@ def test_spectra_that_cannot_be_learned_from_are_refused(spectra, change, says):
         fit(change(few))
 
 
-def test_a_label_of_many_classes_is_refused(spectra):
-    with pytest.raises(SceneError, match="'cloud_class' has the values 0, 1, 2, 3"):
-        fit(spectra, label="cloud_class")
+def test_a_class_that_is_in_no_training_spectrum_is_named_with_counts(spectra, sounder):
+    held_out = np.isin(cell_names(spectra), sounder.provenance_["held_out_cells"])
+    rare = spectra["cloud_class"].where(held_out | (spectra["cloud_class"] != 2), 0)
+    rare = rare.astype(np.uint8).assign_attrs(spectra["cloud_class"].attrs)
+    words = r"no 'cloud_class' of class 'partly_cloudy_high' .*partly_cloudy_high 0, cloudy"
+    with pytest.raises(SceneError, match=words):
+        fit(spectra.assign(cloud_class=rare), label="cloud_class")
+
+
+def test_a_label_that_is_not_one_of_spectra_is_refused(spectra):
+    with pytest.raises(SceneError, match=r"'noise' has the dimensions \(channel\).*\(sample\)"):
+        fit(spectra, label="noise")
 
 
 def test_more_components_than_spectra_are_refused(spectra):
@@ -276,6 +285,26 @@ def cloud_types(spectra):
         model.fit(spectra["radiance"].values[learned], spectra["cloud_class"].values[learned])
     model.provenance_ = {"label": "cloud_class", "held_out_cells": held_out.tolist()}
     return model
+
+
+def test_a_chain_learns_the_four_cloud_classes_and_scores_them_without_a_label(spectra, tmp_path):
+    model = fit(spectra, label="cloud_class", n_frequencies=8)
+    save_model(model, tmp_path / "m.undulatus")
+    loaded = load_model(tmp_path / "m.undulatus")
+    legend = Legend.of(loaded)
+    assert legend.names == ("clear", "partly_cloudy_low", "partly_cloudy_high", "cloudy")
+    assert (legend.codes, legend.cloud) == ((0, 1, 2, 3), None)
+    shares = loaded.provenance_["class_shares"]
+    assert list(shares) == list(legend.names)
+    assert_allclose(sum(shares.values()), 1.0, rtol=1e-12)
+    rows = score_spectra(loaded, spectra)
+    held_out = np.isin(cell_names(spectra), loaded.provenance_["held_out_cells"])
+    assert rows[0].samples == held_out.sum()
+    assert rows[0].reference == "cloud_class"
+    # The most frequent of the classes has a share of 0.28.
+    assert rows[0].scores.accuracy.low > 0.35
+    result = map_scene(loaded, spectra)
+    assert_array_equal(result["class"], model.predict(spectra["radiance"].values))
 
 
 def test_many_classes_are_scored_on_the_held_out_cells_by_stratum(cloud_types, spectra):

@@ -255,5 +255,23 @@ def test_two_classes_show_the_probability_of_the_likelier(scene, result):
     assert np.allclose(view.layers["cloud_probability"].values, 0.9)
 
 
+def test_all_probabilities_are_those_of_the_map_with_classes_last(scene, result):
+    made = of_classes(result)
+    view = view_scene(scene, made)
+    layer = view.layers["class_probability"]
+    assert layer.dims == ("time", "y", "x", "class_name")
+    assert_array_equal(layer.max("class_name", skipna=False), view.layers["cloud_probability"])
+
+
+def test_a_label_of_the_same_classes_is_shown_and_another_is_not(scene, result):
+    made = of_classes(result)
+    flags = {name: made["class"].attrs[name] for name in ("flag_values", "flag_meanings")}
+    label = made["class"].drop_attrs()
+    view = view_scene(scene.assign(kinds=label.assign_attrs(flags)), made)
+    assert_array_equal(view.layers["class_label"], view.layers["cloud_mask"])
+    other = label.assign_attrs(flags | {"flag_meanings": "ice water land"})
+    assert "class_label" not in view_scene(scene.assign(kinds=other), made).layers
+
+
 def test_a_map_of_clouds_has_no_other_classes(view):
     assert view.classes == ()

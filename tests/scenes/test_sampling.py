@@ -160,6 +160,18 @@ def test_a_sample_is_balanced_within_its_group_and_has_no_repetitions(seed, size
         assert np.bincount(label.ravel()[rows], minlength=2).tolist() == [len(rows) // 2] * 2
 
 
+@given(seeds, st.integers(0, 60))
+def test_of_many_classes_each_gives_its_part_or_all_that_it_has(seed, size):
+    label = np.random.default_rng(seed).choice([3, 7, 9, 255], size=90, p=[0.5, 0.3, 0.1, 0.1])
+    everywhere = {"all": np.ones(90, bool)}
+    drawn = balanced_sample(label, everywhere, size, np.random.default_rng(seed), (3, 7, 9))
+    rows = drawn["all"]
+    assert (np.diff(rows) > 0).all()
+    for value in (3, 7, 9):
+        expected = min(size // 3, np.count_nonzero(label == value))
+        assert np.count_nonzero(label[rows] == value) == expected
+
+
 def test_a_group_with_one_class_gives_an_empty_sample():
     drawn = balanced_sample(
         np.array([1, 1, 255]), {"all": np.ones(3, bool)}, 10, np.random.default_rng(0)

@@ -71,7 +71,8 @@ all_touched_option = click.option(
     metavar="LABELS",
     show_default="cloud_mask_l2 in scenes, cloudy in spectra",
     help="What to learn from: polygons or points (.gpkg, .geojson, .shp, .parquet), a raster "
-    "(.tif) or a table (.csv, .parquet) of labels of an image; or a variable of DATA.",
+    "(.tif) or a table (.csv, .parquet) of labels of an image; or a variable of DATA, a whole "
+    "number for each class, whose flag_values and flag_meanings name them.",
 )
 @field_option
 @click.option(
@@ -335,11 +336,11 @@ def score(model: Path, data: Path, label: str | None, as_json: bool) -> None:
     """Score MODEL on the part of DATA that its fit held out.
 
     Prints accuracy, negative log likelihood (NLL, nats) and expected calibration error (ECE),
-    against the label and, for synthetic data, against the truth. For more than two classes it
-    prints kappa too, then the producer's and user's accuracy of each class with 95 % confidence
-    intervals, and the confusion matrix.
+    against the label and, for synthetic data, against the truth. For other classes than clear
+    and cloud it prints kappa too, then the producer's and user's accuracy of each class with 95 %
+    confidence intervals, and the confusion matrix.
     """
-    from undulatus.products.classes import has_many_classes
+    from undulatus.products.classes import is_scored_as_mask
     from undulatus.products.landmarks import score_scene
     from undulatus.products.sounder import score_spectra
     from undulatus.scenes.files.opening import open_data
@@ -353,8 +354,8 @@ def score(model: Path, data: Path, label: str | None, as_json: bool) -> None:
     if as_json:
         rows = [_part_columns(part) | part.scores.as_dict() for part in parts]
         click.echo(json.dumps(rows, indent=2))
-    elif has_many_classes(fitted):
-        _print_many_classes(parts)
+    elif not is_scored_as_mask(fitted):
+        _print_by_class(parts)
     else:
         shown = ("accuracy", "nll", "ece")
         print_table([_part_columns(p) | {k: getattr(p.scores, k) for k in shown} for p in parts])
@@ -365,7 +366,7 @@ def _part_columns(part: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(part).items() if name != "scores"}
 
 
-def _print_many_classes(parts: list[Any]) -> None:
+def _print_by_class(parts: list[Any]) -> None:
     """Print a line for each part of the data, then all scores of each regime or of all spectra."""
     shown = ("accuracy", "kappa", "nll", "ece")
     rows = [_part_columns(p) | {k: getattr(p.scores, k).value for k in shown} for p in parts]

@@ -86,7 +86,8 @@ def demo(output: Path) -> None:
 def browse(maps: Path, scene: Path | None, output: Path, span: str | None) -> None:
     """Make pages to look through MAPS, made by undulatus map.
 
-    They show every acquisition. The pages open from disk, without a server or a network.
+    They show every acquisition of a map of clouds or of other classes. The pages open from disk,
+    without a server or a network.
     """
     from undulatus.products.browse import build_site
     from undulatus.scenes.files.opening import open_map
@@ -114,7 +115,10 @@ def _open_scene_of(maps: Any, given: Path | None) -> Any:
     if path is not None and path.exists():
         return open_scene(path)
     reason = "do not name their scene" if path is None else f"are of {path}, which does not exist"
-    say(f"The maps {reason}: RGB, infrared and L2 mask are left out. Give --scene to show them.")
+    say(
+        f"The maps {reason}: RGB, infrared, and L2 mask or label are left out. Give --scene to "
+        f"show them."
+    )
     return None
 
 

@@ -403,8 +403,9 @@ def encode_labels(classifier: str, y: Any, n_rows: int) -> tuple[Array, Array]:
         raise InputError("Input y contains NaN or infinity. Drop the rows without a label.")
     if labels.ndim != 1:
         raise InputError(f"Unknown label type: y must be 1-D, got shape {labels.shape}.")
-    if labels.dtype.kind == "O":
-        _require_one_type(labels)
+    if labels.dtype.kind == "O" or (labels.dtype.kind == "U" and isinstance(y, list | tuple)):
+        # Of a list of text and numbers, numpy makes text of both.
+        _require_one_type(np.asarray(y, dtype=object).ravel())
     classes = _distinct(labels)
     require_classes(classifier, classes)
     return classes, encode(labels, classes)
@@ -438,7 +439,7 @@ def require_classes(classifier: str, classes: Array) -> None:
     if len(classes) < 2:
         raise InputError(
             f"{classifier} needs two classes to separate, but y holds one class only: "
-            f"{classes[0]!r}."
+            f"{_name_some(classes)}."
         )
 
 

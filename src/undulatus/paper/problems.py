@@ -181,6 +181,12 @@ def prepare_landmarks(
     """
     scene = check_scene(require_times(scene))
     split = choose_pixels(scene, LEVEL2_MASK, HOLDOUT, seed, COAST_WIDTH)
+    if split.legend.classes != (0, 1):
+        found = ", ".join(map(str, split.legend.classes))
+        raise SceneError(
+            f"{LEVEL2_MASK!r} has the values {found}, but a mask has 0 (clear) and 1 (cloud). Set "
+            f"all others to 255 (missing)."
+        )
     wanted = {name for grid in scale.grids for name in grid.regimes}
     regimes = [regime for regime in DAYLIGHT if regime.name in wanted]
     draws = {regime.name: _draw(split, regime.name, scale, seed) for regime in regimes}
@@ -283,7 +289,7 @@ def _write_regime(
         _alternate(_positions(clear, kept), _positions(cloudy, kept))
         for clear, cloudy in drawn.runs
     ]
-    share = split.cloud_shares[regime.name]
+    share = split.shares[regime.name][1]
     write_part(
         folder / regime.name,
         {

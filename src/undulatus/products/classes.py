@@ -1,4 +1,4 @@
-"""Many classes in scenes and spectra: which variable holds the true ones, and what they are."""
+"""Classes in the labels of scenes and spectra: to learn from, and to score against."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus.errors import SceneError
+from undulatus.products.legend import MOST_CLASSES, Legend, flag_names, legend_of_label
 from undulatus.products.provenance import Provenance
 from undulatus.scenes.scene import MISSING_CODE
 
@@ -28,9 +29,86 @@ class TrueClasses:
     names: tuple[str, ...]
 
 
-def has_many_classes(model: Any) -> bool:
-    """Return whether a fitted model has more than two classes."""
-    return len(model.classes_) > 2
+def require_dims(variable: xr.DataArray, *dims: str) -> xr.DataArray:
+    """Return a label with dims in this order, or raise a :class:`SceneError` if it has others."""
+    if set(variable.dims) != set(dims):
+        raise SceneError(
+            f"{variable.name!r} has the dimensions ({', '.join(map(str, variable.dims))}), but a "
+            f"label has ({', '.join(dims)}). Give one with these, or name another (--label, in "
+            f"Python label=...)."
+        )
+    return variable.transpose(*dims)
+
+
+# To learn from
+
+
+def label_legend(variable: xr.DataArray, values: Array) -> Legend:
+    """Return the legend of a label: a class for each of its values but missing ones.
+
+    Parameters
+    ----------
+    variable : DataArray
+        The label, with its attributes. NaN, 255 and its ``_FillValue`` are missing.
+    values : array
+        Its values, in memory: whole numbers.
+    """
+    if values.dtype.kind not in "biuf":
+        raise SceneError(
+            f"{variable.name!r} has values of type {values.dtype}, but a label to learn from has "
+            f"whole numbers. Number the classes, and name them by flag_values and flag_meanings."
+        )
+    found = [value for value in np.unique(values).tolist() if not _is_missing(value, variable)]
+    odd = [value for value in found if not float(value).is_integer()]
+    if odd:
+        listed = ", ".join(f"{value:g}" for value in odd[:6])
+        raise SceneError(
+            f"{variable.name!r} has the values {listed}, but a label to learn from has whole "
+            f"numbers, one for each class."
+        )
+    if not 2 <= len(found) <= MOST_CLASSES:
+        listed = ", ".join(str(int(value)) for value in found[:6]) or "none"
+        raise SceneError(
+            f"{variable.name!r} has {len(found)} different values ({listed}"
+            f"{', ...' * (len(found) > 6)}), but 2 to {MOST_CLASSES} classes can be learned. Use "
+            f"more data, or name another label."
+        )
+    classes = tuple(int(value) for value in found)
+    return legend_of_label(str(variable.name), variable.attrs, classes)
+
+
+def label_shares(legend: Legend, labels: Array, where: str, remedy: str) -> tuple[float, ...]:
+    """Return the share of each class in labels, (n,), missing ones left out.
+
+    ``where`` and ``remedy`` are words of the error that names a class that has no label.
+    """
+    counts = [int(np.count_nonzero(labels == value)) for value in legend.classes]
+    lacking = [name for name, count in zip(legend.names, counts, strict=True) if not count]
+    if lacking:
+        listed = ", ".join(f"{n} {count:,}" for n, count in zip(legend.names, counts, strict=True))
+        raise SceneError(
+            f"{where} of class {' or '.join(map(repr, lacking))} to learn from ({listed}). "
+            f"{remedy}, or set the labels of {'this class' if len(lacking) == 1 else 'these'} to "
+            f"{MISSING_CODE} (missing)."
+        )
+    others = [count / sum(counts) for count in counts[1:]]
+    return (1 - sum(others), *others)
+
+
+# To score against
+
+
+def is_scored_as_mask(model: Any) -> bool:
+    """Return whether a fitted model is scored as one of two classes, the second of a mask.
+
+    It is if its classes are 0 and 1, unless 0 is known to be cloud, or if they are names and one
+    is known to be cloud. All others are scored class by class.
+    """
+    legend = Legend.of(model)
+    if legend.classes == (0, 1):
+        return legend.cloud_index != 0
+    named = all(isinstance(value, str) for value in legend.classes)
+    return len(legend.classes) == 2 and named and legend.cloud is not None
 
 
 def find_label(model: Any, dataset: xr.Dataset, given: str | None) -> str:
@@ -58,7 +136,7 @@ def read_classes(variable: xr.DataArray, classes: Array) -> TrueClasses:
     that is not a class of the model is an error.
     """
     values, wanted = np.asarray(variable.values), np.asarray(classes).tolist()
-    meanings = _meanings(variable)
+    meanings = flag_names(variable.attrs)
     found = [value for value in np.unique(values).tolist() if not _is_missing(value, variable)]
     by_name = bool(found) and not any(value in wanted for value in found)
     places = {value: meanings.get(value) if by_name else value for value in found}
@@ -74,13 +152,6 @@ def read_classes(variable: xr.DataArray, classes: Array) -> TrueClasses:
     for value, place in places.items():
         codes[values == value] = wanted.index(place)
     return TrueClasses(codes, tuple(str(meanings.get(label, label)) for label in wanted))
-
-
-def _meanings(variable: xr.DataArray) -> dict[Any, str]:
-    """Return the names of values, by CF's ``flag_values`` and ``flag_meanings``."""
-    names = str(variable.attrs.get("flag_meanings", "")).split()
-    values = np.atleast_1d(variable.attrs.get("flag_values", []))
-    return dict(zip(values.tolist(), names, strict=False))
 
 
 def _is_missing(value: Any, variable: xr.DataArray) -> bool:

@@ -18,8 +18,15 @@ import xarray as xr
 from undulatus._daylight import NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus.errors import SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
-from undulatus.products.classes import find_label, has_many_classes, read_classes
-from undulatus.products.legend import legend_of_label
+from undulatus.products.classes import (
+    find_label,
+    is_scored_as_mask,
+    label_legend,
+    label_shares,
+    read_classes,
+    require_dims,
+)
+from undulatus.products.legend import Legend
 from undulatus.products.maps import class_probabilities, cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.predict import finite_rows
@@ -36,7 +43,7 @@ from undulatus.scenes.sampling import (
     near_coast,
     on_days,
 )
-from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, LEVEL2_MASK, check_scene
+from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, DIMS, LEVEL2_MASK, check_scene
 
 Array = npt.NDArray[Any]
 
@@ -76,23 +83,26 @@ def fit_scene(
     Parameters
     ----------
     scene : Dataset
-        Many acquisitions, (time, y, x), with a mask to learn from.
+        Many acquisitions, (time, y, x), with a mask or other classes to learn from.
     method : {"vff", "rff", "gpc"}
     n_frequencies : int
         Number D of waves of a classifier, or of each member of it.
     members : int
         Members of a committee in each regime, which hold back different days.
     label : str
-        The variable to learn from: 1 cloud, 0 clear, anything else missing. The model records
-        that 1 is cloud if the variable's name or its attributes mention cloud.
+        The variable to learn from, whose values are classes: two or more whole numbers, 255 and
+        NaN and the attribute ``_FillValue`` missing. ``flag_values`` and ``flag_meanings`` name
+        them. Of 0 and 1 the model records that 1 is cloud if the variable's name or its
+        attributes mention cloud; of more, a class that the flags call cloud or cloudy is.
     holdout : float
         Share of whole days kept for :func:`score_scene`. The model records which.
     pixels : int, optional
-        The most training pixels of a regime, half of either class: 300,000, for GPC 5,000.
+        The most training pixels of a regime, equally many of each class: 300,000, for GPC 5,000.
     coast_width : int
-        Pixels this close to the coast that the mask calls cloudy are not learned from, where the
-        scene has a ``land_mask``: masks see clouds along coasts that are not there. Those it
-        calls clear stay, or the model would never have seen a coast without cloud.
+        Pixels this close to the coast that the label calls cloudy are not learned from, where
+        the scene has a ``land_mask``: masks see clouds along coasts that are not there. Those it
+        calls clear stay, or the model would never have seen a coast without cloud. Without a
+        class that is known to be cloud, all pixels are learned from.
     ram : int, optional
         Memory limit in bytes: if it is small, fewer pixels are learned from.
     checkpoint : path, optional
@@ -110,12 +120,13 @@ def fit_scene(
             seed=seed,
             verbose=verbose,
             checkpoint=checkpoint and checkpoint.with_name(f"{checkpoint.name}.{regime}"),
-            # Training is balanced; the real share of cloud corrects the probabilities.
-            prior_correction=[1 - share, share],
+            # Training is balanced; the real shares of classes correct the probabilities.
+            prior_correction=list(shares),
         )
-        for regime, share in split.cloud_shares.items()
+        for regime, shares in split.shares.items()
     }
-    drawn = balanced_sample(split.labels, split.learnable, most, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    drawn = balanced_sample(split.labels, split.learnable, most, rng, split.legend.classes)
     counts = {regime: len(rows) for regime, rows in drawn.items()}
     progress("training pixels: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()))
     columns, y, day = _training_rows(scene, split, drawn, progress)
@@ -129,12 +140,13 @@ def fit_scene(
         chain="landmarks",
         method=method,
         label=label,
-        legend=legend_of_label(label, scene[label].attrs).as_dict(),
+        legend=split.legend.as_dict(),
         daytime_median_degrees=split.median,
         held_out_days=split.days,
         coast_width=coast_width,
         training_pixels=counts,
-        cloud_share=dict(split.cloud_shares),
+        cloud_share=split.cloud_shares,
+        class_shares=split.class_shares,
         seed=seed,
         source=str(scene.attrs.get("source", "")),
         platform_name=str(scene.attrs.get("platform_name", "")),
@@ -201,8 +213,29 @@ class LandmarkPixels:
     """The pixels of each regime, bool."""
     learnable: dict[str, Array]
     """Those of each regime that may be learned from, bool."""
-    cloud_shares: dict[str, float]
-    """Share of cloud in the label of each regime, on training days away from the coast."""
+    legend: Legend
+    """The classes of the label."""
+    shares: dict[str, tuple[float, ...]]
+    """Share of each class in the label of each regime, on training days; of cloud masks, away from
+    the coast."""
+
+    @property
+    def cloud_shares(self) -> dict[str, float | None] | None:
+        """The share of cloud in each regime; None if no class is known to be cloud."""
+        cloud = self.legend.cloud_index
+        if cloud is None:
+            return None
+        return {regime: shares[cloud] for regime, shares in self.shares.items()}
+
+    @property
+    def class_shares(self) -> dict[str, dict[str, float]] | None:
+        """The shares of each regime by name; None of cloud and clear alone."""
+        if self.legend.cloud is not None and len(self.legend.classes) == 2:
+            return None
+        return {
+            regime: dict(zip(self.legend.names, shares, strict=True))
+            for regime, shares in self.shares.items()
+        }
 
 
 def choose_pixels(
@@ -210,14 +243,18 @@ def choose_pixels(
 ) -> LandmarkPixels:
     """Hold out whole days of a checked scene, and choose the pixels of the others to learn from.
 
-    Pixels within ``coast_width`` of the coast that the label calls cloudy are not learned from.
+    Pixels within ``coast_width`` of the coast that the label calls cloudy are not learned from; if
+    it is not known which class is cloud, all are.
     The edge between high and mid is the median angle of the training days.
     """
     labels = read_mask(scene, label)
+    legend = label_legend(scene[label], labels)
     training, held_out, days = hold_out_days(scene["time"].values, holdout, seed)
-    coast = coastal_pixels(scene, coast_width)[None]
-    inland = training[:, None, None] & ~coast
-    allowed = training[:, None, None] & ~(coast & (labels == 1))
+    inland = allowed = training[:, None, None]
+    if legend.cloud_index is not None:
+        coast = coastal_pixels(scene, coast_width)[None]
+        inland = inland & ~coast
+        allowed = allowed & ~(coast & (labels == legend.classes[legend.cloud_index]))
     angle = np.asarray(scene[ANGLE].values)
     median = daytime_median(angle[training])
     codes = illumination(angle, median)
@@ -230,19 +267,28 @@ def choose_pixels(
         days,
         regimes,
         {name: allowed & lit for name, lit in regimes.items()},
-        {name: _cloud_share(name, labels[inland & lit]) for name, lit in regimes.items()},
+        legend,
+        {
+            name: label_shares(
+                legend,
+                labels[inland & lit],
+                f"Regime {name!r} has no training pixels",
+                "Use a scene of more days, or one that covers this regime",
+            )
+            for name, lit in regimes.items()
+        },
     )
 
 
 def read_mask(scene: xr.Dataset, name: str) -> Array:
-    """Return a mask of a scene, (time, y, x): 1 cloud, 0 clear, anything else missing."""
+    """Return the values of a mask or another label of a scene, (time, y, x)."""
     if name not in scene:
         raise SceneError(
             f"The scene has no {name!r} to learn from. Found: "
             f"{', '.join(map(str, scene.data_vars))}. Open a sensor's files with "
             f"their mask (undulatus.scenes.open_scene(..., mask=...)), or name another label."
         )
-    return np.asarray(scene[name].transpose("time", "y", "x").values)
+    return np.asarray(require_dims(scene[name], *DIMS).values)
 
 
 def coastal_pixels(scene: xr.Dataset, width: int) -> Array:
@@ -253,18 +299,6 @@ def coastal_pixels(scene: xr.Dataset, width: int) -> Array:
     if "land_mask" not in scene:
         return np.zeros((scene.sizes["y"], scene.sizes["x"]), bool)
     return near_coast(scene["land_mask"].transpose("y", "x").values, width)
-
-
-def _cloud_share(regime: str, labels: Array) -> float:
-    known = labels[(labels == 0) | (labels == 1)]
-    clouds = np.count_nonzero(known == 1)
-    if not 0 < clouds < known.size:
-        raise SceneError(
-            f"Regime {regime!r} has {clouds} cloudy and {known.size - clouds} clear training "
-            f"pixels: it needs both to learn from. Use a scene of more days, or one that covers "
-            f"this regime."
-        )
-    return clouds / known.size
 
 
 def _training_rows(
@@ -305,7 +339,7 @@ class RegimeScores:
 
     ``part`` is ``"all"``, ``"coast"`` or ``"away from coast"``; ``regime`` is ``"all"`` of a model
     without regimes. ``label_accuracy`` is that of the mask the model learned from, where the
-    reference is the truth. Models of more than two classes have :class:`ManyClassScores`.
+    reference is the truth. Models of other classes than a mask's have :class:`ManyClassScores`.
     """
 
     regime: str
@@ -329,8 +363,8 @@ def score_scene(
     where there is a land mask, those at the coast (one pixel to either side) and those away from
     it. A scene that shares no day with the held-out ones is scored whole.
 
-    A model of more than two classes is scored against the label alone, with intervals from whole
-    days; it may be one without regimes.
+    A model of other classes than a mask's is scored against the label alone, class by class, with
+    intervals from whole days; it may be one without regimes.
 
     Parameters
     ----------
@@ -342,8 +376,8 @@ def score_scene(
     held_out = on_days(scene["time"].values, provenance.held_out_days or [])
     if held_out.any():
         scene = scene.isel(time=np.flatnonzero(held_out))
-    if has_many_classes(model):
-        return _score_many_classes(model, scene, find_label(model, scene, label), progress)
+    if not is_scored_as_mask(model):
+        return _score_by_class(model, scene, find_label(model, scene, label), progress)
     label = label or provenance.label or LEVEL2_MASK
     masks = {name: read_mask(scene, name) for name in (label, CLOUD_TRUTH) if name in scene}
     if not masks:
@@ -386,13 +420,13 @@ def _score_pixels(
     return int(chosen.sum()), scores, label_accuracy
 
 
-# Scores of more than two classes
+# Scores class by class
 
 
-def _score_many_classes(
+def _score_by_class(
     model: Any, scene: xr.Dataset, label: str, progress: Progress
 ) -> list[RegimeScores]:
-    truth = read_classes(scene[label].transpose("time", "y", "x"), model.classes_)
+    truth = read_classes(require_dims(scene[label], *DIMS), model.classes_)
     progress(f"classifying {scene.sizes['time']:,} acquisitions")
     probability = class_probabilities(model, scene)
     known = np.isfinite(probability[..., 0]) & (truth.codes >= 0)

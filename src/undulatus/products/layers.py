@@ -1,7 +1,8 @@
 """The layers of a map: predictions of pixels as variables with CF attributes.
 
-A map of clouds has ``cloud_mask`` and its companions, one of other classes ``class`` and its own.
-A :class:`~undulatus.products.legend.Legend` says which it is.
+A map of clouds has ``cloud_mask`` and its companions, one of other classes ``class`` and its own,
+and also ``cloud_mask`` if one of more than two classes is cloud. A
+:class:`~undulatus.products.legend.Legend` says which it is.
 """
 
 from __future__ import annotations
@@ -78,13 +79,16 @@ def map_layers(
         Codes of a cloud mask, one of :data:`undulatus.scenes.masks.ENCODINGS`.
     """
     layers = _Layers(predictions, image, legend)
+    if legend.cloud is None:
+        _require_plain(legend, encoding)
+    land = scene.get("land_mask") if isinstance(scene, xr.Dataset) else None
     if len(legend.classes) == 2 and (legend.cloud is not None or legend.is_unnamed_pair):
-        land = scene.get("land_mask") if isinstance(scene, xr.Dataset) else None
         found = _cloud_layers(layers, encoding, land, has_committee(model))
     else:
-        _require_plain(legend, encoding)
         found = _class_layers(layers, has_committee(model))
-    subject = "cloud mask" if MASK in found and legend.cloud is not None else "classes"
+        if legend.cloud is not None:
+            found |= _mask_and_probability(layers, encoding, land)
+    subject = "classes" if CLASS in found or legend.cloud is None else "cloud mask"
     found[QUALITY] = layers.of(
         "quality", long_name=f"quality of the {subject}", **quality_attributes(model)
     )
@@ -163,28 +167,9 @@ class _Layers:
 def _cloud_layers(
     layers: _Layers, encoding: str, land: xr.DataArray | None, committee: bool
 ) -> dict[str, xr.DataArray]:
-    legend = layers.legend
-    index = legend.cloud_index
-    if index is None:
-        _require_plain(legend, encoding)
-        index, cloud = 1, f"class {legend.names[1]}"
-    else:
-        cloud = "cloud"
-    probability = layers.of("probability", index, long_name=f"probability of {cloud}", units="1")
-    labels = (probability > 0.5).astype(np.uint8)
-    labels = labels.where(probability.notnull(), np.uint8(MISSING_CODE))
-    mask = encode(labels, encoding, land)
-    if legend.cloud is None:
-        mask.attrs = {
-            "long_name": "class",
-            "flag_values": np.array([0, 1], np.uint8),
-            "flag_meanings": legend.flag_meanings,
-            "_FillValue": np.uint8(MISSING_CODE),
-        }
-    grid = {key: probability.attrs[key] for key in ("grid_mapping",) if key in probability.attrs}
+    cloud = _cloud_words(layers.legend)
     return {
-        MASK: mask.assign_attrs(grid),
-        PROBABILITY: probability,
+        **_mask_and_probability(layers, encoding, land),
         VARIANCE: layers.of(
             "variance",
             0,
@@ -196,12 +181,39 @@ def _cloud_layers(
     }
 
 
+def _cloud_words(legend: Legend) -> str:
+    return f"class {legend.names[1]}" if legend.cloud is None else "cloud"
+
+
+def _mask_and_probability(
+    layers: _Layers, encoding: str, land: xr.DataArray | None
+) -> dict[str, xr.DataArray]:
+    """Return the probability of cloud among any number of classes, and where it is above 1/2."""
+    legend = layers.legend
+    index = 1 if legend.cloud_index is None else legend.cloud_index
+    probability = layers.of(
+        "probability", index, long_name=f"probability of {_cloud_words(legend)}", units="1"
+    )
+    labels = (probability > 0.5).astype(np.uint8)
+    labels = labels.where(probability.notnull(), np.uint8(MISSING_CODE))
+    mask = encode(labels, encoding, land)
+    if legend.cloud is None:
+        mask.attrs = {
+            "long_name": "class",
+            "flag_values": np.array([0, 1], np.uint8),
+            "flag_meanings": legend.flag_meanings,
+            "_FillValue": np.uint8(MISSING_CODE),
+        }
+    grid = {key: probability.attrs[key] for key in ("grid_mapping",) if key in probability.attrs}
+    return {MASK: mask.assign_attrs(grid), PROBABILITY: probability}
+
+
 def _require_plain(legend: Legend, encoding: str) -> None:
     if encoding != "cf":
         raise InputError(
             f"The encoding {encoding!r} is one of cloud masks, but it is not known which of the "
-            f"model's classes ({', '.join(legend.names)}) is cloud. Say so with "
-            f"map_scene(..., legend=Legend(classes, cloud=...)), or use the encoding 'cf'."
+            f"model's classes ({', '.join(legend.names)}) is cloud. Say so in a legend (--legend, "
+            f"in Python legend=Legend(classes, cloud=...)), or use the encoding 'cf'."
         )
 
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any, Self
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
@@ -33,8 +34,8 @@ MOST_CLASSES = 255
 CLEAR, CLOUD = "clear", "cloud"
 """Names of the classes of a cloud mask."""
 
-CLOUD_NAMES = ("cloud", "clouds", "cloudy")
-"""A class with one of these names, in any case, is cloud unless a legend says otherwise."""
+CLOUD_MEANINGS = ("cloud", "clouds", "cloudy")
+"""What the ``flag_meanings`` of a label call cloud."""
 
 CHAINS = ("landmarks", "sounder")
 """Chains of which every model that has no legend was fitted on cloud, 1, and clear, 0."""
@@ -82,7 +83,8 @@ class Legend:
     colours : tuple of str, optional
         ``"#rrggbb"`` each.
     cloud : str, optional
-        The name of the class that is cloud. A map of two classes is then a cloud mask.
+        The name of the class that is cloud. A map of two classes is then a cloud mask, and one of
+        more classes has a cloud mask too.
 
     Examples
     --------
@@ -104,6 +106,8 @@ class Legend:
                 f"{len(classes)}: {_listed(classes)}."
             )
         names = tuple(self.names) or tuple(map(str, classes))
+        if not all(isinstance(name, str) for name in names):
+            raise InputError(f"The names of a legend are texts, but {_listed(names)} were given.")
         found = {
             "classes": classes,
             "names": names,
@@ -175,8 +179,8 @@ class Legend:
         """Return the legend of a fitted model: the one stored with it, or what else is known.
 
         A model that a chain of this package fitted on clouds, before it stored legends, has clear
-        and cloud. Of any other, classes are called by their own names, and one that is called
-        ``"cloud"`` is cloud.
+        and cloud. Classes of any other are called by their own names, and it is not known which
+        of them is cloud, whatever they are called.
         """
         check_is_fitted(model)
         classes = tuple(model.classes_.tolist())
@@ -185,8 +189,7 @@ class Legend:
             return cls.from_dict(provenance.legend).for_model(model)
         if provenance.chain in CHAINS and classes == (0, 1):
             return cls(classes, names=(CLEAR, CLOUD), cloud=CLOUD)
-        named = [str(value) for value in classes if str(value).lower() in CLOUD_NAMES]
-        return cls(classes, cloud=named[0] if len(named) == 1 else None)
+        return cls(classes)
 
     def for_model(self, model: Any) -> Self:
         """Return the legend in the order of the model's classes, which must be its own."""
@@ -249,24 +252,40 @@ class Legend:
         return cls(**columns, cloud=values.get("cloud"))
 
 
-def legend_of_label(name: str, attrs: Mapping[Any, Any]) -> Legend:
-    """Return the legend of a variable that is learned from, whose values are 0 and 1.
+def legend_of_label(name: str, attrs: Mapping[Any, Any], classes: tuple[int, ...]) -> Legend:
+    """Return the legend of a variable that is learned from.
 
     Parameters
     ----------
     name : str
         The variable's name.
     attrs : mapping
-        Its attributes. 1 is cloud if they, or the name, mention cloud; otherwise
-        ``flag_values`` and ``flag_meanings`` name the classes, if it has them.
+        Its attributes: ``flag_values`` and ``flag_meanings`` name the classes, if it has them. A
+        class that they call cloud or cloudy is cloud, if no other of more than two classes
+        mentions cloud. Of 0 and 1 it is 1, if the name or another attribute mentions cloud.
+    classes : tuple of int
+        The values of the variable, missing ones left out.
     """
-    meanings = str(attrs.get("flag_meanings", "")).split()
-    said = (name, attrs.get("standard_name", ""), attrs.get("long_name", ""), *meanings)
-    if any("cloud" in str(text).lower() for text in said):
-        return Legend((0, 1), names=(CLEAR, CLOUD), cloud=CLOUD)
-    values = [int(value) for value in attrs.get("flag_values", range(len(meanings)))]
-    flags = dict(zip(values, meanings, strict=False))
-    return Legend((0, 1), names=(flags[0], flags[1]) if {0, 1} <= set(flags) else ())
+    meanings = flag_names(attrs)
+    names = [meanings.get(value, str(value)) for value in classes]
+    clouds = [value for value in names if value.lower() in CLOUD_MEANINGS]
+    mentions = [value for value in names if "cloud" in value.lower()]
+    cloud = None
+    if len(clouds) == 1 and (len(names) == 2 or mentions == clouds):
+        cloud = names.index(clouds[0])
+    elif classes == (0, 1):
+        said = (name, attrs.get("standard_name"), attrs.get("long_name"), *meanings.values())
+        cloud = 1 if any("cloud" in str(text).lower() for text in said) else None
+    if cloud is not None and len(names) == 2:
+        names = [CLOUD if place == cloud else CLEAR for place in range(2)]
+    return Legend(classes, tuple(names), cloud=None if cloud is None else names[cloud])
+
+
+def flag_names(attrs: Mapping[Any, Any]) -> dict[Any, str]:
+    """Return the names of values by CF's flags; without ``flag_values``, those of 0, 1, 2, ..."""
+    names = str(attrs.get("flag_meanings", "")).split()
+    values = np.atleast_1d(attrs.get("flag_values", range(len(names)))).tolist()
+    return dict(zip(values, names, strict=False))
 
 
 def _default_codes(classes: tuple[Class, ...]) -> tuple[int, ...]:

@@ -96,7 +96,8 @@ def map_scene(
         ``class_latent_variance``, ``class_entropy`` (of the probabilities, nats),
         ``class_training_distance`` and ``quality_flag``. The probability is that of the second of
         two classes; of more classes, probabilities and variances have the dimension
-        ``class_name``.
+        ``class_name``, and if one of them is cloud there are also ``cloud_mask``, cloud where its
+        probability is above 1/2, and ``cloud_probability``.
 
         A pixel that lacks a feature has no class: a fill value, NaN, and a flag. The variance is
         NaN if the classifier has none, the distance

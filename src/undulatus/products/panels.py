@@ -30,6 +30,7 @@ from undulatus.products.legend import COLOURS_BY_NAME
 from undulatus.products.predict import MISSING
 from undulatus.products.views import (
     INFRARED,
+    LABEL,
     NATURAL_COLOUR,
     MapClass,
     MapView,
@@ -52,8 +53,8 @@ HALO = [withStroke(linewidth=2.2, foreground="white", alpha=0.7)]
 BRIGHTEST, GAMMA = 120.0, 1.8
 """The stretch of satpy's ``natural_color``: (reflectance / 120 %) to the power 1 / 1.8."""
 
-MASKS = {"l2": LEVEL2_MASK, "truth": CLOUD_TRUTH, "model": MASK}
-"""Panels that show masks, and their layers."""
+MASKS = {"l2": LEVEL2_MASK, "truth": CLOUD_TRUTH, "label": LABEL, "model": MASK}
+"""Panels that show masks or classes, and their layers."""
 
 _LAYERS = {
     "rgb": {*NATURAL_COLOUR, ANGLE},
@@ -73,10 +74,16 @@ TITLES = {
     "probability": "probability of cloud",
     "uncertainty": "uncertainty",
 }
-"""Titles of the panels, in order."""
+"""Titles of the panels of a map of clouds, in order, ..."""
 
-_TITLES_OF_CLASSES = {"model": "model classes", "probability": "probability of the class"}
-"""Titles of panels of a map that is not one of clouds."""
+_TITLES_OF_CLASSES = {
+    **{name: TITLES[name] for name in ("rgb", "ir", "l2", "truth")},
+    "label": "label",
+    "model": "model classes",
+    "probability": "probability of the class",
+    "uncertainty": TITLES["uncertainty"],
+}
+"""... and of a map of other classes."""
 
 _LONG_NAME, _LONGEST_NAME = 10, 26
 """Letters of a class's name beyond which the key has one column, and beyond which it is cut."""
@@ -152,17 +159,21 @@ class Acquisition:
 
 def panel_names(view: MapView) -> tuple[str, ...]:
     """Return the panels that the view has layers for, in order."""
-    return tuple(name for name in TITLES if _LAYERS[name] <= set(view.layers))
+    return tuple(name for name in _titles(view) if _LAYERS[name] <= set(view.layers))
 
 
 def panel_title(name: str, view: MapView) -> str:
     """Return the title of a panel."""
-    return _TITLES_OF_CLASSES.get(name, TITLES[name]) if view.classes else TITLES[name]
+    return _titles(view)[name]
+
+
+def _titles(view: MapView) -> dict[str, str]:
+    return _TITLES_OF_CLASSES if view.classes else TITLES
 
 
 def panel_classes(name: str, view: MapView) -> tuple[MapClass, ...]:
     """Return the classes that a panel of a mask shows."""
-    return view.classes if name == "model" and view.classes else _CLOUD_CLASSES
+    return view.classes if name in ("label", "model") and view.classes else _CLOUD_CLASSES
 
 
 def extra_key_lines(view: MapView) -> int:

@@ -55,14 +55,15 @@ class Provenance:
     """Groups that were learned from: west, south, east and north of each."""
     held_out_groups: dict[str, list[float]] | None = None
     """Groups kept for scores."""
-    class_shares: dict[str, float] | None = None
-    """Of the labels, by name."""
     class_profiles: dict[str, Any] | None = None
     """Quantiles of the bands of each class in training: ``features``, ``quantiles``, and
     ``values`` by the name of the class, (quantile, band)."""
 
     cloud_share: float | dict[str, float | None] | None = None
-    """Of the labels; for scenes by regime."""
+    """Of the labels, where it is known which class is cloud; for scenes by regime."""
+    class_shares: dict[str, Any] | None = None
+    """Of the labels by the names of classes, unless these are clear and cloud; for scenes by
+    regime and name."""
     held_out_cells: list[str] | None = None
     """Cells of strata, for spectra."""
     seed: int | None = None

@@ -16,8 +16,14 @@ from sklearn.pipeline import Pipeline
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.estimators.pca import SpectralPCA
-from undulatus.products.classes import find_label, has_many_classes, read_classes
-from undulatus.products.legend import legend_of_label
+from undulatus.products.classes import (
+    find_label,
+    is_scored_as_mask,
+    label_legend,
+    label_shares,
+    read_classes,
+    require_dims,
+)
 from undulatus.products.maps import class_probabilities, cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.provenance import Provenance
@@ -78,8 +84,11 @@ def fit_spectra(
     components : int
         Number of principal components, computed in units of the noise where that is known.
     label : str
-        The variable to learn from: 1 cloudy, 0 clear, anything else missing. The model records
-        that 1 is cloud if the variable's name or its attributes mention cloud.
+        The variable to learn from, whose values are classes: two or more whole numbers, 255 and
+        NaN and the attribute ``_FillValue`` missing, such as ``cloudy`` or ``cloud_class``.
+        ``flag_values`` and ``flag_meanings`` name them. Of 0 and 1 the model records that 1 is
+        cloud if the variable's name or its attributes mention cloud; of more, a class that the
+        flags call cloud or cloudy is, if no other mentions cloud.
     holdout : float
         Share of the spectra kept for :func:`score_spectra`, as whole cells
         (:func:`undulatus.scenes.sampling.cell_names`). The model records which.
@@ -98,18 +107,32 @@ def fit_spectra(
     )
     spectra = check_spectra(spectra)
     _require_memory(spectra, components, ram)
-    labels = read_labels(spectra, label)
+    _require_label(spectra, label)
+    labels = np.asarray(require_dims(spectra[label], "sample").values)
+    legend = label_legend(spectra[label], labels)
     held_out, held_out_cells = hold_out_cells(spectra, holdout, seed)
     progress("looking for spectra with missing values")
     complete = complete_spectra(spectra)
-    chosen = np.flatnonzero(complete & ~held_out & (labels <= 1))
+    chosen = np.flatnonzero(complete & ~held_out & np.isin(labels, legend.classes))
     if method == "gpc" and len(chosen) > EXACT_ROWS:
         drawn = np.random.default_rng(seed).choice(chosen, EXACT_ROWS, replace=False)
         chosen = np.sort(drawn)
     y = labels[chosen].astype(np.int64)
-    _require_both_classes(y, label)
+    shares = dict(
+        zip(
+            legend.names,
+            label_shares(
+                legend,
+                y,
+                f"The training spectra have no {label!r}",
+                "Use more spectra, or hold out fewer",
+            ),
+            strict=True,
+        )
+    )
     _require_components(components, spectra, len(y))
-    progress(f"learning from {len(y):,} spectra, {np.mean(y):.0%} of them cloudy")
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    progress(f"learning from {len(y):,} spectra: {listed}")
     reduction = SpectralPCA(components, noise=channel_noise(spectra))
     model = Pipeline([("reduce", reduction), ("classify", classifier)])
     # Early stopping holds whole cells back: learning should carry over to other strata.
@@ -121,13 +144,14 @@ def fit_spectra(
         chain="sounder",
         method=method,
         label=label,
-        legend=legend_of_label(label, spectra[label].attrs).as_dict(),
+        legend=legend.as_dict(),
         measurement=str(array.name),
         units=str(array.attrs.get("units", "1")),
         channels=array.shape[1],
         training_spectra=len(y),
         spectra_with_missing_values=int(np.count_nonzero(~complete)),
-        cloud_share=float(np.mean(y)),
+        cloud_share=None if legend.cloud is None else shares[legend.cloud],
+        class_shares=None if legend.cloud is not None and len(shares) == 2 else shares,
         held_out_cells=held_out_cells,
         seed=seed,
         source=str(spectra.attrs.get("source", "")),
@@ -136,21 +160,25 @@ def fit_spectra(
 
 
 def read_labels(spectra: xr.Dataset, label: str) -> Array:
-    """Return the labels of checked spectra, (sample,) uint8: 0, 1, and 255 for missing."""
+    """Return a mask of checked spectra, (sample,) uint8: 0, 1, and 255 for missing."""
+    _require_label(spectra, label)
+    values = np.asarray(spectra[label].values)
+    codes = np.unique(values[np.isfinite(values) & (values != MISSING_CODE)])
+    if len(codes) > 2 or not set(codes.tolist()) <= {0, 1}:
+        raise SceneError(
+            f"{label!r} has the values {', '.join(f'{v:g}' for v in codes[:6])}, but a mask has 0 "
+            f"(clear) and 1 (cloudy): recode it, or name another (such as {CLOUDY!r})."
+        )
+    return np.where(np.isfinite(values), values, MISSING_CODE).astype(np.uint8)
+
+
+def _require_label(spectra: xr.Dataset, label: str) -> None:
     if label not in spectra:
         present = [name for name in CODES if name in spectra] or ["none"]
         raise SceneError(
             f"The spectra have no {label!r} to learn from. They have these labels and strata: "
             f"{', '.join(present)}. Add it, or name another label."
         )
-    values = np.asarray(spectra[label].values)
-    codes = np.unique(values[np.isfinite(values) & (values != MISSING_CODE)])
-    if len(codes) > 2 or not set(codes.tolist()) <= {0, 1}:
-        raise SceneError(
-            f"{label!r} has the values {', '.join(f'{v:g}' for v in codes[:6])}, but a label is 0 "
-            f"(clear) or 1 (cloudy): recode it, or learn from {CLOUDY!r}."
-        )
-    return np.where(np.isfinite(values), values, MISSING_CODE).astype(np.uint8)
 
 
 def complete_spectra(spectra: xr.Dataset) -> Array:
@@ -175,15 +203,6 @@ def _require_components(components: int, spectra: xr.Dataset, rows: int) -> None
         raise InputError(
             f"{components} principal components were asked for, but {rows:,} spectra have at "
             f"most {most}. Ask for fewer (--components)."
-        )
-
-
-def _require_both_classes(y: Array, label: str) -> None:
-    clouds = int(np.count_nonzero(y))
-    if not 0 < clouds < len(y):
-        raise SceneError(
-            f"{label!r} is cloudy in {clouds} and clear in {len(y) - clouds} of the training "
-            f"spectra: both are needed. Use more spectra, or hold out fewer."
         )
 
 
@@ -236,7 +255,7 @@ class StratumScores:
     """Scores of one stratum of the held-out spectra against one reference.
 
     ``stratum`` is ``"all"``, or a variable such as ``"season"``, of which ``value`` is the value.
-    Models of more than two classes have :class:`ManyClassScores`.
+    Models of other classes than a mask's have :class:`ManyClassScores`.
     """
 
     stratum: str
@@ -258,8 +277,8 @@ def score_spectra(
     The reference is the label, and for a twin also the truth: whether there is any cloud. Spectra
     that share no cell with the held-out ones are all scored.
 
-    A model of more than two classes is scored against the label alone, with intervals from whole
-    cells of strata.
+    A model of other classes than a mask's is scored against the label alone, class by class, with
+    intervals from whole cells of strata.
 
     Parameters
     ----------
@@ -271,8 +290,8 @@ def score_spectra(
     held_out = np.isin(cell_names(spectra), provenance.held_out_cells or [])
     if held_out.any():
         spectra = spectra.isel(sample=np.flatnonzero(held_out))
-    if has_many_classes(model):
-        return _score_many_classes(model, spectra, find_label(model, spectra, label), progress)
+    if not is_scored_as_mask(model):
+        return _score_by_class(model, spectra, find_label(model, spectra, label), progress)
     label = label or provenance.label or CLOUDY
     references = {label: read_labels(spectra, label)} if label in spectra else {}
     if CLOUD_AMOUNT in spectra:
@@ -302,13 +321,13 @@ def _score_strata(
     return rows
 
 
-# Scores of more than two classes
+# Scores class by class
 
 
-def _score_many_classes(
+def _score_by_class(
     model: Any, spectra: xr.Dataset, label: str, progress: Progress
 ) -> list[StratumScores]:
-    truth = read_classes(spectra[label], model.classes_)
+    truth = read_classes(require_dims(spectra[label], "sample"), model.classes_)
     progress(f"classifying {spectra.sizes['sample']:,} spectra")
     probability = class_probabilities(model, spectra)
     known = np.isfinite(probability[:, 0]) & (truth.codes >= 0)

@@ -26,6 +26,7 @@ from undulatus.products.layers import (
     QUALITY,
     VARIANCE,
 )
+from undulatus.products.legend import flag_names
 from undulatus.products.maps import BLOCK_PIXELS
 from undulatus.scenes.masks import decode, guess_encoding
 from undulatus.scenes.scene import (
@@ -44,6 +45,9 @@ NATURAL_COLOUR = ("IR_016", "VIS008", "VIS006")
 
 INFRARED = "IR_108"
 """The band shown in grey."""
+
+LABEL = "class_label"
+"""The layer with the label of a scene that has the classes of its map."""
 
 TIME_TOLERANCE = np.timedelta64(15, "m")
 """How far outside a scene a time may lie and still be shown: SEVIRI's repeat cycle."""
@@ -66,7 +70,8 @@ class MapView:
     """Bands, masks, probability and variance, (time, y, x).
 
     Maps of all classes have the names of a map of clouds here: ``cloud_mask`` holds the codes,
-    the probability and the variance are those of the class shown.
+    the probability and the variance are those of the class shown. They also have
+    ``class_probability`` (time, y, x, class_name).
     """
     land: Array | None
     """(y, x) bool, true on land."""
@@ -105,14 +110,15 @@ def view_scene(scene: xr.Dataset, result: xr.Dataset) -> MapView:
     ----------
     scene : Dataset
         (time, y, x) or (y, x); ``cloud_mask_l2``, ``cloud_truth`` and ``land_mask`` are shown
-        if it has them.
+        if it has them, and so is a label that has the ``flag_values`` and ``flag_meanings`` of
+        the map's classes.
     result : Dataset
         What :func:`undulatus.products.maps.map_scene` made of it.
     """
     scene = check_scene(scene, (*NATURAL_COLOUR, INFRARED))
     _require_map(result)
     _require_same_size(scene, result)
-    left = _with_time(_scene_layers(scene), scene)
+    left = _with_time(_scene_layers(scene, result), scene)
     right = _with_time(_map_layers(result), result if left.sizes["time"] > 1 else left)
     left, right = xr.align(left, right, join="inner")
     if not left.sizes["time"]:
@@ -166,9 +172,23 @@ def _require_same_size(scene: xr.Dataset, result: xr.Dataset) -> None:
         )
 
 
-def _scene_layers(scene: xr.Dataset) -> xr.Dataset:
+def _scene_layers(scene: xr.Dataset, result: xr.Dataset) -> xr.Dataset:
     wanted = (*NATURAL_COLOUR, INFRARED, ANGLE, LEVEL2_MASK, CLOUD_TRUTH)
-    return scene[[name for name in wanted if name in scene]]
+    layers = scene[[name for name in wanted if name in scene]]
+    labels = _labels_of_classes(scene, result) if CLASS in result else []
+    return layers.assign({LABEL: labels[0]}) if labels else layers
+
+
+def _labels_of_classes(scene: xr.Dataset, result: xr.Dataset) -> list[xr.DataArray]:
+    """Return the variables of a scene that have the classes of a map, by their flags."""
+    classes = flag_names(result[CLASS].attrs)
+    return [
+        array
+        for name, array in scene.data_vars.items()
+        if name not in (LEVEL2_MASK, CLOUD_TRUTH)
+        and set(array.dims) == set(scene[INFRARED].dims)
+        and flag_names(array.attrs) == classes
+    ]
 
 
 def _map_classes(result: xr.Dataset) -> tuple[MapClass, ...]:
@@ -184,15 +204,22 @@ def _map_classes(result: xr.Dataset) -> tuple[MapClass, ...]:
 
 
 def _class_layers(result: xr.Dataset) -> xr.Dataset:
-    """Return the codes of a map, and the probability and the variance of the class shown."""
+    """Return codes, all probabilities, and the probability and variance of the class shown."""
     probability, variance = result[CLASS_PROBABILITY], result[CLASS_VARIANCE]
-    if CLASS_NAME in probability.dims:
-        largest = probability.max(CLASS_NAME, skipna=False)
+    if CLASS_NAME not in probability.dims:
+        probability = xr.concat([1.0 - probability, probability], CLASS_NAME)
+    largest = probability.max(CLASS_NAME, skipna=False)
+    if CLASS_NAME in variance.dims:
         variance = variance.where(probability == largest).max(CLASS_NAME)
-    else:
-        largest = probability.where(probability > 0.5, 1.0 - probability)
     shown = result[[name for name in (QUALITY,) if name in result]]
-    return shown.assign({MASK: result[CLASS], PROBABILITY: largest, VARIANCE: variance})
+    return shown.assign(
+        {
+            MASK: result[CLASS],
+            CLASS_PROBABILITY: probability,
+            PROBABILITY: largest,
+            VARIANCE: variance,
+        }
+    )
 
 
 def _map_layers(result: xr.Dataset) -> xr.Dataset:
@@ -204,7 +231,7 @@ def _map_layers(result: xr.Dataset) -> xr.Dataset:
 
 
 def _with_time(layers: xr.Dataset, source: xr.Dataset) -> xr.Dataset:
-    """Return layers (time, y, x) with no coordinate but the time.
+    """Return layers (time, y, x, ...) with no coordinate but the time.
 
     A single acquisition without a time takes it from ``source``.
     """
@@ -218,7 +245,7 @@ def _with_time(layers: xr.Dataset, source: xr.Dataset) -> xr.Dataset:
             "(scene.assign_coords(time=...))."
         )
     bare = layers.drop_vars([name for name in layers.coords if name != "time"])
-    return bare.transpose(*DIMS)
+    return bare.transpose(*DIMS, ...)
 
 
 def _upright(scene: xr.Dataset) -> dict[str, slice]:

@@ -6,7 +6,7 @@ held out by whole *cells*, one combination of strata each, and scored stratum by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -90,18 +90,27 @@ def on_days(time: Any, days: Any) -> Array:
 
 
 def balanced_sample(
-    label: Array, groups: Mapping[str, Array], size: int, rng: np.random.Generator
+    label: Array,
+    groups: Mapping[str, Array],
+    size: int,
+    rng: np.random.Generator,
+    classes: Sequence[Any] = (0, 1),
 ) -> dict[str, Array]:
-    """Draw equally many pixels of either class from each group, and return their flat indices.
+    """Draw equally many pixels of each class from each group, and return their flat indices.
+
+    Of two classes, equally many are drawn. Of more, a class that has less than its part gives all
+    its pixels and the others their parts: one rare class does not leave few of all.
 
     Parameters
     ----------
     label : array
-        1 cloud, 0 clear, 255 missing.
+        Values of the classes; others are missing.
     groups : mapping of bool arrays
         Which pixels each group may draw from, of the label's shape.
     size : int
-        Pixels of a group; fewer where the rarer class has less than half of that.
+        Pixels of a group; fewer where a class has less than its part of that.
+    classes : sequence of numbers
+        Values of the label to draw from.
 
     Returns
     -------
@@ -110,9 +119,14 @@ def balanced_sample(
     """
     drawn = {}
     for name, allowed in groups.items():
-        members = [np.flatnonzero(allowed & (label == value)) for value in (0, 1)]
-        each = min(size // 2, *map(len, members))
-        picked = [rng.choice(which, each, replace=False, shuffle=False) for which in members]
+        members = [np.flatnonzero(allowed & (label == value)) for value in classes]
+        part = size // len(classes)
+        if len(classes) == 2:
+            part = min(part, *map(len, members))
+        picked = [
+            rng.choice(which, min(part, len(which)), replace=False, shuffle=False)
+            for which in members
+        ]
         drawn[name] = np.sort(np.concatenate(picked))
     return drawn
 

@@ -5,10 +5,12 @@ import xarray as xr
 from undulatus.products.browse.calendar import (
     MOST_LISTED,
     SECONDS_APART,
+    class_pixel_shares,
     largest_differences,
     make_calendar,
     pixel_shares,
 )
+from undulatus.products.views import MapClass
 
 
 def times(*, start="2010-01-01", count, minutes):
@@ -72,6 +74,22 @@ def test_shares_are_of_the_pixels_that_the_masks_know():
         "compared": 3 / 4,
         "model_right": 1,
         "l2_right": 2 / 3,
+    }
+    assert {name: values.item() for name, values in shares.items()} == pytest.approx(expected)
+
+
+def test_shares_of_classes_are_of_the_pixels_that_have_one():
+    classes = (MapClass(4, "sea", "#000000"), MapClass(7, "land", "#ffffff"))
+    model = np.array([[[4, 7, 7, 255]]], np.uint8)
+    label = np.array([[[4.0, 4.0, np.nan, 7.0]]])
+    shares = class_pixel_shares(block(cloud_mask=model, class_label=label), classes)
+    expected = {
+        "model-0": 1 / 3,
+        "model-1": 2 / 3,
+        "label-0": 2 / 3,
+        "label-1": 1 / 3,
+        "agreement": 1 / 2,
+        "compared": 1 / 2,
     }
     assert {name: values.item() for name, values in shares.items()} == pytest.approx(expected)
 

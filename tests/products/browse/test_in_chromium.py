@@ -43,9 +43,21 @@ return [view.frame.x_scale.compute(arguments[1]) + box.left - host.left - host.w
 """
 
 
+SERIES = """
+const found = Bokeh.documents.map((d) => d.get_model_by_name(arguments[0])).find((m) => m);
+return Object.fromEntries(Object.entries(found.data).map(([name, column]) => [name, [...column]]));
+"""
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, maps, scene):
     return build_site(maps, scene, tmp_path_factory.mktemp("chromium") / "site").as_uri()
+
+
+@pytest.fixture(scope="module")
+def class_page(tmp_path_factory, class_maps, labelled_scene):
+    folder = tmp_path_factory.mktemp("chromium") / "classes"
+    return build_site(class_maps, labelled_scene, folder).as_uri()
 
 
 def start(*arguments):
@@ -273,16 +285,12 @@ def test_a_click_on_a_panel_shows_the_series_of_its_pixel(opened, maps):
         lambda: browser.execute_script("return document.body.dataset.pixel") == f"{row} {column}",
     )
     assert f"Row {row + 1}, column {column + 1}" in text_of(browser, "pixel-description")
-    series = """
-    const found = Bokeh.documents.map((d) => d.get_model_by_name(arguments[0])).find((m) => m);
-    return [[...found.data.x], [...found.data.y]];
-    """
     pixel = maps["cloud_probability"].isel(y=row, x=column)
-    when, values = browser.execute_script(series, "series-all-values")
+    when, values = browser.execute_script(SERIES, "series-all-values").values()
     assert np.array_equal(np.array(when, "datetime64[ms]"), pixel["time"].values)
     # Half a step of the 255 levels.
     assert np.abs(np.array(values) - pixel.values).max() <= 0.5 / 254 + 1e-6
-    hours, values = browser.execute_script(series, "series-day-values")
+    hours, values = browser.execute_script(SERIES, "series-day-values").values()
     day = pixel.sel(time="2010-01-02")
     assert np.array_equal(hours, np.arange(96) / 4)
     assert np.abs(np.array(values) - day.values).max() <= 0.5 / 254 + 1e-6
@@ -328,3 +336,107 @@ def test_reduced_motion_means_the_slowest_speed(opened):
         assert browser.find_element("id", "speed").get_attribute("value") == "1"
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+# Maps of classes
+
+
+def test_a_page_of_classes_opens_without_an_error_and_describes_an_acquisition(
+    opened, class_page, class_maps, labelled_scene
+):
+    browser = opened("#2010-01-02T12:00", address=class_page)
+    assert [line for line in browser.get_log("browser") if line["level"] != "INFO"] == []
+    codes = class_maps["class"].sel(time="2010-01-02T12:00")
+    known = codes != 255
+    shares = {
+        name: 100 * float((codes == code).where(known).mean())
+        for code, name in ((2, "sea"), (3, "land"), (9, "cloud"))
+    }
+    listed = sorted(shares, key=shares.get, reverse=True)
+    text = text_of(browser, "description")
+    expected = ", ".join(f"{name} {shares[name]:.1f} %" for name in listed if shares[name])
+    assert f"Model: {expected} of the pixels." in text
+    label = labelled_scene["surface"].sel(time="2010-01-02T12:00")
+    agree = 100 * float((codes == label).where(known).mean())
+    assert f"They agree on {agree:.1f} %." in text
+    panel = browser.find_element("css selector", "#panel-model canvas")
+    aria = with_plain_spaces(panel.get_attribute("aria-label"))
+    assert aria == f"model classes, 2010-01-02 12:00 UTC, {expected}"
+
+
+def test_every_panel_of_a_page_of_classes_has_the_colours_of_its_data(
+    opened, class_page, class_maps, labelled_scene
+):
+    moment = "2010-01-02T12:00"
+    browser = opened(f"#{moment}", address=class_page)
+    view = view_scene(labelled_scene, class_maps)
+    chosen = np.flatnonzero(view.times == np.datetime64(moment))
+    scales = scales_for(view, np.arange(len(view.times)))
+    (acquisition,) = read_acquisitions(view, chosen, scales)
+    assert {"label", "model", "probability"} <= set(panel_names(view))
+    for name in panel_names(view):
+        expected = acquisition.images[name]
+        known = expected[..., 3] > 0
+        assert np.array_equal(colours(browser, name, view.shape)[known], expected[known][:, :3])
+
+
+def test_the_calendar_shows_the_share_of_the_class_that_is_chosen(opened, class_page, class_maps):
+    browser = opened(address=class_page)
+    known = class_maps["class"].where(class_maps["class"] != 255)
+    chooser = browser.find_element("id", "share-of")
+    assert chooser.get_attribute("value") == "model-2"
+    for place, code in ((2, 9), (0, 2)):
+        browser.execute_script(
+            "arguments[0].value = arguments[1];arguments[0].dispatchEvent(new Event('change'));",
+            chooser,
+            f"model-{place}",
+        )
+        table = browser.execute_script(
+            "const named = (name) => Bokeh.documents.map((d) => d.get_model_by_name(name))"
+            ".find((m) => m);"
+            "return [[...named('cells').data.image[0]], named('share-colours').high];"
+        )
+        shares = (known == code).where(known.notnull()).mean(("y", "x"))
+        cells = np.array(table[0], float).reshape(3, 96)
+        # The second day has no gap.
+        assert np.allclose(cells[1], shares.sel(time="2010-01-02"), rtol=1e-6)
+        assert np.isnan(cells[0, 20:30]).all()
+        # The scale ends at a whole tenth above the largest share.
+        assert 0.0 <= table[1] - float(shares.max()) < 0.1 + 1e-6
+        name = browser.find_element("id", "heatmap").get_attribute("aria-label")
+        assert f"Share of {('sea', 'land', 'cloud')[place]} " in name
+
+
+def test_the_series_of_a_pixel_stacks_the_probabilities_of_all_classes(
+    opened, class_page, class_maps
+):
+    browser = opened("#2010-01-02T12:00", address=class_page)
+    found = browser.execute_script(SERIES, "series-day-values")
+    pixel = class_maps["class_probability"].isel(y=10, x=13).sel(time="2010-01-02")
+    assert np.array_equal(found["x"], np.arange(96) / 4)
+    edges = np.array([found[f"edge{number}"] for number in range(4)])
+    # Three bytes, each off by half a step of the 255 levels, and their sum.
+    assert np.abs(np.diff(edges, axis=0) - pixel.values).max() <= 1.5 / 254
+    assert np.abs(edges[-1] - 1.0).max() < 1e-12
+    at_noon = pixel.sel(time="2010-01-02T12:00")
+    likeliest = str(at_noon["class_name"].values[np.argmax(at_noon.values)])
+    name, value = text_of(browser, "pixel-now").removeprefix("Now: ").split(",")[0].split()
+    assert name == likeliest
+    # Two decimals of a byte.
+    assert abs(float(value) - float(at_noon.max())) <= 0.005 + 0.5 / 254
+    whole = browser.execute_script(SERIES, "series-all-values")
+    assert len(whole["x"]) == class_maps.sizes["time"]
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_of_a_page_of_classes_runs_over_the_edge(opened, class_page, width):
+    browser = opened(width=width, address=class_page)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_map_of_classes_without_its_scene_opens_without_an_error(opened, tmp_path, class_maps):
+    address = build_site(class_maps, None, tmp_path / "site", end="2010-01-01").as_uri()
+    browser = opened("#2010-01-01T12:00", address=address)
+    expect(browser, "2010-01-01T12:00")
+    assert not browser.find_element("id", "next-difference").is_displayed()
+    assert [line for line in browser.get_log("browser") if line["level"] != "INFO"] == []

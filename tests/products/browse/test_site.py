@@ -51,7 +51,75 @@ def test_times_and_the_share_of_cloud_are_those_of_the_map(page, maps):
     assert np.allclose(cloud, known.mean(("y", "x")), rtol=1e-6)
 
 
-def test_a_map_of_other_classes_is_refused_with_what_to_do(maps, scene, tmp_path):
+@pytest.fixture(scope="module")
+def class_page(tmp_path_factory, class_maps, labelled_scene):
+    folder = tmp_path_factory.mktemp("classes") / "site"
+    return build_site(class_maps, labelled_scene, folder)
+
+
+def test_a_page_of_classes_has_the_share_of_each_in_model_and_label(
+    class_page, class_maps, labelled_scene
+):
+    data = data_of(class_page)
+    assert data["classes"] == ["sea", "land", "cloud"]
+    known = class_maps["class"] != 255
+    for place, code in enumerate((2, 3, 9)):
+        share = (class_maps["class"] == code).where(known).mean(("y", "x"))
+        # Single precision.
+        assert np.allclose(numbers(data["shares"][f"model-{place}"], "<f4"), share, rtol=1e-6)
+        share = (labelled_scene["surface"] == code).mean(("y", "x"))
+        assert np.allclose(numbers(data["shares"][f"label-{place}"], "<f4"), share, rtol=1e-6)
+    # Where land lies never changes.
+    assert data["opening_share"] == "model-2"
+
+
+def test_differences_of_classes_are_from_the_label_of_the_same_classes(
+    class_page, class_maps, labelled_scene
+):
+    differ = (class_maps["class"] != labelled_scene["surface"]).where(class_maps["class"] != 255)
+    assert data_of(class_page)["differences"][0] == np.argmax(differ.mean(("y", "x")).values)
+    assert "Where model and label differ most" in class_page.read_text()
+
+
+def test_a_page_of_classes_names_them_with_their_colours_and_says_nothing_of_cloud_masks(
+    class_page,
+):
+    text = class_page.read_text()
+    assert "<h1>Class maps" in text
+    assert re.findall(r'background:(#\w+)"></i>(land|sea)<', text)[:2] == [
+        ("#0072b2", "sea"),
+        ("#c8a165", "land"),
+    ]
+    assert "the mask says cloud" not in text
+
+
+def test_a_row_of_a_page_of_classes_has_the_probabilities_of_each(class_page, class_maps):
+    text = (class_page.parent / "rows" / "5.js").read_text()
+    pieces = re.findall(r'"([^"]+)"', text)
+    values = np.concatenate([numbers(piece, np.uint8) for piece in pieces]).reshape(278, 26, 3)
+    expected = class_maps["class_probability"].isel(y=5).transpose("time", "x", "class_name")
+    # Half a step of the 255 levels.
+    assert np.abs(values / 254 - expected.values).max() <= 0.5 / 254 + 1e-6
+
+
+@pytest.mark.parametrize("change", ["other codes", "other names", "no flags"])
+def test_a_label_of_other_classes_is_not_compared(
+    tmp_path, class_maps, labelled_scene, class_flags, change
+):
+    flags = {
+        "other codes": class_flags | {"flag_values": [2, 3, 4]},
+        "other names": class_flags | {"flag_meanings": "sea land fog"},
+        "no flags": {},
+    }[change]
+    label = labelled_scene["surface"].drop_attrs().assign_attrs(flags)
+    some = {"time": slice(40, 50)}
+    scene = labelled_scene.assign(surface=label).isel(some)
+    page = build_site(class_maps.isel(some), scene, tmp_path / "site")
+    assert "agreement" not in data_of(page)["shares"]
+    assert "The scene has no label with the flag_values" in page.read_text()
+
+
+def test_two_classes_have_a_page_with_the_probabilities_of_both(tmp_path, maps, scene):
     flags = {"flag_values": [0, 1], "flag_meanings": "dry wet", "flag_colors": "#000000 #ffffff"}
     other = maps.rename(
         cloud_mask="class",
@@ -59,9 +127,13 @@ def test_a_map_of_other_classes_is_refused_with_what_to_do(maps, scene, tmp_path
         cloud_latent_variance="class_latent_variance",
     )
     other["class"].attrs = flags
-    with pytest.raises(SceneError, match=r"other classes: dry, wet\. Draw it .*--picture"):
-        build_site(other, scene, tmp_path / "site")
-    assert not (tmp_path / "site").exists()
+    some = {"time": slice(40, 50)}
+    page = build_site(other.isel(some), scene.isel(some), tmp_path / "site")
+    assert data_of(page)["classes"] == ["dry", "wet"]
+    text = (page.parent / "rows" / "5.js").read_text()
+    values = numbers(re.search(r'"([^"]+)"', text).group(1), np.uint8).reshape(10, 26, 2)
+    # Each is rounded to a byte.
+    assert np.abs(values.astype(int).sum(axis=-1) - 254).max() <= 1
 
 
 def test_the_list_of_differences_begins_with_the_largest(page, maps, scene):

@@ -1,7 +1,7 @@
 """The acquisitions of a map in time: a table of days by times of day, and shares of pixels.
 
-The page colours each cell of the table by the share of cloud in its acquisition, and lists the
-acquisitions in which the model's mask and the Level-2 mask differ most.
+The page colours each cell of the table by the share of cloud, or of a class, in its acquisition,
+and lists the acquisitions in which the model and the Level-2 mask, or a label, differ most.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus.products.layers import MASK
+from undulatus.products.views import LABEL, MapClass
 from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]
@@ -120,9 +121,36 @@ def pixel_shares(block: xr.Dataset) -> dict[str, Array]:
     return shares
 
 
+def class_pixel_shares(block: xr.Dataset, classes: tuple[MapClass, ...]) -> dict[str, Array]:
+    """Return shares of pixels of a map of classes as :func:`pixel_shares` does.
+
+    ``model-0``, ``model-1`` and so on are those of each class, ``label-0`` and so on those of a
+    label; ``agreement`` and ``compared`` are of model and label.
+    """
+    codes = [shown.code for shown in classes]
+    found = {"model": _as_rows(block[MASK])}
+    if LABEL in block:
+        found["label"] = _as_rows(block[LABEL])
+    known = {name: np.isin(values, codes) for name, values in found.items()}
+    shares = {
+        f"{name}-{place}": _share(values == code, known[name])
+        for name, values in found.items()
+        for place, code in enumerate(codes)
+    }
+    if LABEL in block:
+        both = known["model"] & known["label"]
+        shares["agreement"] = _share(found["model"] == found["label"], both)
+        shares["compared"] = both.mean(axis=1, dtype=np.float32)
+    return shares
+
+
+def _as_rows(layer: xr.DataArray) -> Array:
+    return np.asarray(layer.values.reshape(layer.shape[0], -1))
+
+
 def _labels(mask: xr.DataArray) -> Array:
     """Return 0 for clear, 1 for cloud and -1 for unknown, (n, pixels)."""
-    values = mask.values.reshape(mask.shape[0], -1)
+    values = _as_rows(mask)
     return np.select([values == 0, values == 1], [0, 1], -1).astype(np.int8)
 
 

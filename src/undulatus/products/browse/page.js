@@ -10,6 +10,7 @@
   const pixel = window.undulatusPixel;
   const [height, width] = data.shape;
   const CACHED_DAYS = 4;
+  const MOST_CLASSES = 6; // in a line of text
   const element = (id) => document.getElementById(id);
 
   const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
@@ -21,7 +22,7 @@
     const indices = numbers(Uint32Array, data.texts[name].indices);
     texts[name] = (number) => data.texts[name].lines[indices[number]];
   }
-  const state = { number: -1, timer: 0, playing: false };
+  const state = { number: -1, timer: 0, playing: false, share: data.opening_share };
   const plotModels = {};
 
   // Images
@@ -67,15 +68,26 @@
   const shareText = (name, number) =>
     Number.isNaN(shares[name][number]) ? "unknown" : percent(shares[name][number]);
 
+  /** The classes of an acquisition with their shares, the largest first. */
+  function classText(who, number) {
+    const found = data.classes.map((name, place) => [shares[`${who}-${place}`][number], name]);
+    const present = found.filter(([share]) => share > 0).sort((one, other) => other[0] - one[0]);
+    const rest = present.splice(MOST_CLASSES).reduce((sum, [share]) => sum + share, 0);
+    if (rest) present.push([rest, "others"]);
+    return present.map(([share, name]) => `${name} ${percent(share)}`).join(", ") || "unknown";
+  }
+
   function panelLabel(name, number, note) {
     const cloudShare = { l2: "l2_cloud", model: "cloud" }[name];
-    const cloud = cloudShare && shares[cloudShare] ? `, ${shareText(cloudShare, number)} cloud` : "";
-    return `${data.titles[name]}, ${timeText(number)}${cloud}${note ? `, ${note}` : ""}`;
+    let share = cloudShare && shares[cloudShare] ? `, ${shareText(cloudShare, number)} cloud` : "";
+    if (shares[`${name}-0`]) share = `, ${classText(name, number)}`;
+    return `${data.titles[name]}, ${timeText(number)}${share}${note ? `, ${note}` : ""}`;
   }
 
   function describe(number) {
     const regime = texts.regime(number);
     const lines = [[texts.sun(number), regime && `regime: ${regime}`].filter(Boolean).join("; ")];
+    if (data.classes.length) return [...lines, ...describeClasses(number)].filter(Boolean);
     let line = `Cloud: model ${shareText("cloud", number)}`;
     if (shares.agreement) {
       line += `, L2 ${shareText("l2_cloud", number)} of the pixels. `;
@@ -89,6 +101,15 @@
       lines.push(`Agreement with the truth: model ${shareText("model_right", number)}${l2}.`);
     }
     return lines.filter(Boolean);
+  }
+
+  function describeClasses(number) {
+    const model = `Model: ${classText("model", number)} of the pixels.`;
+    if (!shares.agreement) return [model];
+    const agree = Number.isNaN(shares.agreement[number])
+      ? "They have no pixel in common."
+      : `They agree on ${shareText("agreement", number)}.`;
+    return [model, `Label: ${classText("label", number)}. ${agree}`];
   }
 
   function showError(text) {
@@ -148,6 +169,23 @@
     plotModels.chosen.data = { x: [hours], y: [noon] };
     pixel.follow(state.number);
   }
+
+  /** Colour the cells by the share of a class, from none to the largest, in whole tenths. */
+  function showShare(name) {
+    state.share = name;
+    const cells = plotModels.cells;
+    const table = cells.data.image[0].fill(NaN);
+    // Backwards, so that the first acquisition of a cell is written last.
+    for (let n = seconds.length - 1; n >= 0; n--) {
+      table[day[n] * data.table[1] + slots[n]] = shares[name][n];
+    }
+    cells.change.emit();
+    const largest = table.reduce((most, share) => (share > most ? share : most), 0);
+    plotModels["share-colours"].high = Math.max(Math.ceil(10 * largest) / 10, 0.1);
+    element("heatmap").setAttribute("aria-label", `Share of ${shareName()} by day and time of day`);
+  }
+
+  const shareName = () => data.classes[state.share.split("-")[1]] || "cloud";
 
   async function choosePixel(place) {
     if (!place) return;
@@ -234,6 +272,8 @@
     onClick("day-after", () => stepDay(1));
     onClick("next-difference", () => stepDifference(1));
     element("play").addEventListener("click", togglePlaying);
+    const chooser = element("share-of");
+    if (chooser) chooser.addEventListener("change", () => showShare(chooser.value));
     for (const name of ["row", "column"]) {
       element(name).addEventListener("change", () => choosePixel(pixel.typed()));
     }
@@ -254,7 +294,7 @@
     },
     describeCell(hours, milliseconds) {
       const number = inCell(hours, milliseconds);
-      return number < 0 ? "no acquisition" : `${timeText(number)}: ${shareText("cloud", number)} cloud`;
+      return number < 0 ? "no acquisition" : `${timeText(number)}: ${shareText(state.share, number)} ${shareName()}`;
     },
     chooseHour(hours) {
       pause();
@@ -275,12 +315,13 @@
     for (const name in window.undulatusPlots) {
       await window.Bokeh.embed.embed_item(window.undulatusPlots[name]);
     }
-    for (const name of ["chosen", "series-day-values", "series-day-now", "series-all-values",
+    for (const name of ["cells", "share-colours", "chosen", "series-day-values", "series-day-now", "series-all-values",
       "series-all-means", "series-all-now"]) {
       for (const plot of window.Bokeh.documents) {
         plotModels[name] = plotModels[name] || plot.get_model_by_name(name);
       }
     }
+    if (data.classes.length) showShare(state.share);
     pixel.drawIn(plotModels);
     markChosen();
     await choosePixel([height >> 1, width >> 1]);

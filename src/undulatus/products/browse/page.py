@@ -19,18 +19,17 @@ from undulatus.products.browse.plots import FEW_DAYS, plot_items
 from undulatus.products.browse.sprites import Sheet, to_base64
 from undulatus.products.panels import (
     BRIGHTEST,
-    CLEAR,
-    CLOUD,
     DARK,
     GAMMA,
     GROUND,
     HATCH,
     MASKS,
-    TITLES,
     Acquisition,
     ColourScale,
     coastline,
+    panel_classes,
     panel_names,
+    panel_title,
 )
 from undulatus.products.templates import render_template
 from undulatus.products.views import MapView
@@ -80,12 +79,21 @@ class Contents:
 
     @property
     def differences(self) -> Array:
-        """Indices of the acquisitions where model and Level-2 mask differ most, worst first."""
+        """Indices of the acquisitions where model and Level-2 mask or label differ most."""
         if "agreement" not in self.shares:
             return np.zeros(0, np.int64)
         return largest_differences(
             self.calendar.seconds, self.share("agreement"), self.share("compared")
         )
+
+    @property
+    def opening_share(self) -> str:
+        """The share shown first: of cloud, or of the class whose share changes most."""
+        if not self.view.classes:
+            return "cloud"
+        names = [f"model-{place}" for place in range(len(self.view.classes))]
+        # Acquisitions without a known pixel have no share.
+        return max(names, key=lambda name: float(np.nan_to_num(self.share(name)).std()))
 
     @property
     def opening(self) -> int:
@@ -105,7 +113,8 @@ def write_page(folder: Path, contents: Contents, attributes: Mapping[Any, Any]) 
         (folder / name).write_text(text, encoding="utf-8")
     scripts = Resources(mode="inline", log_level="warn", components=["bokeh"]).js_raw
     (folder / "bokeh.js").write_text("\n".join(scripts), encoding="utf-8")
-    plots = plot_items(contents.calendar, contents.share("cloud"))
+    share = contents.share(contents.opening_share)
+    plots = plot_items(contents.calendar, share, contents.view.classes)
     (folder / "data.js").write_text(
         f"window.undulatusData = {json.dumps(_script_data(contents))};\n"
         f"window.undulatusPlots = {json.dumps(plots)};\n",
@@ -127,7 +136,10 @@ def _script_data(contents: Contents) -> dict[str, Any]:
         "table": calendar.shape,
         "shape": view.shape,
         "columns": contents.sheet.columns,
-        "titles": {name: TITLES[name] for name in panel_names(view)},
+        "titles": {name: panel_title(name, view) for name in panel_names(view)},
+        "classes": [shown.name for shown in view.classes],
+        "opening_share": contents.opening_share,
+        "few_days": calendar.shape[0] <= FEW_DAYS,
         "shares": {name: to_base64(contents.share(name)) for name in contents.shares},
         "texts": {name: _without_repeats(lines) for name, lines in contents.texts.items()},
         "differences": contents.differences.tolist(),
@@ -150,12 +162,18 @@ def _template_values(contents: Contents, attributes: Mapping[Any, Any]) -> dict[
     # Masks come last, side by side.
     names = sorted(panel_names(view), key=lambda name: name in MASKS)
     source = f", from {contents.title}" if contents.title else ""
+    keys = {name: _colour_key(name, view, contents.scales) for name in names}
     return {
+        "subject": "Class maps" if view.classes else "Cloud maps",
+        "classes": view.classes,
+        "opening_share": contents.opening_share,
+        "reference": "label" if view.classes else "L2",
         "span": first if first == last else f"{first} to {last}",
         "summary": f"{len(times):,} acquisition{'s'[: len(times) > 1]} of {height} x {width} "
         f"pixels, every {contents.calendar.step // 60} minutes{source}.",
         "statements": list(_statements(contents, attributes)),
-        "panels": [(name, TITLES[name], _colour_key(name, contents.scales)) for name in names],
+        "panels": [(name, panel_title(name, view), keys[name]) for name in names],
+        "class_key": keys["model"],
         "coast": _coast_path(view),
         "ground": f"repeating-linear-gradient(-45deg, {GROUND} 0 5px, {HATCH} 5px 6px)",
         "height": height,
@@ -176,12 +194,20 @@ def _statements(contents: Contents, attributes: Mapping[Any, Any]) -> Iterator[t
         yield "Synthetic data.", f"{footnote}."
     elif footnote:
         yield "", f"{footnote}."
-    shown = panel_names(contents.view)
-    absent = [TITLES[name] for name in ("rgb", "ir", "l2") if name not in shown]
+    view = contents.view
+    shown = panel_names(view)
+    compared = "label" if view.classes else "l2"
+    absent = [panel_title(name, view) for name in ("rgb", "ir", compared) if name not in shown]
     if "ir" not in shown:
         yield (
             "Made without the scene",
             f"of the map, so these are not shown: {', '.join(absent)} (undulatus browse --scene).",
+        )
+    elif absent and view.classes:
+        yield (
+            "",
+            "The scene has no label with the flag_values and flag_meanings of these classes: "
+            "there is nothing to compare the model's with.",
         )
     elif absent:
         yield "", f"The scene has no {LEVEL2_MASK}: there is no mask to compare the model's with."
@@ -210,9 +236,10 @@ class ColourKey:
     """Colours and what they stand for."""
 
 
-def _colour_key(name: str, scales: dict[str, ColourScale]) -> ColourKey:
+def _colour_key(name: str, view: MapView, scales: dict[str, ColourScale]) -> ColourKey:
     if name in MASKS:
-        return ColourKey(swatches=((CLEAR, "clear"), (CLOUD, "cloud")))
+        shown = panel_classes(name, view)
+        return ColourKey(swatches=tuple((each.colour, each.name) for each in shown))
     if name in scales:
         return _bar_key(scales[name])
     bands = f"red 1.6, green 0.8, blue 0.6 µm; 0 to {BRIGHTEST:.0f} %, gamma {GAMMA}."

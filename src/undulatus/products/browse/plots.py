@@ -24,6 +24,7 @@ from matplotlib.colors import to_hex
 
 from undulatus.products.browse.calendar import DAY, Calendar
 from undulatus.products.panels import COLOUR_SCALES, GROUND, HATCH
+from undulatus.products.views import MapClass
 
 Array = npt.NDArray[Any]
 
@@ -40,18 +41,22 @@ _TOOLS = "box_zoom,wheel_zoom,pan,reset"
 _INK, _ACCENT, _DOTS = "#1b1b2f", "#b3361b", "#6f93b3"
 
 
-def plot_items(calendar: Calendar, cloud: Array) -> dict[str, Any]:
+def plot_items(
+    calendar: Calendar, share: Array, classes: tuple[MapClass, ...] = ()
+) -> dict[str, Any]:
     """Return the plots as BokehJS embeds them, by the ids of their elements in the page.
 
     Parameters
     ----------
-    cloud : (n,) array
-        Share of cloud in each acquisition.
+    share : (n,) array
+        Share of cloud, or of the class that is shown first, in each acquisition.
+    classes : tuple of MapClass
+        The classes of the map; none for a map of clouds.
     """
     plots = {
-        "heatmap": _heat_map(calendar, cloud),
-        "series-day": _day_series(),
-        "series-all": _all_days_series(calendar),
+        "heatmap": _heat_map(calendar, share, "the class" if classes else "cloud"),
+        "series-day": _day_series(calendar, classes),
+        "series-all": _all_days_series(calendar, classes),
     }
     return {name: json_item(plot, ID(name)) for name, plot in plots.items()}
 
@@ -76,7 +81,7 @@ def _call_on_tap(plot: Any, function: str) -> None:
     plot.js_on_event("tap", CustomJS(code=f"undulatus.{function}(cb_obj.x, cb_obj.y)"))
 
 
-def _heat_map(calendar: Calendar, cloud: Array) -> Any:
+def _heat_map(calendar: Calendar, share: Array, of_what: str) -> Any:
     days, slots = calendar.shape
     first = float(calendar.seconds[0] // DAY * DAY) * MILLISECONDS
     last = first + days * DAY * MILLISECONDS
@@ -91,15 +96,18 @@ def _heat_map(calendar: Calendar, cloud: Array) -> Any:
     )
     _draw_ground(plot, first, last)
     palette = [to_hex(c) for c in colormaps[COLOUR_SCALES["probability"].colours](np.arange(256))]
-    colours = LinearColorMapper(palette=palette, low=0.0, high=1.0, nan_color="rgba(0,0,0,0)")
+    colours = LinearColorMapper(
+        name="share-colours", palette=palette, low=0.0, high=1.0, nan_color="rgba(0,0,0,0)"
+    )
     cells = plot.image(
-        image=[calendar.table(cloud)],
+        image=[calendar.table(share)],
         x=0.0,
         y=first,
         dw=slots * calendar.step / 3600.0,
         dh=last - first,
         color_mapper=colours,
     )
+    cells.data_source.name = "cells"
     _draw_chosen(plot)
     _label_hours(plot, 6, minor=2)
     _label_days(plot, first, days)
@@ -107,7 +115,7 @@ def _heat_map(calendar: Calendar, cloud: Array) -> Any:
     _describe_on_hover(plot, cells)
     bar = ColorBar(
         color_mapper=colours,
-        title="share of cloud in the image (model)",
+        title=f"share of {of_what} in the image (model)",
         height=10,
         padding=4,
         title_text_font_style="normal",
@@ -178,37 +186,52 @@ def _date_labels(months: str = "%b %Y") -> DatetimeTickFormatter:
     return DatetimeTickFormatter(days="%d %b", months=months, years="%Y", hours="%d %b %H:00")
 
 
-def _day_series() -> Any:
-    plot = _series_figure(name="series-day", x_range=(0.0, 24.0), x_axis_label="time of day, UTC")
-    source = ColumnDataSource({"x": [], "y": []}, name="series-day-values")
-    plot.line("x", "y", source=source, color=_INK, line_width=1.2)
-    plot.scatter("x", "y", source=source, color=_INK, size=5)
+def _day_series(calendar: Calendar, classes: tuple[MapClass, ...]) -> Any:
+    options = {"name": "series-day", "x_range": (0.0, 24.0), "x_axis_label": "time of day, UTC"}
+    if classes:
+        plot = _stack_figure(classes, calendar.step / 3600.0, **options)
+    else:
+        plot = _series_figure(**options)
+        source = ColumnDataSource({"x": [], "y": []}, name="series-day-values")
+        plot.line("x", "y", source=source, color=_INK, line_width=1.2)
+        plot.scatter("x", "y", source=source, color=_INK, size=5)
     _label_hours(plot, 3)
     plot.add_layout(_now_line("series-day"))
     _call_on_tap(plot, "chooseHour")
     return plot
 
 
-def _all_days_series(calendar: Calendar) -> Any:
+def _all_days_series(calendar: Calendar, classes: tuple[MapClass, ...]) -> Any:
     first, last = (float(s) * MILLISECONDS for s in calendar.seconds[[0, -1]])
     margin = max(0.01 * (last - first), 3600.0 * MILLISECONDS)
-    plot = _series_figure(
-        name="series-all", x_range=(first - margin, last + margin), x_axis_type="datetime"
-    )
+    options: dict[str, Any] = {
+        "name": "series-all",
+        "x_range": (first - margin, last + margin),
+        "x_axis_type": "datetime",
+    }
+    few = calendar.shape[0] <= FEW_DAYS
+    if classes:
+        width = (calendar.step if few else DAY) * MILLISECONDS
+        plot = _stack_figure(classes, width, **options)
+    else:
+        plot = _series_figure(**options)
+        _draw_values_and_means(plot, few)
     years = np.unique(calendar.seconds[[0, -1]].astype("datetime64[s]").astype("datetime64[Y]"))
     plot.xaxis.axis_label = " to ".join(str(each) for each in years)
     plot.xaxis.formatter = _date_labels(months="%b")
+    plot.add_layout(_now_line("series-all"))
+    _call_on_tap(plot, "chooseDate")
+    return plot
+
+
+def _draw_values_and_means(plot: Any, few: bool) -> None:
     values = ColumnDataSource({"x": [], "y": []}, name="series-all-values")
     means = ColumnDataSource({"x": [], "y": []}, name="series-all-means")
-    few = calendar.shape[0] <= FEW_DAYS
     dots: dict[str, Any] = {"size": 5, "alpha": 0.8} if few else {"size": 3, "alpha": 0.3}
     plot.scatter("x", "y", source=values, color=_DOTS, line_color=None, **dots)
     plot.line("x", "y", source=means, color=_INK, line_width=1.2)
     if few:
         plot.scatter("x", "y", source=means, color=_INK, size=7, marker="square")
-    plot.add_layout(_now_line("series-all"))
-    _call_on_tap(plot, "chooseDate")
-    return plot
 
 
 def _series_figure(**options: Any) -> Any:
@@ -223,6 +246,32 @@ def _series_figure(**options: Any) -> Any:
             line_width=1,
         )
     )
+    return plot
+
+
+def _stack_figure(classes: tuple[MapClass, ...], width: float, **options: Any) -> Any:
+    """Return a plot of probabilities stacked from 0 to 1, a bar for each time.
+
+    The page fills the source ``NAME-values``: ``x``, and the edges ``edge0``, ``edge1``, ... of
+    the classes from 0 to 1.
+    """
+    plot = _figure(tools=_TOOLS, y_range=(0.0, 1.0), background_fill_color=GROUND, **options)
+    plot.yaxis.axis_label = "probability, stacked"
+    plot.grid.visible = False
+    edges = [f"edge{number}" for number in range(len(classes) + 1)]
+    columns: dict[str, list[float]] = {name: [] for name in ("x", *edges)}
+    source = ColumnDataSource(columns, name=f"{options['name']}-values")
+    for number, shown in enumerate(classes):
+        plot.vbar(
+            x="x",
+            bottom=edges[number],
+            top=edges[number + 1],
+            # A little wider than the step, or rounding to pixels would leave gaps.
+            width=1.05 * width,
+            source=source,
+            color=shown.colour,
+            line_color=None,
+        )
     return plot
 
 

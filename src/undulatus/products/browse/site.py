@@ -13,10 +13,15 @@ import xarray as xr
 
 from undulatus._files import whole_or_not_at_all
 from undulatus.errors import SceneError
-from undulatus.products.browse.calendar import Calendar, make_calendar, pixel_shares
+from undulatus.products.browse.calendar import (
+    Calendar,
+    class_pixel_shares,
+    make_calendar,
+    pixel_shares,
+)
 from undulatus.products.browse.page import Contents, write_page
 from undulatus.products.browse.sprites import LONGEST_SIDE, SeriesWriter, Sheet, SpriteWriter
-from undulatus.products.layers import PROBABILITY
+from undulatus.products.layers import CLASS_PROBABILITY, PROBABILITY
 from undulatus.products.panels import Acquisition, panel_names, render_acquisitions, scales_for
 from undulatus.products.views import (
     MapView,
@@ -52,7 +57,9 @@ def build_site(
 
     The page shows the share of cloud in every acquisition in a table of days by times of day, the
     panels of the chosen acquisition, where model and Level-2 mask differ most, and the series of
-    a pixel. It opens from disk and needs neither a server nor a network.
+    a pixel. Of a map of classes it shows the share of any class, the probabilities of all, and
+    where model and label differ, if the scene has a label of the same classes. It opens from disk
+    and needs neither a server nor a network.
 
     Parameters
     ----------
@@ -71,7 +78,6 @@ def build_site(
     """
     output = Path(output)
     view = view_map(maps) if scene is None else view_scene(scene, maps)
-    _require_clouds(view)
     chosen = _choose_acquisitions(view, start, end)
     calendar = make_calendar(view.times[chosen])
     sheet = Sheet(view.shape, int(np.bincount(calendar.day).max()))
@@ -83,15 +89,6 @@ def build_site(
         _write_acquisitions(unfinished, contents, chosen, progress or (lambda done, total: None))
         write_page(unfinished, contents, maps.attrs | (scene.attrs if scene is not None else {}))
     return output / "index.html"
-
-
-def _require_clouds(view: MapView) -> None:
-    if view.classes:
-        raise SceneError(
-            f"The pages show clouds, but this is a map of other classes: "
-            f"{', '.join(shown.name for shown in view.classes)}. Draw it instead "
-            f"(undulatus map --picture TIME, or undulatus.products.pictures.draw_acquisitions)."
-        )
 
 
 def _choose_acquisitions(view: MapView, start: Any, end: Any) -> Array:
@@ -108,7 +105,8 @@ def _choose_acquisitions(view: MapView, start: Any, end: Any) -> Array:
 
 def _require_room(view: MapView, calendar: Calendar, sheet: Sheet) -> None:
     height, width = view.shape
-    each = height * width * len(panel_names(view))
+    # The probabilities of each class are stored beside the panels.
+    each = height * width * (len(panel_names(view)) + len(view.classes))
     count, days = len(calendar.seconds), len(np.unique(calendar.day))
     if count * each > MOST_PIXELS:
         fits = int(MOST_PIXELS / each / (count / days))
@@ -141,11 +139,14 @@ def _write_acquisitions(
     ):
         for indices in blocks_of_time(view, chosen):
             block = view.read(indices)
-            series.add(block[PROBABILITY].values)
+            series.add(block[CLASS_PROBABILITY if view.classes else PROBABILITY].values)
             acquisitions: list[Acquisition] = []
             for acquisition in render_acquisitions(view, block, contents.scales):
                 sprites.add(dates[done], acquisition)
                 acquisitions.append(acquisition)
                 done += 1
-            contents.add(acquisitions, pixel_shares(block))
+            shares = (
+                class_pixel_shares(block, view.classes) if view.classes else pixel_shares(block)
+            )
+            contents.add(acquisitions, shares)
             progress(done, len(chosen))

@@ -5,7 +5,8 @@ A page from disk may not fetch data, but it may load images and scripts:
 - the panels of a day are images, one for each kind of panel, with a tile per acquisition. All
   kinds in one image would take twice the space;
 - the probabilities of a row of pixels are a script that calls ``undulatusRow(row, pieces)``. A
-  piece is base64 of bytes (time, x). A byte is the probability times 254, or 255 if it is missing.
+  piece is base64 of bytes (time, x), or (time, x, class) of a map of classes. A byte is the
+  probability times 254, or 255 if it is missing.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class SeriesWriter:
             self._append(["]);\n"] * len(self._paths))
 
     def add(self, probability: Array) -> None:
-        """Add the next acquisitions, (time, y, x)."""
+        """Add the next acquisitions, (time, y, x) or (time, y, x, class)."""
         values = as_bytes(probability)
         self._append([f'"{to_base64(values[:, row])}",\n' for row in range(len(self._paths))])
 
