@@ -7,6 +7,8 @@ from scipy.optimize import minimize
 
 from undulatus import RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import InputError
+from undulatus.estimators import updates
+from undulatus.gp import update
 from undulatus.gp.damping import damping, spreads
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.posterior import solve_posterior
@@ -119,6 +121,37 @@ def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows
         assert_allclose(own.posterior.mean, again.mean, atol=1e-8 * np.abs(again.mean).max())
         scale = np.abs(again.covariance).max()
         assert_allclose(own.posterior.covariance, again.covariance, atol=1e-8 * scale)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_threads_do_not_change_a_bit(classes, monkeypatch):
+    monkeypatch.setattr(updates, "LATENTS_AT_ONCE", 3)
+    model, new, rows = fit(classes, members=5), draw(30, 2, classes), draw(50, seed=3)[0]
+    found = []
+    for threads in (1, 3):
+        model.n_jobs = threads
+        model.update(*new)
+        updated = model.predict_proba(rows)
+        found.append((updated, model.forget().predict_proba(rows)))
+        model = fit(classes, members=5)
+    assert_array_equal(found[0][0], found[1][0])
+    assert_array_equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("posterior", ["variational", "bound"])
+def test_the_factors_of_latent_functions_do_not_depend_on_each_other(posterior, monkeypatch):
+    """Found together or one by one, they are the same to the tolerance of the ascent."""
+    new, rows = draw(25, 2, 3), draw(50, seed=3)[0]
+    together = fit(3, posterior, members=3).update(*new).predict_proba(rows)
+    monkeypatch.setattr(update, "STACK_BYTES", 1)
+    alone = fit(3, posterior, members=3).update(*new).predict_proba(rows)
+    assert_allclose(alone, together, atol=1e-9)
+
+
+def test_a_correction_may_outweigh_everything():
+    model, (X, y) = fit(), draw(6, seed=3)
+    model.update(X, 1 - y, np.full(6, 1e18))
+    assert_array_equal(model.predict(X), 1 - y)
 
 
 def test_corrected_pixels_get_their_class_and_others_hardly_change():

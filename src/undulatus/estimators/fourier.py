@@ -18,11 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, as_input_errors
-from undulatus.estimators import updates
 from undulatus.estimators.base import (
     JOBS_CONSTRAINT,
     SHARED_CONSTRAINTS,
@@ -38,6 +36,7 @@ from undulatus.estimators.training import (
     is_chunked,
     prepare_rows,
 )
+from undulatus.estimators.updates import UpdatesMixin, add_to_members, take_from_members
 from undulatus.gp.batch import BatchState, fit_batch
 from undulatus.gp.blocks import (
     PHASE_LIMIT,
@@ -202,7 +201,7 @@ def _fill_in_docstring(cls: Class) -> Class:
     return cls
 
 
-class FourierGPC(FourierPredictor, ClassifierMixin, BaseEstimator):
+class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator):
     """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
 
     _learns_frequencies: ClassVar[bool]
@@ -615,32 +614,12 @@ class FourierGPC(FourierPredictor, ClassifierMixin, BaseEstimator):
 
     # Corrections
 
-    def update(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add labelled rows without a new fit, in milliseconds.
+    def _with_rows(self, rows: Array, signs: Array, weight: Array) -> tuple[dict[str, Any], Array]:
+        members, factors = add_to_members(self, rows, signs, weight)
+        return {"members_": members}, factors
 
-        Frequencies, signal variances and all earlier rows stay as they are; the posterior gets the
-        terms of the new rows. Where they lie outside the training range, the range grows. An
-        update of many rows, or of another kind of scene, is worth a new fit.
-
-        Parameters
-        ----------
-        X : (n, d) array or table
-            Features, as in ``fit``.
-        y : (n,) array
-            Classes the model knows.
-        sample_weight : (n,) array, optional
-            Weights >= 0: a correction that should outweigh many rows may be given a large one.
-            ``class_weight`` does not apply.
-        """
-        check_is_fitted(self)
-        updates.add(self, X, y, sample_weight)
-        return self
-
-    def forget(self, update: int = -1) -> Self:
-        """Take the rows of an update away again: of the last one, or by its number from 0."""
-        check_is_fitted(self)
-        updates.forget(self, update)
-        return self
+    def _without_rows(self, position: int) -> dict[str, Any]:
+        return {"members_": take_from_members(self, self.updates_[position])}
 
 
 @_fill_in_docstring
