@@ -94,8 +94,7 @@ class UpdatesMixin(ABC):
         rows, codes, weight = _read(self, X, y, sample_weight)
         latents = [True] if codes.dtype == bool else range(len(self.classes_))
         signs = np.array([np.where(codes == code, 1.0, -1.0) for code in latents])
-        with single_threaded_blas():
-            fitted, (precision, projected) = self._with_rows(rows, signs, weight)
+        fitted, (precision, projected) = self._with_rows(rows, signs, weight)
         range_before = self.feature_quantiles_[[0, -1]].copy()
         update = Update(rows, codes, weight, precision, projected, range_before)
         vars(self).update(fitted)
@@ -109,8 +108,7 @@ class UpdatesMixin(ABC):
         check_is_fitted(self)
         updates = list(getattr(self, "updates_", ()))
         position = find_update(update, len(updates))
-        with single_threaded_blas():
-            fitted = self._without_rows(position)
+        fitted = self._without_rows(position)
         # The range is that before the first update, and of the rows that are left.
         first = updates[0].range_before
         updates.pop(position)
@@ -212,10 +210,11 @@ def take_from_members(model: Any, gone: Update) -> tuple[FourierFit, ...]:
 def _map(function: Callable[[Any], Result], items: Sequence[Any], model: Any) -> list[Result]:
     """Return the function of each item, computed on the model's threads."""
     threads = min(count_threads(model.n_jobs), len(items))
-    if threads == 1:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(function, items))
+    with single_threaded_blas():
+        if threads == 1:
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(function, items))
 
 
 def _features_by_member(model: Any, rows: Array) -> Callable[[FourierFit], tuple[Array, Array]]:
