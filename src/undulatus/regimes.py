@@ -17,7 +17,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus._daylight import LOW_SUN, NIGHT, NIGHT_FEATURES, REGIMES
@@ -465,7 +464,8 @@ def _copy_with_classifier(estimator: Any) -> tuple[Any, Any]:
     Updates assign attributes and change no array, so the original stays as it is.
     """
     copied = copy(estimator)
-    if not isinstance(estimator, Pipeline):
+    # Asked for its steps, since scikit-learn's pipelines load libraries that are not needed here.
+    if not hasattr(estimator, "steps"):
         return copied, copied
     name, last = estimator.steps[-1]
     copied.steps = [*estimator.steps[:-1], (name, copy(last))]
