@@ -9,7 +9,7 @@ pines      Indian Pines, 16 classes, trained on patches that hold no test pixel;
            groups; beside a forest and an SVM with a grid search
 cost       time of a fit of k classes over that of two
 combine    ways to make probabilities of k latent functions, from one fit
-update     50 and 400 more rows by ``update`` and by a new fit
+update     50 and 400 more rows by ``update`` and by a new fit, and how long 50 rows take
 
 Tables go to standard output.
 """
@@ -176,6 +176,33 @@ def update() -> None:
             f"{1e3 * min(seconds):.0f} ms, new fit {loss(fresh):.4f}",
             flush=True,
         )
+    update_times()
+
+
+def update_times() -> None:
+    """Print how long an update of 50 rows takes, and to forget it."""
+    data = datasets.load_satimage()
+    rows = np.random.default_rng(0).permutation(data.train)
+    first, more = rows[:1000], rows[1000:1050]
+    print("\n## Statlog Landsat: the fastest of seven updates of 50 rows, D=100")
+    for k, y in ((2, data.y > 3), (6, data.y)):
+        for members in (1, 8):
+            model = VFFGPC(n_members=members, random_state=0, max_iter=5)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model.fit(data.X[first], y[first])
+            added, forgotten = [], []
+            for _ in range(7):
+                began = time.perf_counter()
+                model.update(data.X[more], y[more])
+                added.append(time.perf_counter() - began)
+                model.forget()
+                forgotten.append(time.perf_counter() - began - added[-1])
+            print(
+                f"{k} classes, {members} members: {1e3 * min(added):.0f} ms, "
+                f"forgotten in {1e3 * min(forgotten):.0f} ms",
+                flush=True,
+            )
 
 
 TASKS = {

@@ -77,7 +77,7 @@ def compare(name: str, n: int, seed: int) -> None:
     start = choose_start(pixels, rng.normal(size=(6, d)), mean_distance(np.ones(d)), rng)
     frequencies, xi = start.frequencies, np.ones(n)
     first = fit_posterior(pixels, frequencies, start.signal_variance, xi, max_passes=30)
-    best = fit_variational(pixels, WavePrior(frequencies), first, tol=1e-7)
+    (best,) = fit_variational(pixels, [WavePrior(frequencies)], [first], tol=1e-7)
     gamma = best.signal_variance
     quadratic = accumulate(pixels, frequencies, gamma, xi).posterior()
     for _ in range(300):
@@ -97,7 +97,7 @@ def time_final_passes(seed: int = 0) -> None:
     data = datasets.load_sentinel2_clouds()
     rng = np.random.default_rng(seed)
     rows, test = rng.choice(data.train, 20_000, replace=False), data.test
-    final, walk = variational.fit_final_posterior, stochastic.walk
+    final, walk = variational.fit_final_posteriors, stochastic.walk
     seconds, ends = [], []
 
     def timed(*args: Any, **options: Any) -> Any:
@@ -113,7 +113,7 @@ def time_final_passes(seed: int = 0) -> None:
     for posterior in ("bound", "variational"):
         with (
             warnings.catch_warnings(),
-            patch.object(variational, "fit_final_posterior", timed),
+            patch.object(variational, "fit_final_posteriors", timed),
             patch.object(stochastic, "walk", walk_once),
         ):
             warnings.simplefilter("ignore")

@@ -7,6 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from undulatus import RFFGPC, VFFGPC, load_model, save_model
 from undulatus._files import read_tensors, write_tensors
@@ -382,3 +384,122 @@ def test_regimes_with_different_classes_are_refused_and_listed(table, surface, c
         InputError, match=r"different classes\.\n  day: 'bright', 'cold', 'dark'\n"
     ):
         RegimeClassifier.from_fitted(members, regimes)
+
+
+# Updates
+
+
+def more_rows(n, seed, low=0.0, high=179.0):
+    rng = np.random.default_rng(seed)
+    rows = pd.DataFrame(
+        {
+            "R1": rng.normal(size=n),
+            "BT9": rng.normal(280.0, 10.0, n),
+            "solar_zenith_angle": rng.uniform(low, high, n),
+        }
+    )
+    return rows, rng.integers(0, 2, n)
+
+
+def refit(table, cloudy, **options):
+    return RegimeClassifier(small(), TWO, **options).fit(table, cloudy)
+
+
+@pytest.mark.parametrize("blend", [0.0, 20.0])
+def test_an_update_gives_each_classifier_the_rows_of_its_regime(table, cloudy, blend):
+    model = refit(table, cloudy, blend=blend)
+    alone = {name: clone(small()) for name in model.estimators_}
+    assigned = model.assign(table["solar_zenith_angle"])
+    for index, (name, columns) in enumerate((("day", ["R1", "BT9"]), ("night", ["BT9"]))):
+        own = assigned == index
+        alone[name].fit(table.loc[own, columns].to_numpy(), cloudy[own])
+    X, y = more_rows(30, seed=1)
+    weight = np.random.default_rng(0).uniform(0.0, 3.0, 30)
+    model.update(X, y, weight)
+    day = (X["solar_zenith_angle"] < 90.0).to_numpy()
+    alone["day"].update(X.loc[day, ["R1", "BT9"]].to_numpy(), y[day], weight[day])
+    alone["night"].update(X.loc[~day, ["BT9"]].to_numpy(), y[~day], weight[~day])
+    rows = {"day": table[["R1", "BT9"]].to_numpy(), "night": table[["BT9"]].to_numpy()}
+    for name, values in rows.items():
+        assert_array_equal(
+            model.estimators_[name].predict_proba(values), alone[name].predict_proba(values)
+        )
+
+
+def test_updates_of_regimes_are_forgotten_by_number_also_from_a_file(table, cloudy, tmp_path):
+    model = refit(table, cloudy)
+    plain = model.predict_proba(table)
+    model.update(*more_rows(12, 1, high=80.0)).update(*more_rows(12, 2))
+    model.update(*more_rows(12, 3, low=95.0))
+    assert model.updates_ == (("day",), ("day", "night"), ("night",))
+    path = tmp_path / "model.safetensors"
+    save_model(model, path)
+    model = load_model(path)
+    assert_array_equal(model.predict_proba(table), load_model(path).predict_proba(table))
+    model.forget(1)
+    assert model.updates_ == (("day",), ("night",))
+    # What is left are the rows of the first update by day, and of the third by night.
+    left = {name: own.updates_ for name, own in model.estimators_.items()}
+    assert_array_equal(left["day"][0].rows[:, 0], more_rows(12, 1, high=80.0)[0]["R1"])
+    assert_array_equal(left["night"][0].rows[:, 0], more_rows(12, 3, low=95.0)[0]["BT9"])
+    assert_allclose(model.forget().forget(0).predict_proba(table), plain, atol=1e-9)
+    with pytest.raises(InputError, match="no update -1 to forget: the model has 0"):
+        model.forget()
+    assert not hasattr(
+        model.fit(table, cloudy).update(*more_rows(5, 1)).fit(table, cloudy), "updates_"
+    )
+
+
+def test_if_one_classifier_refuses_its_rows_none_is_changed(table, cloudy):
+    model = refit(table, cloudy)
+    before, members = model.predict_proba(table), dict(model.estimators_)
+    X, y = more_rows(30, seed=1)
+    X.loc[X["solar_zenith_angle"].idxmax(), "BT9"] = np.nan
+    with pytest.raises(InputError, match=r"Regime 'night'(.|\n)*NaN"):
+        model.update(X, y)
+    with pytest.raises(InputError, match="Regime 'day': y holds 5"):
+        model.update(more_rows(30, seed=1)[0], np.full(30, 5))
+    with pytest.raises(InputError, match="y has shape"):
+        model.update(X, y[:-1])
+    with pytest.raises(InputError, match="sample_weight has shape"):
+        model.update(X, y, np.ones(29))
+    with pytest.raises(InputError, match="rows lie in no regime"):
+        model.update(more_rows(3, 1, low=190.0, high=200.0)[0], y[:3])
+    assert model.estimators_ == members
+    assert_array_equal(model.predict_proba(table), before)
+    assert not hasattr(model, "updates_")
+
+
+def test_a_pipeline_in_a_regime_takes_updates(table, cloudy):
+    pipeline = make_pipeline(StandardScaler(), small())
+    model = RegimeClassifier(pipeline, TWO).fit(table, cloudy)
+    plain = model.predict_proba(table)
+    X, y = more_rows(20, 4)
+    day = (X["solar_zenith_angle"] < 90.0).to_numpy()
+    first, last = clone(pipeline[:-1]), clone(small())
+    rows = table.loc[table["solar_zenith_angle"] < 90.0, ["R1", "BT9"]].to_numpy()
+    last.fit(first.fit_transform(rows), cloudy[table["solar_zenith_angle"] < 90.0])
+    last.update(first.transform(X.loc[day, ["R1", "BT9"]].to_numpy()), y[day])
+    model.update(X, y)
+    # Columns of another memory order are summed in another order.
+    assert_allclose(
+        model.estimators_["day"].predict_proba(rows),
+        last.predict_proba(first.transform(rows)),
+        atol=1e-9,
+    )
+    assert_allclose(model.forget().predict_proba(table), plain, atol=1e-9)
+
+
+def test_a_classifier_that_takes_no_updates_is_named(table, cloudy):
+    model = RegimeClassifier(LogisticRegression(), TWO).fit(table, cloudy)
+    with pytest.raises(InputError, match="Regime 'day': a LogisticRegression takes no updates"):
+        model.update(*more_rows(10, 1))
+
+
+def test_a_file_that_lacks_updates_of_a_regime_is_refused(table, cloudy, tmp_path):
+    model = refit(table, cloudy).update(*more_rows(12, 2))
+    model.updates_ = (*model.updates_, ("night",))
+    path = tmp_path / "model.safetensors"
+    save_model(model, path)
+    with pytest.raises(ModelFileError, match="has 2 updates in regime 'night', which holds fewer"):
+        load_model(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -21,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from undulatus._daylight import LOW_SUN, NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus.errors import InputError
 from undulatus.estimators import VFFGPC
+from undulatus.estimators.updates import find_update
 
 __all__ = ["DAYLIGHT", "MEDIAN", "Regime", "RegimeClassifier"]
 
@@ -91,6 +93,8 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         Columns needed to predict, ``by`` last.
     n_features_in_ : int
         Number of these columns.
+    updates_ : tuple of tuples of str
+        The regimes whose classifiers got rows in each ``update``; only after an update.
 
     Examples
     --------
@@ -108,6 +112,8 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
     >>> bool(model.score(table, cloudy) > 0.95)
     True
     """
+
+    updates_: tuple[tuple[str, ...], ...]
 
     def __init__(
         self,
@@ -146,6 +152,8 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         given = {"sample_weight": sample_weight, **fit_params}
         extra = {name: np.asarray(v) for name, v in given.items() if v is not None}
         self.estimators_ = {}
+        if hasattr(self, "updates_"):
+            del self.updates_
         for index, regime in enumerate(self.regimes_):
             rows = np.flatnonzero(assigned == index)
             fitted = self._estimator_of(regime)
@@ -179,6 +187,64 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         model.classes_ = _common_classes(model.estimators_)
         model._set_feature_names()
         return model
+
+    def update(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Add labelled rows to the classifiers of their regimes, without a new fit.
+
+        Each row goes to the regime that it lies in, also within ``blend`` of an edge. If one
+        classifier refuses its rows, none is changed; those with rows are replaced by changed
+        copies.
+
+        Parameters
+        ----------
+        X : table with named columns
+            As in ``fit``.
+        y : (n,) array
+            Classes the model knows.
+        sample_weight : (n,) array, optional
+        """
+        check_is_fitted(self, "estimators_")
+        condition = self._condition(X)
+        y, assigned = np.asarray(y), self.assign(condition)
+        if y.shape != condition.shape:
+            raise InputError(f"y has shape {y.shape}, but {condition.shape} is needed.")
+        self._require_assigned(condition, assigned)
+        weight = None if sample_weight is None else np.asarray(sample_weight)
+        if weight is not None and weight.shape != y.shape:
+            raise InputError(f"sample_weight has shape {weight.shape}, but {y.shape} is needed.")
+        changed = {}
+        for index, regime in enumerate(self.regimes_):
+            rows = np.flatnonzero(assigned == index)
+            if not rows.size:
+                continue
+            values = _select_columns(X, self._features(regime), rows)
+            try:
+                changed[regime.name] = _updated(
+                    self.estimators_[regime.name],
+                    values,
+                    y[rows],
+                    None if weight is None else weight[rows],
+                )
+            except ValueError as error:
+                raise InputError(f"Regime {regime.name!r}: {error}") from error
+        self.estimators_ = self.estimators_ | changed
+        self.updates_ = (*getattr(self, "updates_", ()), tuple(changed))
+        return self
+
+    def forget(self, update: int = -1) -> Self:
+        """Take the rows of an update away again: of the last one, or by its number from 0."""
+        check_is_fitted(self, "estimators_")
+        updates = list(getattr(self, "updates_", ()))
+        position = find_update(update, len(updates))
+        # A classifier has a part in some updates only: its own are counted from the last.
+        later = Counter(name for names in updates[position:] for name in names)
+        changed = {
+            name: _without_update(self.estimators_[name], -later[name])
+            for name in updates.pop(position)
+        }
+        self.estimators_ = self.estimators_ | changed
+        self.updates_ = tuple(updates)
+        return self
 
     def assign(self, condition: npt.ArrayLike) -> Array:
         """Return the index of the regime that each value of the condition lies in, or -1."""
@@ -369,6 +435,41 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         needed = dict.fromkeys(name for regime in self.regimes_ for name in self._features(regime))
         self.feature_names_in_ = np.array([*needed, self.by], dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
+
+
+def _updated(estimator: Any, values: Array, y: Array, sample_weight: Array | None) -> Any:
+    """Return a copy of a fitted classifier, or of a Pipeline that ends in one, with more rows."""
+    copied, classifier = _copy_with_classifier(estimator)
+    if not hasattr(classifier, "update"):
+        raise InputError(
+            f"a {type(classifier).__name__} takes no updates. Use a VFFGPC, RFFGPC or GPC, or fit "
+            f"again with all rows."
+        )
+    if copied is not classifier:
+        values = copied[:-1].transform(values)
+    classifier.update(values, y, sample_weight)
+    return copied
+
+
+def _without_update(estimator: Any, number: int) -> Any:
+    """Return a copy of a fitted classifier, or of a Pipeline, without an update."""
+    copied, classifier = _copy_with_classifier(estimator)
+    classifier.forget(number)
+    return copied
+
+
+def _copy_with_classifier(estimator: Any) -> tuple[Any, Any]:
+    """Return a shallow copy of a classifier or a Pipeline, and the classifier in it.
+
+    Updates assign attributes and change no array, so the original stays as it is.
+    """
+    copied = copy(estimator)
+    # Asked for its steps, since scikit-learn's pipelines load libraries that are not needed here.
+    if not hasattr(estimator, "steps"):
+        return copied, copied
+    name, last = estimator.steps[-1]
+    copied.steps = [*estimator.steps[:-1], (name, copy(last))]
+    return copied, copied.steps[-1][1]
 
 
 def _per_latent(columns: Array) -> Array:

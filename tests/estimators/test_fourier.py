@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import fourier, training
+from undulatus.estimators import fourier, fourier_prediction, training
 from undulatus.estimators.base import ProgressLine
 from undulatus.estimators.fourier import BATCH_ROWS
 from undulatus.gp import blocks, passes, stochastic, walk
@@ -316,7 +316,7 @@ def test_automatic_precision_is_decided_by_the_training_rows_alone(monkeypatch, 
 @each_model
 def test_a_model_of_many_rows_predicts_in_single_precision(name, many, monkeypatch):
     X, y = many
-    monkeypatch.setattr(fourier, "DOUBLE_PREDICTION_ROWS", 699)
+    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 699)
     fast, exact = (model(name, precision=p, max_iter=2).fit(X, y) for p in ("auto", "double"))
     assert fast.fit_report_["precision"] == exact.fit_report_["precision"] == "double"
     assert fast.fit_report_["prediction_precision"] == "single"
@@ -330,10 +330,10 @@ def test_a_model_predicts_in_double_precision_if_it_has_few_rows_or_single_is_wo
     many, monkeypatch
 ):
     X, y = many
-    monkeypatch.setattr(fourier, "DOUBLE_PREDICTION_ROWS", 700)
+    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 700)
     few = model("RFFGPC", max_iter=1).fit(X, y)
-    monkeypatch.setattr(fourier, "DOUBLE_PREDICTION_ROWS", 699)
-    monkeypatch.setattr(fourier, "SINGLE_ERROR", 0.0)
+    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 699)
+    monkeypatch.setattr(fourier_prediction, "SINGLE_ERROR", 0.0)
     worse = model("RFFGPC", max_iter=1).fit(X, y)
     for fitted in (few, worse):
         assert fitted.fit_report_["prediction_precision"] == "double"
@@ -986,7 +986,7 @@ def test_predicting_leaves_the_model_as_it_was(name, moons):
 def test_a_model_fitted_again_does_not_reuse_old_variances(name, moons, monkeypatch):
     X, y = moons
     # A new posterior may have the memory address of the last one: about one refit in 300.
-    monkeypatch.setattr(fourier, "id", lambda thing: 0, raising=False)
+    monkeypatch.setattr(fourier_prediction, "id", lambda thing: 0, raising=False)
     fitted = model(name).fit(X, y)
     fitted.predict_proba(X)
     other = (X[:, 0] > 0).astype(int)

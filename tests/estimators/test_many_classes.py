@@ -124,24 +124,24 @@ def test_the_posterior_of_a_class_is_that_of_two_classes_at_its_frequencies(solv
     member, frequencies = model.members_[0], model.frequencies_
     from undulatus.gp.blocks import Pixels
     from undulatus.gp.damping import spreads
-    from undulatus.gp.variational import fit_final_posterior
+    from undulatus.gp.variational import WavePrior, fit_final_posteriors
 
     for code, own in enumerate(member.latents):
         pixels = Pixels(
             X, y == NAMES[code], None, model.standardisation_, np.dtype(np.float64), 256
         )
         share = np.mean(y == NAMES[code])
-        slow = fit_final_posterior(
+        (slow,) = fit_final_posteriors(
             pixels,
-            frequencies,
-            1.0,
-            np.ones(len(X)),
+            WavePrior(frequencies, spreads(frequencies, member.spread)),
+            [np.log(share / (1.0 - share))],
+            [1.0],
+            [np.ones(len(X))],
+            None,
             variational=True,
             max_passes=200,
             bound_tol=0.0,
             tol=1e-9,
-            spread=spreads(frequencies, member.spread),
-            log_odds=np.log(share / (1.0 - share)),
         )
         # The bound is flat in γ: what it is to a few per cent, that is to a thousandth.
         assert_allclose(own.bounds[-1], slow.bounds[-1], rtol=3e-3)

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from undulatus import GPC, RFFGPC, VFFGPC
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-from undulatus.estimators import fourier, training, training_dask
+from undulatus.estimators import fourier, fourier_prediction, training, training_dask
 from undulatus.estimators.base import ProgressLine
 from undulatus.gp import dask_blocks, passes, stochastic
 
@@ -214,7 +214,7 @@ def test_nothing_as_long_as_the_data_comes_to_the_client(monkeypatch, tmp_path):
         (passes, "SEARCH_ROWS"),
         (training_dask, "QUANTILE_ROWS"),
         (training, "FINGERPRINT_ROWS"),
-        (fourier, "COMPARED_ROWS"),
+        (fourier_prediction, "COMPARED_ROWS"),
     ]:
         monkeypatch.setattr(module, limit, few)
     compute = dask.compute

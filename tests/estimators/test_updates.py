@@ -1,14 +1,19 @@
 """Rows added to a fitted model, and forgotten again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
-from undulatus import RFFGPC, VFFGPC, load_model, save_model
+from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import InputError
+from undulatus.estimators import updates
+from undulatus.gp import update
 from undulatus.gp.damping import damping, spreads
 from undulatus.gp.fourier import fourier_features
+from undulatus.gp.kernels import find_kernel
 from undulatus.gp.posterior import solve_posterior
 from undulatus.gp.variational import expected_log_sigmoid
 
@@ -121,6 +126,37 @@ def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows
         assert_allclose(own.posterior.covariance, again.covariance, atol=1e-8 * scale)
 
 
+@pytest.mark.parametrize("classes", [2, 4])
+def test_threads_do_not_change_a_bit(classes, monkeypatch):
+    monkeypatch.setattr(updates, "LATENTS_AT_ONCE", 3)
+    model, new, rows = fit(classes, members=5), draw(30, 2, classes), draw(50, seed=3)[0]
+    found = []
+    for threads in (1, 3):
+        model.n_jobs = threads
+        model.update(*new)
+        updated = model.predict_proba(rows)
+        found.append((updated, model.forget().predict_proba(rows)))
+        model = fit(classes, members=5)
+    assert_array_equal(found[0][0], found[1][0])
+    assert_array_equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("posterior", ["variational", "bound"])
+def test_the_factors_of_latent_functions_do_not_depend_on_each_other(posterior, monkeypatch):
+    """Found together or one by one, they are the same to the tolerance of the ascent."""
+    new, rows = draw(25, 2, 3), draw(50, seed=3)[0]
+    together = fit(3, posterior, members=3).update(*new).predict_proba(rows)
+    monkeypatch.setattr(update, "STACK_BYTES", 1)
+    alone = fit(3, posterior, members=3).update(*new).predict_proba(rows)
+    assert_allclose(alone, together, atol=1e-9)
+
+
+def test_a_correction_may_outweigh_everything():
+    model, (X, y) = fit(), draw(6, seed=3)
+    model.update(X, 1 - y, np.full(6, 1e18))
+    assert_array_equal(model.predict(X), 1 - y)
+
+
 def test_corrected_pixels_get_their_class_and_others_hardly_change():
     model = fit(members=3)
     X = np.array([[0.1, 0.0, 2.5]]) + 0.02 * np.random.default_rng(0).normal(size=(30, 3))
@@ -227,3 +263,135 @@ def test_random_frequencies_take_updates_too():
     before = model.predict_proba(new[0])[np.arange(30), new[1]]
     model.update(*new)
     assert np.mean(model.predict_proba(new[0])[np.arange(30), new[1]] - before) > 0.0
+
+
+# The exact classifier
+
+
+def fit_exact(classes=2, posterior="variational", kernel="rbf"):
+    X, y = draw(80, classes=classes)
+    return GPC(posterior=posterior, kernel=kernel, tol=1e-3).fit(X, y)
+
+
+def covariance_of(model, latent):
+    kernel, own = find_kernel(model.kernel), model.latents_[latent]
+    squares = np.sum((model.training_[:, None] - model.training_[None]) ** 2, axis=-1)
+    return own.signal_variance * kernel.correlation(squares / own.lengthscale**2)
+
+
+def dense_posterior(covariance, precision, projected):
+    """N((K⁻¹ + P)⁻¹h, (K⁻¹ + P)⁻¹) without an inverse of K."""
+    root = np.sqrt(precision)
+    inner = np.linalg.inv(np.eye(len(root)) + root[:, None] * covariance * root)
+    posterior = covariance - covariance @ (root[:, None] * inner * root) @ covariance
+    return posterior @ projected, posterior
+
+
+def dense_sites(model, latent):
+    """Precisions, and precisions times centres, of all rows of a latent function less its level.
+
+    α is (I + PK)⁻¹h.
+    """
+    posterior = model.latents_[latent].posterior
+    precision = posterior.roots**2
+    covariance = covariance_of(model, latent)
+    return precision, posterior.alpha + precision * (covariance @ posterior.alpha)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern32"])
+@pytest.mark.parametrize("posterior", ["variational", "bound"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_an_update_of_the_exact_classifier_is_where_its_own_passes_would_stay(
+    classes, posterior, kernel
+):
+    """Old sites stay; those of new rows are at their optimum under the posterior of all."""
+    model = fit_exact(classes, posterior, kernel)
+    latents, n = range(len(model.latents_)), len(model.training_)
+    before = [dense_sites(model, latent) for latent in latents]
+    X, y = draw(15, seed=2, classes=classes)
+    X[3] = X[4]
+    model.update(X, y)
+    for latent in latents:
+        precision, projected = dense_sites(model, latent)
+        scale = np.abs(before[latent][1]).max()
+        assert_allclose(precision[:n], before[latent][0], rtol=1e-9)
+        assert_allclose(projected[:n], before[latent][1], atol=1e-9 * scale)
+        level = model.latents_[latent].level
+        mean, covariance = dense_posterior(covariance_of(model, latent), precision, projected)
+        mean, variance = mean[n:] + level, np.diagonal(covariance)[n:]
+        sign = np.where(y == (1 if classes == 2 else latent), 1.0, -1.0)
+        if posterior == "variational":
+            _, slope, c = expected_log_sigmoid(sign * mean, variance)
+            h = sign * slope + c * mean
+        else:
+            xi = np.sqrt(mean**2 + variance)
+            c, h = np.tanh(0.5 * xi) / (2.0 * xi), 0.5 * sign
+        assert_allclose(precision[n:], c, rtol=1e-7)
+        assert_allclose(projected[n:], h - level * c, rtol=1e-7, atol=1e-7)
+        found = model.latent_mean_and_variance(X)
+        # The committee's form is (n,) of two classes and (n, k) of more.
+        own = [np.reshape(values, (15, -1))[:, latent] for values in found]
+        assert_allclose(own[0], mean, atol=1e-7)
+        assert_allclose(own[1], variance, atol=1e-7)
+
+
+def test_an_update_of_the_exact_classifier_is_the_best_gaussian():
+    """A general optimiser over c and h of the new rows finds the same."""
+    model, (X, y) = fit_exact(), draw(3, seed=1)
+    n, own = len(model.training_), model.latents_[0]
+    old = dense_sites(model, 0)
+    prior_mean, _ = model.latent_mean_and_variance(X)
+    model.update(X, y)
+    covariance = covariance_of(model, 0)
+    _, prior = dense_posterior(
+        covariance, np.append(old[0], np.zeros(3)), np.append(old[1], np.zeros(3))
+    )
+    prior, sign = prior[n:, n:], np.where(y == 1, 1.0, -1.0)
+    inverse = np.linalg.inv(prior)
+
+    def moments(theta):
+        q = np.linalg.inv(inverse + np.diag(np.exp(theta[:3])))
+        return q @ (inverse @ prior_mean + theta[3:]), q
+
+    def loss(theta):
+        mean, q = moments(theta)
+        value = expected_log_sigmoid(sign * mean, np.diagonal(q))[0].sum()
+        difference = mean - prior_mean
+        squares = np.trace(inverse @ q) + difference @ inverse @ difference
+        return 0.5 * (squares - np.linalg.slogdet(q)[1]) - value
+
+    found = minimize(loss, np.r_[np.full(3, -1.5), 0.5 * sign], options={"gtol": 1e-9})
+    mean, q = moments(found.x)
+    assert own.lengthscale == model.latents_[0].lengthscale
+    assert_allclose(model.latent_mean_and_variance(X)[0], mean, atol=1e-4)
+    assert_allclose(model.latent_mean_and_variance(X)[1], np.diagonal(q), atol=1e-4)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_exact_classifier_forgets_without_a_trace(classes, tmp_path):
+    model, rows = fit_exact(classes), draw(60, seed=3)[0]
+    plain, quantiles = model.predict_proba(rows), model.feature_quantiles_
+    first, second = (draw(12, seed=seed, classes=classes) for seed in (6, 7))
+    model.update(3.0 * first[0], first[1], np.full(12, 2.0)).update(*second)
+    path = tmp_path / "model.safetensors"
+    save_model(model, path)
+    loaded = load_model(path)
+    assert_array_equal(loaded.predict_proba(rows), model.predict_proba(rows))
+    assert loaded.updates_[0].codes.dtype == model.updates_[0].codes.dtype
+    loaded.forget(0)
+    assert len(loaded.training_) == 80 + 12
+    assert len(loaded.updates_) == 1
+    loaded.forget()
+    assert loaded.updates_ == ()
+    assert_allclose(loaded.predict_proba(rows), plain, atol=1e-9)
+    assert_array_equal(loaded.feature_quantiles_, quantiles)
+
+
+def test_a_model_file_whose_update_has_other_latent_functions_is_refused(tmp_path):
+    model = fit_exact(3).update(*draw(5, seed=1, classes=3))
+    short = replace(model.updates_[0], precision=model.updates_[0].precision[:, :2])
+    model.updates_ = (short,)
+    path = tmp_path / "model.safetensors"
+    save_model(model, path)
+    with pytest.raises(ValueError, match="'precision' as float64"):
+        load_model(path)

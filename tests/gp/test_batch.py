@@ -25,7 +25,7 @@ from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import accumulate
 from undulatus.gp.damping import level
 from undulatus.gp.held_back import leave_out
-from undulatus.gp.passes import Start, fit_posterior
+from undulatus.gp.passes import Start, fit_posteriors
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -483,11 +483,11 @@ def test_the_posterior_of_a_fit_is_the_one_at_its_last_bound(
 ):
     last_xi = []
 
-    def fit_and_keep_xi(pixels, frequencies, signal_variance, xi, **options):
-        last_xi[:] = [xi]
-        return fit_posterior(pixels, frequencies, signal_variance, xi, **options)
+    def fit_and_keep_xi(pixels, frequencies, signal_variances, xi, **options):
+        last_xi[:] = xi
+        return fit_posteriors(pixels, frequencies, signal_variances, xi, **options)
 
-    monkeypatch.setattr(variational, "fit_posterior", fit_and_keep_xi)
+    monkeypatch.setattr(variational, "fit_posteriors", fit_and_keep_xi)
     pixels, options = some_pixels(), {"learn_frequencies": learn_frequencies, "tol": 1e-5}
     options |= {"early_stopping": early_stopping, "variational": False}
     fitted = fit(pixels, max_iter=20, **options)
@@ -565,7 +565,7 @@ def test_an_interrupted_fit_ends_at_the_last_finished_iteration(variational):
         assert_allclose(stopped.bounds[-1], stopped.bounds[-2], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["fit_posterior", "fit_variational"])
+@pytest.mark.parametrize("name", ["fit_posteriors", "fit_variational"])
 def test_an_interrupt_in_the_final_passes_keeps_the_last_finished_one(monkeypatch, name):
     function = getattr(variational, name)
     options = {"max_iter": 2, "variational": name == "fit_variational"}

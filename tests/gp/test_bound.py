@@ -341,7 +341,7 @@ def test_the_gradient_in_damped_frequencies_is_that_of_finite_differences(seed):
 def test_the_gradient_in_the_frequencies_is_that_of_finite_differences(seed, weighted):
     pixels, frequencies, gamma, xi = problem(seed, n=15, d=2, D=3, weighted=weighted)
     posterior = accumulate(pixels, frequencies, gamma, xi).posterior()
-    found = bound_gradient(pixels, frequencies, gamma, posterior, xi)
+    found = bound_gradient(pixels, frequencies, [gamma], [posterior], [xi])
     expected = central_differences(lambda w: bound_at(pixels, w, gamma, xi), frequencies)
     assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
@@ -375,8 +375,8 @@ def test_a_weight_equals_as_many_rows(seed, most):
     assert_allclose(one.offset, other.offset, rtol=1e-12)
     posterior = one.posterior()
     assert_allclose(
-        bound_gradient(weighted, frequencies, gamma, posterior, xi),
-        bound_gradient(repeated, frequencies, gamma, posterior, xi[rows]),
+        bound_gradient(weighted, frequencies, [gamma], [posterior], [xi]),
+        bound_gradient(repeated, frequencies, [gamma], [posterior], [xi[rows]]),
         rtol=1e-10,
         atol=1e-10,
     )
@@ -392,7 +392,8 @@ def test_the_block_size_changes_sums_only_by_rounding(rows_per_block):
     assert_allclose(one.offset, other.offset, rtol=1e-12)
     posterior = one.posterior()
     gradients = [
-        bound_gradient(pixels, frequencies, gamma, posterior, xi) for pixels in (whole, parts)
+        bound_gradient(pixels, frequencies, [gamma], [posterior], [xi])
+        for pixels in (whole, parts)
     ]
     assert_allclose(*gradients, rtol=1e-10, atol=1e-12)
 
@@ -408,7 +409,8 @@ def test_the_number_of_threads_does_not_change_a_bit(threads, dtype):
     assert one.offset == other.offset
     posterior = one.posterior()
     gradients = [
-        bound_gradient(pixels, frequencies, gamma, posterior, xi) for pixels in (single, many)
+        bound_gradient(pixels, frequencies, [gamma], [posterior], [xi])
+        for pixels in (single, many)
     ]
     assert_array_equal(*gradients)
     tight = [xi.copy(), xi.copy()]
@@ -427,8 +429,8 @@ def test_single_precision_follows_double():
     assert_allclose(other.gram, one.gram, rtol=0, atol=1e-4 * scale)
     assert_allclose(other.bound(other.posterior()), one.bound(one.posterior()), rtol=1e-4)
     posterior = one.posterior()
-    exact = bound_gradient(double, frequencies, gamma, posterior, xi)
-    found = bound_gradient(single, frequencies, gamma, posterior, xi.astype(np.float32))
+    exact = bound_gradient(double, frequencies, [gamma], [posterior], [xi])
+    found = bound_gradient(single, frequencies, [gamma], [posterior], [xi.astype(np.float32)])
     assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
 
 
@@ -523,3 +525,30 @@ def test_without_data_the_posterior_is_the_prior():
     assert_array_equal(posterior.covariance, np.eye(4))
     assert statistics.bound(posterior) == 0.0
     assert best_variance_ratio(statistics) == 1.0
+
+
+def test_the_gradient_of_several_latent_functions_is_the_sum_of_theirs():
+    rng = np.random.default_rng(0)
+    plain = Standardisation(np.zeros(2), np.ones(2))
+    pixels = Pixels(
+        rng.normal(size=(50, 2)),
+        rng.integers(0, 3, 50),
+        None,
+        plain,
+        np.dtype(np.float64),
+        16,
+        n_classes=3,
+    )
+    frequencies, gammas = rng.normal(size=(4, 2)), [0.5, 2.0, 7.0]
+    xi = list(rng.uniform(0.5, 2.0, (3, 50)))
+    each = [pixels.against_rest(latent) for latent in range(3)]
+    posteriors = [
+        accumulate(own, frequencies, gamma, own_xi).posterior()
+        for own, gamma, own_xi in zip(each, gammas, xi, strict=True)
+    ]
+    alone = [
+        bound_gradient(own, frequencies, [gamma], [posterior], [own_xi])
+        for own, gamma, posterior, own_xi in zip(each, gammas, posteriors, xi, strict=True)
+    ]
+    found = bound_gradient(pixels, frequencies, gammas, posteriors, xi)
+    assert_allclose(found, np.sum(alone, axis=0), rtol=1e-10, atol=1e-12)

@@ -376,7 +376,7 @@ def test_the_best_gaussians_in_weight_space_and_function_space_agree(log_odds):
     z = fourier_features(x, frequencies, 2.0)
     statistics = block_statistics(z, block, np.ones(40), level=prior.level(2.0))
     start = PosteriorFit(2.0, statistics, statistics.posterior(), ())
-    in_weights = fit_variational(pixels, prior, start, max_passes=6)
+    (in_weights,) = fit_variational(pixels, [prior], [start], max_passes=6)
     evidence = ExactEvidence(x, v, weight, waves_as_a_kernel(frequencies), distance)
     first = exact._evaluate(evidence, np.array([np.log(2.0), 0.0]), log_odds, evidence.sites)
     step = partial(exact._step, evidence, log_odds)

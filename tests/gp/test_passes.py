@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.gp import passes
 from undulatus.gp.blocks import Pixels, Standardisation
-from undulatus.gp.bound import Statistics, accumulate, log_variance_gradient, tighten
+from undulatus.gp.bound import Statistics, accumulate, log_variance_gradient, tighten, tighten_each
 from undulatus.gp.passes import (
     LENGTHSCALE_SHARES,
     SEARCH_PASSES,
@@ -206,16 +206,16 @@ def interrupt_in_pass(monkeypatch, after):
     """Interrupt the pass after ``after`` when ξ of half of the pixels has been updated."""
     calls = []
 
-    def tighten_half(pixels, frequencies, signal_variance, posterior, xi, **options):
+    def tighten_half(pixels, frequencies, variances, posteriors, xi, **options):
         calls.append(None)
         if len(calls) == after:
             half = pixels.n_rows // 2
-            part = pixels.take(np.arange(half))
-            tighten(part, frequencies, signal_variance, posterior, xi[:half], **options)
+            part, some = pixels.take(np.arange(half)), [own[:half] for own in xi]
+            tighten_each(part, frequencies, variances, posteriors, some, **options)
             raise KeyboardInterrupt
-        return tighten(pixels, frequencies, signal_variance, posterior, xi, **options)
+        return tighten_each(pixels, frequencies, variances, posteriors, xi, **options)
 
-    monkeypatch.setattr(passes, "tighten", tighten_half)
+    monkeypatch.setattr(passes, "tighten_each", tighten_half)
     return lambda done, bound: None
 
 
@@ -267,7 +267,8 @@ def test_an_interrupt_in_the_first_pass_is_always_raised(monkeypatch, from_poste
     def interrupt(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(passes, "tighten" if from_posterior else "accumulate", interrupt)
+    name = "tighten_each" if from_posterior else "accumulate_each"
+    monkeypatch.setattr(passes, name, interrupt)
     with pytest.raises(KeyboardInterrupt):
         fit_from(
             start,

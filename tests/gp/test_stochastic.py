@@ -14,7 +14,7 @@ from undulatus.gp.bound import accumulate, half_slope
 from undulatus.gp.damping import damping, level, spreads
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.held_back import held_back_loss, leave_out
-from undulatus.gp.passes import Start, fit_posterior, search_fit
+from undulatus.gp.passes import Start, fit_posteriors, search_fits
 from undulatus.gp.posterior import expected_sigmoid, latent_moments, variance_root
 from undulatus.gp.stochastic import (
     FRESH_STARTS,
@@ -400,7 +400,7 @@ def test_the_first_loss_to_beat_is_that_of_the_start():
     pixels = some_pixels()
     setup = plan(pixels, 320)
     state = first_state(setup)
-    fit = search_fit(pixels.take(np.arange(320)), setup.start, LEARNING_VARIANCE_LIMIT)
+    (fit,) = search_fits(pixels.take(np.arange(320)), setup.start, LEARNING_VARIANCE_LIMIT)
     scaled = fit.statistics.rescale(1.0)
     scaled = replace(scaled, gram=1.25 * scaled.gram, projected=1.25 * scaled.projected)
     expected = held_back_loss(
@@ -755,10 +755,10 @@ def test_the_exact_passes_never_lower_the_bound_and_are_reported(learn_frequenci
 def test_the_posterior_is_that_of_all_pixels(learn_frequencies, early_stopping, monkeypatch):
     pixels, xi = some_pixels(n=300), np.empty(300)
 
-    def fit_with_xi(pixels, frequencies, signal_variance, _, **options):
-        return fit_posterior(pixels, frequencies, signal_variance, xi, **options)
+    def fit_with_xi(pixels, frequencies, signal_variances, _, **options):
+        return fit_posteriors(pixels, frequencies, signal_variances, [xi], **options)
 
-    monkeypatch.setattr(variational, "fit_posterior", fit_with_xi)
+    monkeypatch.setattr(variational, "fit_posteriors", fit_with_xi)
     options = {"early_stopping": early_stopping, "variational": False}
     fitted = fit(pixels, learn_frequencies=learn_frequencies, **options)
     statistics = accumulate(pixels, fitted.frequencies, fitted.signal_variance, xi)

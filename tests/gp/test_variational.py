@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.special import expit, log_expit
 from scipy.stats import norm
 
-from undulatus.gp import variational
+from undulatus.gp import bound, variational
 from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import accumulate, log_variance_gradient, tighten
 from undulatus.gp.damping import damping, level
@@ -23,7 +23,7 @@ from undulatus.gp.variational import (
     WavePrior,
     ascend_naturally,
     expected_log_sigmoid,
-    fit_final_posterior,
+    fit_final_posteriors,
     fit_variational,
 )
 
@@ -49,7 +49,12 @@ def bound_fit(pixels, frequencies, signal_variance=1.0, passes=START_PASSES):
 
 def fit(pixels, frequencies, signal_variance=1.0, passes=START_PASSES, **options):
     start = bound_fit(pixels, frequencies, signal_variance, passes)
-    return fit_variational(pixels, WavePrior(frequencies), start, **options)
+    return fit_one(pixels, WavePrior(frequencies), start, **options)
+
+
+def fit_one(pixels, prior, start, **options):
+    """The best Gaussian posterior of two classes."""
+    return fit_variational(pixels, [prior], [start], **options)[0]
 
 
 def moments(fit, frequencies, x):
@@ -140,7 +145,7 @@ def some_state(seed=0, weighted=True):
 
 
 def evaluate(pixels, prior, fit):
-    return variational._evaluate(pixels, prior, fit.signal_variance, fit.posterior)
+    return variational._evaluate(pixels, [prior], [0], [(fit.signal_variance, fit.posterior)])[0]
 
 
 @given(seed=seeds, weighted=st.booleans())
@@ -211,7 +216,7 @@ def test_many_passes_reach_the_optimum(seed, share, log_odds):
     weight = np.random.default_rng(seed).uniform(0.2, 3.0, 60)
     pixels, frequencies = some_pixels(seed, weight=weight), some_frequencies(seed)
     prior = WavePrior(frequencies, np.full(2, share) if share else None, log_odds)
-    fitted = fit_variational(pixels, prior, start_of(pixels, prior), max_passes=200)
+    fitted = fit_one(pixels, prior, start_of(pixels, prior), max_passes=200)
     kept, beside = damp(pixels, prior, fitted.signal_variance)
     z = kept[:, None] * fourier_features(pixels.rows, frequencies, fitted.signal_variance)
     sign = np.where(pixels.codes, 1.0, -1.0)
@@ -240,11 +245,11 @@ def test_many_passes_bring_the_signal_variance_to_its_fixed_point(seed):
 def test_no_other_signal_variance_has_a_better_bound(seed, share, log_odds, monkeypatch):
     pixels, frequencies = some_pixels(seed, n=200), some_frequencies(seed)
     prior = WavePrior(frequencies, np.full(2, share) if share else None, log_odds)
-    fitted = fit_variational(pixels, prior, start_of(pixels, prior), max_passes=200)
+    fitted = fit_one(pixels, prior, start_of(pixels, prior), max_passes=200)
     monkeypatch.setattr(variational._Sites, "best_variance_ratio", lambda *arguments: 1.0)
     for factor in (0.8, 1.0, 1.25):
         start = start_of(pixels, prior, factor * fitted.signal_variance)
-        other = fit_variational(pixels, prior, start, max_passes=200)
+        other = fit_one(pixels, prior, start, max_passes=200)
         # The ascent may end where γ would still gain a little.
         assert other.bounds[-1] <= fitted.bounds[-1] + 1e-3
 
@@ -252,7 +257,7 @@ def test_no_other_signal_variance_has_a_better_bound(seed, share, log_odds, monk
 def test_the_bound_is_tighter_than_the_quadratic_one_at_its_own_posterior():
     pixels, frequencies = some_pixels(), some_frequencies()
     start = bound_fit(pixels, frequencies, passes=100)
-    fitted = fit_variational(pixels, WavePrior(frequencies), start, max_passes=1)
+    fitted = fit_one(pixels, WavePrior(frequencies), start, max_passes=1)
     assert len(fitted.bounds) == 1
     assert fitted.bounds[0] > start.bounds[-1]
     assert_array_equal(fitted.posterior.mean, start.posterior.mean)
@@ -352,7 +357,7 @@ def test_the_bound_never_falls_with_damped_waves_and_a_level(
 ):
     pixels, frequencies = some_pixels(seed), some_frequencies(seed, scale=scale)
     prior = WavePrior(frequencies, np.array([share, 0.1]), log_odds)
-    fitted = fit_variational(pixels, prior, start_of(pixels, prior, signal_variance))
+    fitted = fit_one(pixels, prior, start_of(pixels, prior, signal_variance))
     assert np.all(np.diff(fitted.bounds) >= 0.0)
     assert np.all(np.isfinite(fitted.posterior.mean))
 
@@ -367,7 +372,7 @@ def test_steps_that_lower_the_bound_are_taken_back(monkeypatch, signal_variance)
     shares, original = [], variational._advance
 
     def step(*arguments):
-        shares.append(arguments[-1])
+        shares.append(arguments[-1][0].share)
         return original(*arguments)
 
     monkeypatch.setattr(variational, "_advance", step)
@@ -478,10 +483,13 @@ def test_single_precision_follows_double():
 # The posterior handed out
 
 
-def final(pixels, frequencies, **options):
+def final(pixels, frequencies, spread=None, log_odds=0.0, **options):
     defaults = {"variational": True, "max_passes": 8, "bound_tol": 0.0, "tol": 1e-9}
-    xi = np.ones(pixels.n_rows)
-    return fit_final_posterior(pixels, frequencies, 1.0, xi, **(defaults | options))
+    waves, xi = WavePrior(frequencies, spread), np.ones(pixels.n_rows)
+    (found,) = fit_final_posteriors(
+        pixels, waves, [log_odds], [1.0], [xi], None, **(defaults | options)
+    )
+    return found
 
 
 def test_the_final_posterior_is_the_bounds_if_that_is_wanted():
@@ -519,7 +527,7 @@ def test_the_final_posterior_starts_from_a_few_passes_of_the_bound_at_fixed_vari
     prior = WavePrior(frequencies, spread, log_odds)
     found = final(pixels, frequencies, spread=spread, log_odds=log_odds)
     options = {"max_passes": 8, "tol": 1e-9}
-    expected = fit_variational(pixels, prior, start_of(pixels, prior), **options)
+    expected = fit_one(pixels, prior, start_of(pixels, prior), **options)
     assert found.bounds == expected.bounds
     assert_array_equal(found.posterior.root, expected.posterior.root)
 
@@ -553,3 +561,102 @@ def test_an_interrupt_is_raised_unless_the_fit_is_interruptible():
 
     with pytest.raises(KeyboardInterrupt):
         fit(some_pixels(), some_frequencies(), report=report)
+
+
+# Several latent functions at once
+
+
+def many_classes(seed=0, n=400, dtype=np.float64, threads=1):
+    """Pixels of four classes of different sizes, one of them easy to tell."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 2))
+    codes = np.digitize(np.sin(2.0 * x[:, 0]) + 0.3 * rng.normal(size=n), [-0.8, 0.1, 0.4])
+    codes = np.where(x[:, 1] > 1.0, 3, codes)
+    weight = rng.uniform(0.2, 2.0, n)
+    plain = Standardisation(np.zeros(2), np.ones(2))
+    return Pixels(x, codes, weight, plain, np.dtype(dtype), 64, threads, n_classes=4)
+
+
+def fit_final(pixels, waves, latents, posteriors=None, **options):
+    log_odds, variances = [-1.5, -1.0, -1.2, -0.5], [0.5, 1.0, 3.0, 8.0]
+    defaults = {"variational": True, "max_passes": 40, "bound_tol": 1e-4, "tol": 1e-6}
+    return fit_final_posteriors(
+        pixels,
+        waves,
+        [log_odds[latent] for latent in latents],
+        [variances[latent] for latent in latents],
+        [np.ones(pixels.n_rows, pixels.dtype) for _ in latents],
+        posteriors,
+        **(defaults | options),
+    )
+
+
+@pytest.mark.parametrize("variational", [True, False])
+@pytest.mark.parametrize("spread", [None, np.array([0.3, 0.1])], ids=["undamped", "damped"])
+def test_classes_fitted_together_are_those_fitted_one_by_one(variational, spread):
+    pixels, waves = many_classes(), WavePrior(some_frequencies(), spread)
+    together = fit_final(pixels, waves, range(4), variational=variational)
+    passes = []
+    for latent, found in enumerate(together):
+        (alone,) = fit_final(pixels.against_rest(latent), waves, [latent], variational=variational)
+        passes.append(len(alone.bounds))
+        # The features are rescaled from one γ to the next: a rounding each.
+        assert_allclose(found.bounds, alone.bounds, rtol=1e-10)
+        assert_allclose(found.signal_variance, alone.signal_variance, rtol=1e-6)
+        assert_allclose(found.posterior.mean, alone.posterior.mean, rtol=1e-5, atol=1e-6)
+    # Some settle earlier than others, and drop out.
+    assert len(set(passes)) > 1
+
+
+@pytest.mark.parametrize("variational", [True, False])
+def test_a_pass_computes_the_features_of_a_block_once_for_all_classes(variational, monkeypatch):
+    calls, original = [], bound.fourier_features
+    monkeypatch.setattr(
+        bound,
+        "fourier_features",
+        lambda *args, **named: calls.append(1) or original(*args, **named),
+    )
+    pixels, waves = many_classes(), WavePrior(some_frequencies())
+    found = fit_final(pixels, waves, range(4), variational=variational, max_passes=3)
+    blocks = -(-pixels.n_rows // 64)
+    # Without posteriors to start from: one pass at ξ = 1, and three at fixed γ of the start.
+    start = 1 + START_PASSES if variational else 0
+    assert len(calls) == blocks * (start + 3)
+    assert all(len(fit.bounds) == 3 for fit in found)
+
+
+def test_large_gram_matrices_do_not_share_a_pass(monkeypatch):
+    pixels, waves = many_classes(), WavePrior(some_frequencies())
+    together = fit_final(pixels, waves, range(4))
+    monkeypatch.setattr(bound, "TOTAL_BYTES", 2 * 8 * 10**2)
+    in_pairs = fit_final(pixels, waves, range(4))
+    for one, other in zip(together, in_pairs, strict=True):
+        assert_allclose(one.bounds, other.bounds, rtol=1e-10)
+
+
+def test_threads_do_not_change_a_bit_of_several_classes():
+    waves = WavePrior(some_frequencies())
+    one, other = (fit_final(many_classes(threads=n), waves, range(4)) for n in (1, 3))
+    for own, same in zip(one, other, strict=True):
+        assert own.bounds == same.bounds
+        assert_array_equal(own.posterior.root, same.posterior.root)
+
+
+@pytest.mark.parametrize("variational", [True, False])
+def test_an_interrupt_ends_all_classes_at_the_last_finished_pass(variational):
+    def report(done, bound):
+        reported.append(bound)
+        if done == 3:
+            raise KeyboardInterrupt
+
+    reported = []
+    pixels, waves = many_classes(), WavePrior(some_frequencies())
+    whole, stopped = (
+        fit_final(pixels, waves, range(4), variational=variational, **options)
+        for options in ({}, {"report": report})
+    )
+    for own, full in zip(stopped, whole, strict=True):
+        assert own.interrupted
+        assert own.bounds == full.bounds[: len(own.bounds)]
+        assert 1 <= len(own.bounds) <= 3
+    assert_allclose(reported[-1], sum(own.bounds[-1] for own in stopped), rtol=1e-12)

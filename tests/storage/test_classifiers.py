@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
-from undulatus.estimators import fourier
+from undulatus.estimators import fourier_prediction
 from undulatus.storage import SCHEMA, classifiers
 from undulatus.storage.codec import memory_order
 
@@ -163,7 +163,7 @@ def test_single_precision_prior_shift_and_tolerance_are_restored(name, moons, pa
 
 
 def test_the_precision_of_predictions_is_restored(moons, path, monkeypatch):
-    monkeypatch.setattr(fourier, "DOUBLE_PREDICTION_ROWS", 1)
+    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 1)
     model = MODELS["RFFGPC"]().fit(*moons)
     assert model.fit_report_["prediction_precision"] == "single"
     save_model(model, path)

@@ -17,17 +17,24 @@ from undulatus.estimators.base import (
     ProgressLine,
 )
 from undulatus.estimators.training import Overview, column_namer, prepare_rows
+from undulatus.estimators.updates import UpdatesMixin
 from undulatus.gp.blocks import block_rows, require_lengths
 from undulatus.gp.damping import Fading
 from undulatus.gp.exact import (
     ExactFit,
     ExactPosterior,
+    Sites,
+    blas_threads,
     exact_covariance,
     exact_moments,
     fit_exact,
+    mean_and_root,
     require_memory,
+    sites_of,
+    with_sites,
 )
 from undulatus.gp.kernels import find_kernel, mean_distance
+from undulatus.gp.update import NewRows, find_factors
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +42,7 @@ LENGTH_LIMIT = 1e100
 """Squared distances from longer rows than this overflow."""
 
 
-class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
+class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     """Exact Gaussian-process classifier: the baseline for RFFGPC and VFFGPC.
 
     Uses the same bounds as they do, with the whole n x n kernel matrix: cost O(n³),
@@ -75,7 +82,7 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         Sorted. Two classes have one latent function, more have one a class, against the rest;
         probabilities are made to sum to one.
     training_ : (n, d) array
-        Distinct training rows, standardised.
+        Distinct training rows, standardised; after updates, their rows too.
     latents_ : tuple of ExactFit
         The latent functions, each with hyperparameters of its own.
     lengthscale_, signal_variance_ : float, or (k,) array of more than two classes
@@ -94,6 +101,8 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         Solver, precision, steps, jitter, rows, and why the fit stopped.
     feature_quantiles_ : (7, d) array
         Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
+    updates_ : tuple of Update
+        Rows added by ``update``, with the factors that stand for them; only after an update.
     n_features_in_ : int
     feature_names_in_ : array of str
         Only if ``X`` has named columns.
@@ -193,6 +202,52 @@ class GPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         )
         line.close()
         return fit
+
+    # Corrections
+
+    def _with_rows(self, rows: Array, signs: Array, weight: Array) -> tuple[dict[str, Any], Array]:
+        x, kernel = self.standardisation_(rows, np.float64), find_kernel(self.kernel)
+        require_lengths(x, LENGTH_LIMIT, column_namer(self))
+        training = np.concatenate([self.training_, x])
+        require_memory(len(training))
+        with blas_threads(len(training)):
+            seen = [
+                NewRows(
+                    *mean_and_root(fit, self.training_, x, kernel), np.zeros(len(x)), sign, weight
+                )
+                for fit, sign in zip(self.latents_, signs, strict=True)
+            ]
+            found = find_factors(seen, self.posterior == "variational")
+            new = [Sites(factors.precision, factors.projected) for factors in found]
+            latents = tuple(
+                with_sites(
+                    fit,
+                    training,
+                    sites_of(fit, self.training_, kernel).join(own.at_level(fit.level)),
+                    kernel,
+                )
+                for fit, own in zip(self.latents_, new, strict=True)
+            )
+        factors = np.array([[[own.precision, own.projected] for own in new]])
+        return {"training_": training, "latents_": latents}, factors.transpose(2, 0, 1, 3)
+
+    def _without_rows(self, position: int) -> dict[str, Any]:
+        kernel = find_kernel(self.kernel)
+        # The rows of updates are the last ones, in their order.
+        rows = [len(update.rows) for update in self.updates_[position:]]
+        first = len(self.training_) - sum(rows)
+        kept = np.delete(np.arange(len(self.training_)), slice(first, first + rows[0]))
+        with blas_threads(len(self.training_)):
+            latents = tuple(
+                with_sites(
+                    fit,
+                    self.training_[kept],
+                    sites_of(fit, self.training_, kernel).take(kept),
+                    kernel,
+                )
+                for fit in self.latents_
+            )
+        return {"training_": self.training_[kept], "latents_": latents}
 
     # What a fit gives, in terms of its latent functions
 

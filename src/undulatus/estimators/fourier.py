@@ -10,40 +10,33 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, as_input_errors
-from undulatus.estimators import updates
 from undulatus.estimators.base import (
     JOBS_CONSTRAINT,
     SHARED_CONSTRAINTS,
-    BlockFunctions,
-    GaussianProcessMixin,
-    Member,
     ProgressLine,
-    RowFunction,
     make_generator,
 )
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
+from undulatus.estimators.fourier_prediction import FourierPredictor
 from undulatus.estimators.training import (
     TrainingData,
     column_namer,
     into_memory,
     is_chunked,
     prepare_rows,
-    spread_out,
 )
+from undulatus.estimators.updates import UpdatesMixin, add_to_members, take_from_members
 from undulatus.gp.batch import BatchState, fit_batch
 from undulatus.gp.blocks import (
     PHASE_LIMIT,
@@ -51,29 +44,15 @@ from undulatus.gp.blocks import (
     PixelSource,
     block_rows,
     recycling,
-    require_phases,
-    scratch,
 )
 from undulatus.gp.committee import fit_members
-from undulatus.gp.damping import Fading, TrainingRange, spreads
-from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves, waves
 from undulatus.gp.held_back import leave_out
 from undulatus.gp.kernels import find_kernel, mean_distance
 from undulatus.gp.passes import (
     VARIANCE_LIMITS,
     FourierFit,
-    LatentFit,
     Start,
     choose_start,
-    mean_of,
-)
-from undulatus.gp.posterior import (
-    Posterior,
-    StagedRoot,
-    latent_moments,
-    stage_root,
-    tolerant_probability,
-    variance_root,
 )
 from undulatus.gp.stochastic import (
     RACE_FREQUENCIES,
@@ -92,16 +71,6 @@ Class = TypeVar("Class", bound=type)
 DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
 
-DOUBLE_PREDICTION_ROWS = 2_000
-"""Up to this many training rows, ``precision="auto"`` also predicts in double precision."""
-
-SINGLE_ERROR = 4e-6
-"""Prediction is in single precision if that changes no probability of some training rows by more.
-The 1e-5 promised leave room for other rows, where up to 2.6 times the change was measured."""
-
-COMPARED_ROWS = 512
-"""Training rows at which single and double precision are compared."""
-
 BATCH_ROWS = 500
 """Up to this many distinct training rows, ``solver="auto"`` is ``"batch"``."""
 
@@ -114,15 +83,6 @@ SMALL_BATCH_ROWS = 50_000
 
 SPREAD_OF_ROWS, SPREAD_OF_GROUPS = 0.02, 0.05
 """Spread of frequencies with ``spread="auto"``: without groups, and with them."""
-
-RANGE_AND_QUARTILES = [0, 2, 4, 6]
-"""Rows of ``feature_quantiles_`` with the smallest value, the quartiles and the largest."""
-
-STAGGERED_ROWS = 16
-"""A block of predictions has fewer rows: waves a power of two apart share the same cache lines."""
-
-_ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDictionary()
-"""Roots of variances by posterior, name and tolerance: each takes an eigendecomposition."""
 
 _PARAMETERS = """\
 Parameters
@@ -241,7 +201,7 @@ def _fill_in_docstring(cls: Class) -> Class:
     return cls
 
 
-class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
+class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator):
     """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
 
     _learns_frequencies: ClassVar[bool]
@@ -646,24 +606,6 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
             "held_back_nll": losses[0] if self.n_members == 1 else losses,
         }
 
-    def _choose_prediction_precision(self, pixels: PixelSource) -> str:
-        """Return ``"single"`` if that is as good as double, unless the user chose."""
-        trained = str(self.fit_report_["precision"])
-        if trained == "single" or self.precision != "auto":
-            return trained
-        if pixels.n_rows <= DOUBLE_PREDICTION_ROWS:
-            return trained
-        some = pixels.take(spread_out(pixels.n_rows, COMPARED_ROWS))
-        x = some.block(slice(0, some.n_rows)).x
-        functions = {
-            dtype: self._make_probabilities_and_variance(self._block_functions(dtype))
-            for dtype in (np.dtype(np.float32), np.dtype(np.float64))
-        }
-        columns = slice(1, len(self.classes_))
-        single, double = (f(x.astype(dtype))[columns] for dtype, f in functions.items())
-        error = max(np.abs(a - b).max() for a, b in zip(single, double, strict=True))
-        return "single" if error <= SINGLE_ERROR else trained
-
     def _outcome(self) -> str:
         outcomes = {fit.outcome for fit in self.members_}
         if len(self.members_) < self.n_members:
@@ -672,214 +614,12 @@ class FourierGPC(GaussianProcessMixin, ClassifierMixin, BaseEstimator):
 
     # Corrections
 
-    def update(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add labelled rows without a new fit, in milliseconds.
+    def _with_rows(self, rows: Array, signs: Array, weight: Array) -> tuple[dict[str, Any], Array]:
+        members, factors = add_to_members(self, rows, signs, weight)
+        return {"members_": members}, factors
 
-        Frequencies, signal variances and all earlier rows stay as they are; the posterior gets the
-        terms of the new rows. Where they lie outside the training range, the range grows. An
-        update of many rows, or of another kind of scene, is worth a new fit.
-
-        Parameters
-        ----------
-        X : (n, d) array or table
-            Features, as in ``fit``.
-        y : (n,) array
-            Classes the model knows.
-        sample_weight : (n,) array, optional
-            Weights >= 0: a correction that should outweigh many rows may be given a large one.
-            ``class_weight`` does not apply.
-        """
-        check_is_fitted(self)
-        updates.add(self, X, y, sample_weight)
-        return self
-
-    def forget(self, update: int = -1) -> Self:
-        """Take the rows of an update away again: of the last one, or by its number from 0."""
-        check_is_fitted(self)
-        updates.forget(self, update)
-        return self
-
-    # What a fit gives, in terms of its members
-
-    @property
-    def frequencies_(self) -> Array:
-        """Effective frequencies, one member's after the other's, (n_members D, d)."""
-        if len(self.members_) == 1:
-            return self.members_[0].frequencies
-        return np.concatenate([fit.frequencies for fit in self.members_])
-
-    @property
-    def posterior_(self) -> Posterior:
-        """The posterior of the whitened weights of a single model of two classes."""
-        if len(self.members_) > 1:
-            raise AttributeError(
-                "A committee has no posterior_ of its own: see the posterior of its members_."
-            )
-        if len(self.members_[0].latents) > 1:
-            raise AttributeError(
-                "More than two classes have a posterior each: see members_[0].latents."
-            )
-        return self.members_[0].posterior
-
-    @property
-    def signal_variance_(self) -> float:
-        """The signal variance γ, or the mean of the members'."""
-        return mean_of([fit.signal_variance for fit in self.members_])
-
-    @property
-    def lengthscale_(self) -> float:
-        """The lengthscale σ, or the geometric mean of the members'."""
-        scales = [fit.lengthscale for fit in self.members_]
-        return scales[0] if len(scales) == 1 else float(np.exp(np.mean(np.log(scales))))
-
-    @property
-    def bound_(self) -> float:
-        """The bound on the log evidence, or the mean of the members'.
-
-        By Jensen's inequality the mean is a bound on the logarithm of their mean evidence.
-        """
-        return mean_of([fit.bounds[-1] for fit in self.members_])
-
-    @property
-    def bound_history_(self) -> Array:
-        """The bound along the way; a member that ended early keeps its last."""
-        longest = max(len(fit.bounds) for fit in self.members_)
-        histories = [
-            np.pad(fit.bounds, (0, longest - len(fit.bounds)), mode="edge")
-            for fit in self.members_
-        ]
-        return np.asarray(np.mean(histories, axis=0))
-
-    @property
-    def n_iter_(self) -> int:
-        """Outer iterations done, the most of any member."""
-        return max(fit.n_iter for fit in self.members_)
-
-    # Prediction
-
-    def member_disagreement(self, X: Any) -> Array:
-        """Return the standard deviation of the latent mean over the members, (n,) or (n, k).
-
-        Zero for a single model. Where it is large, what the committee says depends on which rows
-        and which start a member happened to have. With more than two classes, that of each.
-        """
-
-        def make(blocks: BlockFunctions) -> RowFunction:
-            means = self._make_member_means(blocks)
-            return lambda x: (*np.std(means(x).astype(np.float64), axis=0),)
-
-        return self._per_latent(self._evaluate(X, make, self._n_latents))
-
-    def _block_functions(self, dtype: np.dtype[Any] | None = None) -> BlockFunctions:
-        """Return how the latent functions are evaluated, in the model's precision or ``dtype``."""
-        dtype = dtype or self._dtype()
-        columns, frequencies = column_namer(self), self.frequencies_
-        return BlockFunctions(
-            dtype=dtype,
-            rows_per_block=block_rows(2 * len(self.members_[0].frequencies), dtype.itemsize)
-            - STAGGERED_ROWS,
-            threads=count_threads(self.n_jobs),
-            require_in_range=lambda x, first: require_phases(x, frequencies, columns, first),
-            members=tuple(
-                Member(partial(self._make_mean, fit), partial(self._make_moments, fit, dtype))
-                for fit in self.members_
-            ),
-            fading=self._fading(),
-            make_probability=partial(self._make_probability, dtype),
-        )
-
-    def _fading(self) -> Fading:
-        """Return how the members' latent functions return to their prior."""
-        ends = self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], np.float64)
-        members = self.members_
-        return Fading(
-            np.array([spreads(fit.frequencies, fit.spread) for fit in members]),
-            TrainingRange.from_quantiles(*ends),
-            np.array([[[own.signal_variance] for own in fit.latents] for fit in members]),
-            np.array([[[own.level] for own in fit.latents] for fit in members]),
-            # With more classes, probabilities are shifted after they are made to sum to one.
-            float(self._prior_shift[0]) if self._n_latents == 1 else 0.0,
-        )
-
-    def _make_mean(self, fit: FourierFit) -> Callable[[Array], Array]:
-        latents = [
-            amplitudes_and_delays(own.posterior.mean, own.signal_variance) for own in fit.latents
-        ]
-        if len(latents) == 1:
-            return lambda x: sum_of_waves(x, fit.frequencies, *latents[0])[None]
-        d = len(fit.frequencies)
-        scaled = np.array(
-            [np.sqrt(own.signal_variance / d) * own.posterior.mean for own in fit.latents]
-        )
-        return lambda x: scaled.astype(x.dtype) @ waves(x, fit.frequencies).T
-
-    def _make_moments(
-        self, fit: FourierFit, dtype: np.dtype[Any]
-    ) -> Callable[[Array], tuple[Array, Array]]:
-        # The scale of the features goes into mean and root, rather than into every feature.
-        scaled = []
-        for own in fit.latents:
-            scale = np.sqrt(own.signal_variance / len(fit.frequencies))
-            root = scale * self._root(own, "root", variance_root)
-            scaled.append(
-                ((scale * own.posterior.mean).astype(dtype), root.astype(dtype, order="F"))
-            )
-        last = len(scaled) - 1
-
-        def moments(x: Array) -> tuple[Array, Array]:
-            z = waves(x, fit.frequencies)
-            found = [
-                latent_moments(z, mean, root, overwrite=latent == last)
-                for latent, (mean, root) in enumerate(scaled)
-            ]
-            means, variances = zip(*found, strict=True)
-            return np.array(means), np.array(variances)
-
-        return moments
-
-    def _make_probability(self, dtype: np.dtype[Any]) -> Callable[[Array], Array] | None:
-        # A committee's labels depend on the variances too, and must agree with its probabilities:
-        # both come from the truncated roots.
-        if self.variance_tolerance == 0.0 or len(self.members_) > 1 or self._n_latents > 1:
-            return None
-        (fit,) = self.members_
-        root: StagedRoot | None = self._root(fit.latents[0], "staged", stage_root, dtype)
-        if root is None:
-            return None
-        staged, mean, fading = root, fit.posterior.mean.astype(dtype), self._fading()
-
-        def probability(x: Array) -> Array:
-            z, share = _features(x, fit), fading.share(x)
-            if share is None:
-                share = np.ones((1, 1, len(x)), dtype=x.dtype)
-            z *= share[0].T
-            fresh = fading.fresh_variance(share)
-            shift, fresh = fading.offset(fresh)[0, 0], fresh[0, 0]
-            return tolerant_probability(z, mean, shift, staged, self.variance_tolerance, fresh)
-
-        return probability
-
-    def _dtype(self) -> np.dtype[Any]:
-        # Models of 0.1.0 predict in the precision that they were trained in.
-        report = self.fit_report_
-        precision = report.get("prediction_precision", report["precision"])
-        return np.dtype(np.float32 if precision == "single" else np.float64)
-
-    def _root(self, own: LatentFit, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
-        """Return a root of the variance, made once for a posterior and a tolerance."""
-        roots = _ROOTS.setdefault(own.posterior, {})
-        key = (name, self.variance_tolerance)
-        if key not in roots:
-            with single_threaded_blas():
-                roots[key] = make(
-                    own.posterior, own.signal_variance, self.variance_tolerance, *arguments
-                )
-        return roots[key]
-
-
-def _features(x: Array, fit: FourierFit) -> Array:
-    z = scratch("z", (len(x), 2 * len(fit.frequencies)), x.dtype)
-    return fourier_features(x, fit.frequencies, fit.signal_variance, out=z)
+    def _without_rows(self, position: int) -> dict[str, Any]:
+        return {"members_": take_from_members(self, self.updates_[position])}
 
 
 @_fill_in_docstring

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
 
-from undulatus._system import single_threaded_blas
+from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.training import column_namer, read_weights, validate_rows
-from undulatus.gp.blocks import count_latents, require_finite, require_phases
+from undulatus.gp.blocks import Standardisation, require_finite, require_phases
 from undulatus.gp.damping import damping, spreads
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.moments import encode
-from undulatus.gp.passes import FourierFit, LatentFit
-from undulatus.gp.update import Factors, NewRows, add_rows, combine
+from undulatus.gp.passes import FourierFit
+from undulatus.gp.update import Factors, NewRows, combine, find_factors, mean_and_root
 
 Array = npt.NDArray[Any]
 
+Result = TypeVar("Result")
+
 MOST_ROWS = 20_000
 """Most rows of one update: a new fit is the better way for more."""
+
+LATENTS_AT_ONCE = 24
+"""Latent functions whose factors are found together, on one thread: for few at a time, Python
+would take longer than the arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -43,75 +52,90 @@ class Update:
     """Smallest and largest training value of each feature before, (2, d)."""
 
 
-def add(model: Any, X: Any, y: Any, sample_weight: Any = None) -> None:
-    """Add labelled rows to the posterior of a fitted model."""
-    rows, codes, weight = _read(model, X, y, sample_weight)
-    range_before = model.feature_quantiles_[[0, -1]].copy()
-    quantiles = model.feature_quantiles_.copy()
-    # Where rows were labelled is no longer outside what was learned.
-    quantiles[0] = np.minimum(quantiles[0], rows.min(axis=0))
-    quantiles[-1] = np.maximum(quantiles[-1], rows.max(axis=0))
-    variational = model.posterior == "variational"
-    found: list[list[Factors]] = []
+class UpdatesMixin(ABC):
+    """Updates of a classifier with latent functions, which says how its posterior changes."""
 
-    def change(fit: FourierFit, latent: int, of_rows: NewRows) -> LatentFit:
-        own = fit.latents[latent]
-        posterior, factors = add_rows(own, of_rows, variational)
-        found[-1].append(factors)
-        return replace(own, posterior=posterior)
+    classes_: Array
+    feature_quantiles_: Array
+    standardisation_: Standardisation
+    posterior: str
+    updates_: tuple[Update, ...]
 
-    members = []
-    with single_threaded_blas():
-        for fit in model.members_:
-            found.append([])
-            members.append(_change_latents(model, fit, rows, codes, weight, change))
-    precision, projected = (
-        np.array([[getattr(own, name) for own in member] for member in found])
-        for name in ("precision", "projected")
-    )
-    model.members_ = tuple(members)
-    model.feature_quantiles_ = quantiles
-    model.updates_ = (
-        *getattr(model, "updates_", ()),
-        Update(rows, codes, weight, precision, projected, range_before),
-    )
+    @abstractmethod
+    def _with_rows(self, rows: Array, signs: Array, weight: Array) -> tuple[dict[str, Any], Array]:
+        """Return fitted attributes with new rows (n, d), and their factors.
+
+        Signs (C, n) are 1 where a row is of a latent function's class, and -1 elsewhere. The
+        factors, (2, M, C, n), are precisions and these times the centres.
+        """
+
+    @abstractmethod
+    def _without_rows(self, position: int) -> dict[str, Any]:
+        """Return fitted attributes without the rows of the update at a position."""
+
+    def update(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Add labelled rows without a new fit, in milliseconds.
+
+        Hyperparameters and what stands for earlier rows stay as they are; the posterior gets the
+        terms of the new rows. Where they lie outside the training range, the range grows. An
+        update of many rows, or of another kind of scene, is worth a new fit.
+
+        Parameters
+        ----------
+        X : (n, d) array or table
+            Features, as in ``fit``.
+        y : (n,) array
+            Classes the model knows.
+        sample_weight : (n,) array, optional
+            Weights >= 0: a correction that should outweigh many rows may be given a large one.
+            ``class_weight`` does not apply.
+        """
+        check_is_fitted(self)
+        rows, codes, weight = _read(self, X, y, sample_weight)
+        latents = [True] if codes.dtype == bool else range(len(self.classes_))
+        signs = np.array([np.where(codes == code, 1.0, -1.0) for code in latents])
+        fitted, (precision, projected) = self._with_rows(rows, signs, weight)
+        range_before = self.feature_quantiles_[[0, -1]].copy()
+        update = Update(rows, codes, weight, precision, projected, range_before)
+        vars(self).update(fitted)
+        # Where rows were labelled is no longer outside what was learned.
+        self.feature_quantiles_ = _extend(self.feature_quantiles_, range_before, [update])
+        self.updates_ = (*getattr(self, "updates_", ()), update)
+        return self
+
+    def forget(self, update: int = -1) -> Self:
+        """Take the rows of an update away again: of the last one, or by its number from 0."""
+        check_is_fitted(self)
+        updates = list(getattr(self, "updates_", ()))
+        position = find_update(update, len(updates))
+        fitted = self._without_rows(position)
+        # The range is that before the first update, and of the rows that are left.
+        first = updates[0].range_before
+        updates.pop(position)
+        if updates:
+            updates[0] = replace(updates[0], range_before=first)
+        vars(self).update(fitted)
+        self.feature_quantiles_ = _extend(self.feature_quantiles_, first, updates)
+        self.updates_ = tuple(updates)
+        return self
 
 
-def forget(model: Any, number: int = -1) -> None:
-    """Take the rows of one update away again; the others and their factors stay."""
-    updates = list(getattr(model, "updates_", ()))
-    if not -len(updates) <= number < len(updates):
+def find_update(number: int, known: int) -> int:
+    """Return the position of an update, numbered from 0 or backwards from -1, of those known."""
+    if not -known <= number < known:
         raise InputError(
-            f"There is no update {number} to forget: the model has {len(updates)}. Updates are "
+            f"There is no update {number} to forget: the model has {known}. Updates are "
             f"numbered from 0; -1 is the last one."
         )
-    position = number % len(updates)
-    gone = updates.pop(position)
+    return number % known
 
-    def change_by(member: int) -> Callable[[FourierFit, int, NewRows], LatentFit]:
-        def change(fit: FourierFit, latent: int, of_rows: NewRows) -> LatentFit:
-            factors = Factors(gone.precision[member, latent], gone.projected[member, latent])
-            own = fit.latents[latent]
-            return replace(own, posterior=combine(own, of_rows.features, factors, -1.0))
 
-        return change
-
-    with single_threaded_blas():
-        model.members_ = tuple(
-            _change_latents(model, fit, gone.rows, gone.codes, gone.weight, change_by(member))
-            for member, fit in enumerate(model.members_)
-        )
-    # The range is that before the first update, and of the rows that are left.
-    first = gone.range_before if position == 0 else updates[0].range_before
-    if updates and position == 0:
-        updates[0] = replace(updates[0], range_before=first)
-    quantiles = model.feature_quantiles_.copy()
-    quantiles[[0, -1]] = first
-    for update in updates:
-        quantiles[0] = np.minimum(quantiles[0], update.rows.min(axis=0))
-        quantiles[-1] = np.maximum(quantiles[-1], update.rows.max(axis=0))
-    model.feature_quantiles_ = quantiles
-    model.updates_ = tuple(updates)
+def _extend(quantiles: Array, ends: Array, updates: Sequence[Update]) -> Array:
+    """Return quantiles whose ends (2, d) are those given, and reach the rows of updates."""
+    extended = quantiles.copy()
+    extended[0] = np.min([ends[0], *(own.rows.min(axis=0) for own in updates)], axis=0)
+    extended[-1] = np.max([ends[1], *(own.rows.max(axis=0) for own in updates)], axis=0)
+    return extended
 
 
 def _read(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array, Array]:
@@ -121,7 +145,7 @@ def _read(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array,
         if given.shape[0] > MOST_ROWS:
             raise InputError(
                 f"An update takes at most {MOST_ROWS:,} rows, got {given.shape[0]:,}. Fit again "
-                f"with all rows: frequencies learned from them are better, too."
+                f"with all rows: what is learned from them is better, too."
             )
         rows = np.asarray(given[:], dtype=np.float64)
         require_finite(rows, column_namer(model))
@@ -139,28 +163,86 @@ def _read(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array,
     return rows, codes, np.ones(len(rows)) if weight is None else weight
 
 
-def _change_latents(
-    model: Any,
-    fit: FourierFit,
-    rows: Array,
-    codes: Array,
-    weight: Array,
-    change: Callable[[FourierFit, int, NewRows], LatentFit],
+# Members of Fourier features
+
+
+def add_to_members(
+    model: Any, rows: Array, signs: Array, weight: Array
+) -> tuple[tuple[FourierFit, ...], Array]:
+    """Return the members with new rows, and the factors that stand for these, (2, M, C, n)."""
+    variational = model.posterior == "variational"
+    features = _features_by_member(model, rows)
+
+    def change(members: Sequence[FourierFit]) -> list[tuple[FourierFit, Array]]:
+        known = [features(fit) for fit in members]
+        seen = [
+            NewRows(*mean_and_root(own, z), (1.0 - share**2) * own.signal_variance, sign, weight)
+            for fit, (share, waves) in zip(members, known, strict=True)
+            for own, sign, z in zip(fit.latents, signs, _scaled(fit, waves), strict=True)
+        ]
+        found = iter(find_factors(seen, variational))
+        changed = []
+        for fit, (_, waves) in zip(members, known, strict=True):
+            factors = [next(found) for _ in fit.latents]
+            new = _combined(fit, waves, factors, 1.0)
+            changed.append((new, np.array([[f.precision, f.projected] for f in factors])))
+        return changed
+
+    size = max(1, LATENTS_AT_ONCE // len(signs))
+    parts = [model.members_[i : i + size] for i in range(0, len(model.members_), size)]
+    changed = [pair for part in _map(change, parts, model) for pair in part]
+    members, factors = zip(*changed, strict=True)
+    return members, np.array(factors).transpose(2, 0, 1, 3)
+
+
+def take_from_members(model: Any, gone: Update) -> tuple[FourierFit, ...]:
+    """Return the members without the rows of an update."""
+    features = _features_by_member(model, gone.rows)
+
+    def change(member: int) -> FourierFit:
+        fit = model.members_[member]
+        terms = zip(gone.precision[member], gone.projected[member], strict=True)
+        return _combined(fit, features(fit)[1], [Factors(*own) for own in terms], -1.0)
+
+    return tuple(_map(change, range(len(model.members_)), model))
+
+
+def _map(function: Callable[[Any], Result], items: Sequence[Any], model: Any) -> list[Result]:
+    """Return the function of each item, computed on the model's threads."""
+    threads = min(count_threads(model.n_jobs), len(items))
+    with single_threaded_blas():
+        if threads == 1:
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(function, items))
+
+
+def _features_by_member(model: Any, rows: Array) -> Callable[[FourierFit], tuple[Array, Array]]:
+    """Return a function to the share of waves kept, (n,), and a member's damped features (n, k).
+
+    The features are those of a signal variance of 1.
+    """
+    x, columns = model.standardisation_(rows, np.float64), column_namer(model)
+
+    def features(fit: FourierFit) -> tuple[Array, Array]:
+        require_phases(x, fit.frequencies, columns, 0)
+        share = damping(x, spreads(fit.frequencies, fit.spread))
+        return share, share[:, None] * fourier_features(x, fit.frequencies)
+
+    return features
+
+
+def _scaled(fit: FourierFit, waves: Array) -> list[Array]:
+    """Return a member's features of each latent function, (n, k)."""
+    return [np.sqrt(own.signal_variance) * waves for own in fit.latents]
+
+
+def _combined(
+    fit: FourierFit, waves: Array, factors: Sequence[Factors], sign: float
 ) -> FourierFit:
-    """Return a member with each latent function changed, given the rows in its own terms."""
-    x = model.standardisation_(rows, np.float64)
-    require_phases(x, fit.frequencies, column_namer(model), 0)
-    share = damping(x, spreads(fit.frequencies, fit.spread))
-    plain = share[:, None] * fourier_features(x, fit.frequencies)
-    latents = []
-    for latent in range(count_latents(len(model.classes_))):
-        variance = fit.latents[latent].signal_variance
-        positive = codes if codes.dtype == bool else codes == latent
-        of_rows = NewRows(
-            np.sqrt(variance) * plain,
-            (1.0 - share**2) * variance,
-            np.where(positive, 1.0, -1.0),
-            weight,
-        )
-        latents.append(change(fit, latent, of_rows))
+    """Return a member with the terms of rows added to each latent function, or taken away."""
+    latents = [
+        replace(own, posterior=combine(own, z, terms, sign))
+        for own, z, terms in zip(fit.latents, _scaled(fit, waves), factors, strict=True)
+    ]
     return replace(fit, latents=tuple(latents))

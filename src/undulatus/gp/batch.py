@@ -19,10 +19,10 @@ from scipy.optimize import minimize
 from undulatus.gp.blocks import Array, Block, Pixels
 from undulatus.gp.bound import (
     Statistics,
-    accumulate,
+    accumulate_each,
     bound_gradient,
     log_variance_gradient,
-    tighten,
+    tighten_each,
 )
 from undulatus.gp.held_back import Split, held_back_loss, leave_out
 from undulatus.gp.passes import (
@@ -30,7 +30,7 @@ from undulatus.gp.passes import (
     VARIANCE_LIMITS,
     FourierFit,
     Start,
-    fit_posterior,
+    fit_posteriors,
     has_stalled,
     mean_of,
 )
@@ -179,9 +179,7 @@ class FourierEvidence:
         self.start = start
         self.learn_frequencies = learn_frequencies
         self.xi = xi
-        self.latents = [pixels.against_rest(latent) for latent in range(pixels.n_latents)]
-        """The pixels of each latent function."""
-        self.n_latents = len(self.latents)
+        self.n_latents = pixels.n_latents
         variance = (np.log(VARIANCE_LIMITS[0]), np.log(VARIANCE_LIMITS[1]))
         self.limits = [variance] * self.n_latents
         if learn_frequencies:
@@ -217,34 +215,28 @@ class FourierEvidence:
         """Return the statistics and posterior of each latent function at θ and the current ξ."""
         if self._solved is None or not np.array_equal(self._solved[0], theta):
             frequencies = self.frequencies(theta)
-            statistics = [
-                accumulate(pixels, frequencies, variance, xi)
-                for pixels, variance, xi in self._each(theta)
-            ]
-            self._store(theta, statistics)
+            variances = self.signal_variances(theta)
+            self._store(
+                theta, accumulate_each(self.pixels, frequencies, variances, self.xi_of_each)
+            )
         assert self._solved is not None
         return self._solved[1:]
 
     def tighten(self, theta: Array) -> float:
         """Set ξ to its optimum under the posterior at θ; return the bound."""
         _, posteriors = self.solve(theta)
-        frequencies = self.frequencies(theta)
-        statistics = [
-            tighten(pixels, frequencies, variance, posterior, xi)
-            for (pixels, variance, xi), posterior in zip(
-                self._each(theta), posteriors, strict=True
-            )
-        ]
-        return self._store(theta, statistics)
+        variances, frequencies = self.signal_variances(theta), self.frequencies(theta)
+        return self._store(
+            theta, tighten_each(self.pixels, frequencies, variances, posteriors, self.xi_of_each)
+        )
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Return the bound and its gradient at θ, with ξ fixed."""
         statistics, posteriors = self.solve(theta)
         frequencies = self.frequencies(theta)
-        each = zip(self._each(theta), posteriors, strict=True)
-        in_frequencies = np.zeros(frequencies.shape)
-        for (pixels, variance, xi), posterior in each:
-            in_frequencies += bound_gradient(pixels, frequencies, variance, posterior, xi)
+        in_frequencies = bound_gradient(
+            self.pixels, frequencies, self.signal_variances(theta), posteriors, self.xi_of_each
+        )
         if self.learn_frequencies:
             rest = (in_frequencies / self.lengthscale(theta)).ravel()
         else:
@@ -260,18 +252,10 @@ class FourierEvidence:
         variances = self.signal_variances(theta)
         return held_back_loss(block, self.frequencies(theta), variances, moments)
 
-    def xi_of(self, latent: int) -> Array:
-        """Return the local parameters of a latent function, (n,), to read or write."""
-        n = self.pixels.n_rows
-        return self.xi[latent * n : (latent + 1) * n]
-
-    def _each(self, theta: Array) -> list[tuple[Pixels, float, Array]]:
-        """Return the pixels, the signal variance and ξ of each latent function."""
-        variances = self.signal_variances(theta)
-        return [
-            (pixels, variances[latent], self.xi_of(latent))
-            for latent, pixels in enumerate(self.latents)
-        ]
+    @property
+    def xi_of_each(self) -> list[Array]:
+        """The local parameters of each latent function, (n,), to read or write."""
+        return np.split(self.xi, self.n_latents)
 
     def _store(self, theta: Array, statistics: list[Statistics]) -> float:
         posteriors = [own.posterior() for own in statistics]
@@ -325,7 +309,7 @@ def fit_batch(
 
     With ``early_stopping``, frequencies are learned on four fifths of the pixels, as ``split``
     says or else drawn, and those with the lowest loss on the others are used; the posterior is
-    that of all pixels, by :func:`~undulatus.gp.variational.fit_final_posterior`, in which waves
+    that of all pixels, by :func:`~undulatus.gp.variational.fit_latents`, in which waves
     are damped by ``spread``, a share of their frequencies, and ``log_odds`` set the level.
     """
     seed = int(rng.integers(2**63)) if resume is None else resume.seed
@@ -369,16 +353,14 @@ def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool, seed: in
     xi = np.ones(pixels.n_latents * pixels.n_rows, dtype=pixels.dtype)
     evidence = FourierEvidence(pixels, start, learn_frequencies, xi)
     # Steps on θ are wasted while ξ is far from tight.
-    variances = [
-        fit_posterior(
-            own,
-            start.frequencies,
-            start.signal_variance,
-            evidence.xi_of(latent),
-            max_passes=SEARCH_PASSES,
-        ).signal_variance
-        for latent, own in enumerate(evidence.latents)
-    ]
+    fits = fit_posteriors(
+        pixels,
+        start.frequencies,
+        [start.signal_variance] * pixels.n_latents,
+        evidence.xi_of_each,
+        max_passes=SEARCH_PASSES,
+    )
+    variances = [fit.signal_variance for fit in fits]
     start = replace(start, signal_variance=mean_of(variances))
     return BatchState(start, Ascent(evidence.start_theta(variances)), xi, seed)
 
@@ -404,8 +386,8 @@ def _finish(
         pixels,
         frequencies,
         evidence.signal_variances(theta),
-        [evidence.xi_of(latent) for latent in range(pixels.n_latents)],
-        evidence.solve(theta)[1] if anew else [None] * pixels.n_latents,
+        evidence.xi_of_each,
+        evidence.solve(theta)[1] if anew else None,
         spread=spread,
         log_odds=log_odds,
         interrupted=interrupted,

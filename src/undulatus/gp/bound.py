@@ -23,8 +23,9 @@ pixels is a sum over blocks. The loop of Algorithm 1 that raises the bound is in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
@@ -40,6 +41,9 @@ from undulatus.gp.posterior import (
     solve_moments,
     solve_posterior,
 )
+
+TOTAL_BYTES = 64 * 2**20
+"""Latent functions share a pass as long as their Gram matrices take no more than this."""
 
 # The bound on one logistic likelihood
 
@@ -117,18 +121,90 @@ class Statistics:
         return 0.5 * fitted + self.offset
 
 
+@dataclass(frozen=True)
+class _Totals:
+    """Statistics of several latent functions."""
+
+    of_each: tuple[Statistics, ...]
+
+    def __add__(self, other: _Totals) -> _Totals:
+        pairs = zip(self.of_each, other.of_each, strict=True)
+        return _Totals(tuple(own + new for own, new in pairs))
+
+
+def total_of_each(
+    pixels: PixelSource,
+    function: Callable[..., Statistics],
+    frequencies: Array,
+    signal_variances: Sequence[float],
+    parameters: Sequence[tuple[Any, ...]],
+    *,
+    latents: Sequence[int] | None = None,
+    spread: Array | None = None,
+) -> list[Statistics]:
+    """Return the statistics of several latent functions, by one pass over all pixels.
+
+    ``function(z, fresh, block, *parameters)`` is summed over blocks, with the features and the
+    fresh variance of each latent function's γ, its targets, and its own ``parameters``. The
+    features of a block are computed once. ``latents`` are their numbers, all if None; ``spread``
+    (d,) damps the waves.
+    """
+    numbers = range(len(signal_variances)) if latents is None else latents
+    each = list(zip(numbers, signal_variances, parameters, strict=True))
+    at_once = max(1, TOTAL_BYTES // (8 * (2 * len(frequencies)) ** 2))
+    totals: list[Statistics] = []
+    for first in range(0, len(each), at_once):
+        some = each[first : first + at_once]
+        totals += pixels.total(
+            _block_totals, _sum_totals, function, frequencies, spread, some
+        ).of_each
+    return totals
+
+
+def _block_totals(
+    block: Block,
+    function: Callable[..., Statistics],
+    frequencies: Array,
+    spread: Array | None,
+    latents: Sequence[tuple[int, float, tuple[Any, ...]]],
+) -> _Totals:
+    _, last, _ = latents[0]
+    z, fresh = damped_features(block, frequencies, last, spread)
+    found = []
+    for latent, signal_variance, parameters in latents:
+        fresh = rescale_features(z, fresh, signal_variance / last)
+        last = signal_variance
+        found.append(function(z, fresh, block.against_rest(latent), *parameters))
+    return _Totals(tuple(found))
+
+
+def _sum_totals(parts: Iterator[_Totals]) -> _Totals:
+    total = list(next(parts).of_each)
+    for part in parts:
+        total = [sum_statistics(iter(pair)) for pair in zip(total, part.of_each, strict=True)]
+    return _Totals(tuple(total))
+
+
 def accumulate(
     pixels: PixelSource, frequencies: Array, signal_variance: float, xi: Array
 ) -> Statistics:
     """Return the statistics of all pixels at fixed ξ (n,)."""
-    return pixels.total(_statistics_at, sum_statistics, frequencies, signal_variance, xi)
+    return accumulate_each(pixels, frequencies, [signal_variance], [xi])[0]
 
 
-def _statistics_at(
-    block: Block, frequencies: Array, signal_variance: float, xi: Array
-) -> Statistics:
-    z = block_features(block, frequencies, signal_variance)
-    return block_statistics(z, block, xi[block.rows])
+def accumulate_each(
+    pixels: PixelSource,
+    frequencies: Array,
+    signal_variances: Sequence[float],
+    xi: Sequence[Array],
+) -> list[Statistics]:
+    """Return the statistics of each latent function at its own γ and fixed ξ (n,)."""
+    parameters = [(own,) for own in xi]
+    return total_of_each(pixels, _statistics_at, frequencies, signal_variances, parameters)
+
+
+def _statistics_at(z: Array, fresh: Array, block: Block, xi: Array) -> Statistics:
+    return block_statistics(z, block, xi[block.rows], fresh)
 
 
 def tighten(
@@ -143,36 +219,60 @@ def tighten(
 ) -> Statistics:
     """Return the statistics at the optimal ξ under ``posterior``, and write it to ``xi`` (n,).
 
-    Pass ``xi=None`` when the next step does not need ξ: the posterior alone determines the
-    next optimum. ``spread`` (d,) damps the waves (see :mod:`undulatus.gp.damping`); ``levels``
-    are those under which ``posterior`` was found, and that of the statistics.
+    See :func:`tighten_each`.
     """
-    mean = posterior.mean.astype(pixels.dtype)
-    root = posterior.root.T.astype(pixels.dtype, order="F")
-    return pixels.total(
+    own = [signal_variance], [posterior], [xi]
+    return tighten_each(pixels, frequencies, *own, spread=spread, levels=[levels])[0]
+
+
+def tighten_each(
+    pixels: PixelSource,
+    frequencies: Array,
+    signal_variances: Sequence[float],
+    posteriors: Sequence[Posterior],
+    xi: Sequence[Array | None],
+    *,
+    latents: Sequence[int] | None = None,
+    spread: Array | None = None,
+    levels: Sequence[tuple[float, float]] | None = None,
+) -> list[Statistics]:
+    """Return each latent function's statistics at its optimal ξ, and write that to ``xi`` (n,).
+
+    Pass None for ``xi`` when the next step does not need it: the posterior alone determines the
+    next optimum. ``spread`` (d,) damps the waves (see :mod:`undulatus.gp.damping`); ``levels``
+    are those under which a posterior was found, and that of its statistics, all 0 if None.
+    """
+    parameters = [
+        (
+            posterior.mean.astype(pixels.dtype),
+            posterior.root.T.astype(pixels.dtype, order="F"),
+            own,
+            own_levels,
+        )
+        for posterior, own, own_levels in zip(
+            posteriors, xi, levels or [(0.0, 0.0)] * len(posteriors), strict=True
+        )
+    ]
+    return total_of_each(
+        pixels,
         _tight_statistics,
-        sum_statistics,
         frequencies,
-        signal_variance,
-        mean,
-        root,
-        xi,
-        spread,
-        levels,
+        signal_variances,
+        parameters,
+        latents=latents,
+        spread=spread,
     )
 
 
 def _tight_statistics(
+    z: Array,
+    fresh: Array,
     block: Block,
-    frequencies: Array,
-    signal_variance: float,
     mean: Array,
     root: Array,
     xi: Array | None,
-    spread: Array | None,
     levels: tuple[float, float],
 ) -> Statistics:
-    z, fresh = damped_features(block, frequencies, signal_variance, spread)
     # Through the triangle L⁻¹: half the work of the product with A⁻¹ + m mᵗ.
     latent, variance = latent_moments(z, mean, root)
     tight = np.sqrt(variance + fresh + (latent + levels[0]) ** 2)
@@ -182,23 +282,33 @@ def _tight_statistics(
 
 
 def bound_gradient(
-    pixels: Pixels, frequencies: Array, signal_variance: float, posterior: Posterior, xi: Array
+    pixels: Pixels,
+    frequencies: Array,
+    signal_variances: Sequence[float],
+    posteriors: Sequence[Posterior],
+    xi: Sequence[Array],
 ) -> Array:
-    r"""Return the gradient of log F in the frequencies, (D, d), by one product.
+    r"""Return the gradient of log F in the frequencies, (D, d), by one product a latent function.
 
     .. math:: \partial \log F / \partial Z =
         (s v) m^\top - \mathrm{diag}(2 s\lambda)\, Z\, (A^{-1} + m m^\top)
 
-    ``posterior`` must be the one at these frequencies and this ξ.
+    The posteriors must be those at these frequencies, γ and ξ. Their gradients are added.
     """
-    second_moment = posterior.second_moment.astype(pixels.dtype)
+    second_moments = [own.second_moment.astype(pixels.dtype) for own in posteriors]
 
     def block_gradient(block: Block) -> Array:
-        z, moment_product, _ = features_and_moment_product(
-            block, frequencies, signal_variance, second_moment
-        )
-        in_features = feature_gradient(moment_product, block, xi[block.rows], posterior.mean)
-        return frequency_gradient(in_features, z, block.x).astype(np.float64)
+        z, fresh = damped_features(block, frequencies, signal_variances[0], None)
+        gradient, last = np.zeros(frequencies.shape), signal_variances[0]
+        for latent, own in enumerate(signal_variances):
+            rescale_features(z, fresh, own / last)
+            last, targets = own, block.against_rest(latent)
+            product = moment_product(z, second_moments[latent])
+            in_features = feature_gradient(
+                product, targets, xi[latent][block.rows], posteriors[latent].mean
+            )
+            gradient += frequency_gradient(in_features, z, block.x)
+        return gradient
 
     total = np.zeros(frequencies.shape)
     for gradient in pixels.map(block_gradient):

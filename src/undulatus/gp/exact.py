@@ -18,8 +18,8 @@ places of :math:`2\lambda` and :math:`v`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -133,6 +133,17 @@ class Sites:
             eigenvalues, low, high, lambda ratio: projected - own_level(ratio) * pull, rest
         )
 
+    def take(self, kept: Array) -> Sites:
+        """Return the sites of some of the pixels, by a mask or their numbers."""
+        return Sites(self.precision[kept], self.projected[kept])
+
+    def join(self, other: Sites) -> Sites:
+        """Return these sites and those of more pixels, one after the other."""
+        return Sites(
+            np.concatenate([self.precision, other.precision]),
+            np.concatenate([self.projected, other.projected]),
+        )
+
     def at_level(self, own_level: float) -> Sites:
         """Return the sites of a latent function less its level."""
         return Sites(self.precision, self.projected - own_level * self.precision)
@@ -236,7 +247,7 @@ def fit_exact(
     with the level of ``log_odds`` (see :mod:`undulatus.gp.damping`).
     """
     require_memory(len(x))
-    with single_threaded_blas() if len(x) <= SINGLE_THREAD_ROWS else nullcontext():
+    with blas_threads(len(x)):
         evidence = ExactEvidence(x, v, weight, kernel, mean_distance)
         theta = np.clip(_choose_theta(evidence, mean_distance), *np.transpose(evidence.limits))
         ascent = ascend(evidence, Ascent(theta), max_iter=max_iter, tol=tol, report=report)
@@ -351,6 +362,50 @@ def _evaluate(evidence: ExactEvidence, theta: Array, log_odds: float, sites: Sit
     weight = evidence.weight
     target = Sites(weight * curvature, weight * (sign * slope + curvature * total))
     return _Evaluated(theta, sites, target, float(weight @ value) - divergence)
+
+
+# Rows of a fitted classifier, added and taken away
+
+
+def blas_threads(n_rows: int) -> AbstractContextManager[None]:
+    """Return a context in which BLAS has the threads that suit matrices of so many rows."""
+    return single_threaded_blas() if n_rows <= SINGLE_THREAD_ROWS else nullcontext()
+
+
+def mean_and_root(fit: ExactFit, training: Array, x: Array, kernel: Kernel) -> tuple[Array, Array]:
+    """Return what a fit to ``training`` (n, d) says of standardised rows ``x`` (m, d).
+
+    The latent mean (m,) includes the level; the root W (m, m) has W Wᵗ for the covariance.
+    """
+    cross = exact_covariance(training, x, kernel, fit.signal_variance, fit.lengthscale)
+    known = solve_triangular(
+        fit.posterior.factor, fit.posterior.roots[:, None] * cross, lower=True
+    )
+    eigenvalues, basis = eigh(_own_covariance(fit, x, kernel) - known.T @ known)
+    root = basis * np.sqrt(np.maximum(eigenvalues, 0.0))
+    return cross.T @ fit.posterior.alpha + fit.level, root
+
+
+def sites_of(fit: ExactFit, training: Array, kernel: Kernel) -> Sites:
+    """Return the sites of the training rows, those of a latent function less its level.
+
+    With sites p and h, α is (I + PK)⁻¹h.
+    """
+    precision, alpha = fit.posterior.roots**2, fit.posterior.alpha
+    return Sites(precision, alpha + precision * (_own_covariance(fit, training, kernel) @ alpha))
+
+
+def with_sites(fit: ExactFit, training: Array, sites: Sites, kernel: Kernel) -> ExactFit:
+    """Return the fit with other training rows (n, d) and their sites, hyperparameters held."""
+    posterior, _ = sites.posterior(_own_covariance(fit, training, kernel))
+    return replace(fit, posterior=posterior)
+
+
+def _own_covariance(fit: ExactFit, x: Array, kernel: Kernel) -> Array:
+    """Return the prior covariance of rows ``x`` (n, d) with each other, (n, n)."""
+    squares = squared_distances(x, x)
+    np.fill_diagonal(squares, 0.0)
+    return fit.signal_variance * kernel.correlation(squares / fit.lengthscale**2)
 
 
 def require_memory(n_rows: int) -> None:

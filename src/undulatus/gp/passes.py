@@ -1,6 +1,6 @@
 """Exact passes over all pixels at fixed frequencies, and the start of a fit.
 
-Both solvers use these: :func:`choose_start` picks a lengthscale, :func:`fit_posterior` finds
+Both solvers use these: :func:`choose_start` picks a lengthscale, :func:`fit_posteriors` finds
 the optimum in ξ and γ for given frequencies. The loop of Algorithm 1 is in
 :mod:`undulatus.gp.batch`.
 """
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from undulatus.gp.blocks import Array, Pixels, PixelSource
 from undulatus.gp.bound import (
     Statistics,
-    accumulate,
+    accumulate_each,
     best_variance_ratio,
-    tighten,
+    tighten_each,
 )
 from undulatus.gp.posterior import Posterior
 
@@ -127,59 +128,94 @@ def fit_posterior(
     signal_variance: float,
     xi: Array | None,
     *,
+    initial_posterior: Posterior | None = None,
+    **options: Any,
+) -> PosteriorFit:
+    """Return the optimum in ξ and γ of two classes: see :func:`fit_posteriors`."""
+    known = None if initial_posterior is None else [initial_posterior]
+    own = [signal_variance], [xi]
+    return fit_posteriors(pixels, frequencies, *own, initial_posteriors=known, **options)[0]
+
+
+def fit_posteriors(
+    pixels: PixelSource,
+    frequencies: Array,
+    signal_variances: Sequence[float],
+    xi: Sequence[Array | None],
+    *,
     max_passes: int,
     tol: float = 0.0,
     variance_limit: float = VARIANCE_LIMITS[1],
     spread: Array | None = None,
-    initial_posterior: Posterior | None = None,
+    initial_posteriors: Sequence[Posterior] | None = None,
     interruptible: bool = False,
     report: Callable[[int, float], None] = lambda done, bound: None,
-) -> PosteriorFit:
+) -> list[PosteriorFit]:
     """Update ξ (in place) and γ in turn at fixed frequencies, until the bound stalls.
 
-    Each pass reads the pixels once and never lowers the bound. The first pass uses ``xi`` as
-    given or, with an ``initial_posterior``, sets ξ to its optimum under that posterior; then
-    ``xi`` may be None and ξ is not stored. A ``spread`` (d,) damps the waves. If
-    ``interruptible``, a KeyboardInterrupt after the first pass ends the fit at the last
-    finished pass.
+    All latent functions go through the pixels together; one whose bound has stalled drops out.
+    Each pass reads the pixels once and never lowers a bound. The first pass uses ``xi`` as
+    given or, with ``initial_posteriors``, sets ξ to its optimum under these; then ``xi`` may hold
+    None and ξ is not stored. A ``spread`` (d,) damps the waves. If ``interruptible``, a
+    KeyboardInterrupt after the first pass ends the fits at the last finished pass.
     """
-    if initial_posterior is None:
-        assert xi is not None
-        statistics = accumulate(pixels, frequencies, signal_variance, xi)
+    if initial_posteriors is None:
+        known = [own for own in xi if own is not None]
+        statistics = accumulate_each(pixels, frequencies, signal_variances, known)
     else:
-        statistics = tighten(
-            pixels, frequencies, signal_variance, initial_posterior, xi, spread=spread
+        statistics = tighten_each(
+            pixels, frequencies, signal_variances, initial_posteriors, xi, spread=spread
         )
-    posterior = statistics.posterior()
-    fit = PosteriorFit(signal_variance, statistics, posterior, (statistics.bound(posterior),))
+    posteriors = [own.posterior() for own in statistics]
+    fits = [
+        PosteriorFit(variance, own, posterior, (own.bound(posterior),))
+        for variance, own, posterior in zip(signal_variances, statistics, posteriors, strict=True)
+    ]
+    going = list(range(len(fits)))
     try:
         for done in range(1, max_passes):
-            report(done, fit.bounds[-1])
-            fit = _next_pass(pixels, frequencies, fit, xi, variance_limit, spread)
-            if has_stalled(fit.bounds, tol):
+            report(done, sum(fit.bounds[-1] for fit in fits))
+            last, own_xi = [fits[latent] for latent in going], [xi[latent] for latent in going]
+            following = _next_pass(
+                pixels, frequencies, going, last, own_xi, variance_limit, spread
+            )
+            for latent, fit in zip(going, following, strict=True):
+                fits[latent] = fit
+            going = [latent for latent in going if not has_stalled(fits[latent].bounds, tol)]
+            if not going:
                 break
     except KeyboardInterrupt:
         if not interruptible:
             raise
-        fit = replace(fit, interrupted=True)
-    return fit
+        fits = [replace(fit, interrupted=True) for fit in fits]
+    return fits
 
 
 def _next_pass(
     pixels: PixelSource,
     frequencies: Array,
-    fit: PosteriorFit,
-    xi: Array | None,
+    latents: Sequence[int],
+    fits: Sequence[PosteriorFit],
+    xi: Sequence[Array | None],
     variance_limit: float,
     spread: Array | None,
-) -> PosteriorFit:
-    variance = fit.signal_variance
-    statistics = tighten(pixels, frequencies, variance, fit.posterior, xi, spread=spread)
-    ratio = best_variance_ratio(statistics, *variance_ratio_limits(variance, variance_limit))
-    statistics = statistics.rescale(ratio)
-    posterior = statistics.posterior()
-    bounds = (*fit.bounds, statistics.bound(posterior))
-    return PosteriorFit(variance * ratio, statistics, posterior, bounds)
+) -> list[PosteriorFit]:
+    """Return the fits of some latent functions after one more pass."""
+    variances, posteriors = zip(
+        *[(fit.signal_variance, fit.posterior) for fit in fits], strict=True
+    )
+    tight = tighten_each(
+        pixels, frequencies, variances, posteriors, xi, latents=latents, spread=spread
+    )
+    following = []
+    for fit, statistics in zip(fits, tight, strict=True):
+        variance = fit.signal_variance
+        ratio = best_variance_ratio(statistics, *variance_ratio_limits(variance, variance_limit))
+        statistics = statistics.rescale(ratio)
+        posterior = statistics.posterior()
+        bounds = (*fit.bounds, statistics.bound(posterior))
+        following.append(PosteriorFit(variance * ratio, statistics, posterior, bounds))
+    return following
 
 
 def variance_ratio_limits(
@@ -218,10 +254,7 @@ def choose_start(
     best_bound, best = -np.inf, Start(unit_frequencies, mean_distance)
     for share in LENGTHSCALE_SHARES:
         start = Start(unit_frequencies, share * mean_distance)
-        fits = [
-            search_fit(subset.against_rest(latent), start, variance_limit)
-            for latent in range(subset.n_latents)
-        ]
+        fits = search_fits(subset, start, variance_limit)
         bound = sum(fit.bounds[-1] for fit in fits)
         if bound > best_bound:
             best_bound = bound
@@ -230,13 +263,14 @@ def choose_start(
     return best
 
 
-def search_fit(pixels: Pixels, start: Start, variance_limit: float) -> PosteriorFit:
-    """Return the posterior and γ after a few passes at a start."""
-    return fit_posterior(
+def search_fits(pixels: Pixels, start: Start, variance_limit: float) -> list[PosteriorFit]:
+    """Return the posterior and γ of each latent function after a few passes at a start."""
+    n = pixels.n_latents
+    return fit_posteriors(
         pixels,
         start.frequencies,
-        min(start.signal_variance, variance_limit),
-        np.ones(pixels.n_rows, dtype=pixels.dtype),
+        [min(start.signal_variance, variance_limit)] * n,
+        [np.ones(pixels.n_rows, dtype=pixels.dtype) for _ in range(n)],
         max_passes=SEARCH_PASSES,
         variance_limit=variance_limit,
     )

@@ -18,7 +18,7 @@ from undulatus.gp.blocks import Array, Pixels, PixelSource
 from undulatus.gp.bound import Statistics
 from undulatus.gp.damping import spreads
 from undulatus.gp.held_back import Split, held_back_loss, leave_out, shares_entropy
-from undulatus.gp.passes import SEARCH_ROWS, FourierFit, Start, fit_posterior
+from undulatus.gp.passes import SEARCH_ROWS, FourierFit, Start, fit_posteriors
 from undulatus.gp.variational import fit_latents
 from undulatus.gp.walk import Position, Walk, WalkSetup, first_state, iterate, walk
 
@@ -98,7 +98,7 @@ def fit_stochastic(
     held-back pixels are used. ``split`` says which of the sample are held back; without it they
     are drawn. Waves are damped by ``spread``, a share of their frequencies, or by more if groups
     held back say so. The posterior is that of
-    :func:`~undulatus.gp.variational.fit_final_posterior`, with the levels of ``log_odds`` (C,).
+    :func:`~undulatus.gp.variational.fit_latents`, with the levels of ``log_odds`` (C,).
     """
     early_stopping = early_stopping and learn_frequencies
     seed = int(rng.integers(2**63)) if resume is None else resume.seed
@@ -204,18 +204,15 @@ def settle_spread(
     losses = {}
     for factor in SPREAD_FACTORS:
         own = spreads(position.frequencies, factor * spread)
-        fits = [
-            fit_posterior(
-                some.against_rest(latent),
-                position.frequencies,
-                float(position.signal_variances[latent]),
-                None,
-                max_passes=SPREAD_PASSES,
-                spread=own,
-                initial_posterior=running.posterior(),
-            )
-            for latent, running in enumerate(position.statistics)
-        ]
+        fits = fit_posteriors(
+            some,
+            position.frequencies,
+            position.signal_variances.tolist(),
+            [None] * some.n_latents,
+            max_passes=SPREAD_PASSES,
+            spread=own,
+            initial_posteriors=[running.posterior() for running in position.statistics],
+        )
         scaled = [
             Statistics(fit.statistics.gram * scale, fit.statistics.projected * scale, 0.0)
             for fit in fits

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from scipy.linalg import eigh
@@ -29,18 +29,17 @@ from scipy.linalg import eigh
 from undulatus.gp.blocks import Array, Block, PixelSource
 from undulatus.gp.bound import (
     Statistics,
-    accumulate,
+    accumulate_each,
     best_eigenvalue_ratio,
-    damped_features,
-    sum_statistics,
-    tighten,
+    tighten_each,
+    total_of_each,
     weighted_gram,
 )
 from undulatus.gp.damping import level, spreads
 from undulatus.gp.passes import (
     LatentFit,
     PosteriorFit,
-    fit_posterior,
+    fit_posteriors,
     stall_limit,
     variance_ratio_limits,
 )
@@ -112,90 +111,55 @@ class HasBound(Protocol):
 State = TypeVar("State", bound=HasBound)
 
 
-def ascend_naturally(
-    start: State,
-    advance: Callable[[State, float], State],
-    *,
-    max_passes: int,
-    tol: float,
-    report: Callable[[int, float], None] = lambda done, bound: None,
-) -> Iterator[State]:
-    """Yield ``start``, and the state after each step that did not lower the bound.
+class NaturalAscent(Generic[State]):
+    """An ascent by steps that never lower the bound.
 
-    ``advance(state, share)`` makes a share of a full step; the share is halved whenever the
-    bound falls. The ascent ends when a step changes the bound by less than ``tol`` of its
-    size, when a small share does not help, or after ``max_passes`` states, ``start`` and those
-    that were taken back included.
+    Its ``current`` state advances by a ``share`` of a full step, which is halved whenever the
+    bound falls. It has ended when a step changes the bound by less than ``tol`` of its size, when
+    a small share does not help, or after ``max_passes`` states, the start and those that were
+    taken back included.
     """
-    current, share = start, 1.0
-    yield current
-    for done in range(1, max_passes):
-        report(done, current.bound)
-        following = advance(current, share)
-        growth, limit = following.bound - current.bound, stall_limit(current.bound, tol)
-        if growth >= 0.0:
-            current = following
-            yield current
+
+    def __init__(self, start: State, max_passes: int, tol: float) -> None:
+        self.current = start
+        self.share = 1.0
+        self.passes = 1
+        self.ended = max_passes <= 1
+        self._max_passes = max_passes
+        self._tol = tol
+
+    def consider(self, following: State) -> bool:
+        """Take the state after the next step, or take it back; return whether it was kept."""
+        growth = following.bound - self.current.bound
+        limit = stall_limit(self.current.bound, self._tol)
+        kept = growth >= 0.0
+        if kept:
+            self.current = following
         elif growth < -ROUNDING * limit:
-            share *= 0.5
+            self.share *= 0.5
             limit = 0.0
-        if abs(growth) < limit or share < SMALLEST_SHARE:
-            return
+        self.passes += 1
+        self.ended = (
+            abs(growth) < limit or self.share < SMALLEST_SHARE or self.passes >= self._max_passes
+        )
+        return kept
+
+
+def ascend_naturally(
+    start: State, advance: Callable[[State, float], State], *, max_passes: int, tol: float
+) -> Iterator[State]:
+    """Yield ``start``, and the state after each step of a :class:`NaturalAscent` that was kept.
+
+    ``advance(state, share)`` makes a share of a full step.
+    """
+    ascent = NaturalAscent(start, max_passes, tol)
+    yield start
+    while not ascent.ended:
+        if ascent.consider(advance(ascent.current, ascent.share)):
+            yield ascent.current
 
 
 # Passes over all pixels
-
-
-def fit_final_posterior(
-    pixels: PixelSource,
-    frequencies: Array,
-    signal_variance: float,
-    xi: Array | None,
-    *,
-    variational: bool,
-    max_passes: int,
-    bound_tol: float,
-    tol: float,
-    spread: Array | None = None,
-    log_odds: float = 0.0,
-    initial_posterior: Posterior | None = None,
-    report: Callable[[int, float], None] = lambda done, bound: None,
-) -> PosteriorFit:
-    """Return the posterior to predict with, by interruptible passes at the final frequencies.
-
-    It is that of the quadratic bound, to the tolerance ``bound_tol`` and without a level, or, if
-    ``variational``, that of :func:`fit_variational` to the tolerance ``tol``, with the level of
-    ``log_odds``, started from a few passes with the quadratic bound at fixed γ.
-    """
-    if not variational:
-        return fit_posterior(
-            pixels,
-            frequencies,
-            signal_variance,
-            xi,
-            max_passes=max_passes,
-            tol=bound_tol,
-            spread=spread,
-            initial_posterior=initial_posterior,
-            interruptible=True,
-            report=report,
-        )
-    if initial_posterior is None:
-        assert xi is not None
-        initial_posterior = accumulate(pixels, frequencies, signal_variance, xi).posterior()
-    prior = WavePrior(frequencies, spread, log_odds)
-    start = _fit_start(pixels, prior, signal_variance, initial_posterior)
-    if start.interrupted:
-        return start
-    return fit_variational(
-        pixels,
-        prior,
-        start,
-        max_passes=max_passes,
-        tol=tol,
-        interruptible=True,
-        report=report,
-    )
 
 
 def fit_latents(
@@ -203,36 +167,97 @@ def fit_latents(
     frequencies: Array,
     signal_variances: Sequence[float],
     xi: Sequence[Array | None],
-    initial_posteriors: Sequence[Posterior | None],
+    initial_posteriors: Sequence[Posterior] | None,
     *,
     spread: float,
     log_odds: Array,
     interrupted: bool,
     max_passes: int,
-    **options: Any,
+    variational: bool,
+    bound_tol: float,
+    tol: float,
+    report: Callable[[int, float], None] = lambda done, bound: None,
 ) -> tuple[tuple[LatentFit, ...], bool]:
     """Return the latent functions at the final frequencies, and whether a fit was interrupted.
 
-    Each is that of :func:`fit_final_posterior`, from its own signal variance, ξ or posterior.
-    After an interrupt one pass has to do.
+    Their posteriors are those of :func:`fit_final_posteriors`, each from its own signal variance,
+    ξ or posterior. After an interrupt one pass has to do.
     """
-    latents = []
-    for latent, own_log_odds in enumerate(log_odds.tolist()):
-        final = fit_final_posterior(
-            pixels.against_rest(latent),
-            frequencies,
-            signal_variances[latent],
-            xi[latent],
-            max_passes=1 if interrupted else max_passes,
-            spread=spreads(frequencies, spread) if spread else None,
-            log_odds=own_log_odds,
-            initial_posterior=initial_posteriors[latent],
-            **options,
+    finals = fit_final_posteriors(
+        pixels,
+        WavePrior(frequencies, spreads(frequencies, spread) if spread else None),
+        log_odds.tolist(),
+        signal_variances,
+        xi,
+        initial_posteriors,
+        variational=variational,
+        max_passes=1 if interrupted else max_passes,
+        bound_tol=bound_tol,
+        tol=tol,
+        report=report,
+    )
+    latents = tuple(
+        LatentFit(
+            final.signal_variance,
+            final.posterior,
+            final.bounds,
+            level(own_log_odds, final.signal_variance),
         )
-        interrupted = interrupted or final.interrupted
-        own_level = level(own_log_odds, final.signal_variance)
-        latents.append(LatentFit(final.signal_variance, final.posterior, final.bounds, own_level))
-    return tuple(latents), interrupted
+        for final, own_log_odds in zip(finals, log_odds.tolist(), strict=True)
+    )
+    return latents, interrupted or any(final.interrupted for final in finals)
+
+
+def fit_final_posteriors(
+    pixels: PixelSource,
+    waves: WavePrior,
+    log_odds: Sequence[float],
+    signal_variances: Sequence[float],
+    xi: Sequence[Array | None],
+    initial_posteriors: Sequence[Posterior] | None,
+    *,
+    variational: bool,
+    max_passes: int,
+    bound_tol: float,
+    tol: float,
+    report: Callable[[int, float], None] = lambda done, bound: None,
+) -> list[PosteriorFit]:
+    """Return the posteriors to predict with, by interruptible passes at the final frequencies.
+
+    They are those of the quadratic bound, to the tolerance ``bound_tol`` and without a level, or,
+    if ``variational``, those of :func:`fit_variational` to the tolerance ``tol``, with the levels
+    of ``log_odds``, started from a few passes with the quadratic bound at fixed γ.
+    """
+    if not variational:
+        return fit_posteriors(
+            pixels,
+            waves.frequencies,
+            signal_variances,
+            xi,
+            max_passes=max_passes,
+            tol=bound_tol,
+            spread=waves.spread,
+            initial_posteriors=initial_posteriors,
+            interruptible=True,
+            report=report,
+        )
+    if initial_posteriors is None:
+        known = [own for own in xi if own is not None]
+        statistics = accumulate_each(pixels, waves.frequencies, signal_variances, known)
+        initial_posteriors = [own.posterior() for own in statistics]
+    priors = [replace(waves, log_odds=own) for own in log_odds]
+    starts = _fit_starts(pixels, priors, signal_variances, initial_posteriors)
+    if starts[0].interrupted:
+        return starts
+    return fit_variational(
+        pixels,
+        priors,
+        starts,
+        max_passes=max_passes,
+        tol=tol,
+        interruptible=True,
+        report=report,
+    )
 
 
 @dataclass(frozen=True)
@@ -250,38 +275,42 @@ class WavePrior:
         return level(self.log_odds, signal_variance)
 
 
-def _fit_start(
+def _fit_starts(
     pixels: PixelSource,
-    prior: WavePrior,
-    signal_variance: float,
-    posterior: Posterior,
-) -> PosteriorFit:
-    """Return the posterior after a few passes with the quadratic bound, at fixed γ.
+    priors: Sequence[WavePrior],
+    signal_variances: Sequence[float],
+    posteriors: Sequence[Posterior],
+) -> list[PosteriorFit]:
+    """Return each posterior after a few passes with the quadratic bound, at fixed γ.
 
-    ``posterior`` is one without a level. Unlike the steps that follow, these passes cannot
+    ``posteriors`` are those without a level. Unlike the steps that follow, these passes cannot
     overshoot, however far they have to go. An interrupt ends them after the last finished one.
     """
-    own = prior.level(signal_variance)
-    fit = None
+    own = [prior.level(variance) for prior, variance in zip(priors, signal_variances, strict=True)]
+    fits: list[PosteriorFit] = []
     try:
-        for last in (0.0, *[own] * (START_PASSES - 1)):
-            statistics = tighten(
+        for last in ([0.0] * len(own), *[own] * (START_PASSES - 1)):
+            tight = tighten_each(
                 pixels,
-                prior.frequencies,
-                signal_variance,
-                posterior,
-                spread=prior.spread,
-                levels=(last, own),
+                priors[0].frequencies,
+                signal_variances,
+                posteriors,
+                [None] * len(own),
+                spread=priors[0].spread,
+                levels=list(zip(last, own, strict=True)),
             )
-            posterior = statistics.posterior()
-            bound = statistics.bound(posterior)
-            fit = PosteriorFit(signal_variance, statistics, posterior, (bound,))
+            posteriors = [statistics.posterior() for statistics in tight]
+            fits = [
+                PosteriorFit(variance, statistics, posterior, (statistics.bound(posterior),))
+                for variance, statistics, posterior in zip(
+                    signal_variances, tight, posteriors, strict=True
+                )
+            ]
     except KeyboardInterrupt:
-        if fit is None:
+        if not fits:
             raise
-        return replace(fit, interrupted=True)
-    assert fit is not None
-    return fit
+        return [replace(fit, interrupted=True) for fit in fits]
+    return fits
 
 
 @dataclass(frozen=True)
@@ -356,59 +385,92 @@ class _Evaluated:
 
 def fit_variational(
     pixels: PixelSource,
-    prior: WavePrior,
-    start: PosteriorFit,
+    priors: Sequence[WavePrior],
+    starts: Sequence[PosteriorFit],
     *,
     max_passes: int = MAX_PASSES,
     tol: float = 0.0,
     interruptible: bool = False,
     report: Callable[[int, float], None] = lambda done, bound: None,
-) -> PosteriorFit:
-    """Maximise the bound over Gaussian posteriors and γ at fixed frequencies, from ``start``.
+) -> list[PosteriorFit]:
+    """Maximise the bound over Gaussian posteriors and γ at fixed frequencies, from ``starts``.
 
-    Each pass reads the pixels once. The returned bounds are that of the start's posterior, then
-    that after each step that was kept: they never fall. The fit ends when a step changes the
-    bound by less than ``tol`` of its size. If ``interruptible``, a KeyboardInterrupt after the
-    first pass ends it at the last step that was kept.
+    All latent functions go through the pixels together, over the same waves; one that has settled
+    drops out. Each pass reads the pixels once. The returned bounds are that of the start's
+    posterior, then that after each step that was kept: they never fall. A fit ends when a step
+    changes its bound by less than ``tol`` of its size. If ``interruptible``, a KeyboardInterrupt
+    after the first pass ends all at the last step that was kept.
     """
-    first = _evaluate(pixels, prior, start.signal_variance, start.posterior)
-    first = replace(first, sites=_sites_of(start, prior, first.target))
-    fit = replace(start, bounds=(first.bound,))
+    all_latents = range(len(priors))
+    states = [(start.signal_variance, start.posterior) for start in starts]
+    evaluated = _evaluate(pixels, priors, all_latents, states)
+    ascents = [
+        NaturalAscent(replace(first, sites=_sites_of(start, prior, first.target)), max_passes, tol)
+        for start, prior, first in zip(starts, priors, evaluated, strict=True)
+    ]
+    pairs = zip(starts, evaluated, strict=True)
+    fits = [replace(start, bounds=(first.bound,)) for start, first in pairs]
     try:
-        for kept in ascend_naturally(
-            first,
-            lambda last, share: _advance(pixels, prior, last, share),
-            max_passes=max_passes,
-            tol=tol,
-            report=report,
-        ):
-            if kept is not first:
-                statistics = kept.sites.statistics(prior.level(kept.signal_variance), 1.0)
-                fit = PosteriorFit(
-                    kept.signal_variance, statistics, kept.posterior, (*fit.bounds, kept.bound)
-                )
+        while going := [latent for latent in all_latents if not ascents[latent].ended]:
+            done = max(ascent.passes for ascent in ascents)
+            report(done, sum(ascent.current.bound for ascent in ascents))
+            for latent, state in zip(going, _advance(pixels, priors, going, ascents), strict=True):
+                if ascents[latent].consider(state):
+                    own_level = priors[latent].level(state.signal_variance)
+                    fits[latent] = PosteriorFit(
+                        state.signal_variance,
+                        state.sites.statistics(own_level, 1.0),
+                        state.posterior,
+                        (*fits[latent].bounds, state.bound),
+                    )
     except KeyboardInterrupt:
         if not interruptible:
             raise
-        fit = replace(fit, interrupted=True)
-    return fit
+        fits = [replace(fit, interrupted=True) for fit in fits]
+    return fits
 
 
 def _evaluate(
-    pixels: PixelSource, prior: WavePrior, signal_variance: float, posterior: Posterior
-) -> _Evaluated:
-    """Return the bound of a posterior and where a full step leads, by one pass."""
-    own_level, k = prior.level(signal_variance), len(posterior.mean)
-    total = pixels.total(
+    pixels: PixelSource,
+    priors: Sequence[WavePrior],
+    latents: Sequence[int],
+    states: Sequence[tuple[float, Posterior]],
+) -> list[_Evaluated]:
+    """Return the bounds of some latent functions' γ and posterior, and where full steps lead.
+
+    By one pass.
+    """
+    levels = [
+        priors[latent].level(variance)
+        for latent, (variance, _) in zip(latents, states, strict=True)
+    ]
+    totals = total_of_each(
+        pixels,
         _block_sums,
-        sum_statistics,
-        prior.frequencies,
-        signal_variance,
-        prior.spread,
-        own_level,
-        posterior.mean.astype(pixels.dtype),
-        posterior.root.T.astype(pixels.dtype, order="F"),
+        priors[0].frequencies,
+        [variance for variance, _ in states],
+        [
+            (
+                own_level,
+                posterior.mean.astype(pixels.dtype),
+                posterior.root.T.astype(pixels.dtype, order="F"),
+            )
+            for own_level, (_, posterior) in zip(levels, states, strict=True)
+        ],
+        latents=latents,
+        spread=priors[0].spread,
     )
+    return [
+        _evaluated(total, own_level, *state)
+        for total, own_level, state in zip(totals, levels, states, strict=True)
+    ]
+
+
+def _evaluated(
+    total: Statistics, own_level: float, signal_variance: float, posterior: Posterior
+) -> _Evaluated:
+    """Return the bound and where a full step leads, from the sums over all pixels."""
+    k = len(posterior.mean)
     residuals, pull, sums = np.split(total.projected, [k, 2 * k])
     # Zᵗ(scμ) from the sum over all pixels: in single precision it would drown Zᵗ(sr).
     projected = residuals + total.gram @ posterior.mean + own_level * pull
@@ -426,20 +488,13 @@ def _sites_of(start: PosteriorFit, prior: WavePrior, target: _Sites) -> _Sites:
 
 
 def _block_sums(
-    block: Block,
-    frequencies: Array,
-    signal_variance: float,
-    spread: Array | None,
-    own_level: float,
-    mean: Array,
-    root: Array,
+    z: Array, fresh: Array, block: Block, own_level: float, mean: Array, root: Array
 ) -> Statistics:
     """Return the sums over one block that a step needs.
 
     The Gram matrix is Zᵗ diag(sc) Z; stacked are Zᵗ(sr), Zᵗ(sc), and the sums of sr and sc; the
     offset is the expected log likelihood.
     """
-    z, fresh = damped_features(block, frequencies, signal_variance, spread)
     latent, variance = latent_moments(z, mean, root)
     sign = np.where(block.v > 0.0, 1.0, -1.0)
     value, slope, curvature = expected_log_sigmoid(sign * (latent + own_level), variance + fresh)
@@ -455,11 +510,19 @@ def _block_sums(
 
 
 def _advance(
-    pixels: PixelSource, prior: WavePrior, current: _Evaluated, share: float
-) -> _Evaluated:
-    """Return the posterior and γ after a share of a step, evaluated."""
-    mixed, variance = current.sites.mix(current.target, share), current.signal_variance
-    ratio = mixed.best_variance_ratio(prior, variance) ** share
-    posterior = mixed.statistics(prior.level(ratio * variance), ratio).posterior()
-    evaluated = _evaluate(pixels, prior, ratio * variance, posterior)
-    return replace(evaluated, sites=mixed.rescale(ratio))
+    pixels: PixelSource,
+    priors: Sequence[WavePrior],
+    latents: Sequence[int],
+    ascents: Sequence[NaturalAscent[_Evaluated]],
+) -> list[_Evaluated]:
+    """Return some latent functions' posterior and γ after a share of a step, evaluated."""
+    states, sites = [], []
+    for latent in latents:
+        current, share, prior = ascents[latent].current, ascents[latent].share, priors[latent]
+        mixed, variance = current.sites.mix(current.target, share), current.signal_variance
+        ratio = mixed.best_variance_ratio(prior, variance) ** share
+        posterior = mixed.statistics(prior.level(ratio * variance), ratio).posterior()
+        states.append((ratio * variance, posterior))
+        sites.append(mixed.rescale(ratio))
+    following = _evaluate(pixels, priors, latents, states)
+    return [replace(state, sites=own) for state, own in zip(following, sites, strict=True)]

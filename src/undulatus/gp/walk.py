@@ -45,7 +45,7 @@ from undulatus.gp.bound import (
 from undulatus.gp.damping import spreads
 from undulatus.gp.fourier import frequency_gradient
 from undulatus.gp.held_back import Split, held_back_loss
-from undulatus.gp.passes import SEARCH_ROWS, Start, search_fit
+from undulatus.gp.passes import SEARCH_ROWS, Start, search_fits
 from undulatus.gp.posterior import WeightMoments
 
 STEPS_PER_ITERATION = 25
@@ -352,10 +352,7 @@ class WalkSetup:
 def first_state(setup: WalkSetup) -> Walk:
     """Return a walk at its start, from the posterior of some rows, scaled to all."""
     start, rows = setup.start, setup.start_pixels
-    fits = [
-        search_fit(rows.against_rest(latent), start, LEARNING_VARIANCE_LIMIT)
-        for latent in range(rows.n_latents)
-    ]
+    fits = search_fits(rows, start, LEARNING_VARIANCE_LIMIT)
     frequencies, scale = start.frequencies, setup.n_total / rows.n_rows
     position = Position(
         frequencies,

@@ -44,12 +44,12 @@ COMMITTEE = "committee"
 UPDATES = "updates"
 """The field of a header that counts updates, and the first part of their tensors' names."""
 
-_UPDATE_SHAPES: dict[str, tuple[int | str | None, ...]] = {
+_UPDATE_SHAPES: dict[str, tuple[int | str, ...]] = {
     "rows": ("n", "d"),
     "codes": ("n",),
     "weight": ("n",),
-    "precision": ("members", None, "n"),
-    "projected": ("members", None, "n"),
+    "precision": ("members", "latents", "n"),
+    "projected": ("members", "latents", "n"),
     "range_before": (2, "d"),
 }
 """Tensors of an update: names and numbers of its dimensions."""
@@ -80,6 +80,7 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
         "scale": standardisation.scale,
         "feature_quantiles": model.feature_quantiles_,
         **of_fit,
+        **_describe_updates(model),
     }
     if standardisation.warp is not None:
         tensors |= zip(
@@ -92,6 +93,7 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
         "feature_names": list_feature_names(model),
         "n_features": model.n_features_in_,
         "prior_shift": _plain(model._prior_shift),
+        UPDATES: len(getattr(model, "updates_", ())),
         **fit_header,
     }
     return {name: np.asarray(array) for name, array in tensors.items()}, header
@@ -104,6 +106,7 @@ def _build(layout: _ClassifierLayout, tensors: Tensors, header: Header) -> Any:
     if layout.model is not GPC:
         earlier |= {"n_members": 1, "spread": 0.0}
     model = layout.model(**(earlier | params))
+    tensors, updates = _separate_updates(tensors, header)
     d = header["n_features"]
     shapes: Shapes = {"centre": (d,), "scale": (d,), "feature_quantiles": (None, d)}
     warped = any(name in tensors for name in WARP)
@@ -130,6 +133,7 @@ def _build(layout: _ClassifierLayout, tensors: Tensors, header: Header) -> Any:
             f"expected."
         )
     layout.restore(model, tensors, header)
+    _restore_updates(model, updates)
     return model
 
 
@@ -158,6 +162,52 @@ def _require_shapes(tensors: Tensors, shapes: Shapes) -> None:
             )
 
 
+# Updates of any of them
+
+
+def _describe_updates(model: Any) -> Tensors:
+    return join_tensors(
+        {
+            f"{UPDATES}/{number}": {
+                name: np.asarray(getattr(update, name), dtype=np.float64)
+                for name in _UPDATE_SHAPES
+            }
+            for number, update in enumerate(getattr(model, "updates_", ()))
+        }
+    )
+
+
+def _separate_updates(tensors: Tensors, header: Header) -> tuple[Tensors, list[Tensors]]:
+    """Return the tensors of a fit, and those of each update of it, in order."""
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{UPDATES}/")}
+    names = [f"{UPDATES}/{number}" for number in range(header.get(UPDATES, 0))]
+    rest = {name: tensor for name, tensor in tensors.items() if name not in own}
+    return rest, list(split_tensors(own, names).values())
+
+
+def _restore_updates(model: Any, updates: list[Tensors]) -> None:
+    k, d = len(model.classes_), model.n_features_in_
+    for own in updates:
+        sizes = {
+            "n": len(own.get("codes", ())),
+            "d": d,
+            "members": len(getattr(model, "members_", (model,))),
+            "latents": count_latents(k),
+        }
+        _require_shapes(
+            own,
+            {
+                name: tuple(sizes[size] if isinstance(size, str) else size for size in shape)
+                for name, shape in _UPDATE_SHAPES.items()
+            },
+        )
+    codes = np.dtype(bool) if k == 2 else np.min_scalar_type(k - 1)
+    if updates:
+        model.updates_ = tuple(
+            Update(**(own | {"codes": own["codes"].astype(codes)})) for own in updates
+        )
+
+
 # RFFGPC and VFFGPC
 
 
@@ -174,17 +224,10 @@ def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
         }
         for fit in model.members_
     ]
-    updates = [_update_tensors(update) for update in getattr(model, "updates_", ())]
-    kept = {f"{UPDATES}/{number}": own for number, own in enumerate(updates)}
-    return join_tensors(tensors | kept), {
+    return join_tensors(tensors), {
         COMMITTEE: members,
-        UPDATES: len(updates),
         "fitted": {"fit_report_": model.fit_report_},
     }
-
-
-def _update_tensors(update: Update) -> Tensors:
-    return {name: np.asarray(getattr(update, name), dtype=np.float64) for name in _UPDATE_SHAPES}
 
 
 def _describe_latents(fit: FourierFit) -> Header:
@@ -223,13 +266,6 @@ def _fourier_shapes(tensors: Tensors, header: Header) -> Shapes:
         name: _member_shapes(own, header["n_features"], facts.get(LATENTS))
         for (name, own), facts in parts
     }
-    for number, own in enumerate(_split_updates(tensors, header)):
-        n = len(own.get("codes", ()))
-        sizes = {"n": n, "d": header["n_features"], "members": len(header[COMMITTEE])}
-        shapes[f"{UPDATES}/{number}"] = {
-            name: tuple(sizes.get(size) if isinstance(size, str) else size for size in shape)
-            for name, shape in _UPDATE_SHAPES.items()
-        }
     return {f"{name}/{key}": shape for name, own in shapes.items() for key, shape in own.items()}
 
 
@@ -244,27 +280,11 @@ def _member_shapes(tensors: Tensors, d: int, latents: list[Header] | None) -> Sh
 
 def _split_members(tensors: Tensors, header: Header) -> dict[str, Tensors]:
     """Return the tensors of each member of a committee, by its number."""
-    own = {
-        name: tensor
-        for name, tensor in tensors.items()
-        if "/" in name and not name.startswith(f"{UPDATES}/")
-    }
+    own = {name: tensor for name, tensor in tensors.items() if "/" in name}
     names = [str(number) for number in range(len(header[COMMITTEE]))]
     if not names:
         raise InvalidModelError("holds a committee without members.")
     return split_tensors(own, names)
-
-
-def _split_updates(tensors: Tensors, header: Header) -> list[Tensors]:
-    """Return the tensors of each update of a model, in order."""
-    own = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{UPDATES}/")}
-    names = [f"{UPDATES}/{number}" for number in range(header.get(UPDATES, 0))]
-    return list(split_tensors(own, names).values())
-
-
-def _restore_update(tensors: Tensors, n_classes: int) -> Update:
-    codes = tensors["codes"].astype(bool if n_classes == 2 else np.min_scalar_type(n_classes - 1))
-    return Update(**(tensors | {"codes": codes}))
 
 
 def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
@@ -275,9 +295,6 @@ def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
         model.members_ = tuple(
             _restore_member(own, facts, model._n_latents) for own, facts in described
         )
-        updates = _split_updates(tensors, header)
-        if updates:
-            model.updates_ = tuple(_restore_update(own, len(model.classes_)) for own in updates)
         return
     fitted = header["fitted"]
     facts = {

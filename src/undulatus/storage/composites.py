@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -145,6 +146,7 @@ def _describe_regimes(model: Any) -> tuple[Tensors, Header]:
             for regime in model.regimes_
         ],
         "members": members,
+        "updates": [list(names) for names in getattr(model, "updates_", ())],
     }
     return join_tensors(tensors), header
 
@@ -167,7 +169,20 @@ def _build_regimes(tensors: Tensors, header: Header) -> Any:
         estimators, regimes, str(header["by"]), float(header["blend"])
     )
     model.classes_ = decode_value(header["classes"])
+    updates = tuple(tuple(map(str, names)) for names in header.get("updates", ()))
+    if updates:
+        _require_updates(estimators, updates)
+        model.updates_ = updates
     return model
+
+
+def _require_updates(estimators: Any, updates: tuple[tuple[str, ...], ...]) -> None:
+    """Require that each classifier holds the updates that the model says it has a part in."""
+    for name, count in Counter(name for names in updates for name in names).items():
+        member = estimators.get(name)
+        last = member.steps[-1][1] if type(member) is Pipeline else member
+        if len(getattr(last, "updates_", ())) < count:
+            raise InvalidModelError(f"has {count} updates in regime {name!r}, which holds fewer.")
 
 
 def _n_features_in(model: Any) -> int:
