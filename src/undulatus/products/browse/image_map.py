@@ -49,7 +49,7 @@ COLOUR_BANDS = (
 STRETCH = (2.0, 98.0)
 """Percentiles of a band that are shown as black and as white."""
 
-GAMMA = 1.3
+GAMMA = 1.7
 """Colours are shares of that range to the power 1 / gamma, which brightens what is dark."""
 
 LEAST_DEVIATION, LARGEST_DEVIATION = 1e-3, 1e2

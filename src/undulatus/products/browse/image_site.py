@@ -32,7 +32,6 @@ from undulatus.products.legend import Legend
 from undulatus.products.panels import COLOUR_SCALES, GROUND, HATCH, ColourScale, uncertainty_scale
 from undulatus.products.provenance import Provenance
 from undulatus.products.templates import render_template
-from undulatus.scenes.files.windows import bounded_cache
 
 Array = npt.NDArray[Any]
 
@@ -81,7 +80,7 @@ def build_image_site(
     output = Path(output)
     pyramid = Pyramid(maps.shape)
     counts = _Counts(len(maps.classes))
-    with whole_or_not_at_all(output) as unfinished, bounded_cache():
+    with whole_or_not_at_all(output) as unfinished:
         tiles = TileWriter(unfinished / "tiles", len(maps.planes))
         tiles.make_folders(pyramid)
         spectra: SpectraWriter | None = None
@@ -209,7 +208,7 @@ class _Page:
             "one": BYTE_OF_ONE,
             "missing": MISSING_BYTE,
             "classes": [{"name": each.name, "colour": each.colour} for each in maps.classes],
-            "ofClouds": maps.of_clouds,
+            "ground": [GROUND, HATCH],
             "deviation": None
             if scale is None
             else {
@@ -267,7 +266,6 @@ class _Page:
             ],
             "panes": self._panes(),
             "picture": self._picture_text(),
-            "ground": f"repeating-linear-gradient(-45deg, {GROUND} 0 5px, {HATCH} 5px 6px)",
             "has_outside": "outside" in maps.planes,
             "has_probability": bool(maps.probabilities),
             "height": height,

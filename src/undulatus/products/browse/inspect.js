@@ -89,7 +89,7 @@
     }
     if (panes.plane.probability > 0) {
       const most = Math.log(data.classes.length);
-      parts.push(`entropy ${rounded(panes.entropy(planes, 0))} of at most ${rounded(most)} nats`);
+      parts.push(`entropy ${panes.entropy(planes, 0).toFixed(2)} of at most ${most.toFixed(2)} nats`);
     }
     const text = parts.join(", ");
     return text && `${text[0].toUpperCase()}${text.slice(1)}.`;
@@ -129,10 +129,11 @@
     element("probability-middle").textContent = shown ? "" : "0.5";
     const entropy = element("uncertainty-choice").value === "entropy";
     const { low, high } = data.deviation ?? {};
-    const ends = entropy ? ["0", `${rounded(Math.log(classes))} nats`] : [`≤ ${low}`, `≥ ${high}`];
+    const ends = entropy ? ["0", `${Math.log(classes).toFixed(2)} nats`] : [`≤ ${low}`, `≥ ${high}`];
     element("uncertainty-low").textContent = ends[0];
     element("uncertainty-middle").textContent = entropy ? "" : rounded(Math.sqrt(low * high));
     element("uncertainty-high").textContent = ends[1];
+    element("uncertainty-note").textContent = entropy ? "" : "logarithmic";
     for (const row of document.querySelectorAll(".legend button")) {
       row.setAttribute("aria-pressed", row.dataset.class === probability.value);
     }

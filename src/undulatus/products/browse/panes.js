@@ -208,11 +208,37 @@ window.undulatusPanes = (function () {
     return null;
   }
 
+  /** Stripes that show through where pixels are missing. */
+  const ground = (function () {
+    const side = 8;
+    const stripes = Object.assign(document.createElement("canvas"), { width: side, height: side });
+    const context = stripes.getContext("2d");
+    context.fillStyle = data.ground[0];
+    context.fillRect(0, 0, side, side);
+    context.strokeStyle = data.ground[1];
+    context.beginPath();
+    for (const shift of [-side, 0, side]) {
+      context.moveTo(shift, side);
+      context.lineTo(shift + side, 0);
+    }
+    context.stroke();
+    return context.createPattern(stripes, "repeat");
+  })();
+
+  function drawGround(context, canvas) {
+    const factor = view.scale * density();
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    context.fillStyle = ground;
+    context.fillRect(
+      canvas.width / 2 - view.x * factor, canvas.height / 2 - view.y * factor,
+      WIDTH * factor, HEIGHT * factor);
+  }
+
   function drawPane(canvas) {
     const context = canvas.getContext("2d");
     const level = levelShown();
     let whole = true;
-    context.clearRect(0, 0, canvas.width, canvas.height);
+    drawGround(context, canvas);
     context.imageSmoothingEnabled = canvas.dataset.pane === "image" && view.scale * density() < 1;
     for (const [row, column] of visible(canvas, level)) {
       const tile = loading.tile(level, row, column);

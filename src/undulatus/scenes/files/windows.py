@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,8 @@ from undulatus.scenes.files.geotiff import GDAL_ERRORS, MOST_UNEVEN
 Array = npt.NDArray[Any]
 
 CACHE_MEGABYTES = 64
-"""GDAL keeps so much of what it has read: enough for the blocks that a window cuts."""
+"""GDAL keeps so much of what it has read, unless ``GDAL_CACHEMAX`` is set: enough for the blocks
+that a window cuts."""
 
 _NUMBERS = ("flag_values", "flag_masks")
 """Tags of bands that are lists of whole numbers."""
@@ -104,16 +104,6 @@ class Bands:
             return self.read_window(rows, columns)
 
 
-@contextmanager
-def bounded_cache() -> Iterator[None]:
-    """Hold GDAL's cache to :data:`CACHE_MEGABYTES`, unless ``GDAL_CACHEMAX`` is set."""
-    if "GDAL_CACHEMAX" in os.environ:
-        yield
-        return
-    with rasterio.Env(GDAL_CACHEMAX=CACHE_MEGABYTES):
-        yield
-
-
 # Files that rasterio opens
 
 
@@ -123,13 +113,14 @@ def raster_bands(path: Path) -> Bands:
     Bands without a description are called ``band 1`` and so on.
     """
     handles = threading.local()
+    cache = {} if "GDAL_CACHEMAX" in os.environ else {"GDAL_CACHEMAX": CACHE_MEGABYTES}
 
     def read_window(rows: slice, columns: slice) -> Array:
-        # A handle of GDAL serves one thread at a time.
-        if not hasattr(handles, "file"):
-            handles.file = _open(path)
-        window = Window.from_slices(rows, columns)
-        return np.asarray(handles.file.read(window=window))
+        with rasterio.Env(**cache):
+            # A handle of GDAL serves one thread at a time.
+            if not hasattr(handles, "file"):
+                handles.file = _open(path)
+            return np.asarray(handles.file.read(window=Window.from_slices(rows, columns)))
 
     try:
         file = _open(path)
