@@ -32,7 +32,7 @@ from undulatus.products.predict import OUT_OF_RANGE
 from undulatus.products.views import MapClass, upright
 from undulatus.scenes.files.geotiff import layers_path
 from undulatus.scenes.files.opening import RASTERS, open_data
-from undulatus.scenes.files.windows import Bands, Grid, dataset_bands, raster_bands, same_bands
+from undulatus.scenes.files.windows import Bands, Grid, dataset_bands, raster_bands, on_one_grid
 from undulatus.scenes.scene import ANGLE, BANDS, CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]
@@ -173,7 +173,7 @@ def raster_map(path: Path) -> ImageMap:
     layers = layers_path(path)
     if sources[0].names == (CLASS,) and layers.exists():
         sources.append(raster_bands(layers))
-        if not same_bands(sources):
+        if not on_one_grid(sources):
             raise SceneError(
                 f"{layers} is not on the grid of {path}: they are of different maps. "
                 f"Map the image again (undulatus map)."
@@ -319,7 +319,7 @@ def open_picture(path: Path, maps: ImageMap) -> Picture:
 
 def make_picture(bands: Bands, maps: ImageMap, path: Path) -> Picture:
     """Return the picture of a map's image; an image on another grid is an error."""
-    if not same_bands([maps.sources[0], bands]):
+    if not on_one_grid([maps.sources[0], bands]):
         sizes = [" x ".join(map(str, each.shape)) for each in (bands, maps)]
         reason = (
             f"has {sizes[0]} pixels, but the map {sizes[1]}"

@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 
-from undulatus._files import whole_or_not_at_all
+from undulatus._files import require_folder, require_space, whole_or_not_at_all
 from undulatus._system import count_cores
 from undulatus.products.browse.image_map import (
     LARGEST_DEVIATION,
@@ -80,6 +80,9 @@ def build_image_site(
     output = Path(output)
     pyramid = Pyramid(maps.shape)
     counts = _Counts(len(maps.classes))
+    bands = len(picture.bands.names) if picture is not None else 0
+    require_folder(output)
+    require_space(output, _most_bytes(maps, bands, spectra_step))
     with whole_or_not_at_all(output) as unfinished:
         tiles = TileWriter(unfinished / "tiles", len(maps.planes))
         tiles.make_folders(pyramid)
@@ -108,6 +111,15 @@ def build_image_site(
         page = _Page(maps, picture, title, counts, spectra, *class_profiles(model, maps, picture))
         page.write(unfinished)
     return output / "index.html"
+
+
+def _most_bytes(maps: ImageMap, bands: int, step: int) -> int:
+    """Return the size of the files if nothing could be compressed."""
+    height, width = maps.shape
+    # Smaller levels add a third to the first, and base64 a third to what is packed.
+    tiles = 4 / 3 * (4 / 3 * len(maps.planes) + (3 if bands else 0))
+    spectra = 4 / 3 * 2 * bands / step**2 if step else 0.0
+    return int(height * width * (tiles + spectra))
 
 
 @dataclass

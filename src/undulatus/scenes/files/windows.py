@@ -58,12 +58,10 @@ class Grid:
     def almost_equals(self, other: Grid, shape: tuple[int, int]) -> bool:
         """Return whether the corners of both are within a tenth of a pixel."""
         height, width = shape
-        back = ~self.transform
-        corners = ((0, 0), (width, 0), (0, height))
-        away = [
-            np.subtract(back * (other.transform * corner), corner).tolist() for corner in corners
-        ]
-        return bool(np.abs(away).max() < 0.1)
+        corners = np.array([(0, 0, 1), (width, 0, 1), (0, height, 1)], float)
+        ours, others = (np.reshape(each.transform, (3, 3)) for each in (self, other))
+        size = np.sqrt(abs(np.linalg.det(ours)))
+        return bool(np.abs(corners @ (ours - others).T).max() < 0.1 * size)
 
 
 @dataclass(frozen=True)
@@ -219,7 +217,7 @@ def _regular_grid(dataset: xr.Dataset) -> Grid | None:
     return Grid(Affine(across, 0.0, west, 0.0, down, north), _crs(wkt))
 
 
-def same_bands(bands: Sequence[Bands]) -> bool:
+def on_one_grid(bands: Sequence[Bands]) -> bool:
     """Return whether all have the same shape, and the same grid where it is known."""
     first, *others = bands
     return all(
