@@ -22,9 +22,9 @@ class Provenance:
     legend: dict[str, Any] | None = None
     """Names, codes and colours of the classes (:meth:`undulatus.products.Legend.as_dict`)."""
     class_profiles: dict[str, Any] | None = None
-    """Quantiles of the training values of each class: ``features`` (names), ``quantiles``, and
-    ``values``, which has for each class, by its name, a list over quantiles of lists over features.
-    """
+    """Quantiles of the training values of each class: ``features`` has their names, ``quantiles``
+    are shares, and ``values`` has, by the name of a class, a list over quantiles of lists over
+    features."""
 
     # Of scenes
     daytime_median_degrees: float | None = None

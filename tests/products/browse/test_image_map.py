@@ -97,9 +97,7 @@ def test_two_classes_have_one_probability(classes, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".tif", ".nc"])
-def test_in_a_map_of_clouds_the_class_is_that_of_the_larger_probability(
-    clouds, tmp_path, suffix
-):
+def test_in_a_map_of_clouds_the_class_is_that_of_the_larger_probability(clouds, tmp_path, suffix):
     path = tmp_path / f"map{suffix}"
     write_dataset(clouds, path)
     maps = raster_map(path) if suffix == ".tif" else dataset_map(open_map(path), path)
@@ -130,7 +128,7 @@ def test_what_is_not_a_map_is_an_error_that_says_what_to_give(image, class_map):
     with pytest.raises(SceneError, match="the file without _layers"):
         raster_map(class_map.with_name("map_layers.tif"))
     spectra = xr.Dataset({"class": ("sample", [1, 2])})
-    with pytest.raises(SceneError, match="not a map of an image: .* sample"):
+    with pytest.raises(SceneError, match=r"not a map of an image: .* sample"):
         dataset_map(spectra, class_map)
 
 
@@ -172,7 +170,8 @@ def test_an_image_in_a_dataset_gives_the_picture_of_the_raster(image, class_map,
     picture = open_picture(image, maps)
     values = picture.bands.read(slice(0, 300), slice(0, 1300)).astype(np.float32)
     values[values == 0] = np.nan
-    dataset = xr.Dataset({name: (("y", "x"), v) for name, v in zip(picture.bands.names, values)})
+    named = zip(picture.bands.names, values, strict=True)
+    dataset = xr.Dataset({name: (("y", "x"), band) for name, band in named})
     dataset["land_mask"] = dataset["B02"]
     write_dataset(dataset, tmp_path / "image.nc")
     other = open_picture(tmp_path / "image.nc", maps)

@@ -57,7 +57,8 @@ def test_the_folder_has_every_tile_and_the_spectra_of_the_first_level(inputs, tm
     }
     spectra = {f"spectra/{row}_{column}.js" for row in range(2) for column in range(6)}
     assets = {"index.html", "data.js", *image_site.ASSETS}
-    assert names == {f"{tile}{end}" for tile in tiles for end in (".js", ".webp")} | spectra | assets
+    both = {f"{tile}{end}" for tile in tiles for end in (".js", ".webp")}
+    assert names == both | spectra | assets
     assert done == [(1, 2), (2, 2)]
 
 

@@ -13,7 +13,7 @@ from pyproj import CRS
 
 from undulatus._files import ReadingError
 from undulatus.errors import SceneError
-from undulatus.scenes.files.windows import Grid, dataset_bands, raster_bands, on_one_grid
+from undulatus.scenes.files.windows import Grid, dataset_bands, on_one_grid, raster_bands
 
 TRANSFORM = Affine(20.0, 0.0, 399_960.0, 0.0, -20.0, 4_500_000.0)
 

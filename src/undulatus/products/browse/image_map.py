@@ -29,10 +29,10 @@ from undulatus.products.layers import (
 )
 from undulatus.products.legend import COLOURS_BY_NAME, PALETTE
 from undulatus.products.predict import OUT_OF_RANGE
-from undulatus.products.views import MapClass, upright
+from undulatus.products.views import MapClass, upright_order
 from undulatus.scenes.files.geotiff import layers_path
 from undulatus.scenes.files.opening import RASTERS, open_data
-from undulatus.scenes.files.windows import Bands, Grid, dataset_bands, raster_bands, on_one_grid
+from undulatus.scenes.files.windows import Bands, Grid, dataset_bands, on_one_grid, raster_bands
 from undulatus.scenes.scene import ANGLE, BANDS, CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]
@@ -93,7 +93,7 @@ class ImageMap:
 
     @cached_property
     def planes(self) -> tuple[str, ...]:
-        """What the planes are: ``class``, a ``probability`` or more, ``deviation``, ``outside``."""
+        """What they are: ``class``, one ``probability`` or more, ``deviation``, ``outside``."""
         names = [name for source in self.sources for name in source.names]
         return (
             "class",
@@ -131,8 +131,8 @@ class ImageMap:
             position = np.where(probability > 0.5, np.uint8(1), np.uint8(0))
             return np.where(np.isfinite(probability), position, np.uint8(MISSING_BYTE))
         table = np.full(257, MISSING_BYTE, np.uint8)
-        for position, each in enumerate(self.classes):
-            table[each.code] = position
+        for place, each in enumerate(self.classes):
+            table[each.code] = place
         codes = layers[CLASS]
         if codes.dtype != np.uint8:
             # Where netCDF and Zarr have a fill value, xarray has left NaN.
@@ -192,7 +192,7 @@ def dataset_map(maps: xr.Dataset, path: Path) -> ImageMap:
             f"{path} is not a map of an image: it has the dimensions "
             f"{', '.join(map(str, maps.sizes))}. Pages show maps (time, y, x) or (y, x)."
         )
-    image = image.isel(upright(image))
+    image = image.isel(upright_order(image))
     arrays: dict[str, xr.DataArray] = {}
     for name, array in image.data_vars.items():
         if CLASS_NAME in array.dims:
@@ -231,7 +231,8 @@ def _as_map(sources: list[Bands], path: Path, class_names: tuple[str, ...] = ())
                 f"Map the image again (undulatus map)."
             )
         found.append(names)
-    return ImageMap(tuple(sources), classes, *found)
+    probabilities, variances = found
+    return ImageMap(tuple(sources), classes, probabilities, variances)
 
 
 def _cloud_classes(long_name: str) -> tuple[MapClass, ...]:
@@ -240,9 +241,7 @@ def _cloud_classes(long_name: str) -> tuple[MapClass, ...]:
     return tuple(MapClass(i, n, COLOURS_BY_NAME[n]) for i, n in enumerate(("clear", "cloud")))
 
 
-def _named_classes(
-    attrs: Mapping[str, Any], class_names: tuple[str, ...]
-) -> tuple[MapClass, ...]:
+def _named_classes(attrs: Mapping[str, Any], class_names: tuple[str, ...]) -> tuple[MapClass, ...]:
     codes = np.atleast_1d(attrs["flag_values"]).tolist()
     words = [word.replace("_", " ") for word in str(attrs["flag_meanings"]).split()]
     colours = str(attrs["flag_colors"]).split()
@@ -273,7 +272,7 @@ class Picture:
         """
         found = np.empty((len(self.shown), *values.shape[1:]), np.uint8)
         known = np.ones(values.shape[1:], bool)
-        for plane, band in enumerate(self.shown):
+        for band in self.shown:
             known &= known_pixels(values[band], self.bands.fills[band])
         for plane, band in enumerate(self.shown):
             low, high = np.float32(self.darkest[plane]), np.float32(self.brightest[plane])
@@ -294,7 +293,7 @@ def known_pixels(values: Array, fill: float) -> Array:
 def scene_bands(scene: xr.Dataset, path: Path) -> Bands:
     """Return the bands of an image in a dataset, (y, x) or with one time."""
     image = scene.isel(time=0, drop=True) if "time" in scene.dims else scene
-    image = image.isel(upright(image))
+    image = image.isel(upright_order(image))
     arrays = {
         str(name): array
         for name, array in image.data_vars.items()

@@ -69,8 +69,8 @@ def build_image_site(
     title : str
         What the page calls the map, such as the name of its file.
     model : classifier, optional
-        The model that made the map: its :attr:`~undulatus.products.provenance.Provenance.class_profiles`
-        are shown.
+        The model that made the map; its ``class_profiles``
+        (:class:`~undulatus.products.provenance.Provenance`) are shown.
     spectra_step : int
         Spectra are kept of every so many pixels along rows and columns:
         1, 2, 4, 8 or 16; 0 for none.
@@ -229,8 +229,10 @@ class _Page:
                 "high": scale.high,
             },
             "colours": {
-                name: to_base64(matplotlib.colormaps[name](np.arange(256), bytes=True))
-                for name in (COLOUR_SCALES[pane].colours for pane in ("probability", "uncertainty"))
+                pane: to_base64(
+                    matplotlib.colormaps[COLOUR_SCALES[pane].colours](np.arange(256), bytes=True)
+                )
+                for pane in ("probability", "uncertainty")
             },
             "grid": None if grid is None else {"transform": [*grid.transform][:6]},
             "spectra": self._spectra(),

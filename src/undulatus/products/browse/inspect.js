@@ -167,8 +167,8 @@
   if (uncertainty && !data.deviation) uncertainty.value = "entropy";
   listen();
   describeScales();
-  drawBar("probability", data.colours.cividis);
-  drawBar("uncertainty", data.colours.magma);
+  drawBar("probability", data.colours.probability);
+  drawBar("uncertainty", data.colours.uncertainty);
   panes.start(choose);
   document.body.dataset.ready = "true";
 })();

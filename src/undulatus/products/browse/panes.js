@@ -62,14 +62,14 @@ window.undulatusPanes = (function () {
   const [least, largest] = data.deviation?.range ?? [1, 1];
   const deviation = (byte) => least * (largest / least) ** (byte / data.one);
   const deviationColours = data.deviation && Uint32Array.from({ length: 256 }, (_, byte) =>
-    scales.magma[Math.round(255 * share(
+    scales.uncertainty[Math.round(255 * share(
       Math.log(deviation(byte)), Math.log(data.deviation.low), Math.log(data.deviation.high)))]);
 
   /** Functions from the planes of a tile and a place to a colour, by the pane. */
   function painter(name, planes) {
     const { probability, uncertainty } = choice();
     const codes = planes[0];
-    const colours = scales.cividis;
+    const colours = scales.probability;
     const entropyScale = 255 / Math.log(data.classes.length);
     if (name === "class") return (at) => classColours[codes[at]];
     if (name === "probability") {
@@ -80,7 +80,7 @@ window.undulatusPanes = (function () {
       return (at) => table[probabilityByte(planes, fixed ?? codes[at], at)];
     }
     if (uncertainty === "entropy") {
-      return (at) => scales.magma[Math.min(255, Math.round(entropyScale * entropy(planes, at)))];
+      return (at) => scales.uncertainty[Math.min(255, Math.round(entropyScale * entropy(planes, at)))];
     }
     const deviations = planes[plane.deviation];
     return (at) => (deviations[at] === data.missing ? 0 : deviationColours[deviations[at]]);

@@ -59,7 +59,7 @@ class Grid:
         """Return whether the corners of both are within a tenth of a pixel."""
         height, width = shape
         corners = np.array([(0, 0, 1), (width, 0, 1), (0, height, 1)], float)
-        ours, others = (np.reshape(each.transform, (3, 3)) for each in (self, other))
+        ours, others = (np.reshape([*each.transform], (3, 3)) for each in (self, other))
         size = np.sqrt(abs(np.linalg.det(ours)))
         return bool(np.abs(corners @ (ours - others).T).max() < 0.1 * size)
 
@@ -128,7 +128,7 @@ def raster_bands(path: Path) -> Bands:
         numbered = [f"band {number}" for number in range(1, file.count + 1)]
         placed = file.crs is not None or file.transform != Affine.identity()
         return Bands(
-            tuple(name or number for name, number in zip(file.descriptions, numbered, strict=True)),
+            tuple(a or b for a, b in zip(file.descriptions, numbered, strict=True)),
             file.shape,
             Grid(file.transform, _crs(file.crs and file.crs.to_wkt())) if placed else None,
             file.tags(),
