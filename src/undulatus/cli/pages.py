@@ -147,8 +147,12 @@ def _browse_acquisitions(
 def _browse_image(
     path: Path, opened: Any, scene: Path | None, model: Path | None, output: Path, step: int
 ) -> None:
-    from undulatus.products.browse.image_map import dataset_map, open_picture, raster_map
-    from undulatus.products.browse.image_site import build_image_site
+    from undulatus.products.browse import (
+        build_image_site,
+        dataset_map,
+        open_picture,
+        raster_map,
+    )
     from undulatus.storage import load_model
 
     maps = raster_map(path) if opened is None else dataset_map(opened, path)

@@ -13,6 +13,7 @@ from undulatus.products.browse.image_map import (
     open_picture,
     raster_map,
     sample_windows,
+    scene_bands,
 )
 from undulatus.scenes.files.opening import open_map
 from undulatus.scenes.files.writing import write_dataset
@@ -188,6 +189,18 @@ def test_an_image_on_another_grid_is_refused(image, class_map, classes, tmp_path
     write_dataset(classes.assign_coords(x=classes["x"] + 500.0), tmp_path / "moved.tif")
     with pytest.raises(SceneError, match="lies elsewhere"):
         open_picture(image, raster_map(tmp_path / "moved.tif"))
+
+
+def test_bands_may_be_in_one_variable(tmp_path):
+    values = np.random.default_rng(0).random((3, 20, 30))
+    image = xr.DataArray(values, dims=("band", "y", "x"), name="image")
+    named = scene_bands(image.assign_coords(band=["a", "b", "c"]).to_dataset(), tmp_path)
+    assert named.names == ("a", "b", "c")
+    assert_array_equal(named.read(slice(0, 20), slice(5, 30)), values[:, :, 5:])
+    numbered = scene_bands(image.assign_coords(band=[1, 2, 3]).to_dataset(), tmp_path)
+    assert numbered.names == ("band 1", "band 2", "band 3")
+    with pytest.raises(SceneError, match="no bands"):
+        scene_bands(image.isel(y=0).to_dataset(), tmp_path)
 
 
 @pytest.mark.parametrize(

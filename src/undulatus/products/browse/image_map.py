@@ -6,7 +6,7 @@ the latent function, whether the pixel is outside what was learned, or a colour 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -295,9 +295,10 @@ def scene_bands(scene: xr.Dataset, path: Path) -> Bands:
     image = scene.isel(time=0, drop=True) if "time" in scene.dims else scene
     image = image.isel(upright_order(image))
     arrays = {
-        str(name): array
-        for name, array in image.data_vars.items()
-        if set(array.dims) == {"y", "x"} and array.dtype.kind in "uif" and name not in _NOT_BANDS
+        name: array
+        for variable in image.data_vars.values()
+        if variable.dtype.kind in "uif" and variable.name not in _NOT_BANDS
+        for name, array in _images_in(variable)
     }
     if set(arrays) & set(BANDS):
         arrays = {name: array for name, array in arrays.items() if name in BANDS}
@@ -307,6 +308,20 @@ def scene_bands(scene: xr.Dataset, path: Path) -> Bands:
             f"Give an image with a variable for each band, or a .tif."
         )
     return dataset_bands(image, arrays)
+
+
+def _images_in(variable: xr.DataArray) -> Iterator[tuple[str, xr.DataArray]]:
+    """Yield the images (y, x) of a variable by their names: itself, or all along its bands."""
+    others = [dim for dim in variable.dims if dim not in ("y", "x")]
+    if not {"y", "x"} <= set(variable.dims) or len(others) > 1:
+        return
+    if not others:
+        yield str(variable.name), variable
+        return
+    labels = variable[others[0]].values
+    for index, label in enumerate(labels):
+        name = str(label) if labels.dtype.kind in "UO" else f"band {label}"
+        yield name, variable.isel({others[0]: index}, drop=True)
 
 
 def open_picture(path: Path, maps: ImageMap) -> Picture:

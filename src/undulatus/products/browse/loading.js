@@ -4,7 +4,7 @@
 window.undulatusLoading = (function () {
   const data = window.undulatusMap;
   const SIDE = data.tile;
-  const MOST_TILES = 400;
+  const MOST_TILES = 200;
   const tiles = new Map();
   const waiting = new Map();
 

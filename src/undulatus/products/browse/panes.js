@@ -8,6 +8,8 @@ window.undulatusPanes = (function () {
   const [HEIGHT, WIDTH] = data.shape;
   const LARGEST_SCALE = 40;
   const CLICK_DISTANCE = 5;
+  // Milliseconds: browsers refuse to change the address many times a second.
+  const NAMING_DELAY = 400;
   const canvases = [...document.querySelectorAll("canvas[data-pane]")];
   const element = (id) => document.getElementById(id);
 
@@ -18,6 +20,7 @@ window.undulatusPanes = (function () {
   let drawing = false;
   let choose = () => {};
   let moved = 0;
+  let naming = 0;
 
   // Colours of the planes
 
@@ -317,9 +320,14 @@ window.undulatusPanes = (function () {
     view.scale = Math.min(LARGEST_SCALE, Math.max(least, scale));
     view.x = Math.min(WIDTH, Math.max(0, x));
     view.y = Math.min(HEIGHT, Math.max(0, y));
+    clearTimeout(naming);
+    naming = setTimeout(nameInAddress, NAMING_DELAY);
+    draw();
+  }
+
+  function nameInAddress() {
     const text = [view.y, view.x].map((at) => at.toFixed(1)).concat(view.scale.toPrecision(4));
     history.replaceState(null, "", `#${text.join(",")}`);
-    draw();
   }
 
   const fit = () => show(WIDTH / 2, HEIGHT / 2, Math.min(fitting(), LARGEST_SCALE));

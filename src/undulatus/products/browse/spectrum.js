@@ -17,7 +17,7 @@ window.undulatusSpectrum = (function () {
 
   /** Ticks at multiples of 1, 2 or 5 times a power of ten. */
   function ticks(low, high) {
-    const rough = (high - low) / 4;
+    const rough = (high - low) / 5;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((n) => n * power).find((each) => each >= rough);
     const first = Math.ceil(low / step);
