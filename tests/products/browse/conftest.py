@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import rasterio
+import rioxarray  # noqa: F401 (gives datasets their .rio)
 import xarray as xr
 from rasterio.windows import Window
 
