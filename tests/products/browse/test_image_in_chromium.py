@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -307,6 +308,8 @@ def test_any_class_may_be_chosen_whose_probability_is_shown(opened, classes):
 def test_the_uncertainty_may_be_the_entropy(opened):
     browser = opened("#150,600,2")
     before = shown(browser, "uncertainty")
+    # One digit, as the scale has.
+    assert re.fullmatch(r"≤ 0\.\d", browser.find_element("id", "uncertainty-low").text)
     Select(browser.find_element("id", "uncertainty-choice")).select_by_value("entropy")
     wait_for_tiles(browser)
     assert not np.array_equal(shown(browser, "uncertainty"), before)

@@ -309,7 +309,7 @@ class _Page:
             return ""
         names = [self.picture.bands.names[band] for band in self.picture.shown]
         low, high = STRETCH
-        stretched = f"stretched from {low:g} to {high:g} % of the values"
+        stretched = f"{low:g} to {high:g} % of the values"
         if len(names) == 1:
             return f"{names[0]}, {stretched}"
         return f"red {names[0]}, green {names[1]}, blue {names[2]}; {stretched}"

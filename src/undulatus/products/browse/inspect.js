@@ -129,7 +129,7 @@
     element("probability-middle").textContent = shown ? "" : "0.5";
     const entropy = element("uncertainty-choice").value === "entropy";
     const { low, high } = data.deviation ?? {};
-    const ends = entropy ? ["0", `${Math.log(classes).toFixed(2)} nats`] : [`≤ ${low}`, `≥ ${high}`];
+    const ends = entropy ? ["0", `${Math.log(classes).toFixed(2)} nats`] : [`≤ ${rounded(low)}`, `≥ ${rounded(high)}`];
     element("uncertainty-low").textContent = ends[0];
     element("uncertainty-middle").textContent = entropy ? "" : rounded(Math.sqrt(low * high));
     element("uncertainty-high").textContent = ends[1];
