@@ -116,6 +116,19 @@ def test_two_classes_of_which_neither_is_cloud_are_not_called_so(clouds, tmp_pat
     assert names == ["class 0", "class 1"]
 
 
+def test_a_map_of_classes_may_have_the_probability_of_cloud_beside_them(
+    classes, clouds, class_map, tmp_path
+):
+    both = classes.assign(clouds[["cloud_mask", "cloud_probability"]])
+    write_dataset(both, tmp_path / "map.tif")
+    maps = raster_map(tmp_path / "map.tif")
+    expected = raster_map(class_map)
+    assert maps.classes == expected.classes
+    assert_array_equal(maps.read(*WINDOW), expected.read(*WINDOW))
+    with pytest.raises(SceneError, match="the file without _layers"):
+        raster_map(tmp_path / "map_layers.tif")
+
+
 def test_a_map_without_its_layers_has_classes_alone(class_map, tmp_path):
     (tmp_path / "alone.tif").write_bytes(class_map.read_bytes())
     maps = raster_map(tmp_path / "alone.tif")
@@ -174,6 +187,7 @@ def test_an_image_in_a_dataset_gives_the_picture_of_the_raster(image, class_map,
     named = zip(picture.bands.names, values, strict=True)
     dataset = xr.Dataset({name: (("y", "x"), band) for name, band in named})
     dataset["land_mask"] = dataset["B02"]
+    dataset["label"] = dataset["B02"].assign_attrs(flag_values=[1, 2])
     write_dataset(dataset, tmp_path / "image.nc")
     other = open_picture(tmp_path / "image.nc", maps)
     assert other.bands.names == picture.bands.names

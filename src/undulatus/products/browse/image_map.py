@@ -210,7 +210,9 @@ def _as_map(sources: list[Bands], path: Path, class_names: tuple[str, ...] = ())
         for source in sources
         for name, attrs in zip(source.names, source.band_attrs, strict=True)
     }
-    if PROBABILITY in bands:
+    of_classes = any(name == CLASS or name.startswith(CLASS_PROBABILITY) for name in bands)
+    # A map of many classes, of which one is cloud, may have the layers of a mask too.
+    if PROBABILITY in bands and not of_classes:
         variances = tuple(name for name in (VARIANCE,) if name in bands)
         classes = _cloud_classes(str(bands[PROBABILITY].get("long_name", "")))
         return ImageMap(tuple(sources), classes, (PROBABILITY,), variances, of_clouds=True)
@@ -297,7 +299,9 @@ def scene_bands(scene: xr.Dataset, path: Path) -> Bands:
     arrays = {
         name: array
         for variable in image.data_vars.values()
-        if variable.dtype.kind in "uif" and variable.name not in _NOT_BANDS
+        if variable.dtype.kind in "uif"
+        and variable.name not in _NOT_BANDS
+        and "flag_values" not in variable.attrs
         for name, array in _images_in(variable)
     }
     if set(arrays) & set(BANDS):
