@@ -6,9 +6,13 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+import pandas as pd
 import pytest
+import rasterio
+from click.testing import CliRunner
 
-from undulatus import VFFGPC
+from undulatus import RFFGPC, VFFGPC, save_model
 from undulatus.cli import main
 from undulatus.errors import DatasetError, InputError
 from undulatus.paper import experiments
@@ -16,8 +20,13 @@ from undulatus.paper.pool import RunProgress
 from undulatus.paper.runs import RunFacts
 from undulatus.products import demo
 from undulatus.products.demo import generate_clouds
+from undulatus.scenes import open_scene, write_dataset
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    # rioxarray still multiplies with the old operator.
+    pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning"),
+]
 
 
 # demo
@@ -113,6 +122,96 @@ def test_pages_of_a_map_whose_scene_is_gone_say_what_is_missing(
     assert "Made without the scene" in (tmp_path / "bare" / "index.html").read_text()
     result = runner.invoke(main, [*command, str(tmp_path / "whole"), "--scene", str(year)])
     assert "Made without the scene" not in (tmp_path / "whole" / "index.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def mapped_image(tmp_path_factory):
+    """An image in a GeoTIFF, and its map with three classes, made with the command."""
+    folder = tmp_path_factory.mktemp("mapped")
+    rng = np.random.default_rng(0)
+    bands = rng.uniform(100.0, 3000.0, (2, 300, 270)).astype(np.float32)
+    place = rasterio.Affine(10.0, 0.0, 5e5, 0.0, -10.0, 4.5e6)
+    profile = {"driver": "GTiff", "count": 2, "height": 300, "width": 270, "dtype": "float32"}
+    with rasterio.open(
+        folder / "image.tif", "w", **profile, crs="EPSG:32630", transform=place
+    ) as file:
+        file.write(bands)
+        file.descriptions = ("B04", "B08")
+    table = pd.DataFrame(bands.reshape(2, -1).T[:300], columns=["B04", "B08"])
+    names = np.select([table["B04"] < 1000, table["B08"] < 1500], ["water", "soil"], "forest")
+    model = RFFGPC(5, n_members=1, random_state=0).fit(table, names)
+    values = np.quantile(table, [0.05, 0.25, 0.5, 0.75, 0.95], axis=0).tolist()
+    model.provenance_ = {
+        "class_profiles": {
+            "features": ["B04", "B08"],
+            "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95],
+            "values": dict.fromkeys(model.classes_.tolist(), values),
+        }
+    }
+    save_model(model, folder / "model.undulatus")
+    command = ["map", str(folder / "model.undulatus"), str(folder / "image.tif"), "-o"]
+    result = CliRunner().invoke(main, [*command, str(folder / "map.tif")])
+    assert result.exit_code == 0, result.output
+    return folder / "map.tif"
+
+
+def test_the_map_of_an_image_is_shown_with_the_image_and_the_model_it_names(
+    runner, mapped_image, tmp_path
+):
+    site = tmp_path / "site"
+    result = runner.invoke(main, ["browse", str(mapped_image), "-o", str(site)])
+    assert result.exit_code == 0, result.output
+    assert f"open in a browser: {(site / 'index.html').resolve()}" in result.stdout
+    assert "left out" not in result.stderr
+    text = (site / "index.html").read_text()
+    assert "Made without" not in text
+    assert "Training spectra of the class are not shown" not in text
+    assert '"quantiles"' in (site / "data.js").read_text()
+    again = runner.invoke(main, ["browse", str(mapped_image), "-o", str(site)])
+    assert again.exit_code == 1
+    assert "exists already. Remove it" in again.stderr
+
+
+def test_pages_of_an_image_say_what_was_not_found_and_take_it_by_option(
+    runner, mapped_image, tmp_path
+):
+    image, model = (mapped_image.with_name(name) for name in ("image.tif", "model.undulatus"))
+    moved = [path.rename(tmp_path / path.name) for path in (image, model)]
+    try:
+        bare = runner.invoke(main, ["browse", str(mapped_image), "-o", str(tmp_path / "bare")])
+        options = ["--scene", str(moved[0]), "--model", str(moved[1]), "--spectra-step", "2"]
+        command = ["browse", str(mapped_image), "-o", str(tmp_path / "whole"), *options]
+        whole = runner.invoke(main, command)
+    finally:
+        for path, home in zip(moved, (image, model), strict=True):
+            path.rename(home)
+    assert bare.exit_code == 0, bare.output
+    assert "image.tif, which does not exist: image and spectra are left out" in bare.stderr
+    assert "model.undulatus, which does not exist: training spectra are left out" in bare.stderr
+    assert "Made without the image" in (tmp_path / "bare" / "index.html").read_text()
+    assert whole.exit_code == 0, whole.output
+    text = (tmp_path / "whole" / "index.html").read_text()
+    assert "Made without" not in text
+    assert "every 2nd pixel" in text
+
+
+def test_a_span_of_an_image_is_bad_usage(runner, mapped_image, tmp_path):
+    command = ["browse", str(mapped_image), "-o", str(tmp_path / "site"), "--span", "2010-01-01"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 2
+    assert "--span is for maps of several times" in result.stderr
+
+
+def test_a_map_of_one_time_is_shown_as_an_image(runner, year, clouds_model, tmp_path):
+    one, path = tmp_path / "one.nc", tmp_path / "map.nc"
+    write_dataset(open_scene(year).isel(time=[48]), one)
+    made = runner.invoke(main, ["map", str(clouds_model), str(one), "-o", str(path)])
+    assert made.exit_code == 0, made.output
+    result = runner.invoke(main, ["browse", str(path), "-o", str(tmp_path / "site")])
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "site" / "index.html").read_text()
+    assert "red IR_016, green VIS008, blue VIS006" in text
+    assert "Synthetic data" in text
 
 
 # reproduce

@@ -172,6 +172,7 @@ def map_command(
             fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
         )
         maps.attrs["scene"] = str(data.absolute())
+        maps.attrs["model"] = str(model.absolute())
         fingerprint = f"{_sha256(model)} {data.resolve()} {encoding}"
         fingerprint += "" if legend is None else f" {_sha256(legend)}"
         with progress_bar("mapping") as progress:

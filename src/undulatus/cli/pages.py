@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from undulatus.cli.console import (
+    EXISTING_FILE,
     EXISTING_PATH,
     FOLDER,
     INTERRUPTED,
@@ -74,7 +75,7 @@ def demo(output: Path) -> None:
     "--scene",
     type=EXISTING_PATH,
     show_default="the one named in MAPS",
-    help="Scene that the maps were made from.",
+    help="Scene or image that the maps were made from.",
 )
 @click.option("-o", "--output", type=NEW_PATH, required=True, help="New folder to write.")
 @click.option(
@@ -83,28 +84,104 @@ def demo(output: Path) -> None:
     show_default="all of MAPS",
     help="Days or times to include (UTC), such as 2010-06-01/2010-06-03.",
 )
-def browse(maps: Path, scene: Path | None, output: Path, span: str | None) -> None:
+@click.option(
+    "--model",
+    type=EXISTING_FILE,
+    show_default="the one named in MAPS",
+    help="Model that the map of an image was made with: its training spectra are shown.",
+)
+@click.option(
+    "--spectra-step",
+    type=click.Choice(["0", "1", "2", "4", "8", "16"]),
+    default="1",
+    show_default=True,
+    help="Of an image, keep the spectrum of every so many pixels along rows and columns; 0 keeps "
+    "none. Most of the size of the pages is spectra.",
+)
+def browse(
+    maps: Path,
+    scene: Path | None,
+    output: Path,
+    span: str | None,
+    model: Path | None,
+    spectra_step: str,
+) -> None:
     """Make pages to look through MAPS, made by undulatus map.
 
-    They show every acquisition of a map of clouds or of other classes. The pages open from disk,
-    without a server or a network.
+    They show every acquisition of a scene, or an image and its map at every zoom. The pages open
+    from disk, without a server or a network.
     """
-    from undulatus.products.browse import build_site
+    from undulatus.scenes.files.images import RASTERS
     from undulatus.scenes.files.opening import open_map
 
-    opened = open_map(maps)
+    if maps.suffix.lower() in RASTERS:
+        opened = None
+    else:
+        opened = open_map(maps)
+        if opened.sizes.get("time", 1) > 1:
+            _browse_acquisitions(maps, opened, scene, output, span)
+            return
+    if span is not None:
+        raise click.UsageError(f"--span is for maps of several times, but {maps.name} has one.")
+    _browse_image(maps, opened, scene, model, output, int(spectra_step))
+
+
+def _browse_acquisitions(
+    path: Path, maps: Any, scene: Path | None, output: Path, span: str | None
+) -> None:
+    from undulatus.products.browse import build_site
+
     start, end = split_span(span)
     with progress_bar("building pages") as progress:
         page = build_site(
-            opened,
-            _open_scene_of(opened, scene),
+            maps,
+            _open_scene_of(maps, scene),
             output,
-            title=maps.name,
+            title=path.name,
             start=start,
             end=end,
             progress=progress,
         )
     click.echo(f"open in a browser: {page.resolve()}")
+
+
+def _browse_image(
+    path: Path, opened: Any, scene: Path | None, model: Path | None, output: Path, step: int
+) -> None:
+    from undulatus.products.browse import (
+        build_image_site,
+        dataset_map,
+        open_picture,
+        raster_map,
+    )
+    from undulatus.storage import load_model
+
+    maps = raster_map(path) if opened is None else dataset_map(opened, path)
+    image = scene or _named_in(maps.attrs, "scene", "image and spectra are", "--scene")
+    fitted = model or _named_in(maps.attrs, "model", "training spectra are", "--model")
+    if not maps.probabilities:
+        say(f"{path} has no other layers beside it: probabilities and uncertainty are left out.")
+    with progress_bar("building pages") as progress:
+        page = build_image_site(
+            maps,
+            None if image is None else open_picture(image, maps),
+            output,
+            title=path.name,
+            model=None if fitted is None else load_model(fitted),
+            spectra_step=step,
+            progress=progress,
+        )
+    click.echo(f"open in a browser: {page.resolve()}")
+
+
+def _named_in(attrs: Any, what: str, absent: str, option: str) -> Path | None:
+    """Return a file that a map names in an attribute; None, and say so, if it does not exist."""
+    path = Path(attrs[what]) if what in attrs else None
+    if path is not None and path.exists():
+        return path
+    reason = f"does not name its {what}" if path is None else f"names {path}, which does not exist"
+    say(f"The map {reason}: {absent} left out. Give {option} to show them.")
+    return None
 
 
 def _open_scene_of(maps: Any, given: Path | None) -> Any:

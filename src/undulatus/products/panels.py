@@ -197,13 +197,19 @@ def scales_for(view: MapView, chosen: Array) -> dict[str, ColourScale]:
         scales["probability"] = ColourScale("cividis", least, 1.0, "of the class shown")
     spread = np.linspace(0, len(chosen) - 1, min(_SAMPLED, len(chosen))).astype(int)
     variance = view.layers[VARIANCE].isel(time=np.unique(chosen[spread])).values
+    return scales | {"uncertainty": uncertainty_scale(variance)}
+
+
+def uncertainty_scale(variance: Array) -> ColourScale:
+    """Return the colour scale of standard deviations that spans 98 % of those given."""
+    scale = COLOUR_SCALES["uncertainty"]
     known = variance[np.isfinite(variance) & (variance > 0.0)]
     if not known.size:
-        return scales
+        return scale
     low, high = np.sqrt(np.quantile(known, [0.01, 0.99]))
     # One digit, so that the ends of the bar are easy to read.
     low, high = _one_digit(low, np.floor), _one_digit(max(high, 1.1 * low), np.ceil)
-    return scales | {"uncertainty": replace(scales["uncertainty"], low=low, high=high)}
+    return replace(scale, low=low, high=high)
 
 
 def _one_digit(value: float, round_to: Any) -> float:

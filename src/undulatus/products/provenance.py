@@ -21,6 +21,10 @@ class Provenance:
     """The variable that was learned from, or the file of labels of an image."""
     legend: dict[str, Any] | None = None
     """Names, codes and colours of the classes (:meth:`undulatus.products.Legend.as_dict`)."""
+    class_profiles: dict[str, Any] | None = None
+    """Quantiles of the training values of each class: ``features`` has their names, ``quantiles``
+    are shares, and ``values`` has, by the name of a class, a list over quantiles of lists over
+    features."""
 
     # Of scenes
     daytime_median_degrees: float | None = None
@@ -55,9 +59,6 @@ class Provenance:
     """Groups that were learned from: west, south, east and north of each."""
     held_out_groups: dict[str, list[float]] | None = None
     """Groups kept for scores."""
-    class_profiles: dict[str, Any] | None = None
-    """Quantiles of the bands of each class in training: ``features``, ``quantiles``, and
-    ``values`` by the name of the class, (quantile, band)."""
 
     cloud_share: float | dict[str, float | None] | None = None
     """Of the labels, where it is known which class is cloud; for scenes by regime."""

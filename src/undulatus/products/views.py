@@ -126,7 +126,7 @@ def view_scene(scene: xr.Dataset, result: xr.Dataset) -> MapView:
             "The scene and the map have no acquisition in common: the map was made of another "
             "scene."
         )
-    upright = _upright(scene)
+    upright = upright_order(scene)
     land = None
     if "land_mask" in scene:
         land = np.asarray(scene["land_mask"].transpose("y", "x").isel(upright).values) > 0.5
@@ -137,7 +137,7 @@ def view_scene(scene: xr.Dataset, result: xr.Dataset) -> MapView:
 def view_map(result: xr.Dataset) -> MapView:
     """Return the view of a map without its scene: mask, probability and variance alone."""
     _require_map(result)
-    layers = _with_time(_map_layers(result), result).isel(_upright(result))
+    layers = _with_time(_map_layers(result), result).isel(upright_order(result))
     return MapView(layers, None, _regime_bits(result), _footnote(result), _map_classes(result))
 
 
@@ -248,7 +248,7 @@ def _with_time(layers: xr.Dataset, source: xr.Dataset) -> xr.Dataset:
     return bare.transpose(*DIMS, ...)
 
 
-def _upright(scene: xr.Dataset) -> dict[str, slice]:
+def upright_order(scene: xr.Dataset) -> dict[str, slice]:
     """Return the indices that turn images upright: SEVIRI scans northwards and westwards."""
     return {
         dim: slice(None, None, -1)

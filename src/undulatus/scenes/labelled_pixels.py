@@ -52,7 +52,7 @@ class LabelledPixels:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PixelGrid:
     """Where the pixels of an image are, and what messages call it."""
 
     crs: Any
@@ -180,7 +180,7 @@ def _random_numbers(index: Array, seed: np.uint64) -> Array:
 
 def collect(
     draw: Draw,
-    grid: Grid,
+    grid: PixelGrid,
     group_names: list[str],
     bounds: list[Any],
     unit: str,
@@ -217,7 +217,7 @@ def collect(
     )
 
 
-def _squares(row: Array, column: Array, grid: Grid) -> tuple[Array, list[str], list[Any]]:
+def _squares(row: Array, column: Array, grid: PixelGrid) -> tuple[Array, list[str], list[Any]]:
     side = max(1, -(-max(grid.shape) // SQUARES))
     across = -(-grid.shape[1] // side)
     square, groups = np.unique((row // side) * across + column // side, return_inverse=True)

@@ -1,7 +1,6 @@
 """The pages in Chromium, opened from disk, with clicks and keys as a person would use them."""
 
 import io
-import shutil
 import time
 
 import numpy as np
@@ -14,22 +13,12 @@ from undulatus.products.views import view_scene
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")
 
-from selenium import webdriver  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-DRIVER = shutil.which("chromedriver")
-
-pytestmark = [
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER),
-        reason="no chromium and chromedriver (apt-get install chromium chromium-driver)",
-    ),
-    # Selenium leaves its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+# Selenium leaves its sockets to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 TIMEOUT = 60
 """Seconds: a busy machine may be slow."""
@@ -58,27 +47,6 @@ def page(tmp_path_factory, maps, scene):
 def class_page(tmp_path_factory, class_maps, labelled_scene):
     folder = tmp_path_factory.mktemp("chromium") / "classes"
     return build_site(class_maps, labelled_scene, folder).as_uri()
-
-
-def start(*arguments):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in (
-        *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-        *("--force-color-profile=srgb", "--hide-scrollbars"),
-        *arguments,
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # Without the driver's path selenium would try to download one.
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    driver = start()
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture

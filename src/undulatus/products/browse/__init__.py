@@ -1,5 +1,11 @@
-"""A browser of maps: a folder of static pages that open from disk, without a server."""
+"""Browsers of maps: folders of static pages that open from disk, without a server.
 
+:func:`build_site` shows the acquisitions of a map in time, :func:`build_image_site` the map of one
+image (:func:`raster_map`, :func:`dataset_map`) beside the image (:func:`open_picture`).
+"""
+
+from undulatus.products.browse.image_map import dataset_map, open_picture, raster_map
+from undulatus.products.browse.image_site import build_image_site
 from undulatus.products.browse.site import build_site
 
-__all__ = ["build_site"]
+__all__ = ["build_image_site", "build_site", "dataset_map", "open_picture", "raster_map"]

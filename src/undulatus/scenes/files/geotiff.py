@@ -56,7 +56,12 @@ def geotiff_paths(dataset: xr.Dataset, path: Path) -> tuple[Path, ...]:
     """
     if _coded(dataset) is None or len(dataset.data_vars) == 1:
         return (path,)
-    return path, path.with_name(f"{path.stem}_layers{path.suffix}")
+    return path, layers_path(path)
+
+
+def layers_path(path: Path) -> Path:
+    """Return the file, beside one of codes with colours, that holds all other layers."""
+    return path.with_name(f"{path.stem}_layers{path.suffix}")
 
 
 def write_geotiff(

@@ -98,6 +98,7 @@ def open_raster(path: Path) -> xr.DataArray:
         with rasterio.open(path) as file:
             scales, offsets, marks = file.scales, file.offsets, file.nodatavals
             tags = file.tags()
+            placed = file.crs is not None or not file.transform.is_identity
     except (OSError, ValueError) as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
     if not isinstance(opened, xr.DataArray):
@@ -106,6 +107,9 @@ def open_raster(path: Path) -> xr.DataArray:
             f"and give it to undulatus.products.map_scene."
         )
     image = _in_physical_values(opened, scales, offsets, marks)
+    if not placed:
+        # rioxarray numbers rows and columns, as if the first row were the southernmost.
+        image = image.drop_vars(["y", "x"])
     scaled = any(scale != 1.0 for scale in scales) or any(offset != 0.0 for offset in offsets)
     baseline = next((tags[name] for name in BASELINE_TAGS if name in tags), None)
     if baseline is not None and not scaled:

@@ -26,7 +26,14 @@ from rasterio.windows import transform as window_transform
 
 from undulatus.errors import InputError, SceneError
 from undulatus.scenes.files.images import RASTERS
-from undulatus.scenes.labelled_pixels import Class, Draw, Grid, LabelledPixels, collect, sort_key
+from undulatus.scenes.labelled_pixels import (
+    Class,
+    Draw,
+    LabelledPixels,
+    PixelGrid,
+    collect,
+    sort_key,
+)
 
 Array = npt.NDArray[Any]
 
@@ -84,7 +91,7 @@ def read_labels(
         Draw at most so many pixels of each class at random.
     seed : int
     """
-    grid = Grid.of(image)
+    grid = PixelGrid.of(image)
     if isinstance(source, xr.DataArray):
         found = _read_array(source, image, grid, Draw(most, seed))
     elif isinstance(source, (str, os.PathLike)):
@@ -102,7 +109,12 @@ def read_labels(
 
 
 def _read_file(
-    path: Path, grid: Grid, field: str | None, group: str | None, all_touched: bool, draw: Draw
+    path: Path,
+    grid: PixelGrid,
+    field: str | None,
+    group: str | None,
+    all_touched: bool,
+    draw: Draw,
 ) -> LabelledPixels:
     if not path.exists():
         raise SceneError(f"{path} does not exist. Check its name and folder.")
@@ -151,7 +163,7 @@ def _read_csv(path: Path) -> Any:
 
 def _read_features(
     features: Any,
-    grid: Grid,
+    grid: PixelGrid,
     field: str | None,
     group: str | None,
     all_touched: bool,
@@ -239,7 +251,7 @@ def _require_geometries(features: Any, where: str) -> None:
         )
 
 
-def _on_grid(features: Any, grid: Grid, where: str) -> Any:
+def _on_grid(features: Any, grid: PixelGrid, where: str) -> Any:
     """Return features in the coordinates of the image, or raise if that cannot be done."""
     if features.crs is None and grid.crs is not None:
         raise SceneError(
@@ -290,7 +302,7 @@ def _notes_on_labels(labels: list[Class | None], what: str) -> list[str]:
     return [f"{absent:,} {what} without a class are left out"] if absent else []
 
 
-def _require_overlap(shapes: Any, grid: Grid, where: str) -> None:
+def _require_overlap(shapes: Any, grid: PixelGrid, where: str) -> None:
     west, south, east, north = shapes.total_bounds
     own = grid.bounds
     if east < own[0] or west > own[2] or north < own[1] or south > own[3]:
@@ -338,7 +350,7 @@ def _digest(shape: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _add_points(shape: Any, label: Class, number: int, grid: Grid, draw: Draw) -> int:
+def _add_points(shape: Any, label: Class, number: int, grid: PixelGrid, draw: Draw) -> int:
     points = getattr(shape, "geoms", [shape])
     row, column = grid.pixel_at(
         np.array([point.x for point in points]), np.array([point.y for point in points])
@@ -350,7 +362,7 @@ def _add_points(shape: Any, label: Class, number: int, grid: Grid, draw: Draw) -
 
 
 def _add_polygon(
-    shape: Any, label: Class, number: int, grid: Grid, all_touched: bool, draw: Draw
+    shape: Any, label: Class, number: int, grid: PixelGrid, all_touched: bool, draw: Draw
 ) -> int:
     top, bottom, left, right = grid.window(shape.bounds)
     if top >= bottom or left >= right:
@@ -378,7 +390,7 @@ def _strips(top: int, bottom: int, left: int, right: int) -> Iterator[Window]:
         yield Window(left, first, right - left, min(rows, bottom - first))
 
 
-def _is_inside(shape: Any, grid: Grid) -> bool:
+def _is_inside(shape: Any, grid: PixelGrid) -> bool:
     west, south, east, north = shape.bounds
     own = grid.bounds
     return bool(west >= own[0] and east <= own[2] and south >= own[1] and north <= own[3])
@@ -395,7 +407,7 @@ def _refuse_small(features: Any, small: list[int], where: str) -> None:
 # Rasters
 
 
-def _read_raster(path: Path, grid: Grid, draw: Draw) -> LabelledPixels:
+def _read_raster(path: Path, grid: PixelGrid, draw: Draw) -> LabelledPixels:
     try:
         with rasterio.open(path) as file:
             if file.count > 1:
@@ -421,7 +433,7 @@ def _read_raster(path: Path, grid: Grid, draw: Draw) -> LabelledPixels:
     return collect(draw, grid, [], [], "square", f"{path}{marked}", names=names)
 
 
-def _same_grid(file: Any, grid: Grid, path: Path) -> Any:
+def _same_grid(file: Any, grid: PixelGrid, path: Path) -> Any:
     """Return a raster on the grid of the image, as nearest pixels."""
     same = file.shape == grid.shape
     if file.crs is None and grid.crs is None and same:
@@ -447,7 +459,7 @@ def _same_grid(file: Any, grid: Grid, path: Path) -> Any:
     )
 
 
-def _add_codes(codes: Array, known: Array, window: Window, grid: Grid, draw: Draw) -> None:
+def _add_codes(codes: Array, known: Array, window: Window, grid: PixelGrid, draw: Draw) -> None:
     for value in np.unique(codes[known]).tolist():
         row, column = np.nonzero(known & (codes == value))
         index = (row + window.row_off) * grid.shape[1] + column + window.col_off
@@ -462,7 +474,7 @@ def _flag_names(attrs: Any) -> dict[Class, str]:
 
 
 def _read_array(
-    labels: xr.DataArray, image: xr.DataArray, grid: Grid, draw: Draw
+    labels: xr.DataArray, image: xr.DataArray, grid: PixelGrid, draw: Draw
 ) -> LabelledPixels:
     """Read labels that are open already: on the image's own grid, or on one that is known."""
     plane = labels.squeeze(drop=True)
@@ -495,7 +507,7 @@ def _read_array(
 
 
 def _read_table(
-    table: Any, grid: Grid, field: str | None, group: str | None, draw: Draw, where: str
+    table: Any, grid: PixelGrid, field: str | None, group: str | None, draw: Draw, where: str
 ) -> LabelledPixels:
     columns = [str(name) for name in table.columns]
     place = next((pair for pair in PLACES if set(pair) <= set(columns)), None)
@@ -539,7 +551,9 @@ def _read_table(
     return collect(draw, grid, names, bounds, group or "square", where, notes=notes)
 
 
-def _places(table: Any, place: tuple[str, str], grid: Grid, where: str) -> tuple[Array, Array]:
+def _places(
+    table: Any, place: tuple[str, str], grid: PixelGrid, where: str
+) -> tuple[Array, Array]:
     first, second = (table[name].to_numpy() for name in place)
     if place == ("row", "column"):
         return first.astype(np.int64), second.astype(np.int64)
