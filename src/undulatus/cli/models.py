@@ -15,6 +15,8 @@ from undulatus.cli.console import (
     NEW_PATH,
     progress_bar,
     ram_option,
+    require_new,
+    say,
     seed_option,
     split_span,
 )
@@ -115,6 +117,11 @@ def sounder(samples: int, seed: int, output: Path) -> None:
     help="Film this span (UTC) in an .mp4 beside OUTPUT.",
 )
 @click.option(
+    "--pages",
+    type=NEW_PATH,
+    help="New folder of pages to look through the map of an image, as by undulatus browse.",
+)
+@click.option(
     "--legend",
     type=EXISTING_FILE,
     show_default="that of MODEL",
@@ -135,6 +142,7 @@ def map_command(
     encoding: str,
     pictures: tuple[str, ...],
     video: str | None,
+    pages: Path | None,
     legend: Path | None,
     allow_outside: bool,
     ram: str | None,
@@ -148,6 +156,7 @@ def map_command(
     mapped, missing, of low confidence (other classes have more than 0.2 together), and outside
     what MODEL learned from, and the share of each class.
     """
+    from undulatus.products.browse import browse_image
     from undulatus.products.legend import Legend
     from undulatus.products.maps import map_scene, summarise_map
     from undulatus.products.memory_budget import within_memory
@@ -165,6 +174,13 @@ def map_command(
     opened = open_data(data)
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA are spectra.")
+    if pages is not None:
+        if is_spectra(opened) or opened.sizes.get("time", 1) > 1:
+            raise click.UsageError(
+                "--pages is for images: undulatus browse makes pages of scenes, of spectra there "
+                "are none."
+            )
+        require_new(pages, overwrite=False)
     fitted = load_model(model)
     named = Legend.of(fitted) if legend is None else _read_legend(legend)
     with within_memory(ram, opened, len(named.classes)) as chunked:
@@ -187,6 +203,10 @@ def map_command(
         click.echo(str(summarise_map(written)))
     if pictures or video:
         _illustrate(opened, open_map(output), output, pictures, video)
+    if pages is not None:
+        with progress_bar("building pages") as progress:
+            page = browse_image(output, pages, say=say, progress=progress)
+        click.echo(f"open in a browser: {page.resolve()}")
 
 
 def _read_legend(path: Path) -> Any:

@@ -50,7 +50,7 @@ def demo(output: Path) -> None:
     """
     from undulatus.products.demo import run_image_demo, run_month_demo, write_demo_page
 
-    image = run_image_demo(output, say, verbose=1)
+    image = run_image_demo(output / "image", say, progress_bar, verbose=1)
     month = run_month_demo(output / "month", say, progress_bar, verbose=1)
     page = write_demo_page(output, image, month)
     click.echo(f"\nTest half of {image.source}:")
@@ -111,19 +111,28 @@ def browse(
     They show every acquisition of a scene, or an image and its map at every zoom. The pages open
     from disk, without a server or a network.
     """
+    from undulatus.products.browse import browse_image
     from undulatus.scenes.files.images import RASTERS
     from undulatus.scenes.files.opening import open_map
 
-    if maps.suffix.lower() in RASTERS:
-        opened = None
-    else:
+    if maps.suffix.lower() not in RASTERS:
         opened = open_map(maps)
         if opened.sizes.get("time", 1) > 1:
             _browse_acquisitions(maps, opened, scene, output, span)
             return
     if span is not None:
         raise click.UsageError(f"--span is for maps of several times, but {maps.name} has one.")
-    _browse_image(maps, opened, scene, model, output, int(spectra_step))
+    with progress_bar("building pages") as progress:
+        page = browse_image(
+            maps,
+            output,
+            scene=scene,
+            model=model,
+            spectra_step=int(spectra_step),
+            say=say,
+            progress=progress,
+        )
+    click.echo(f"open in a browser: {page.resolve()}")
 
 
 def _browse_acquisitions(
@@ -143,45 +152,6 @@ def _browse_acquisitions(
             progress=progress,
         )
     click.echo(f"open in a browser: {page.resolve()}")
-
-
-def _browse_image(
-    path: Path, opened: Any, scene: Path | None, model: Path | None, output: Path, step: int
-) -> None:
-    from undulatus.products.browse import (
-        build_image_site,
-        dataset_map,
-        open_picture,
-        raster_map,
-    )
-    from undulatus.storage import load_model
-
-    maps = raster_map(path) if opened is None else dataset_map(opened, path)
-    image = scene or _named_in(maps.attrs, "scene", "image and spectra are", "--scene")
-    fitted = model or _named_in(maps.attrs, "model", "training spectra are", "--model")
-    if not maps.probabilities:
-        say(f"{path} has no other layers beside it: probabilities and uncertainty are left out.")
-    with progress_bar("building pages") as progress:
-        page = build_image_site(
-            maps,
-            None if image is None else open_picture(image, maps),
-            output,
-            title=path.name,
-            model=None if fitted is None else load_model(fitted),
-            spectra_step=step,
-            progress=progress,
-        )
-    click.echo(f"open in a browser: {page.resolve()}")
-
-
-def _named_in(attrs: Any, what: str, absent: str, option: str) -> Path | None:
-    """Return a file that a map names in an attribute; None, and say so, if it does not exist."""
-    path = Path(attrs[what]) if what in attrs else None
-    if path is not None and path.exists():
-        return path
-    reason = f"does not name its {what}" if path is None else f"names {path}, which does not exist"
-    say(f"The map {reason}: {absent} left out. Give {option} to show them.")
-    return None
 
 
 def _open_scene_of(maps: Any, given: Path | None) -> Any:

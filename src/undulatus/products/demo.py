@@ -1,19 +1,26 @@
 """The demonstration: a real image and a synthetic month, classified, scored and put on a page.
 
-The image is the smallest example: one classifier beside two baselines, a table and a picture. The
-month is the whole chain: images, a model, scores on held-out days, maps, and pages to browse them.
+The image is what most users have: an image, polygons, a model, a map, pages to look at it, and
+scores beside two baselines. The month is the whole chain: images, a model, scores on held-out
+days, maps, and pages to browse them.
 """
 
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import geopandas
 import numpy as np
+import rasterio
+import rasterio.features
+from rasterio.errors import NotGeoreferencedWarning
+from shapely.geometry import shape
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -23,8 +30,8 @@ from sklearn.utils import Bunch
 from undulatus._files import write_text
 from undulatus.datasets import load_sentinel2_clouds
 from undulatus.errors import DatasetError
-from undulatus.estimators import VFFGPC
-from undulatus.products.browse import build_site
+from undulatus.products.browse import browse_image, build_site
+from undulatus.products.images import fit_image
 from undulatus.products.landmarks import RegimeScores, fit_scene, score_scene
 from undulatus.products.maps import map_scene
 from undulatus.products.pictures import draw_acquisitions, draw_cloud_panels
@@ -32,7 +39,9 @@ from undulatus.products.scores import Scores, score
 from undulatus.products.templates import render_template
 from undulatus.products.views import disagreement, most_disputed
 from undulatus.scenes import synthetic_landmark
-from undulatus.scenes.files.opening import open_map, open_scene
+from undulatus.scenes.files.geotiff import geotiff_paths
+from undulatus.scenes.files.images import open_image
+from undulatus.scenes.files.opening import open_map, open_raster_map, open_scene
 from undulatus.scenes.files.writing import write_dataset
 from undulatus.scenes.scene import CLOUD_TRUTH
 from undulatus.storage import save_model
@@ -41,6 +50,12 @@ Say = Callable[[str], None]
 
 ProgressBar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
 """Called with a step's name; the context manager it returns yields ``report(done, total)``."""
+
+CELL, LEAST_AREA = 32, 20
+"""Polygons of the image lie in squares of so many pixels, and have at least so many themselves."""
+
+FIT: dict[str, Any] = {}
+"""Options of the fit to the image: the defaults."""
 
 MONTH_DAYS = 30
 
@@ -60,6 +75,8 @@ class ImageDemo:
     """Whether the image is a stand-in for the real one."""
     scores: dict[str, Scores]
     written: dict[str, Path]
+    page: Path
+    """To browse the map."""
 
 
 @dataclass(frozen=True)
@@ -72,38 +89,96 @@ class MonthDemo:
     page: Path
 
 
-def run_image_demo(folder: Path, say: Say, verbose: int = 0) -> ImageDemo:
-    """Fit on the top half of an image, map all of it, score the bottom half; write to a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+def run_image_demo(
+    folder: Path, say: Say, progress_bar: ProgressBar, *, verbose: int = 0
+) -> ImageDemo:
+    """Fit on polygons of the top half of an image, map all of it, score the bottom half.
+
+    The same as the commands ``undulatus fit``, ``map`` and ``browse`` do with the files that are
+    written first: ``image.tif``, and ``labels.gpkg`` with polygons of the top half. A folder that
+    an earlier call wrote is replaced.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
     data, source, generated = _load_image(say)
     say(f"Data: {source}.")
-    train, test = data.train, data.test
+    names = ("image", "labels", "model", "map", "picture")
+    endings = ("image.tif", "labels.gpkg", "clouds.undulatus", "map.tif", "clouds.png")
+    written = {name: folder / ending for name, ending in zip(names, endings, strict=True)}
+    with warnings.catch_warnings():
+        # The image does not say where it was taken.
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        warnings.filterwarnings("ignore", "'crs' was not provided")
+        _write_image(written["image"], data)
+        _label_polygons(data).to_file(written["labels"])
+        image = open_image(written["image"])
+        model = fit_image(
+            image, written["labels"], field="class", verbose=verbose, progress=say, **FIT
+        )
+        save_model(model, written["model"])
+        with progress_bar("mapping") as progress:
+            maps = map_scene(model, image)
+            maps.attrs |= {"scene": str(written["image"].absolute())}
+            maps.attrs |= {"model": str(written["model"].absolute())}
+            write_dataset(maps, written["map"], progress)
+        with progress_bar("making pages") as progress:
+            page = browse_image(written["map"], folder / "site", progress=progress)
+    layers = open_raster_map(geotiff_paths(maps, written["map"])[1])
+    probability = layers["class_probability"].values
+    draw_cloud_panels(
+        written["picture"],
+        data.X[:, [3, 2, 1]].reshape(*data.shape, 3),
+        data.y.reshape(data.shape),
+        probability,
+        np.sqrt(layers["class_latent_variance"].values),
+        title=f"Clouds by VFF-GPC on {source}",
+        split_row=data.shape[0] // 2,
+    )
+    scores = _baseline_scores(data)
+    scores["VFF-GPC"] = score(
+        data.y[data.test] == 1, probability.ravel()[data.test].astype(np.float64)
+    )
+    return ImageDemo(source, generated, scores, written, page)
+
+
+def _baseline_scores(data: Bunch) -> dict[str, Scores]:
     baselines = {
         "majority": DummyClassifier(strategy="prior"),
         "logistic regression": make_pipeline(StandardScaler(), LogisticRegression()),
     }
     scores = {}
     for name, baseline in baselines.items():
-        baseline.fit(data.X[train], data.y[train])
-        scores[name] = score(data.y[test] == 1, baseline.predict_proba(data.X[test])[:, 1])
-    say(f"Fitting VFF-GPC to {len(train):,} pixels ...")
-    model = VFFGPC(random_state=0, verbose=verbose).fit(data.X[train], data.y[train])
-    say(f"Mapping {len(data.X):,} pixels ...")
-    said = model.predict_in_full(data.X)
-    probability, variance = said.probabilities[:, 1], said.variance
-    scores["VFF-GPC"] = score(data.y[test] == 1, probability[test])
-    written = {"picture": folder / "clouds.png", "model": folder / "clouds.undulatus"}
-    draw_cloud_panels(
-        written["picture"],
-        data.X[:, [3, 2, 1]].reshape(*data.shape, 3),
-        data.y.reshape(data.shape),
-        probability.reshape(data.shape),
-        np.sqrt(variance).reshape(data.shape),
-        title=f"Clouds by VFF-GPC on {source}",
-        split_row=data.shape[0] // 2,
+        baseline.fit(data.X[data.train], data.y[data.train])
+        likely = baseline.predict_proba(data.X[data.test])[:, 1]
+        scores[name] = score(data.y[data.test] == 1, likely)
+    return scores
+
+
+def _write_image(path: Path, data: Bunch) -> None:
+    """Write an image as a GeoTIFF whose bands have their names."""
+    bands = data.X.reshape(*data.shape, -1).transpose(2, 0, 1)
+    with rasterio.open(
+        path, "w", driver="GTiff", count=len(bands), height=bands.shape[1], width=bands.shape[2],
+        dtype="float32", tiled=True, compress="deflate",
+    ) as file:  # fmt: skip
+        file.write(bands)
+        file.descriptions = tuple(data.feature_names)
+
+
+def _label_polygons(data: Bunch) -> geopandas.GeoDataFrame:
+    """Return polygons of cloud and of clear sky in the training half, cut along a grid."""
+    rows = int(data.row[data.train].max()) + 1
+    mask = data.y.reshape(data.shape)[:rows]
+    row, column = np.indices(mask.shape)
+    cell = row // CELL * (mask.shape[1] // CELL + 1) + column // CELL
+    pieces = rasterio.features.shapes((2 * cell + mask).astype(np.int32))
+    found = [(shape(geometry), int(value) % 2) for geometry, value in pieces]
+    kept = [(polygon, cloudy) for polygon, cloudy in found if polygon.area >= LEAST_AREA]
+    return geopandas.GeoDataFrame(
+        {"class": [("clear", "cloud")[cloudy] for _, cloudy in kept]},
+        geometry=[polygon for polygon, _ in kept],
     )
-    save_model(model, written["model"])
-    return ImageDemo(source, generated, scores, written)
 
 
 def _load_image(say: Say) -> tuple[Bunch, str, bool]:
@@ -141,6 +216,7 @@ def generate_clouds(height: int = 240, width: int = 160, seed: int = 0) -> Bunch
     row, column = np.divmod(np.arange(height * width), width)
     return Bunch(
         X=image.reshape(-1, 13).astype(np.float32),
+        feature_names=[f"B{band:02}" for band in range(1, 14)],
         y=(cover > 0.5).reshape(-1).astype(np.int64),
         train=np.flatnonzero(row < height // 2),
         test=np.flatnonzero(row >= height // 2),
@@ -203,6 +279,7 @@ def write_demo_page(folder: Path, image: ImageDemo, month: MonthDemo) -> Path:
         "demo.html.jinja",
         source=image.source,
         image=link(image.written["picture"]),
+        image_site=link(image.page),
         image_scores=_image_rows(image),
         days=month.days,
         site=link(month.page),

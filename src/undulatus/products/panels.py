@@ -47,6 +47,9 @@ CLEAR, CLOUD, DARK = COLOURS_BY_NAME["clear"], COLOURS_BY_NAME["cloud"], "#1b1b2
 GROUND, HATCH = "#d9d9d9", "#737373"
 """Colours of the ground that shows through where pixels are missing."""
 
+GAMMA = 1.7
+"""Colours of images are stretched values to the power 1 / gamma, which brightens what is dark."""
+
 HALO = [withStroke(linewidth=2.2, foreground="white", alpha=0.7)]
 """Drawn around the coastline, which crosses light and dark pixels."""
 

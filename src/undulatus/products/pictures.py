@@ -21,6 +21,7 @@ from undulatus.errors import SceneError
 from undulatus.products.panels import (
     CLEAR,
     CLOUD,
+    GAMMA,
     Acquisition,
     ColourScale,
     PanelImage,
@@ -166,7 +167,7 @@ def draw_cloud_panels(
     figure = Figure(figsize=(16, 4 * height / width + 1.4), dpi=110, layout="constrained")
     figure.suptitle(title, fontsize=15)
     axes, keys = figure.subplots(2, 4, height_ratios=[4 * height / width, 0.12])
-    axes[0].imshow(stretch(rgb))
+    axes[0].imshow(stretch(rgb, 2.0, 98.0) ** (1.0 / GAMMA))
     axes[0].set_title("RGB")
     axes[1].imshow(label, cmap=MASK_COLOURS, vmin=0, vmax=1, interpolation="nearest")
     axes[1].set_title("cloud mask used as label")

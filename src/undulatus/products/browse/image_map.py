@@ -28,6 +28,7 @@ from undulatus.products.layers import (
     VARIANCE,
 )
 from undulatus.products.legend import COLOURS_BY_NAME, PALETTE
+from undulatus.products.panels import GAMMA
 from undulatus.products.predict import OUT_OF_RANGE
 from undulatus.products.views import MapClass, upright_order
 from undulatus.scenes.files.geotiff import layers_path
@@ -49,9 +50,6 @@ COLOUR_BANDS = (
 
 STRETCH = (2.0, 98.0)
 """Percentiles of a band that are shown as black and as white."""
-
-GAMMA = 1.7
-"""Colours are shares of that range to the power 1 / gamma, which brightens what is dark."""
 
 LEAST_DEVIATION, LARGEST_DEVIATION = 1e-3, 1e2
 """Standard deviations are bytes between these on a logarithmic scale: right to 2.3 %."""

@@ -23,6 +23,9 @@ from undulatus.products.browse.image_map import (
     STRETCH,
     ImageMap,
     Picture,
+    dataset_map,
+    open_picture,
+    raster_map,
     sample_windows,
 )
 from undulatus.products.browse.pyramid import TILE, Pyramid, build_pyramid
@@ -32,6 +35,9 @@ from undulatus.products.legend import Legend
 from undulatus.products.panels import COLOUR_SCALES, GROUND, HATCH, ColourScale, uncertainty_scale
 from undulatus.products.provenance import Provenance
 from undulatus.products.templates import render_template
+from undulatus.scenes.files.images import RASTERS
+from undulatus.scenes.files.opening import open_map
+from undulatus.storage import load_model
 
 Array = npt.NDArray[Any]
 
@@ -41,6 +47,50 @@ PACKAGE = "undulatus.products.browse"
 
 ASSETS = ("loading.js", "panes.js", "spectrum.js", "inspect.js", "image.css")
 """Files that are copied beside the page as they are."""
+
+
+def browse_image(
+    path: Path,
+    output: str | os.PathLike[str],
+    *,
+    scene: Path | None = None,
+    model: Path | None = None,
+    spectra_step: int = 1,
+    say: Callable[[str], None] = lambda line: None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write pages for the map of one image in a file, and return the page to open.
+
+    Image and model are those that the map names, unless others are given; what is not found is
+    left out, and said. See :func:`build_image_site` for the rest.
+    """
+    is_raster = path.suffix.lower() in RASTERS
+    maps = raster_map(path) if is_raster else dataset_map(open_map(path), path)
+    image = scene or _named_in(maps.attrs, "scene", "image and spectra are", "--scene", say)
+    fitted = model or _named_in(maps.attrs, "model", "training spectra are", "--model", say)
+    if not maps.probabilities:
+        say(f"{path} has no other layers beside it: probabilities and uncertainty are left out.")
+    return build_image_site(
+        maps,
+        None if image is None else open_picture(image, maps),
+        output,
+        title=path.name,
+        model=None if fitted is None else load_model(fitted),
+        spectra_step=spectra_step,
+        progress=progress,
+    )
+
+
+def _named_in(
+    attrs: Any, what: str, absent: str, option: str, say: Callable[[str], None]
+) -> Path | None:
+    """Return a file that a map names in an attribute; None, and say so, if it does not exist."""
+    path = Path(attrs[what]) if what in attrs else None
+    if path is not None and path.exists():
+        return path
+    reason = f"does not name its {what}" if path is None else f"names {path}, which does not exist"
+    say(f"The map {reason}: {absent} left out. Give {option} to show them.")
+    return None
 
 
 def build_image_site(

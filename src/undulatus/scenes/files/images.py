@@ -19,6 +19,7 @@ import numpy.typing as npt
 import rasterio
 import rioxarray
 import xarray as xr
+from rasterio.errors import NotGeoreferencedWarning
 
 from undulatus.errors import SceneError
 from undulatus.scenes.files import NETCDF, landsat, sentinel2
@@ -92,13 +93,14 @@ def open_raster(path: Path) -> xr.DataArray:
     chunks = {"band": -1, "y": RASTER_BLOCK, "x": RASTER_BLOCK}
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotGeoreferencedWarning)
             # Scales that differ from band to band are applied below.
             warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
             opened = rioxarray.open_rasterio(path, chunks=chunks)
-        with rasterio.open(path) as file:
-            scales, offsets, marks = file.scales, file.offsets, file.nodatavals
-            tags = file.tags()
-            placed = file.crs is not None or not file.transform.is_identity
+            with rasterio.open(path) as file:
+                scales, offsets, marks = file.scales, file.offsets, file.nodatavals
+                tags = file.tags()
+                placed = file.crs is not None or not file.transform.is_identity
     except (OSError, ValueError) as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
     if not isinstance(opened, xr.DataArray):

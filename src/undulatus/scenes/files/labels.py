@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import rasterio
 import rasterio.features
 import xarray as xr
 from rasterio.enums import Resampling
+from rasterio.errors import NotGeoreferencedWarning
 from rasterio.vrt import WarpedVRT
 from rasterio.windows import Window
 from rasterio.windows import transform as window_transform
@@ -409,7 +411,7 @@ def _refuse_small(features: Any, small: list[int], where: str) -> None:
 
 def _read_raster(path: Path, grid: PixelGrid, draw: Draw) -> LabelledPixels:
     try:
-        with rasterio.open(path) as file:
+        with _quietly_opened(path) as file:
             if file.count > 1:
                 raise SceneError(
                     f"{path} has {file.count} bands, but a raster of labels has one, the class of "
@@ -431,6 +433,13 @@ def _read_raster(path: Path, grid: PixelGrid, draw: Draw) -> LabelledPixels:
         f" (its nodata, {nodata:g}, marks pixels without a label)" if nodata is not None else ""
     )
     return collect(draw, grid, [], [], "square", f"{path}{marked}", names=names)
+
+
+def _quietly_opened(path: Path) -> Any:
+    with warnings.catch_warnings():
+        # That both lack a georeference is no reason to warn.
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        return rasterio.open(path)
 
 
 def _same_grid(file: Any, grid: PixelGrid, path: Path) -> Any:
