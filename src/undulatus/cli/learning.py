@@ -354,7 +354,7 @@ def _remove_checkpoints(checkpoint: Path) -> None:
     "--design",
     type=click.Choice(["simple", "stratified", "clusters"]),
     show_default="not known",
-    help="How the labelled places of images were drawn, for the areas of classes: pixels at random "
+    help="How the labelled places of images were drawn, for areas of classes: pixels at random "
     "from everywhere, pixels at random within each mapped class, or whole polygons at random. "
     "Leave it out if somebody chose the places.",
 )
