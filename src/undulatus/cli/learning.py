@@ -402,10 +402,14 @@ def score(
     from undulatus.storage import load_model
 
     fitted = load_model(model)
-    if Provenance.of(fitted).chain == "image" or _are_images(data, label):
+    known = Provenance.of(fitted)
+    if known.chain == "image" or (known.chain is None and _are_images(data, label)):
         for output in outputs:
             require_new(output, overwrite=overwrite)
-        _score_images(model, fitted, data, label, as_json, outputs, options)
+        labelled = _split_label(data[0], label or known.label)
+        images, labels = (list(data), label) if labelled is None else labelled
+        title = f"Scores of {model.name}"
+        _score_images(title, fitted, images, labels, as_json, outputs, options)
         return
     given = [name for name, value in (options | {"outputs": outputs}).items() if value]
     if given or len(data) > 1:
@@ -418,10 +422,10 @@ def score(
 
 
 def _score_images(
-    model: Path,
+    title: str,
     fitted: Any,
-    data: tuple[Path, ...],
-    label: str | None,
+    images: Any,
+    label: Any,
     as_json: bool,
     outputs: tuple[Path, ...],
     options: dict[str, Any],
@@ -437,7 +441,7 @@ def _score_images(
     with progress_bar("mapping") if areas else nullcontext() as mapping:
         found = score_image(
             fitted,
-            list(data),
+            images,
             label,
             areas=areas,
             maps=list(maps) or None,
@@ -451,7 +455,7 @@ def _score_images(
     else:
         click.echo(found.table())
     for output in outputs:
-        write_report(found, output, f"Scores of {model.name}")
+        write_report(found, output, title)
         (say if as_json else click.echo)(f"report: {output.resolve()}")
 
 

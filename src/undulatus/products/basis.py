@@ -107,7 +107,7 @@ def _choose(
         return training_basis(amount(learned), elsewhere), everything
     statement = f"Scored on {amount(~learned)} that the model has not seen"
     if learned.any():
-        statement += f" ({amount(learned)} that it was trained on are left out)"
+        statement += f" (left out: {amount(learned)} that it was trained on)"
     return Basis("new", f"{statement}."), ~learned
 
 

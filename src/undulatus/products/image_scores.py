@@ -224,8 +224,8 @@ def _find_labels(labels: Any, provenance: Provenance) -> Any:
         )
     if not Path(provenance.label).exists():
         raise SceneError(
-            f"The labels that the model learned from, {provenance.label}, do not exist any more. "
-            f"Give labels to score against (--label FILE, in Python labels=...)."
+            f"The labels that the model learned from, {provenance.label}, are not found. Give "
+            f"labels to score against (--label FILE, in Python labels=...)."
         )
     return provenance.label
 

@@ -311,8 +311,8 @@ def basis_of(
     if has(TRAINED):
         left.append(f"{groups(TRAINED)} that it was trained on")
     if has(OVERLAPS):
-        left.append(f"{groups(OVERLAPS)} that overlap training {provenance.group_unit}s")
-    ending = f" ({' and '.join(left)} are left out)." if left else "."
+        left.append(f"{groups(OVERLAPS)} overlapping training {provenance.group_unit}s")
+    ending = f" (left out: {', '.join(left)})." if left else "."
     if has(HELD_OUT):
         also = f" and of {groups(NEW)} that the model has not seen" if has(NEW) else ""
         statement = f"Scored on {amount} of {groups(HELD_OUT)} held out of the fit{also}{ending}"
@@ -332,7 +332,7 @@ def basis_of(
     if len(others) == len(images):
         amount += ", in images of other names than those of the fit"
     if has(OVERLAPS):
-        amount += f" ({groups(OVERLAPS)} overlap training {provenance.group_unit}s)"
+        amount += f" ({groups(OVERLAPS)} overlapping training {provenance.group_unit}s)"
     return training_basis(amount, "places"), everything
 
 
