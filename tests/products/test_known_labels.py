@@ -2,7 +2,9 @@
 
 import geopandas
 import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.products import fit_image
@@ -180,6 +182,36 @@ def test_strange_classes_are_named_and_left_out_if_told(model, image_files, smal
     with pytest.raises(SceneError, match="No labelled pixel is left"):
         ask(model, image_files / "image.tif", polygons, field="class",
             leave_out=["snow", "field", "forest", "water"])  # fmt: skip
+
+
+def test_a_class_that_the_labels_do_not_have_cannot_be_left_out(model, image_files):
+    with pytest.raises(SceneError, match="snow cannot be left out: the labels have field, forest"):
+        ask(
+            model,
+            image_files / "image.tif",
+            image_files / "fields.gpkg",
+            field="class",
+            leave_out=["snow"],
+        )
+
+
+def test_polygons_outside_the_image_do_not_matter(model, image_files, small_image):
+    polygons = small_image.polygons()
+    outside = polygons.iloc[:2].set_geometry(polygons.geometry[:2].translate(9000.0))
+    more = geopandas.GeoDataFrame(pd.concat([polygons, outside], ignore_index=True))
+    _, (basis, _) = ask(model, image_files / "image.tif", more, field="class")
+    _, (plain, _) = ask(model, image_files / "image.tif", polygons, field="class")
+    assert basis == plain
+
+
+def test_without_a_georeference_nobody_can_tell_places(model, small_image):
+    bare = xr.DataArray(
+        small_image.values, dims=("band", "y", "x"), coords={"band": list(small_image.BANDS)}
+    )
+    table = pd.DataFrame({"row": [5, 50], "column": [5, 50], "class": ["water", "field"]})
+    _, (basis, _) = ask(model, bare, table)
+    assert basis.kind == "unknown"
+    assert "no georeference" in basis.statement
 
 
 def test_names_of_the_legend_stand_for_numbers(image_files, small_image):

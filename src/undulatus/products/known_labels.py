@@ -7,7 +7,7 @@ group, or is new. :func:`known_pixels` tells which, and :func:`basis_of` what to
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,6 +203,12 @@ def _places(
         else by_name.get(str(label), by_name.get(meant.get(label, ""), None))
         for label in wanted
     }
+    absent = set(leave_out) - {str(label) for label in wanted} - set(meant.values())
+    if absent:
+        raise SceneError(
+            f"{', '.join(sorted(absent))} cannot be left out: the labels have "
+            f"{', '.join(map(str, wanted))}."
+        )
     strange = [str(label) for label, place in places.items() if place is None]
     if strange:
         raise SceneError(
@@ -231,20 +237,32 @@ def _known_as(
         return np.full(len(keys), HELD_OUT if _is_image_of(name, held_out) else status)
     if unit not in UNITS and own.unit != unit:
         return np.full(len(keys), UNKNOWN)
-    places = _places_in(own, image, name, provenance)
     known = np.array(
         [HELD_OUT if key in held_out else TRAINED if key in training else NEW for key in keys]
     )
-    if places is None or unit not in UNITS:
+    if unit not in UNITS:
         return known
+    if (Grid.of(image).crs is None) != (provenance.crs is None):
+        return np.where(known == NEW, UNKNOWN, known)
+    places = _places_in(own, image, name, provenance)
+    if places is None:
+        return known
+    order = np.argsort(own.groups, kind="stable")
+    ends = np.searchsorted(own.groups[order], np.arange(len(keys) + 1))
+    x, y = places[0][order], places[1][order]
+
+    def touches(g: int, boxes: list[list[float]]) -> bool:
+        pixels = slice(ends[g], ends[g + 1])
+        return _hold_one_of(np.array(boxes, float).reshape(-1, 4), x[pixels], y[pixels])
+
     # Squares of images of the same name need not be of the same place.
     bounds = held_out | training
-    for g in np.flatnonzero(known != NEW) if unit == "square" else ():
-        if bounds[keys[g]] and not _touches([bounds[keys[g]]], *places, own.groups == g):
+    for g in np.flatnonzero(known != NEW).tolist() if unit == "square" else ():
+        if bounds[keys[g]] and not touches(g, [bounds[keys[g]]]):
             known[g] = NEW
-    boxes = [box for box in training.values() if box]
-    for g in np.flatnonzero(known == NEW):
-        if _touches(boxes, *places, own.groups == g):
+    learned = [box for box in training.values() if box]
+    for g in np.flatnonzero(known == NEW).tolist():
+        if touches(g, learned):
             known[g] = OVERLAPS
     return known
 
@@ -264,10 +282,9 @@ def _places_in(
     grid = Grid.of(image)
     crs = grid.crs
     x, y = grid.centre_of(own.row, own.column)
-    if crs is None or provenance.crs is None:
+    if crs is None:
         # Rows and columns of other images are other places.
-        alike = crs is None and provenance.crs is None
-        return (x, y) if alike and _is_image_of(name, provenance.images or []) else None
+        return (x, y) if _is_image_of(name, provenance.images or []) else None
     if crs == rasterio.crs.CRS.from_user_input(provenance.crs):
         return x, y
     from pyproj import Transformer
@@ -276,12 +293,11 @@ def _places_in(
     return transformer.transform(x, y)
 
 
-def _touches(boxes: Sequence[Sequence[float]], x: Array, y: Array, own: Array) -> bool:
-    """Return whether one of some pixels lies in a box."""
-    if not boxes:
+def _hold_one_of(boxes: Array, x: Array, y: Array) -> bool:
+    """Return whether one of some boxes, (b, 4), holds one of some pixels, both perhaps none."""
+    if not len(x):
         return False
-    x, y = x[own], y[own]
-    west, south, east, north = np.array(boxes, float).T
+    west, south, east, north = boxes.T
     near = (west < x.max()) & (east > x.min()) & (south < y.max()) & (north > y.min())
     return any(
         bool(((x > west[b]) & (x < east[b]) & (y > south[b]) & (y < north[b])).any())
@@ -339,6 +355,8 @@ def basis_of(
 def _why_unknown(provenance: Provenance) -> str:
     if provenance.training_groups is None:
         return "it does not say what it learned from"
+    if provenance.group_unit in UNITS:
+        return "either its images or these have no georeference to compare places by"
     return (
         f"its fit held out whole groups by the field {provenance.group_unit!r}, by which these "
         f"labels are not grouped (--group)"
