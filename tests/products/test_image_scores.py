@@ -101,6 +101,14 @@ def test_pixels_drawn_by_themselves_are_not_taken_for_polygons(model, image_file
     assert pixels.areas.clusters is None
 
 
+def test_areas_from_training_data_are_said_to_be_such(model, image_files, small_image):
+    for polygon in small_image.polygons().iloc[:8].index:
+        one = small_image.polygons().loc[[polygon]]
+        found = score_image(model, image_files / "image.tif", one, field="class")
+        warned = any("was trained on this sample" in note for note in found.areas.notes)
+        assert warned == (found.basis.kind == "training")
+
+
 def test_areas_of_a_random_sample_are_near_the_truth(model, image_files, small_image):
     rng = np.random.default_rng(0)
     row, column = rng.integers(0, 90, 800), rng.integers(0, 120, 800)

@@ -201,7 +201,7 @@ def score_image(
         said = probability.argmax(axis=1)
         found = _maps_of(model, opened, maps, pixels, said)
         mapped = mapped_areas(found, len(legend.classes), mapping)
-        estimates = _estimate(mapped, pixels, said, legend, design, confidence)
+        estimates = _estimate(mapped, pixels, said, legend, basis, design, confidence)
     return ImageScores(
         basis,
         scores,
@@ -275,6 +275,7 @@ def _estimate(
     pixels: KnownPixels,
     said: Array,
     legend: Legend,
+    basis: Basis,
     design: Design | None,
     confidence: float,
 ) -> AreaEstimates:
@@ -291,7 +292,7 @@ def _estimate(
         unit=mapped.unit,
         group=pixels.cluster,
         confidence=confidence,
-        notes=(*mapped.notes, *_doubts(design, cells)),
+        notes=(*mapped.notes, *_doubts(basis, design, cells)),
     )
 
 
@@ -315,15 +316,22 @@ def _maps_of(
     return found
 
 
-def _doubts(design: Design | None, cells: Array) -> tuple[str, ...]:
+def _doubts(basis: Basis, design: Design | None, cells: Array) -> list[str]:
+    """Return what speaks against the sample."""
+    doubts = []
+    if basis.kind == "training":
+        doubts.append(
+            "The model was trained on this sample, so that accuracies are too high, and areas are "
+            "too near to those that are mapped."
+        )
     each = cells.sum() / len(cells)
-    if design not in ("simple", "stratified") or each < 2.0:
-        return ()
-    return (
-        f"The design given takes each pixel as drawn by itself, but the labels come in groups of "
-        f"{each:,.0f} pixels. If groups were drawn, standard errors are far too small: --design "
-        f"clusters.",
-    )
+    if design in ("simple", "stratified") and each >= 2.0:
+        doubts.append(
+            f"The design given takes each pixel as drawn by itself, but the labels come in groups "
+            f"of {each:,.0f} pixels. If groups were drawn, standard errors are far too small: "
+            f"--design clusters."
+        )
+    return doubts
 
 
 def _reliability(
