@@ -162,7 +162,8 @@ def cloud_types_model(spectra):
 def test_many_classes_are_scored_class_by_class(runner, spectra, cloud_types_model):
     shown = runner.invoke(main, ["score", str(cloud_types_model), str(spectra)])
     assert shown.exit_code == 0, shown.output
-    head = shown.stdout.splitlines()[0]
+    first, head = shown.stdout.splitlines()[:2]
+    assert "Whether the model was trained on them is unknown" in first
     assert head.split() == [
         "stratum", "value", "reference", "samples", "accuracy", "kappa", "NLL", "ECE",
     ]  # fmt: skip

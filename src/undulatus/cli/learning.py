@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from undulatus.cli.console import (
     EXISTING_PATH,
     NEW_PATH,
     print_table,
+    progress_bar,
     ram_option,
     require_new,
     say,
@@ -325,36 +327,158 @@ def _remove_checkpoints(checkpoint: Path) -> None:
 
 @click.command()
 @click.argument("model", type=EXISTING_FILE)
-@click.argument("data", type=EXISTING_PATH)
+@click.argument("data", type=EXISTING_PATH, nargs=-1, required=True)
 @click.option(
     "--label",
-    show_default="the one that MODEL learned from",
-    help="Variable of DATA to score against.",
+    "--labels",
+    "label",
+    metavar="LABELS",
+    show_default="what MODEL learned from",
+    help="What to score against: a file of labels of images, as for undulatus fit, or a variable "
+    "of DATA.",
 )
+@field_option
+@click.option(
+    "--group",
+    show_default="as in the fit",
+    help="Field of LABELS that says which features belong together, for images.",
+)
+@all_touched_option
+@click.option(
+    "--leave-out",
+    callback=_split,
+    metavar="CLASS,CLASS,...",
+    help="Classes of LABELS that MODEL does not have and that are not scored, for images.",
+)
+@click.option(
+    "--design",
+    type=click.Choice(["simple", "stratified", "clusters"]),
+    show_default="not known",
+    help="How the labelled places of images were drawn, for areas of classes: pixels at random "
+    "from everywhere, pixels at random within each mapped class, or whole polygons at random. "
+    "Leave it out if somebody chose the places.",
+)
+@click.option(
+    "--map",
+    "maps",
+    type=EXISTING_PATH,
+    multiple=True,
+    help="Map of the image by MODEL, for areas; without it, the image is classified. Of several "
+    "images, one for each.",
+)
+@click.option("--no-areas", is_flag=True, help="Do not map images to estimate areas of classes.")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    type=NEW_PATH,
+    multiple=True,
+    metavar="REPORT",
+    help="Report to write, for images: .json, .csv or .html; may be given several times.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace REPORT if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all scores.")
-def score(model: Path, data: Path, label: str | None, as_json: bool) -> None:
+def score(
+    model: Path,
+    data: tuple[Path, ...],
+    label: str | None,
+    as_json: bool,
+    outputs: tuple[Path, ...],
+    overwrite: bool,
+    **options: Any,
+) -> None:
     """Score MODEL on the part of DATA that its fit held out.
 
-    Prints accuracy, negative log likelihood (NLL, nats) and expected calibration error (ECE),
-    against the label and, for synthetic data, against the truth. For other classes than clear
-    and cloud it prints kappa too, then the producer's and user's accuracy of each class with 95 %
-    confidence intervals, and the confusion matrix.
+    The first line says what is scored: data held out of the fit, data that MODEL has not seen, or,
+    if there are no others, data that it was trained on.
+
+    Of images, it prints accuracy, kappa, negative log likelihood (NLL, nats) and calibration error
+    (ECE), the producer's and user's accuracy of each class with 95 % confidence intervals, the
+    confusion matrix, and accuracies and areas of the whole map. Scenes and spectra of other
+    classes than clear and cloud have the same but for the areas; those of clear and cloud have
+    accuracy, NLL and ECE, against the label and, for synthetic data, against the truth.
     """
+    from undulatus.products.provenance import Provenance
+    from undulatus.storage import load_model
+
+    fitted = load_model(model)
+    known = Provenance.of(fitted)
+    if known.chain == "image" or (known.chain is None and _are_images(data, label)):
+        for output in outputs:
+            require_new(output, overwrite=overwrite)
+        labelled = _split_label(data[0], label or known.label)
+        images, labels = (list(data), label) if labelled is None else labelled
+        title = f"Scores of {model.name}"
+        _score_images(title, fitted, images, labels, as_json, outputs, options)
+        return
+    given = [name for name, value in (options | {"outputs": outputs}).items() if value]
+    if given or len(data) > 1:
+        flags = {"maps": "--map", "outputs": "-o"}
+        named = ", ".join(flags.get(name, f"--{name.replace('_', '-')}") for name in given)
+        raise click.UsageError(
+            f"{named or 'several DATA'}: for images with labels, but DATA is {data[0]}."
+        )
+    _score_chain(fitted, data[0], label, as_json)
+
+
+def _score_images(
+    title: str,
+    fitted: Any,
+    images: Any,
+    label: Any,
+    as_json: bool,
+    outputs: tuple[Path, ...],
+    options: dict[str, Any],
+) -> None:
+    from undulatus.products.image_scores import score_image
+    from undulatus.products.score_report import find_writer, write_report
+
+    for output in outputs:
+        find_writer(output)
+    maps, areas = options.pop("maps"), not options.pop("no_areas")
+    if maps and not areas:
+        raise click.UsageError("--map is for areas, but --no-areas leaves them out.")
+    with progress_bar("mapping") if areas else nullcontext() as mapping:
+        found = score_image(
+            fitted,
+            images,
+            label,
+            areas=areas,
+            maps=list(maps) or None,
+            progress=say,
+            mapping=mapping,
+            **options,
+        )
+    if as_json:
+        say(found.basis.statement)
+        click.echo(json.dumps(found.as_dict(), indent=2))
+    else:
+        click.echo(found.table())
+    for output in outputs:
+        write_report(found, output, title)
+        (say if as_json else click.echo)(f"report: {output.resolve()}")
+
+
+def _score_chain(fitted: Any, data: Path, label: str | None, as_json: bool) -> None:
+    """Score a model on a scene or spectra."""
+    from undulatus.products.basis import scoring_basis
     from undulatus.products.classes import is_scored_as_mask
     from undulatus.products.landmarks import score_scene
     from undulatus.products.sounder import score_spectra
     from undulatus.scenes.files.opening import open_data
     from undulatus.scenes.spectra import is_spectra
-    from undulatus.storage import load_model
 
     opened = open_data(data)
     score_data = score_spectra if is_spectra(opened) else score_scene
-    fitted = load_model(model)
     parts = score_data(fitted, opened, label=label, progress=say)
+    basis = scoring_basis(fitted, opened)
     if as_json:
-        rows = [_part_columns(part) | part.scores.as_dict() for part in parts]
+        say(basis.statement)
+        rows = [_part_columns(part) | basis.as_dict() | part.scores.as_dict() for part in parts]
         click.echo(json.dumps(rows, indent=2))
-    elif not is_scored_as_mask(fitted):
+        return
+    click.echo(basis.statement)
+    if not is_scored_as_mask(fitted):
         _print_by_class(parts)
     else:
         shown = ("accuracy", "nll", "ece")

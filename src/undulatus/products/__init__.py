@@ -1,8 +1,8 @@
 """What people make with a model: fits, maps, scores, pictures, video, pages.
 
 >>> from undulatus import products
->>> sorted(name for name in dir(products) if "_" in name)
-['fit_image', 'fit_scene', 'fit_spectra', 'map_scene', 'score_scene', 'score_spectra']
+>>> print(*(name for name in dir(products) if "_" in name))
+fit_image fit_scene fit_spectra map_scene score_image score_scene score_spectra scoring_basis
 
 These are the workflow, and ``Legend`` names the classes of a map; the modules have all else.
 Each is imported when it is first used.
@@ -11,6 +11,7 @@ Each is imported when it is first used.
 from undulatus._lazy import lazy_names
 
 _MODULES = (
+    "area",
     "browse",
     "demo",
     "explain",
@@ -28,6 +29,8 @@ __getattr__, __dir__ = lazy_names(
     {
         **{name: name for name in _MODULES},
         "fit_image": "images",
+        "score_image": "image_scores",
+        "scoring_basis": "basis",
         "fit_scene": "landmarks",
         "score_scene": "landmarks",
         "map_scene": "maps",

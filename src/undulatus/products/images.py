@@ -143,8 +143,8 @@ def label_pixels(
     field, group, all_touched
         As :func:`undulatus.scenes.files.labels.read_labels` takes them.
     """
-    sources = _one_each(labels, len(images))
-    found = _labels_of(images, sources, field, group, all_touched, most, seed, progress)
+    sources = one_each(labels, len(images))
+    found = labels_of_images(images, sources, field, group, all_touched, most, seed, progress)
     classes, names = _all_classes(found, sources)
     names_of_images = image_names(images)
     parts: list[dict[str, Array]] = []
@@ -154,7 +154,7 @@ def label_pixels(
         progress(f"reading {len(own.row):,} labelled pixels of {names_of_images[i]}")
         with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE):
             features = recipe.gather(images[i], own.row, own.column)
-        named = _group_keys(own, names_of_images[i], alone=len(images) == 1)
+        named = group_keys(own, names_of_images[i], alone=len(images) == 1)
         bounds |= dict(zip(named, own.bounds.tolist(), strict=True)) if named else {}
         if not named:
             named = [names_of_images[i]]
@@ -200,7 +200,8 @@ def label_pixels(
     return pixels.take(whole)
 
 
-def _one_each(labels: Any, count: int) -> list[Any]:
+def one_each(labels: Any, count: int) -> list[Any]:
+    """Return the source of labels of each of some images: their own, or one for all."""
     listed = isinstance(labels, Sequence) and not isinstance(labels, str)
     if not listed:
         return [labels] * count
@@ -212,7 +213,7 @@ def _one_each(labels: Any, count: int) -> list[Any]:
     return list(labels) * (count if len(labels) == 1 else 1)
 
 
-def _labels_of(
+def labels_of_images(
     images: list[xr.DataArray],
     sources: list[Any],
     field: str | None,
@@ -267,7 +268,7 @@ def _all_classes(
     return ordered, tuple(meant.get(label, str(label)) for label in ordered)
 
 
-def _group_keys(own: LabelledPixels, image: str, *, alone: bool) -> list[str]:
+def group_keys(own: LabelledPixels, image: str, *, alone: bool) -> list[str]:
     """Return the key of each group of an image; none if the image itself is the group."""
     if own.unit != "square":
         return list(own.group_names)

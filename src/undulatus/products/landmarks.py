@@ -18,6 +18,7 @@ import xarray as xr
 from undulatus._daylight import NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus.errors import SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
+from undulatus.products.basis import scored_times
 from undulatus.products.classes import (
     find_label,
     is_scored_as_mask,
@@ -41,7 +42,6 @@ from undulatus.scenes.sampling import (
     gather_pixels,
     hold_out_days,
     near_coast,
-    on_days,
 )
 from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, DIMS, LEVEL2_MASK, check_scene
 
@@ -143,6 +143,7 @@ def fit_scene(
         legend=split.legend.as_dict(),
         daytime_median_degrees=split.median,
         held_out_days=split.days,
+        training_days=np.unique(day).astype("datetime64[D]").astype(str).tolist(),
         coast_width=coast_width,
         training_pixels=counts,
         cloud_share=split.cloud_shares,
@@ -361,7 +362,8 @@ def score_scene(
 
     The reference is the label, and the truth where the scene has it. Scored are all pixels and,
     where there is a land mask, those at the coast (one pixel to either side) and those away from
-    it. A scene that shares no day with the held-out ones is scored whole.
+    it. A scene that shares no day with the held-out ones is scored on days that were not learned
+    from, and if it has none, whole: :func:`undulatus.products.basis.scoring_basis` says which.
 
     A model of other classes than a mask's is scored against the label alone, class by class, with
     intervals from whole days; it may be one without regimes.
@@ -373,9 +375,9 @@ def score_scene(
     """
     scene = check_scene(require_times(scene))
     provenance = Provenance.of(model)
-    held_out = on_days(scene["time"].values, provenance.held_out_days or [])
-    if held_out.any():
-        scene = scene.isel(time=np.flatnonzero(held_out))
+    _, chosen = scored_times(model, scene)
+    if not chosen.all():
+        scene = scene.isel(time=np.flatnonzero(chosen))
     if not is_scored_as_mask(model):
         return _score_by_class(model, scene, find_label(model, scene, label), progress)
     label = label or provenance.label or LEVEL2_MASK

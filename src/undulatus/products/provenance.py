@@ -31,6 +31,8 @@ class Provenance:
     """Edge between the regimes high and mid."""
     held_out_days: list[str] | None = None
     """YYYY-MM-DD, UTC."""
+    training_days: list[str] | None = None
+    """Days that were learned from."""
     coast_width: int | None = None
     training_pixels: dict[str, int] | None = None
     """By regime; of images, by class."""
@@ -67,6 +69,8 @@ class Provenance:
     regime and name."""
     held_out_cells: list[str] | None = None
     """Cells of strata, for spectra."""
+    training_cells: list[str] | None = None
+    """Cells that were learned from."""
     seed: int | None = None
     source: str | None = None
     platform_name: str | None = None

@@ -208,11 +208,11 @@ class ManyClassScores:
         return "\n".join(
             [
                 f"{counted}, intervals of {self.confidence:.4g} confidence",
-                *_aligned([list(pair) for pair in overall]),
+                *align_columns([list(pair) for pair in overall]),
                 "",
-                *_aligned([["class", *_CLASS_TITLES], *by_class]),
+                *align_columns([["class", *_CLASS_TITLES], *by_class]),
                 "",
-                *_aligned([["true \\ predicted", *self.classes, "all"], *matrix]),
+                *align_columns([["true \\ predicted", *self.classes, "all"], *matrix]),
             ]
         )
 
@@ -231,7 +231,7 @@ def _amount_text(amount: float) -> str:
     return f"{amount:,.0f}" if amount == np.rint(amount) else f"{amount:,.1f}"
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def align_columns(rows: list[list[str]]) -> list[str]:
     """Return lines of aligned cells: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -16,6 +16,7 @@ from sklearn.pipeline import Pipeline
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.estimators.pca import SpectralPCA
+from undulatus.products.basis import scored_spectra
 from undulatus.products.classes import (
     find_label,
     is_scored_as_mask,
@@ -136,7 +137,8 @@ def fit_spectra(
     reduction = SpectralPCA(components, noise=channel_noise(spectra))
     model = Pipeline([("reduce", reduction), ("classify", classifier)])
     # Early stopping holds whole cells back: learning should carry over to other strata.
-    groups = {} if method == "gpc" else {"classify__groups": cell_names(spectra)[chosen]}
+    cells = cell_names(spectra)[chosen]
+    groups = {} if method == "gpc" else {"classify__groups": cells}
     model.fit(ChosenSpectra(spectra, chosen, progress), y, **groups)
     forget_checkpoint(classifier)
     array = spectra[measurement(spectra)]
@@ -153,6 +155,7 @@ def fit_spectra(
         cloud_share=None if legend.cloud is None else shares[legend.cloud],
         class_shares=None if legend.cloud is not None and len(shares) == 2 else shares,
         held_out_cells=held_out_cells,
+        training_cells=np.unique(cells).tolist(),
         seed=seed,
         source=str(spectra.attrs.get("source", "")),
     ).as_dict()
@@ -274,8 +277,10 @@ def score_spectra(
 ) -> list[StratumScores]:
     """Score a model on the held-out spectra, over all of them and by stratum.
 
-    The reference is the label, and for a twin also the truth: whether there is any cloud. Spectra
-    that share no cell with the held-out ones are all scored.
+    The reference is the label, and for a twin also the truth: whether there is any cloud. Of
+    spectra that share no cell with the held-out ones, those of cells that were not learned from
+    are scored, and if there are none, all: :func:`undulatus.products.basis.scoring_basis` says
+    which.
 
     A model of other classes than a mask's is scored against the label alone, class by class, with
     intervals from whole cells of strata.
@@ -287,9 +292,9 @@ def score_spectra(
     """
     spectra = check_spectra(spectra)
     provenance = Provenance.of(model)
-    held_out = np.isin(cell_names(spectra), provenance.held_out_cells or [])
-    if held_out.any():
-        spectra = spectra.isel(sample=np.flatnonzero(held_out))
+    _, chosen = scored_spectra(model, spectra)
+    if not chosen.all():
+        spectra = spectra.isel(sample=np.flatnonzero(chosen))
     if not is_scored_as_mask(model):
         return _score_by_class(model, spectra, find_label(model, spectra, label), progress)
     label = label or provenance.label or CLOUDY

@@ -102,6 +102,10 @@ class PixelGrid:
         column, row = _transformed(~self.transform, np.asarray(x, float), np.asarray(y, float))
         return np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
 
+    def centre_of(self, row: Array, column: Array) -> tuple[Array, Array]:
+        """Return x and y of the centres of pixels."""
+        return _transformed(self.transform, column + 0.5, row + 0.5)
+
     def holds(self, row: Array, column: Array) -> Array:
         """Return which of some rows and columns are in the image."""
         height, width = self.shape

@@ -1,0 +1,363 @@
+"""Labelled pixels of images, and what a model knows of them.
+
+A group of labels (a polygon) was held out of a model's fit, was learned from, overlaps such a
+group, or is new. :func:`known_pixels` tells which, and :func:`basis_of` what to score.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import rasterio
+import xarray as xr
+
+from undulatus.errors import SceneError
+from undulatus.products.basis import Basis, counted, training_basis, unknown_basis
+from undulatus.products.images import group_keys, image_names, labels_of_images, one_each
+from undulatus.products.legend import Legend
+from undulatus.products.provenance import Provenance
+from undulatus.scenes.labelled_pixels import Grid, LabelledPixels
+
+Array = npt.NDArray[Any]
+
+Progress = Callable[[str], None]
+
+MOST_PIXELS = 200_000
+"""Pixels of a class of an image that are scored, at most; with more, some are drawn."""
+
+UNITS = ("polygon", "square", "image")
+"""What a group of labels is, if it is not what a field says."""
+
+HELD_OUT, NEW, OVERLAPS, TRAINED, UNKNOWN = range(5)
+"""What a group of labels is to a model."""
+
+
+@dataclass(frozen=True)
+class KnownPixels:
+    """Labelled pixels of all images, and what a model knows of them; arrays are (n,)."""
+
+    image: Array
+    row: Array
+    column: Array
+    codes: Array
+    """Places in the classes of the model."""
+    groups: Array
+    """Numbers of groups, the same in all images."""
+    known_as: Array
+    """What the group of a pixel is to the model, ``HELD_OUT`` and so on."""
+    unit_keys: Array
+    """What the model would hold out whole: groups, or images."""
+    weight: Array
+    """Labelled pixels that one stands for; their mean is one."""
+    unit: str
+    """What the model would hold out whole: ``"polygon"``, a field of the labels, and so on."""
+    cluster: str
+    """What a group is."""
+    notes: tuple[str, ...]
+
+    def take(self, rows: Array) -> KnownPixels:
+        """Return some of the pixels, by number or as a mask."""
+        arrays = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        return KnownPixels(**(vars(self) | arrays))
+
+
+def known_pixels(
+    images: list[xr.DataArray],
+    source: Any,
+    legend: Legend,
+    provenance: Provenance,
+    *,
+    field: str | None = None,
+    group: str | None = None,
+    all_touched: bool = False,
+    leave_out: Iterable[Any] = (),
+    seed: int = 0,
+    progress: Progress = lambda line: None,
+) -> KnownPixels:
+    """Return the labelled pixels of images with the classes of a model, and what it knows of them.
+
+    Parameters
+    ----------
+    images : list of DataArray
+        As :func:`undulatus.products.images.open_images` returns them.
+    source
+        Labels of all images, or a list with those of each.
+    legend : Legend
+        Of the model.
+    provenance : Provenance
+        Of the model.
+    field, group, all_touched, leave_out, seed, progress
+        As :func:`undulatus.products.score_image` takes them.
+    """
+    found = _read(images, source, provenance, field, group, all_touched, seed, progress)
+    return _label(images, found, legend, provenance, tuple(map(str, leave_out)))
+
+
+def _read(
+    images: list[xr.DataArray],
+    source: Any,
+    provenance: Provenance,
+    field: str | None,
+    group: str | None,
+    all_touched: bool,
+    seed: int,
+    progress: Progress,
+) -> dict[int, LabelledPixels]:
+    """Return the labels of each image, in the groups of the fit if the labels tell them."""
+    own = isinstance(source, (str, os.PathLike)) and provenance.label == str(
+        Path(source).absolute()
+    )
+    field = field or (provenance.field if own else None)
+    sources = one_each(source, len(images))
+
+    def read(by: str | None) -> dict[int, LabelledPixels]:
+        return labels_of_images(
+            images, sources, field, by, all_touched, MOST_PIXELS, seed, progress
+        )
+
+    unit = provenance.group_unit
+    if group is not None or unit is None or unit in UNITS:
+        return read(group)
+    try:
+        return read(unit)
+    except SceneError:
+        # Other labels need not have the field, and are scored in groups of their own.
+        return read(None)
+
+
+def _label(
+    images: list[xr.DataArray],
+    found: dict[int, LabelledPixels],
+    legend: Legend,
+    provenance: Provenance,
+    leave_out: tuple[str, ...],
+) -> KnownPixels:
+    """Return the pixels of all images with the classes of the model."""
+    names = image_names(images)
+    parts, keys, notes = [], [], []
+    places = _places(found, legend, leave_out)
+    for i, own in found.items():
+        groups = group_keys(own, names[i], alone=True)
+        known_as = _known_as(own, groups, images[i], names[i], provenance)
+        by_image = provenance.group_unit == "image"
+        codes = np.array([places[label] for label in own.classes])[own.codes]
+        drawn = np.bincount(own.codes, minlength=len(own.classes))
+        counts = np.array([own.counts[label] for label in own.classes])
+        kept = codes >= 0
+        parts.append(
+            {
+                "image": np.full(len(own.row), i)[kept],
+                "row": own.row[kept],
+                "column": own.column[kept],
+                "codes": codes[kept],
+                "known_as": known_as[own.groups][kept],
+                "weight": _weights(counts, drawn)[own.codes][kept],
+            }
+        )
+        named = np.array(groups, object)[own.groups][kept]
+        keys.append((named, np.full(len(named), names[i], object) if by_image else named))
+        if not kept.all():
+            notes.append(f"{np.count_nonzero(~kept):,} pixels of {', '.join(leave_out)} left out")
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if not len(joined["row"]):
+        raise SceneError("No labelled pixel is left of the classes of the model.")
+    joined["weight"] = joined["weight"] / joined["weight"].mean()
+    every_key = np.concatenate([key for key, _ in keys]).astype(str)
+    unit_keys = np.concatenate([key for _, key in keys]).astype(str)
+    cluster = next(iter(found.values())).unit
+    return KnownPixels(
+        **joined,
+        groups=np.unique(every_key, return_inverse=True)[1],
+        unit_keys=unit_keys,
+        unit="image" if provenance.group_unit == "image" else cluster,
+        cluster=cluster if cluster in UNITS else "group",
+        notes=tuple(notes),
+    )
+
+
+def _weights(counts: Array, drawn: Array) -> Array:
+    """Return how many pixels of its class a scored one stands for, (k,)."""
+    return np.where(counts > MOST_PIXELS, counts / np.maximum(drawn, 1), 1.0)
+
+
+def _places(
+    found: dict[int, LabelledPixels], legend: Legend, leave_out: tuple[str, ...]
+) -> dict[Any, int]:
+    """Return the place of each class of the labels in the model's classes, -1 if it is left out.
+
+    A class is known by its value, or by its name in the legend.
+    """
+    by_text = {str(value): place for place, value in enumerate(legend.classes)}
+    by_name = {name: place for place, name in enumerate(legend.names)} | by_text
+    wanted = list(dict.fromkeys(label for own in found.values() for label in own.classes))
+    meant = {label: name for own in found.values() for label, name in own.names.items()}
+    places = {
+        label: -1
+        if {str(label), meant.get(label)} & set(leave_out)
+        else by_name.get(str(label), by_name.get(meant.get(label, ""), None))
+        for label in wanted
+    }
+    absent = set(leave_out) - {str(label) for label in wanted} - set(meant.values())
+    if absent:
+        raise SceneError(
+            f"{', '.join(sorted(absent))} cannot be left out: the labels have "
+            f"{', '.join(map(str, wanted))}."
+        )
+    strange = [str(label) for label, place in places.items() if place is None]
+    if strange:
+        raise SceneError(
+            f"The labels have classes that the model does not have: {', '.join(strange)}.\n"
+            f"  classes of the model: {', '.join(legend.names)}\n"
+            f"Correct the labels, name another field (--field), or leave these classes out "
+            f"(--leave-out {','.join(strange)}, in Python leave_out=...)."
+        )
+    return {label: place for label, place in places.items() if place is not None}
+
+
+def _known_as(
+    own: LabelledPixels,
+    keys: list[str],
+    image: xr.DataArray,
+    name: str,
+    provenance: Provenance,
+) -> Array:
+    """Return what each group of an image's labels is to the model, (g,) int."""
+    training, unit = provenance.training_groups, provenance.group_unit
+    held_out = provenance.held_out_groups or {}
+    if training is None or unit is None:
+        return np.full(len(keys), UNKNOWN)
+    if unit == "image":
+        status = TRAINED if _is_image_of(name, training) else NEW
+        return np.full(len(keys), HELD_OUT if _is_image_of(name, held_out) else status)
+    if unit not in UNITS and own.unit != unit:
+        return np.full(len(keys), UNKNOWN)
+    known = np.array(
+        [HELD_OUT if key in held_out else TRAINED if key in training else NEW for key in keys]
+    )
+    if unit not in UNITS:
+        return known
+    if (Grid.of(image).crs is None) != (provenance.crs is None):
+        return np.where(known == NEW, UNKNOWN, known)
+    places = _places_in(own, image, name, provenance)
+    if places is None:
+        return known
+    order = np.argsort(own.groups, kind="stable")
+    ends = np.searchsorted(own.groups[order], np.arange(len(keys) + 1))
+    x, y = places[0][order], places[1][order]
+
+    def touches(g: int, boxes: list[list[float]]) -> bool:
+        pixels = slice(ends[g], ends[g + 1])
+        return _hold_one_of(np.array(boxes, float).reshape(-1, 4), x[pixels], y[pixels])
+
+    # Squares of images of the same name need not be of the same place.
+    bounds = held_out | training
+    for g in np.flatnonzero(known != NEW).tolist() if unit == "square" else ():
+        if bounds[keys[g]] and not touches(g, [bounds[keys[g]]]):
+            known[g] = NEW
+    learned = [box for box in training.values() if box]
+    for g in np.flatnonzero(known == NEW).tolist():
+        if touches(g, learned):
+            known[g] = OVERLAPS
+    return known
+
+
+def _is_image_of(name: str, recorded: Iterable[str]) -> bool:
+    """Return whether an image is one of those recorded, or one of them that was moved."""
+    return any(
+        name == other or (Path(name).name == Path(other).name and not Path(other).exists())
+        for other in recorded
+    )
+
+
+def _places_in(
+    own: LabelledPixels, image: xr.DataArray, name: str, provenance: Provenance
+) -> tuple[Array, Array] | None:
+    """Return x and y of pixels in the coordinates of the fit, or None if they are not known."""
+    grid = Grid.of(image)
+    crs = grid.crs
+    x, y = grid.centre_of(own.row, own.column)
+    if crs is None:
+        # Rows and columns of other images are other places.
+        return (x, y) if _is_image_of(name, provenance.images or []) else None
+    if crs == rasterio.crs.CRS.from_user_input(provenance.crs):
+        return x, y
+    from pyproj import Transformer
+
+    transformer = Transformer.from_crs(crs.to_wkt(), provenance.crs, always_xy=True)
+    return transformer.transform(x, y)
+
+
+def _hold_one_of(boxes: Array, x: Array, y: Array) -> bool:
+    """Return whether one of some boxes, (b, 4), holds one of some pixels, both perhaps none."""
+    if not len(x):
+        return False
+    west, south, east, north = boxes.T
+    near = (west < x.max()) & (east > x.min()) & (south < y.max()) & (north > y.min())
+    return any(
+        bool(((x > west[b]) & (x < east[b]) & (y > south[b]) & (y < north[b])).any())
+        for b in np.flatnonzero(near)
+    )
+
+
+# What is scored
+
+
+def basis_of(
+    pixels: KnownPixels, images: list[xr.DataArray], provenance: Provenance
+) -> tuple[Basis, Array]:
+    """Return the basis of scores, and which pixels they are of, (n,) bool."""
+    noun = pixels.unit if pixels.unit in UNITS else f"{pixels.unit}="
+
+    def groups(*kinds: int) -> str:
+        own = np.isin(pixels.known_as, kinds)
+        return counted(len(np.unique(pixels.unit_keys[own])), noun)
+
+    def has(kind: int) -> bool:
+        return bool((pixels.known_as == kind).any())
+
+    scored = np.isin(pixels.known_as, (HELD_OUT, NEW))
+    amount = f"{np.count_nonzero(scored):,} pixels"
+    left = []
+    if has(TRAINED):
+        left.append(f"{groups(TRAINED)} that it was trained on")
+    if has(OVERLAPS):
+        left.append(f"{groups(OVERLAPS)} overlapping training {provenance.group_unit}s")
+    ending = f" (left out: {', '.join(left)})." if left else "."
+    if has(HELD_OUT):
+        also = f" and of {groups(NEW)} that the model has not seen" if has(NEW) else ""
+        statement = f"Scored on {amount} of {groups(HELD_OUT)} held out of the fit{also}{ending}"
+        return Basis("held out", statement), scored
+    if has(NEW):
+        statement = f"Scored on labels that the model has not seen: {amount} of {groups(NEW)}"
+        if provenance.group_unit not in UNITS:
+            statement += ", none of which has the name of a group that it was trained on"
+        return Basis("new", statement + ending), scored
+    everything = np.ones(len(scored), bool)
+    amount = f"{len(scored):,} pixels of {groups(TRAINED, OVERLAPS, UNKNOWN)}"
+    if has(UNKNOWN):
+        return unknown_basis(amount, _why_unknown(provenance)), everything
+    others = [
+        name for name in image_names(images) if not _is_image_of(name, provenance.images or [])
+    ]
+    if len(others) == len(images):
+        amount += ", in images of other names than those of the fit"
+    if has(OVERLAPS):
+        amount += f" ({groups(OVERLAPS)} overlapping training {provenance.group_unit}s)"
+    return training_basis(amount, "places"), everything
+
+
+def _why_unknown(provenance: Provenance) -> str:
+    if provenance.training_groups is None:
+        return "it does not say what it learned from"
+    if provenance.group_unit in UNITS:
+        return "either its images or these have no georeference to compare places by"
+    return (
+        f"its fit held out whole groups by the field {provenance.group_unit!r}, by which these "
+        f"labels are not grouped (--group)"
+    )

@@ -1,0 +1,193 @@
+"""How much of images is mapped as each class: from maps, or by classifying them block by block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import rasterio
+import xarray as xr
+
+from undulatus.errors import SceneError
+from undulatus.products.layers import CLASS, MASK
+from undulatus.products.legend import Legend
+from undulatus.products.maps import map_scene
+from undulatus.scenes.files import NETCDF
+from undulatus.scenes.files.opening import open_map, open_raster_map
+from undulatus.scenes.files.writing import GEOTIFF, computing_in_threads
+from undulatus.scenes.labelled_pixels import Grid
+
+Array = npt.NDArray[Any]
+
+SQUARE_METRES = 10_000.0
+"""Of a hectare."""
+
+HECTARES, PIXELS = "ha", "pixels"
+"""Units of areas."""
+
+LEAST_AGREEMENT = 0.99
+"""Of a map with what the model says of labelled pixels, if the model made the map."""
+
+
+@dataclass(frozen=True)
+class MappedAreas:
+    """The area that is mapped as each class, (k,), in a unit, and what to mind about it."""
+
+    areas: Array
+    unit: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """The class of each pixel as its place in a model's classes, NaN for none, (y, x), lazy."""
+
+    places: xr.DataArray
+    name: str
+
+    def count(self, classes: int, progress: Callable[[int, int], None] | None = None) -> Array:
+        """Return the pixels of each class, (k,), block by block."""
+        blocks = da.asarray(self.places.data)
+
+        def bincount(block: Array) -> Array:
+            known = block[np.isfinite(block)].astype(np.intp)
+            return np.bincount(known, minlength=classes)[None, None]
+
+        counted = da.map_blocks(
+            bincount,
+            blocks,
+            dtype=np.int64,
+            new_axis=2,
+            chunks=(*((1,) * n for n in blocks.numblocks), (classes,)),
+            meta=np.empty((0, 0, 0), np.int64),
+        )
+        with computing_in_threads(progress):
+            return np.asarray(counted.sum(axis=(0, 1)).compute())
+
+    def require_made_by(self, image: xr.DataArray, row: Array, column: Array, said: Array) -> None:
+        """Raise if the map differs from what a model says of pixels of an image on its grid."""
+        own, its = Grid.of(self.places), Grid.of(image)
+        if (own.shape, own.transform) != (its.shape, its.transform) or not len(row):
+            return
+        mapped = self.places.data.vindex[row, column].compute()
+        known = np.isfinite(mapped)
+        agreeing = float(np.mean(mapped[known] == said[known])) if known.any() else 1.0
+        if agreeing < LEAST_AGREEMENT:
+            raise SceneError(
+                f"{self.name} is not a map of this image by this model: they agree in "
+                f"{agreeing:.1%} of {len(row):,} labelled pixels. Map the image again (undulatus "
+                f"map), or leave the map out (--map), and the image is classified."
+            )
+
+
+def classify_image(model: Any, image: xr.DataArray, name: str) -> ClassMap:
+    """Return the map that a model makes of an image, still to be computed."""
+    legend = Legend.of(model)
+    lazy = image if image.chunks is not None else image.chunk()
+    return ClassMap(
+        _places(map_scene(model, lazy, legend=legend, allow_outside=True), legend), name
+    )
+
+
+def open_class_map(path: Path, model: Any) -> ClassMap:
+    """Open a map that ``undulatus map`` wrote with the classes of a model."""
+    legend = Legend.of(model)
+    if path.suffix.lower() in GEOTIFF:
+        layers = open_raster_map(path)
+        with rasterio.open(path) as file:
+            tags = {name: file.tags(i) for i, name in enumerate(file.descriptions, 1)}
+        for name in set(layers.data_vars) & {CLASS, MASK}:
+            layers[name].attrs = tags[str(name)]
+    elif path.suffix == ".zarr" or path.suffix in NETCDF:
+        layers = open_map(path)
+    else:
+        raise SceneError(
+            f"{path} is no map: give the .tif, .nc or .zarr that undulatus map wrote."
+        )
+    if not {CLASS, MASK} & set(layers.data_vars):
+        raise SceneError(
+            f"{path} is no map of classes: it has {', '.join(map(str, layers.data_vars))}. Give "
+            f"the file that undulatus map names first, without _layers."
+        )
+    return ClassMap(_places(layers, legend, str(path)), str(path))
+
+
+def _places(layers: xr.Dataset, legend: Legend, name: str = "the map") -> xr.DataArray:
+    """Return the place of each pixel's class in the legend, NaN for none."""
+    codes = layers[CLASS if CLASS in layers else MASK].squeeze(drop=True)
+    meanings = str(codes.attrs.get("flag_meanings", "")).split()
+    listed = codes.attrs.get("flag_values", "")
+    values = listed.split() if isinstance(listed, str) else np.atleast_1d(listed).tolist()
+    tokens = legend.flag_meanings.split()
+    table = np.full(256, np.nan, np.float32)
+    for value, meaning in zip(values, meanings, strict=False):
+        place = tokens.index(meaning) if meaning in tokens else _place_in_mask(meaning, legend)
+        if place is None and meaning != "no_data":
+            raise SceneError(
+                f"{name} has the classes {', '.join(meanings)}, but those of the model are "
+                f"{', '.join(tokens)}. Give a map by this model."
+            )
+        table[int(float(value))] = np.nan if place is None else place
+
+    def look_up(block: Array) -> Array:
+        known = np.isfinite(block)
+        return np.where(known, table[np.where(known, block, 0).astype(np.uint8)], np.nan)
+
+    places = da.map_blocks(look_up, da.asarray(codes.data), dtype=np.float32)
+    return codes.copy(data=places).transpose("y", "x")
+
+
+def _place_in_mask(meaning: str, legend: Legend) -> int | None:
+    """Return the place of a meaning of a cloud mask, such as ``clear_sky_over_land``."""
+    if legend.cloud_index is None or len(legend.classes) != 2 or meaning == "no_data":
+        return None
+    cloudy = meaning.startswith("cloud") and meaning != "cloud_free"
+    return legend.cloud_index if cloudy else 1 - legend.cloud_index
+
+
+# Areas
+
+
+def mapped_areas(
+    maps: list[ClassMap], classes: int, progress: Callable[[int, int], None] | None = None
+) -> MappedAreas:
+    """Return the area that maps have of each class: in hectares, or in pixels if they must be."""
+    counts = [one.count(classes, progress) for one in maps]
+    sizes, notes = [], []
+    for one in maps:
+        hectares, why = pixel_hectares(one.places)
+        sizes.append(hectares)
+        if why and why not in notes:
+            notes.append(why)
+    if len(maps) > 1:
+        notes.append("Areas are sums over all images: what several of them show counts again.")
+    if any(size is None for size in sizes):
+        return MappedAreas(np.sum(counts, axis=0).astype(float), PIXELS, tuple(notes))
+    total = np.sum([n * size for n, size in zip(counts, sizes, strict=True)], axis=0)
+    return MappedAreas(total, HECTARES, tuple(notes))
+
+
+def pixel_hectares(image: xr.DataArray) -> tuple[float | None, str | None]:
+    """Return the area of a pixel, or None and why it has none that is the same everywhere."""
+    grid = Grid.of(image)
+    crs = grid.crs
+    if crs is None:
+        return None, "Areas are in pixels, since the image has no georeference."
+    if not crs.is_projected:
+        return None, (
+            "Areas are in pixels, and these are smaller towards the poles: the image is in "
+            "degrees. Reproject it to an equal-area projection for areas."
+        )
+    if re.search(r'PROJECTION\["Mercator', crs.to_wkt()):
+        return None, (
+            "Areas are in pixels, and these are smaller towards the poles: the image is in a "
+            "Mercator projection. Reproject it to an equal-area projection for areas."
+        )
+    metres = float(crs.linear_units_factor[1])
+    return abs(grid.transform.determinant) * metres**2 / SQUARE_METRES, None

@@ -1,0 +1,213 @@
+"""Scores of labelled pixels of images, and estimates for the whole map."""
+
+import json
+
+import geopandas
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.linear_model import LogisticRegression
+
+from undulatus.errors import InputError, MissingBandsError, SceneError
+from undulatus.products import Legend, fit_image, map_scene, score_image
+from undulatus.products.provenance import Provenance
+from undulatus.products.scores import expected_calibration_error, score_classes
+from undulatus.scenes import open_image, write_dataset
+
+
+@pytest.fixture(scope="module")
+def model(image_files):
+    """A weak model: of one band, which two of the classes share."""
+    return fit_image(
+        image_files / "image.tif", image_files / "fields.gpkg", field="class", bands=["B03"],
+        method="rff", n_frequencies=20, members=1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found(model, image_files):
+    return score_image(model, image_files / "image.tif")
+
+
+def held_out_pixels(model, small_image):
+    """Rows and columns of the held-out polygons, and their numbers."""
+    rows, columns, groups = [], [], []
+    for g, (west, south, east, north) in enumerate(Provenance.of(model).held_out_groups.values()):
+        top, left = (
+            round((small_image.NORTH - north) / 10),
+            round((west - small_image.WEST) / 10),
+        )
+        bottom = round((small_image.NORTH - south) / 10)
+        right = round((east - small_image.WEST) / 10)
+        row, column = np.mgrid[top:bottom, left:right]
+        rows.append(row.ravel())
+        columns.append(column.ravel())
+        groups.append(np.full(row.size, g))
+    return np.concatenate(rows), np.concatenate(columns), np.concatenate(groups)
+
+
+def test_the_scores_are_those_of_the_held_out_polygons(model, found, small_image):
+    row, column, groups = held_out_pixels(model, small_image)
+    truth = np.array(small_image.CLASSES, object)[small_image.truth[row, column]]
+    table = pd.DataFrame({"B03": small_image.values[1, row, column]})
+    expected = score_classes(
+        truth, model.predict_proba(table), model.classes_, groups=groups, names=model.classes_
+    )
+    assert found.basis.kind == "held out"
+    assert_array_equal(found.scores.confusion, expected.confusion)
+    for name, estimate in expected.overall.items():
+        assert getattr(found.scores, name).value == pytest.approx(estimate.value, rel=1e-6)
+    assert found.scores.accuracy.low == pytest.approx(expected.accuracy.low, rel=1e-6)
+    assert found.scores.groups == len(Provenance.of(model).held_out_groups)
+
+
+def test_areas_come_from_the_map_and_the_confusion(model, found, small_image, image_files):
+    maps = map_scene(model, open_image(image_files / "image.tif")).compute()
+    counts = [np.sum(maps["class"].values == code) for code in Legend.of(model).codes]
+    assert found.areas.unit == "ha"
+    assert_allclose(found.areas.mapped, 0.01 * np.array(counts))
+    cells = found.scores.confusion.T
+    # Of the two classes that look alike in this band, one may never be predicted.
+    shares = np.array(counts) / sum(counts) / np.maximum(cells.sum(axis=1), 1)
+    assert_allclose(found.areas.proportions, cells * shares[:, None])
+    assert found.areas.design is None
+    assert "No sampling design" in found.areas.statement
+    assert found.areas.clusters == found.scores.groups
+
+
+def test_a_map_from_a_file_gives_the_same_areas(model, found, image_files, tmp_path):
+    image = image_files / "image.tif"
+    write_dataset(map_scene(model, open_image(image)), tmp_path / "map.tif")
+    again = score_image(model, image, maps=tmp_path / "map.tif")
+    assert again.areas.as_dict() == found.areas.as_dict()
+    with pytest.raises(InputError, match="1 images, but 2 maps"):
+        score_image(model, image, maps=[tmp_path / "map.tif"] * 2)
+
+
+def test_an_image_need_not_be_mapped(model, image_files, monkeypatch):
+    def refuse(*given, **options):
+        raise AssertionError("mapped")
+
+    monkeypatch.setattr("undulatus.products.image_scores.classify_image", refuse)
+    assert score_image(model, image_files / "image.tif", areas=False).areas is None
+
+
+def test_pixels_drawn_by_themselves_are_not_taken_for_polygons(model, image_files):
+    pixels = score_image(model, image_files / "image.tif", design="stratified")
+    groups = score_image(model, image_files / "image.tif", design="clusters")
+    assert any("groups of 81 pixels" in note for note in pixels.areas.notes)
+    assert pixels.areas.accuracy.value == pytest.approx(groups.areas.accuracy.value)
+    assert pixels.areas.clusters is None
+
+
+def test_areas_from_training_data_are_said_to_be_such(model, image_files, small_image):
+    for polygon in small_image.polygons().iloc[:8].index:
+        one = small_image.polygons().loc[[polygon]]
+        found = score_image(model, image_files / "image.tif", one, field="class")
+        warned = any("was trained on this sample" in note for note in found.areas.notes)
+        assert warned == (found.basis.kind == "training")
+
+
+def test_areas_of_a_random_sample_are_near_the_truth(model, image_files, small_image):
+    rng = np.random.default_rng(0)
+    row, column = rng.integers(0, 90, 800), rng.integers(0, 120, 800)
+    points = pd.DataFrame(
+        {
+            "row": row,
+            "column": column,
+            "class": np.array(small_image.CLASSES)[small_image.truth[row, column]],
+        }
+    )
+    # The fit learned from three quarters of the image, but with one band it learned little: here
+    # the areas are at issue, so that its memory is taken away.
+    forgetful = fit_image(image_files / "image.tif", points.iloc[:200], field="class",
+                          bands=["B03"], method="rff", n_frequencies=20, members=1)  # fmt: skip
+    forgetful.provenance_ = {**forgetful.provenance_, "training_groups": {}, "held_out_groups": {}}
+    found = score_image(forgetful, image_files / "image.tif", points, design="simple").areas
+    truth = [0.01 * np.sum(small_image.truth == small_image.CLASSES.index(name))
+             for name in found.classes]  # fmt: skip
+    for estimate, area in zip(found.areas, truth, strict=True):
+        assert abs(estimate.value - area) < 4 * estimate.standard_error
+    # The map alone is far off: water and forest are alike in this band.
+    assert np.max(np.abs(found.mapped - truth)) > 5.0
+    assert np.max(np.abs([e.value for e in found.areas] - np.array(truth))) < 5.0
+
+
+def test_reliability_has_all_pixels_and_the_calibration_error(found):
+    top, *classes = found.reliability
+    assert [one.name for one in classes] == ["field", "forest", "water"]
+    for one, scored in zip(classes, found.scores.by_class, strict=True):
+        assert one.rows.sum() == found.scores.samples
+        gaps = np.nansum(np.abs(one.probability - one.frequency) * one.rows)
+        assert gaps / one.rows.sum() == pytest.approx(scored.ece.value, abs=1e-9)
+    gaps = np.nansum(np.abs(top.probability - top.frequency) * top.rows) / top.rows.sum()
+    assert gaps == pytest.approx(found.scores.ece.value, abs=1e-9)
+    assert expected_calibration_error(np.array([True]), np.array([1.0])) == 0.0
+
+
+def test_everything_is_plain_and_says_first_what_was_scored(found):
+    plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert plain["basis"] == "held out"
+    assert plain["statement"] == found.basis.statement == found.table().splitlines()[0]
+    assert plain["areas"]["by_class"][0]["area"]["standard_error"] >= 0.0
+    assert [len(one["rows"]) > 0 for one in plain["reliability"]] == [True] * 4
+
+
+def test_pixels_without_data_are_left_out_and_counted(model, small_image, tmp_path):
+    values = small_image.values.copy()
+    row, column, _ = held_out_pixels(model, small_image)
+    values[:, row[:40], column[:40]] = -9.0
+    small_image.write(tmp_path / "image.tif", values=values, nodata=-9.0)
+    holey = score_image(model, tmp_path / "image.tif", small_image.polygons(), field="class",
+                        areas=False)  # fmt: skip
+    assert holey.scores.samples == len(row) - 40
+    assert holey.notes == ("40 labelled pixels without data are left out.",)
+    small_image.write(tmp_path / "none.tif", values=np.full_like(values, -9.0), nodata=-9.0)
+    with pytest.raises(SceneError, match="are missing"):
+        score_image(model, tmp_path / "none.tif", small_image.polygons(), field="class")
+
+
+def test_labels_of_one_class_can_be_scored(model, image_files, small_image):
+    water = small_image.polygons().query("`class` == 'water'")
+    found = score_image(model, image_files / "image.tif", water, field="class", areas=False)
+    assert found.scores.confusion.sum(axis=1).tolist()[:2] == [0, 0]
+
+
+def test_a_classifier_of_scikit_learn_is_scored_by_the_names_of_its_bands(
+    image_files, small_image
+):
+    rng = np.random.default_rng(0)
+    row, column = rng.integers(0, 90, 300), rng.integers(0, 120, 300)
+    table = pd.DataFrame(small_image.values[:, row, column].T, columns=small_image.BANDS)
+    truth = np.array(small_image.CLASSES)[small_image.truth[row, column]]
+    plain = LogisticRegression(C=1e4, max_iter=1000).fit(table, truth)
+    found = score_image(plain, image_files / "image.tif", image_files / "fields.gpkg",
+                        field="class")  # fmt: skip
+    assert found.basis.kind == "unknown"
+    assert found.scores.accuracy.value > 0.95
+    nameless = LogisticRegression(max_iter=1000).fit(table.to_numpy(), truth)
+    with pytest.raises(InputError, match="without names of features"):
+        score_image(nameless, image_files / "image.tif", image_files / "fields.gpkg",
+                    field="class")  # fmt: skip
+
+
+def test_what_cannot_be_scored_is_said(model, image_files, small_image, tmp_path):
+    image = image_files / "image.tif"
+    with pytest.raises(SceneError, match="has no field 'crop'"):
+        score_image(model, image, image_files / "fields.gpkg", field="crop")
+    small_image.write(tmp_path / "two.tif", values=small_image.values[:1], names=("B02",))
+    with pytest.raises(MissingBandsError, match="B03"):
+        score_image(model, tmp_path / "two.tif", small_image.polygons(), field="class")
+    far = geopandas.GeoDataFrame(
+        {"class": ["water"]}, geometry=[small_image.box(5000, 5000)], crs=small_image.CRS
+    )
+    with pytest.raises(SceneError, match="do not overlap the image"):
+        score_image(model, image, far)
+    lost = fit_image(image, small_image.polygons(), field="class", method="rff", n_frequencies=5,
+                     members=1)  # fmt: skip
+    with pytest.raises(InputError, match="does not say which labels"):
+        score_image(lost, image)
+    lost.provenance_["label"] = str(tmp_path / "gone.gpkg")
+    with pytest.raises(SceneError, match=r"gone\.gpkg, are not found"):
+        score_image(lost, image)
