@@ -22,7 +22,7 @@ from undulatus.products.basis import Basis, counted, training_basis, unknown_bas
 from undulatus.products.images import group_keys, image_names, labels_of_images, one_each
 from undulatus.products.legend import Legend
 from undulatus.products.provenance import Provenance
-from undulatus.scenes.labelled_pixels import Grid, LabelledPixels
+from undulatus.scenes.labelled_pixels import LabelledPixels, PixelGrid
 
 Array = npt.NDArray[Any]
 
@@ -242,7 +242,7 @@ def _known_as(
     )
     if unit not in UNITS:
         return known
-    if (Grid.of(image).crs is None) != (provenance.crs is None):
+    if (PixelGrid.of(image).crs is None) != (provenance.crs is None):
         return np.where(known == NEW, UNKNOWN, known)
     places = _places_in(own, image, name, provenance)
     if places is None:
@@ -279,7 +279,7 @@ def _places_in(
     own: LabelledPixels, image: xr.DataArray, name: str, provenance: Provenance
 ) -> tuple[Array, Array] | None:
     """Return x and y of pixels in the coordinates of the fit, or None if they are not known."""
-    grid = Grid.of(image)
+    grid = PixelGrid.of(image)
     crs = grid.crs
     x, y = grid.centre_of(own.row, own.column)
     if crs is None:

@@ -21,7 +21,7 @@ from undulatus.products.maps import map_scene
 from undulatus.scenes.files import NETCDF
 from undulatus.scenes.files.opening import open_map, open_raster_map
 from undulatus.scenes.files.writing import GEOTIFF, computing_in_threads
-from undulatus.scenes.labelled_pixels import Grid
+from undulatus.scenes.labelled_pixels import PixelGrid
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +72,7 @@ class ClassMap:
 
     def require_made_by(self, image: xr.DataArray, row: Array, column: Array, said: Array) -> None:
         """Raise if the map differs from what a model says of pixels of an image on its grid."""
-        own, its = Grid.of(self.places), Grid.of(image)
+        own, its = PixelGrid.of(self.places), PixelGrid.of(image)
         if (own.shape, own.transform) != (its.shape, its.transform) or not len(row):
             return
         mapped = self.places.data.vindex[row, column].compute()
@@ -175,7 +175,7 @@ def mapped_areas(
 
 def pixel_hectares(image: xr.DataArray) -> tuple[float | None, str | None]:
     """Return the area of a pixel, or None and why it has none that is the same everywhere."""
-    grid = Grid.of(image)
+    grid = PixelGrid.of(image)
     crs = grid.crs
     if crs is None:
         return None, "Areas are in pixels, since the image has no georeference."
