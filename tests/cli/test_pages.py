@@ -12,7 +12,7 @@ import pytest
 import rasterio
 from click.testing import CliRunner
 
-from undulatus import RFFGPC, VFFGPC, save_model
+from undulatus import RFFGPC, save_model
 from undulatus.cli import main
 from undulatus.errors import DatasetError, InputError
 from undulatus.paper import experiments
@@ -20,6 +20,7 @@ from undulatus.paper.pool import RunProgress
 from undulatus.paper.runs import RunFacts
 from undulatus.products import demo
 from undulatus.products.demo import generate_clouds
+from undulatus.products.images import fit_image
 from undulatus.scenes import open_scene, write_dataset
 
 pytestmark = [
@@ -38,8 +39,10 @@ def quick_demo(monkeypatch):
         raise DatasetError("s2cloudless could not be fetched with pip: no index")
 
     monkeypatch.setattr(demo, "load_sentinel2_clouds", fail)
-    monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 32, 24))
-    monkeypatch.setattr(demo, "VFFGPC", partial(VFFGPC, 8, max_iter=2))
+    monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 64, 48))
+    monkeypatch.setattr(demo, "CELL", 8)
+    short = partial(fit_image, n_frequencies=8, members=1)
+    monkeypatch.setattr(demo, "fit_image", short)
     monkeypatch.setattr(
         demo,
         "run_month_demo",
@@ -57,8 +60,8 @@ def test_the_demonstration_prints_a_table_and_the_files_it_wrote(runner, tmp_pat
     for name in ("majority", "logistic regression", "VFF-GPC", "accuracy", "NLL", "ECE"):
         assert name in result.stdout
     for name, file in (("picture", "clouds.png"), ("model", "clouds.undulatus")):
-        assert f"{name}: {(folder / file).resolve()}" in result.stdout
-        assert (folder / file).is_file()
+        assert f"{name}: {(folder / 'image' / file).resolve()}" in result.stdout
+        assert (folder / "image" / file).is_file()
     assert "GENERATED" in result.stdout
     assert f"open in a browser: {(folder / 'index.html').resolve()}" in result.stdout
     assert "GENERATED" in (folder / "index.html").read_text()
@@ -67,23 +70,23 @@ def test_the_demonstration_prints_a_table_and_the_files_it_wrote(runner, tmp_pat
 @pytest.mark.usefixtures("quick_demo")
 def test_progress_and_the_reason_for_a_generated_image_go_to_stderr(runner, tmp_path):
     result = runner.invoke(main, ["demo", "-o", str(tmp_path)])
-    assert "Fitting" in result.stderr
+    assert "training pixels" in result.stderr
     assert "VFFGPC: step 1" in result.stderr
     assert "no index" in result.stderr
-    assert "Fitting" not in result.stdout
+    assert "training pixels" not in result.stdout
 
 
 @pytest.mark.usefixtures("quick_demo")
 def test_the_demonstration_writes_to_the_folder_demo_by_default(runner, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert runner.invoke(main, ["demo"]).exit_code == 0
-    assert Path("demo/clouds.png").is_file()
+    assert Path("demo/image/clouds.png").is_file()
 
 
 @pytest.mark.usefixtures("quick_demo")
 def test_info_describes_the_model_of_the_demonstration(runner, tmp_path):
     runner.invoke(main, ["demo", "-o", str(tmp_path)])
-    result = runner.invoke(main, ["info", str(tmp_path / "clouds.undulatus")])
+    result = runner.invoke(main, ["info", str(tmp_path / "image" / "clouds.undulatus")])
     assert result.exit_code == 0
     assert "VFFGPC" in result.stdout
 

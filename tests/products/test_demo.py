@@ -7,9 +7,10 @@ from html.parser import HTMLParser
 import matplotlib.image
 import numpy as np
 import pytest
+import rasterio
 from numpy.testing import assert_array_equal
 
-from undulatus import VFFGPC, load_model
+from undulatus import load_model
 from undulatus.errors import DatasetError
 from undulatus.products import demo
 from undulatus.products.demo import (
@@ -19,17 +20,25 @@ from undulatus.products.demo import (
     run_month_demo,
     write_demo_page,
 )
+from undulatus.products.images import fit_image
 from undulatus.products.scores import Scores
+from undulatus.scenes.files.images import open_image
+from undulatus.scenes.files.labels import read_labels
 from undulatus.scenes.files.opening import open_map, open_scene
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
+]
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """The same demonstration with a small image and a short fit."""
-    monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 32, 24))
-    monkeypatch.setattr(demo, "VFFGPC", partial(VFFGPC, 8, max_iter=3))
+    monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 64, 48))
+    monkeypatch.setattr(demo, "CELL", 8)
+    short = partial(fit_image, method="rff", n_frequencies=8, members=1)
+    monkeypatch.setattr(demo, "fit_image", short)
 
 
 @pytest.fixture
@@ -43,7 +52,7 @@ def no_index(monkeypatch):
 @pytest.mark.usefixtures("quick", "no_index")
 def test_an_image_that_cannot_be_fetched_is_generated_and_called_so(tmp_path):
     lines = []
-    result = run_image_demo(tmp_path / "new" / "folder", lines.append)
+    result = run_image_demo(tmp_path / "new" / "folder", lines.append, RecordedBars())
     assert result.generated
     assert "GENERATED" in result.source
     assert any("no index" in line for line in lines)
@@ -52,18 +61,33 @@ def test_an_image_that_cannot_be_fetched_is_generated_and_called_so(tmp_path):
 
 @pytest.mark.usefixtures("quick", "no_index")
 def test_every_file_of_the_result_is_written(tmp_path):
-    result = run_image_demo(tmp_path, lambda line: None)
-    assert set(result.written) == {"picture", "model"}
+    result = run_image_demo(tmp_path / "image", lambda line: None, RecordedBars())
+    assert set(result.written) == {"image", "labels", "model", "map", "picture"}
     assert matplotlib.image.imread(result.written["picture"]).shape[1] > 1000
+    assert result.page.is_file()
     model = load_model(result.written["model"])
-    image = generate_clouds(32, 24)
-    assert_array_equal(model.classes_, [0, 1])
-    assert model.predict(image.X).shape == (32 * 24,)
+    assert list(model.classes_) == ["clear", "cloud"]
+    image, data = open_image(result.written["image"]), generate_clouds(64, 48)
+    assert_array_equal(image.values.reshape(13, -1).T, data.X)
+    # North is up in neither: the map has the rows of the image.
+    with rasterio.open(result.written["map"]) as file:
+        agreement = np.mean(file.read(1).ravel() == data.y)
+    assert agreement > 0.8
+
+
+@pytest.mark.usefixtures("quick", "no_index")
+def test_the_polygons_are_those_of_the_training_half(tmp_path):
+    result = run_image_demo(tmp_path / "image", lambda line: None, RecordedBars())
+    data = generate_clouds(64, 48)
+    found = read_labels(result.written["labels"], open_image(result.written["image"]))
+    assert found.row.max() < 32
+    labelled = found.row * 48 + found.column
+    assert_array_equal(np.array(found.classes)[found.codes] == "cloud", data.y[labelled] == 1)
 
 
 @pytest.mark.usefixtures("quick", "no_index")
 def test_the_classifier_is_scored_beside_two_baselines(tmp_path):
-    scores = run_image_demo(tmp_path, lambda line: None).scores
+    scores = run_image_demo(tmp_path / "image", lambda line: None, RecordedBars()).scores
     assert set(scores) == {"majority", "logistic regression", "VFF-GPC"}
     assert scores["VFF-GPC"].accuracy > scores["majority"].accuracy
     assert scores["VFF-GPC"].nll < scores["majority"].nll
@@ -72,9 +96,9 @@ def test_the_classifier_is_scored_beside_two_baselines(tmp_path):
 
 @pytest.mark.usefixtures("quick")
 def test_a_fetched_image_is_not_called_generated(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "load_sentinel2_clouds", lambda: generate_clouds(32, 24))
+    monkeypatch.setattr(demo, "load_sentinel2_clouds", lambda: generate_clouds(64, 48))
     lines = []
-    result = run_image_demo(tmp_path, lines.append)
+    result = run_image_demo(tmp_path / "image", lines.append, RecordedBars())
     assert not result.generated
     assert "real Sentinel-2" in result.source
     assert not any("GENERATED" in line for line in lines)
@@ -82,7 +106,7 @@ def test_a_fetched_image_is_not_called_generated(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("quick", "no_index")
 def test_the_demonstration_prints_nothing_itself(tmp_path, capsys):
-    run_image_demo(tmp_path, lambda line: None)
+    run_image_demo(tmp_path / "image", lambda line: None, RecordedBars())
     assert capsys.readouterr() == ("", "")
 
 
@@ -170,7 +194,8 @@ class Links(HTMLParser):
 def test_the_page_links_to_the_results_and_says_what_is_synthetic(month):
     folder = month[0].page.parent.parent.parent
     scores = Scores(0.9, 0.1, 0.01, 0.02, 0.99)
-    image = ImageDemo("an <image>", False, {"VFF-GPC": scores}, {"picture": folder / "clouds.png"})
+    written = {"picture": folder / "clouds.png"}
+    image = ImageDemo("an <image>", False, {"VFF-GPC": scores}, written, month[0].page)
     page = write_demo_page(folder, image, month[0])
     text = page.read_text()
     parsed = Links()

@@ -115,13 +115,18 @@ class AreaEstimates:
             ],
         }
 
+    @property
+    def digits(self) -> int:
+        """Decimals of areas in tables: none of pixels, one of hectares."""
+        return 0 if self.unit == "pixels" else 1
+
     def table(self) -> str:
         """Return the estimates as aligned text, with what they assume above and notes below."""
         head = ["class", "samples", f"mapped, {self.unit}", f"area, {self.unit}"]
         head += [f"{self.confidence:.4g} interval", "user's accuracy", "producer's accuracy"]
         rows = [
-            [name, f"{n:,.0f}", f"{mapped:,.{DIGITS}f}", area.text(DIGITS), _interval_text(area),
-             users.text(), producers.text()]
+            [name, f"{n:,.0f}", f"{mapped:,.{self.digits}f}", area.text(self.digits),
+             _interval_text(area, self.digits), users.text(), producers.text()]
             for name, n, mapped, area, users, producers in zip(
                 self.classes, self.samples, self.mapped, self.areas, self.users_accuracy,
                 self.producers_accuracy, strict=True,
@@ -138,14 +143,10 @@ class AreaEstimates:
         )
 
 
-DIGITS = 1
-"""Decimals of areas in tables."""
-
-
-def _interval_text(estimate: SampleEstimate) -> str:
+def _interval_text(estimate: SampleEstimate, digits: int) -> str:
     if np.isnan(estimate.low):
         return "-"
-    return f"{estimate.low:,.{DIGITS}f} to {estimate.high:,.{DIGITS}f}"
+    return f"{estimate.low:,.{digits}f} to {estimate.high:,.{digits}f}"
 
 
 def estimate_areas(

@@ -54,9 +54,6 @@ ProgressBar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]
 CELL, LEAST_AREA = 32, 20
 """Polygons of the image lie in squares of so many pixels, and have at least so many themselves."""
 
-FIT: dict[str, Any] = {}
-"""Options of the fit to the image: the defaults."""
-
 MONTH_DAYS = 30
 
 MONTH_FREQUENCIES, MONTH_PIXELS = 100, 50_000
@@ -113,9 +110,7 @@ def run_image_demo(
         _write_image(written["image"], data)
         _label_polygons(data).to_file(written["labels"])
         image = open_image(written["image"])
-        model = fit_image(
-            image, written["labels"], field="class", verbose=verbose, progress=say, **FIT
-        )
+        model = fit_image(image, written["labels"], verbose=verbose, progress=say)
         save_model(model, written["model"])
         with progress_bar("mapping") as progress:
             maps = map_scene(model, image)

@@ -182,7 +182,8 @@ def _diagram(one: Reliability) -> dict[str, Any]:
 
 def _area_rows(areas: AreaEstimates) -> dict[str, Any]:
     rows = [
-        [name, f"{n:,.0f}", f"{mapped:,.1f}", area.text(1), users.text(3), producers.text(3)]
+        [name, f"{n:,.0f}", f"{mapped:,.{areas.digits}f}", area.text(areas.digits),
+         users.text(3), producers.text(3)]
         for name, n, mapped, area, users, producers in zip(
             areas.classes, areas.samples, areas.mapped, areas.areas, areas.users_accuracy,
             areas.producers_accuracy, strict=True,
