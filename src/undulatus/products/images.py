@@ -51,7 +51,7 @@ MAX_PIXELS = 50_000
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the training spectra of a class that a model keeps."""
 
-GDAL_CACHE = 128 * 2**20
+GDAL_CACHE = 32 * 2**20
 """Bytes of tiles that GDAL keeps while pixels are read; its own default is a twentieth of all."""
 
 
