@@ -1,10 +1,10 @@
 """What people make with a model: fits, maps, scores, pictures, video, pages.
 
 >>> from undulatus import products
->>> sorted(name for name in dir(products) if "_" in name)
-['fit_scene', 'fit_spectra', 'map_scene', 'score_scene', 'score_spectra']
+>>> print(*(name for name in dir(products) if "_" in name))
+fit_scene fit_spectra map_scene score_scene score_spectra suggest_labels update_image
 
-These five are the workflow, and ``Legend`` names the classes of a map; the modules have all else.
+These are the workflow, and ``Legend`` names the classes of a map; the modules have all else.
 Each is imported when it is first used.
 """
 
@@ -19,6 +19,7 @@ _MODULES = (
     "pictures",
     "scores",
     "sounder",
+    "suggest",
     "video",
 )
 
@@ -32,5 +33,7 @@ __getattr__, __dir__ = lazy_names(
         "Legend": "legend",
         "fit_spectra": "sounder",
         "score_spectra": "sounder",
+        "suggest_labels": "suggest",
+        "update_image": "suggest",
     },
 )

@@ -128,6 +128,7 @@ def label_pixels(
     group: str | None = None,
     all_touched: bool = False,
     most: int = 1_000_000,
+    least_classes: int = 2,
     seed: int = 0,
     progress: Progress = lambda line: None,
 ) -> ImagePixels:
@@ -144,7 +145,7 @@ def label_pixels(
     """
     sources = _one_each(labels, len(images))
     found = _labels_of(images, sources, field, group, all_touched, most, seed, progress)
-    classes, names = _all_classes(found, sources)
+    classes, names = _all_classes(found, sources, least_classes)
     names_of_images = image_names(images)
     parts: list[dict[str, Array]] = []
     keys: list[Array] = []
@@ -245,7 +246,7 @@ def _labels_of(
 
 
 def _all_classes(
-    found: dict[int, LabelledPixels], sources: list[Any]
+    found: dict[int, LabelledPixels], sources: list[Any], least: int
 ) -> tuple[tuple[Class, ...], tuple[str, ...]]:
     classes = {label for own in found.values() for label in own.classes}
     if len({type(label) for label in classes}) > 1:
@@ -253,7 +254,7 @@ def _all_classes(
             f"The classes of some images are numbers, those of others text: "
             f"{', '.join(map(repr, classes))}. Use one of them."
         )
-    if len(classes) < 2:
+    if len(classes) < least:
         where = sources[0] if isinstance(sources[0], (str, os.PathLike)) else "The labels"
         raise SceneError(
             f"{where} has only one class on the image, {next(iter(classes))!r}, but a classifier "

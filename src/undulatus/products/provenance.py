@@ -61,6 +61,9 @@ class Provenance:
     """Quantiles of the bands of each class in training: ``features``, ``quantiles``, and
     ``values`` by the name of the class, (quantile, band)."""
 
+    updates: list[dict[str, Any]] | None = None
+    """Labels that were added after the fit: ``label``, ``images``, and ``pixels`` by class."""
+
     cloud_share: float | dict[str, float | None] | None = None
     """Of the labels; for scenes by regime."""
     held_out_cells: list[str] | None = None

@@ -202,7 +202,8 @@ class ImageFeatures:
         windows = _windows_around(bands, row, column, self.margin)
         done = 0
         for batch in _in_batches(bands, windows):
-            parts = dask.compute(*(bands.isel(y=rows, x=columns).data for rows, columns, _ in batch))
+            lazy = [bands.isel(y=rows, x=columns).data for rows, columns, _ in batch]
+            parts = dask.compute(*lazy)
             for values, (rows, columns, pixels) in zip(parts, batch, strict=True):
                 features = self.compute(np.asarray(values))
                 found[pixels] = features[row[pixels] - rows.start, column[pixels] - columns.start]
