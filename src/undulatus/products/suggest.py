@@ -59,11 +59,17 @@ Array = npt.NDArray[Any]
 CANDIDATES = 20_000
 """Pixels that points are chosen from, about: one in each square of the image."""
 
+STARTS = 4
+"""Starts of k-means, of which the best counts."""
+
 ROUNDS = 30
 """Most rounds of k-means: the points need not be the best ones."""
 
-SPACING = 0.25
-"""Points are at least so far apart, of the distance they would have if spread evenly."""
+SPACING = 0.1
+"""Points are so far apart, of the distance they would have if spread evenly, ..."""
+
+MIDDLE = 0.1
+"""... if one of the pixels in the middle of a cluster is, this share of it."""
 
 FIELD = "class"
 """Name of the field to fill in, if that of the training labels is not known."""
@@ -263,11 +269,11 @@ def _choose(
 ) -> list[int]:
     """Return the numbers of at most ``n`` pixels: the middles of clusters weighted by ``weight``.
 
-    The first pixel from the middle that is far enough in space from those chosen before is taken,
-    or the middle itself if all are near.
+    In the middle of a cluster, the first pixel that is far enough in space from those chosen
+    before is taken, or the very middle if none is.
     """
     distinct = len(np.unique(coordinates, axis=0))
-    clusters = KMeans(min(n, distinct), n_init=1, max_iter=ROUNDS, random_state=seed)
+    clusters = KMeans(min(n, distinct), n_init=STARTS, max_iter=ROUNDS, random_state=seed)
     clusters.fit(coordinates, sample_weight=weight)
     away = np.sum((coordinates - clusters.cluster_centers_[clusters.labels_]) ** 2, axis=1)
     total = np.bincount(clusters.labels_, weight, len(clusters.cluster_centers_))
@@ -276,7 +282,7 @@ def _choose(
         own = np.flatnonzero(clusters.labels_ == cluster)
         if not len(own):
             continue
-        own = own[np.argsort(away[own], kind="stable")]
+        own = own[np.argsort(away[own], kind="stable")][: max(1, int(MIDDLE * len(own)))]
         apart = (
             cKDTree(places[chosen]).query(places[own])[0] >= spacing
             if chosen
