@@ -12,7 +12,7 @@ holds what members of a committee disagree on, and grows to that of the prior ou
 The pixels with the largest information are alike, and do not stand for the image: the points are
 the middles of clusters, each with about an equal part of all pixels and of their information.
 Clusters are made in coordinates in which pixels are near if a label of one tells about the other
-(:mod:`undulatus.estimators.coordinates`).
+(:mod:`undulatus.estimators.coordinates`), and if they look alike.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ SPACING = 0.1
 
 MIDDLE = 0.1
 """... if one of the pixels in the middle of a cluster is, this share of it."""
+
+SMALLEST = 1e-30
+"""Keeps sizes above zero."""
 
 FIELD = "class"
 """Name of the field to fill in, if that of the training labels is not known."""
@@ -146,8 +149,8 @@ def suggest_labels(
         told = table["information"].to_numpy()
         # Half of the weight is that of all pixels alike, so that the points stand for the image:
         # labels of doubtful pixels alone would make the model doubt all others.
-        weight = told + max(float(told.mean()), np.finfo(float).tiny)
-        coordinates = posterior_coordinates(model, named, rng)
+        weight = told + max(float(told.mean()), SMALLEST)
+        coordinates = _coordinates(model, named, rng)
         places = np.stack([row, column], axis=1).astype(np.float64)
         chosen = _choose(coordinates, weight, places, n, spacing, seed)
     table = table.assign(row=row, column=column).iloc[chosen]
@@ -256,12 +259,25 @@ def information(mean: Array, variance: Array) -> Array:
     """Return what labels tell about latent functions with these moments (n,) or (n, k), nats.
 
     >>> information(np.array([0.0, 3.0, 0.0]), np.array([1.0, 1.0, 0.0])).round(3)
-    array([0.096, 0.026, 0.   ])
+    array([0.096, 0.028, 0.   ])
     """
     flattening = np.sqrt(1.0 + np.pi / 8.0 * variance)
     p = expit(mean / flattening)
     gained = 0.5 * np.log1p(p * (1.0 - p) / flattening * variance)
     return np.asarray(gained.reshape(len(gained), -1).sum(axis=1))
+
+
+def _coordinates(model: Any, features: pd.DataFrame, rng: np.random.Generator) -> Array:
+    """Return coordinates of pixels by the posterior covariance and by their own features.
+
+    Both have the same mean square: a model of few labels may take pixels for alike that are not.
+    """
+    parts = [
+        posterior_coordinates(model, features, rng),
+        model.standardisation_(features.to_numpy(), np.float64),
+    ]
+    sizes = [np.sqrt(np.mean(np.sum(part**2, axis=1))) for part in parts]
+    return np.hstack([part / max(size, SMALLEST) for part, size in zip(parts, sizes, strict=True)])
 
 
 def _choose(
