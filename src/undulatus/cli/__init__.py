@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from undulatus.cli.console import INTERRUPTED
-from undulatus.cli.learning import fit, score
+from undulatus.cli.learning import fit, score, suggest, update
 from undulatus.cli.models import explain, info, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.errors import UndulatusError
@@ -63,5 +63,17 @@ def main(debug: bool) -> None:
     """Classify satellite imagery with Gaussian processes."""
 
 
-for command in (demo, twin, fit, score, map_command, browse, info, explain, reproduce):
+for command in (
+    demo,
+    twin,
+    fit,
+    score,
+    suggest,
+    update,
+    map_command,
+    browse,
+    info,
+    explain,
+    reproduce,
+):
     main.add_command(command)

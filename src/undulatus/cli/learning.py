@@ -1,4 +1,4 @@
-"""Commands that learn from labels, or compare a model with them: ``fit`` and ``score``."""
+"""Commands about labels: ``fit`` and ``score``, ``suggest`` and ``update``."""
 
 from __future__ import annotations
 
@@ -501,3 +501,102 @@ def _print_by_class(parts: list[Any]) -> None:
         if "all" in (columns.get("part"), columns.get("stratum")):
             regime = f", regime {part.regime}" if columns.get("regime", "all") != "all" else ""
             click.echo(f"\n{part.reference}{regime}\n{part.scores.table()}")
+
+
+# suggest and update
+
+
+@click.command()
+@click.argument("model", type=EXISTING_FILE)
+@click.argument("image", type=EXISTING_PATH)
+@click.option(
+    "-n", "count", type=click.IntRange(1), default=50, show_default=True, help="Points, at most."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=NEW_PATH,
+    required=True,
+    help="File of points to write: .gpkg, .geojson, or .csv with rows and columns.",
+)
+@click.option(
+    "--label",
+    "--labels",
+    "label",
+    type=EXISTING_FILE,
+    metavar="LABELS",
+    help="Labels that there are already: no points are near them.",
+)
+@field_option
+@seed_option
+@click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
+def suggest(
+    model: Path,
+    image: Path,
+    count: int,
+    output: Path,
+    label: Path | None,
+    field: str | None,
+    seed: int,
+    overwrite: bool,
+) -> None:
+    """Suggest where labels of IMAGE would help MODEL most.
+
+    Writes points at pixels that stand for what MODEL is not sure of, with an empty field for the
+    class: fill it in (in QGIS, for example), and give the file to undulatus update or fit. Beside
+    it are the class that MODEL suggests and its probability, how far the members of a committee
+    disagree, the entropy of the probabilities and the information that a label holds (nats), the
+    distance from the training data, and a rank. None are where pixels were held out for scores.
+    """
+    from undulatus.products.suggest import SUFFIXES, suggest_labels, write_points
+    from undulatus.storage import load_model
+
+    if output.suffix.lower() not in SUFFIXES:
+        raise click.UsageError(f"-o must name a {', '.join(SUFFIXES)} file, not {output}.")
+    require_new(output, overwrite=overwrite)
+    points = suggest_labels(
+        load_model(model), image, count, labels=label, field=field, seed=seed, progress=say
+    )
+    write_points(points, output)
+    click.echo(f"{len(points)} points: {output.resolve()} (field {points.columns[0]} to fill in)")
+
+
+@click.command()
+@click.argument("model", type=EXISTING_FILE)
+@click.argument("image", type=EXISTING_PATH)
+@click.option(
+    "--label",
+    "--labels",
+    "label",
+    type=EXISTING_FILE,
+    required=True,
+    metavar="LABELS",
+    help="Polygons or points (.gpkg, .geojson, .shp, .parquet), a raster (.tif) or a table (.csv, "
+    ".parquet) of classes that MODEL knows.",
+)
+@field_option
+@click.option(
+    "--group",
+    show_default="each polygon",
+    help="Field of LABELS that says which features belong together.",
+)
+@all_touched_option
+@seed_option
+@click.option("-o", "--output", type=NEW_PATH, required=True, help="Model file to write.")
+@click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
+def update(
+    model: Path, image: Path, label: Path, output: Path, overwrite: bool, **options: Any
+) -> None:
+    """Add LABELS of IMAGE to MODEL without a new fit, in seconds.
+
+    What MODEL learned before stays, and so do the bands and features it looks at. Features of
+    LABELS without a class are left out, as are pixels in polygons that were held out for scores.
+    A new class, or a great many labels, need a new fit.
+    """
+    from undulatus.products.suggest import update_image
+    from undulatus.storage import load_model, save_model
+
+    require_new(output, overwrite=overwrite)
+    updated = update_image(load_model(model), image, label, progress=say, **options)
+    save_model(updated, output)
+    click.echo(f"model: {output.resolve()} (update {len(updated.provenance_['updates'])})")

@@ -334,7 +334,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 
 def _short_text(value: Any) -> str:
-    if isinstance(value, list) and any(isinstance(item, list) for item in value):
+    if isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value):
         return "; ".join(map(_short_text, value))
     if isinstance(value, list) and len(value) > 6:
         return f"{len(value)}: {value[0]} to {value[-1]}"

@@ -1,8 +1,10 @@
 """What people make with a model: fits, maps, scores, pictures, video, pages.
 
 >>> from undulatus import products
->>> print(*(name for name in dir(products) if "_" in name))
-fit_image fit_scene fit_spectra map_scene score_image score_scene score_spectra scoring_basis
+>>> print(*(name for name in dir(products) if name.startswith(("fit_", "map_", "score_"))))
+fit_image fit_scene fit_spectra map_scene score_image score_scene score_spectra
+>>> print(*(name for name in dir(products) if name.endswith(("_labels", "_image", "_basis"))))
+fit_image score_image scoring_basis suggest_labels update_image
 
 These are the workflow, and ``Legend`` names the classes of a map; the modules have all else.
 Each is imported when it is first used.
@@ -21,6 +23,7 @@ _MODULES = (
     "pictures",
     "scores",
     "sounder",
+    "suggest",
     "video",
 )
 
@@ -37,5 +40,7 @@ __getattr__, __dir__ = lazy_names(
         "Legend": "legend",
         "fit_spectra": "sounder",
         "score_spectra": "sounder",
+        "suggest_labels": "suggest",
+        "update_image": "suggest",
     },
 )

@@ -52,7 +52,7 @@ MAX_PIXELS = 50_000
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the training spectra of a class that a model keeps."""
 
-GDAL_CACHE = 128 * 2**20
+GDAL_CACHE = 32 * 2**20
 """Bytes of tiles that GDAL keeps while pixels are read; its own default is a twentieth of all."""
 
 
@@ -129,6 +129,7 @@ def label_pixels(
     group: str | None = None,
     all_touched: bool = False,
     most: int = 1_000_000,
+    least_classes: int = 2,
     seed: int = 0,
     progress: Progress = lambda line: None,
 ) -> ImagePixels:
@@ -145,7 +146,7 @@ def label_pixels(
     """
     sources = one_each(labels, len(images))
     found = labels_of_images(images, sources, field, group, all_touched, most, seed, progress)
-    classes, names = _all_classes(found, sources)
+    classes, names = _all_classes(found, sources, least_classes)
     names_of_images = image_names(images)
     parts: list[dict[str, Array]] = []
     keys: list[Array] = []
@@ -247,7 +248,7 @@ def labels_of_images(
 
 
 def _all_classes(
-    found: dict[int, LabelledPixels], sources: list[Any]
+    found: dict[int, LabelledPixels], sources: list[Any], least: int
 ) -> tuple[tuple[Class, ...], tuple[str, ...]]:
     classes = {label for own in found.values() for label in own.classes}
     if len({type(label) for label in classes}) > 1:
@@ -255,7 +256,7 @@ def _all_classes(
             f"The classes of some images are numbers, those of others text: "
             f"{', '.join(map(repr, classes))}. Use one of them."
         )
-    if len(classes) < 2:
+    if len(classes) < least:
         where = sources[0] if isinstance(sources[0], (str, os.PathLike)) else "The labels"
         raise SceneError(
             f"{where} has only one class on the image, {next(iter(classes))!r}, but a classifier "

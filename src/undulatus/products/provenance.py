@@ -62,6 +62,9 @@ class Provenance:
     held_out_groups: dict[str, list[float]] | None = None
     """Groups kept for scores."""
 
+    updates: list[dict[str, Any]] | None = None
+    """Labels that were added after the fit: ``label``, ``images``, and ``pixels`` by class."""
+
     cloud_share: float | dict[str, float | None] | None = None
     """Of the labels, where it is known which class is cloud; for scenes by regime."""
     class_shares: dict[str, Any] | None = None

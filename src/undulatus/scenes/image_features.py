@@ -7,9 +7,11 @@ NDWI, NBR and some 280 others), computed by ``spyndex``.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain, groupby
 from typing import Any, Self
 
 import dask
@@ -35,8 +37,11 @@ COMMON_NAMES = {
 }  # fmt: skip
 """Letters of formulas by the common names of bands, in lower case and without - and _."""
 
-BATCH_PIXELS = 4_000_000
-"""Pixels in windows that are read at once, at most, if a window does not have more by itself."""
+BATCH_VALUES = 8_000_000
+"""Values of blocks that are read at once, at most, if a block does not have more by itself."""
+
+Window = tuple[slice, slice, Array]
+"""Rows and columns of an image, and the numbers of the pixels in its middle."""
 
 
 @dataclass(frozen=True)
@@ -190,26 +195,21 @@ class ImageFeatures:
 
         Of a lazy image only windows around the pixels are read: each block of the image gives
         the smallest window that holds its pixels and their margins, cut where these are far
-        apart. Memory is that of a few windows and the result.
+        apart. Memory is that of a few blocks and the result.
         """
         bands = self._select(image)
         found = np.empty((len(row), len(self.names)), np.float32)
-        windows = list(_windows_around(bands, row, column, self.margin))
-        batch: list[Any] = []
-        held = 0
-        for number, (rows, columns, pixels) in enumerate(windows, 1):
-            batch.append((bands.isel(y=rows, x=columns).data, rows, columns, pixels))
-            held += (rows.stop - rows.start) * (columns.stop - columns.start)
-            if held >= BATCH_PIXELS // max(len(self.bands) // 4, 1) or number == len(windows):
-                for values, item in zip(dask.compute(*(b[0] for b in batch)), batch, strict=True):
-                    _, rows, columns, pixels = item
-                    features = self.compute(np.asarray(values))
-                    found[pixels] = features[
-                        row[pixels] - rows.start, column[pixels] - columns.start
-                    ]
-                batch, held = [], 0
-                if progress is not None:
-                    progress(number, len(windows))
+        windows = _windows_around(bands, row, column, self.margin)
+        done = 0
+        for batch in _in_batches(bands, windows):
+            lazy = [bands.isel(y=rows, x=columns).data for rows, columns, _ in batch]
+            parts = dask.compute(*lazy)
+            for values, (rows, columns, pixels) in zip(parts, batch, strict=True):
+                features = self.compute(np.asarray(values))
+                found[pixels] = features[row[pixels] - rows.start, column[pixels] - columns.start]
+            done += len(batch)
+            if progress is not None:
+                progress(done, len(windows))
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -237,12 +237,13 @@ CELL = 128
 """Pixels are read together if they lie in one square of so many rows and columns."""
 
 
-def _windows_around(image: xr.DataArray, row: Array, column: Array, margin: int) -> Any:
-    """Yield windows (rows, columns) of an image, and the pixels in the middle of each."""
+def _windows_around(image: xr.DataArray, row: Array, column: Array, margin: int) -> list[Window]:
+    """Return windows (rows, columns) of an image, and the pixels in the middle of each."""
     height, width = image.sizes["y"], image.sizes["x"]
     cell = (row // CELL) * (-(-width // CELL)) + column // CELL
     order = np.argsort(cell, kind="stable")
     cuts = np.flatnonzero(np.diff(cell[order])) + 1
+    windows = []
     for pixels in np.split(order, cuts) if len(order) else []:
         rows = slice(
             int(max(0, row[pixels].min() - margin)),
@@ -252,7 +253,32 @@ def _windows_around(image: xr.DataArray, row: Array, column: Array, margin: int)
             int(max(0, column[pixels].min() - margin)),
             int(min(width, column[pixels].max() + margin + 1)),
         )
-        yield rows, columns, pixels
+        windows.append((rows, columns, pixels))
+    return windows
+
+
+def _in_batches(image: xr.DataArray, windows: list[Window]) -> Iterator[list[Window]]:
+    """Yield windows to read together: those of a block of a lazy image, and of a few such blocks.
+
+    A block is read whole for any of its pixels, and stays in memory until its batch is done.
+    """
+    if image.chunks is None:
+        yield from ([window] for window in windows)
+        return
+    ends = [np.cumsum(image.chunksizes[dim]) for dim in ("y", "x")]
+
+    def block(window: Window) -> tuple[int, ...]:
+        starts = (own.start for own in window[:2])
+        return tuple(
+            int(np.searchsorted(end, start, side="right"))
+            for end, start in zip(ends, starts, strict=True)
+        )
+
+    largest = image.sizes["band"] * math.prod(max(image.chunksizes[dim]) for dim in ("y", "x"))
+    together = max(1, BATCH_VALUES // largest)
+    by_block = [list(own) for _, own in groupby(sorted(windows, key=block), key=block)]
+    for first in range(0, len(by_block), together):
+        yield list(chain.from_iterable(by_block[first : first + together]))
 
 
 def _window_moments(image: Array, width: int) -> tuple[Array, Array]:

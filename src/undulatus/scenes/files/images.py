@@ -29,8 +29,8 @@ Array = npt.NDArray[Any]
 RASTERS = (".tif", ".tiff", ".vrt", ".jp2")
 """Suffixes of images that rasterio opens."""
 
-RASTER_BLOCK = 1024
-"""Rows and columns of an image that are read at a time."""
+RASTER_BLOCK = 512
+"""Rows and columns of an image that are read at a time, at least; tiles are kept whole."""
 
 BAND_DIMS = ("band", "bands", "feature", "variable")
 """Names of the dimension of an image that holds all its bands in one array."""
@@ -89,18 +89,17 @@ def find_product_folder(path: Path) -> Any:
 
 def open_raster(path: Path) -> xr.DataArray:
     """Open a file that rasterio reads, with scales, offsets and nodata of each band applied."""
-    # A block is read as soon as one of its pixels is needed: keep tiles whole.
-    chunks = {"band": -1, "y": RASTER_BLOCK, "x": RASTER_BLOCK}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotGeoreferencedWarning)
             # Scales that differ from band to band are applied below.
             warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
-            opened = rioxarray.open_rasterio(path, chunks=chunks)
             with rasterio.open(path) as file:
                 scales, offsets, marks = file.scales, file.offsets, file.nodatavals
                 tags = file.tags()
                 placed = file.crs is not None or not file.transform.is_identity
+                chunks = {"band": -1, **_whole_tiles(file)}
+            opened = rioxarray.open_rasterio(path, chunks=chunks)
     except (OSError, ValueError) as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
     if not isinstance(opened, xr.DataArray):
@@ -119,6 +118,14 @@ def open_raster(path: Path) -> xr.DataArray:
     return image
 
 
+def _whole_tiles(file: Any) -> dict[str, int]:
+    """Return rows and columns to read at a time: a tile is decoded whole for any of its pixels."""
+    tile = file.block_shapes[0] if file.block_shapes else (1, 1)
+    # Strips are as wide as the image: whole ones would take too much memory.
+    rows, columns = tile if tile[1] < file.width else (1, 1)
+    return {"y": -(-RASTER_BLOCK // rows) * rows, "x": -(-RASTER_BLOCK // columns) * columns}
+
+
 def _in_physical_values(
     image: xr.DataArray, scales: Any, offsets: Any, marks: Any
 ) -> xr.DataArray:
@@ -128,9 +135,11 @@ def _in_physical_values(
     mark = np.array([np.nan if m is None else m for m in marks], np.float64).reshape(shape)
 
     def convert(values: Array) -> Array:
-        missing = values == mark
-        converted = (values * scale + offset).astype(np.float32)
-        converted[missing] = np.nan
+        converted = np.empty(values.shape, np.float32)
+        # Band by band, as the values are in double precision on the way.
+        for band, own in enumerate(values):
+            converted[band] = own * scale[band] + offset[band]
+            converted[band][own == mark[band]] = np.nan
         return converted
 
     dropped = ("_FillValue", "nodata", "missing_value", "scale_factor", "add_offset", "scales",

@@ -1,0 +1,71 @@
+r"""Coordinates of rows in which those are near of which a label of one tells about the other.
+
+The latent functions of a committee have the posterior covariance
+
+.. math:: k(x, x') = \frac1M \sum_i \bigl[ z_i(x)^\top A_i^{-1} z_i(x')
+    + (\mu_i(x) - \mu(x)) (\mu_i(x') - \mu(x')) \bigr],
+
+of what the members do not know and what they disagree on, added up over the latent functions of
+the classes. It is an inner product of many coordinates, here of few: a random projection keeps
+inner products, up to an error of one over the square root of their number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
+
+from undulatus.estimators.training import validate_rows
+from undulatus.gp.fourier import fourier_features
+
+Array = npt.NDArray[Any]
+
+WIDTH = 128
+"""Coordinates of a row."""
+
+
+def posterior_coordinates(
+    model: Any, X: Any, rng: np.random.Generator, width: int = WIDTH
+) -> Array:
+    """Return coordinates of rows whose inner products are about their posterior covariance.
+
+    Parameters
+    ----------
+    model : RFFGPC, VFFGPC or GPC
+        Fitted. A GPC has no waves: coordinates are its standardised features.
+    X : (n, d) array or table
+    rng : Generator
+        Of the projection.
+    width : int
+
+    Returns
+    -------
+    (n, width) array
+        Where the latent function fades to its prior away from training, the fresh part is that of
+        waves, too, so that rows there are near only if they are alike.
+    """
+    check_is_fitted(model)
+    x = model.standardisation_(np.asarray(validate_rows(model, X, reset=False)[:]), np.float64)
+    if not hasattr(model, "members_"):
+        return np.asarray(x)
+    members = model.members_
+    kept = model._fading().share(x)
+    shares = np.ones((len(members), 1, len(x))) if kept is None else kept
+    coordinates = np.zeros((len(x), width))
+    means = np.empty((len(members), len(members[0].latents), len(x)))
+    for member, (fit, share) in enumerate(zip(members, shares[:, 0], strict=True)):
+        waves = fourier_features(x, fit.frequencies)
+        known, fresh = share[:, None], np.sqrt(1.0 - share**2)[:, None]
+        for latent, own in enumerate(fit.latents):
+            scale = np.sqrt(own.signal_variance)
+            of_posterior, of_prior = rng.normal(scale=scale, size=(2, waves.shape[1], width))
+            coordinates += known * (waves @ (own.posterior.root.T @ of_posterior))
+            if kept is not None:
+                coordinates += fresh * (waves @ of_prior)
+            means[member, latent] = own.level + scale * share * (waves @ own.posterior.mean)
+    for apart in np.moveaxis(means - means.mean(axis=0), 1, 0):
+        coordinates += apart.T @ rng.normal(size=(len(members), width))
+    return coordinates / np.sqrt(width * len(members))

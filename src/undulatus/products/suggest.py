@@ -1,0 +1,454 @@
+r"""Improve a model of an image: where labels would help most, and labels added without a new fit.
+
+:func:`suggest_labels` proposes points to label, :func:`update_image` adds them to the model.
+
+A label at a pixel with latent mean and variance :math:`\mu, s` tells about
+
+.. math:: I = \tfrac12 \log(1 + c s), \qquad c = \frac{p (1 - p)}{\sqrt{1 + \pi s / 8}},
+
+nats of its latent function, where p is the predictive probability and c the expected curvature of
+the likelihood; with more than two classes, the sum over their latent functions. The variance
+holds what members of a committee disagree on, and grows to that of the prior outside of training.
+The pixels with the largest information are alike, and do not stand for the image: the points are
+the middles of clusters, each with about an equal part of all pixels and of their information.
+Clusters are made in coordinates in which pixels are near if a label of one tells about the other
+(:mod:`undulatus.estimators.coordinates`), and if they look alike.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import rasterio
+import xarray as xr
+from scipy.spatial import cKDTree
+from scipy.special import entr, expit
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
+
+from undulatus._files import replacing
+from undulatus.errors import InputError, SceneError
+from undulatus.estimators.coordinates import posterior_coordinates
+from undulatus.estimators.updates import MOST_ROWS
+from undulatus.products.images import (
+    GDAL_CACHE,
+    ImagePixels,
+    Progress,
+    draw_pixels,
+    image_names,
+    label_pixels,
+    open_images,
+)
+from undulatus.products.predict import finite_rows
+from undulatus.products.provenance import Provenance
+from undulatus.products.training_range import TrainingRange
+from undulatus.scenes.files.images import require_same_offset
+from undulatus.scenes.files.labels import read_labels
+from undulatus.scenes.image_features import ImageFeatures
+
+Array = npt.NDArray[Any]
+
+CANDIDATES = 20_000
+"""Pixels that points are chosen from, about: one in each square of the image."""
+
+STARTS = 4
+"""Starts of k-means, of which the best counts."""
+
+ROUNDS = 30
+"""Most rounds of k-means: the points need not be the best ones."""
+
+SPACING = 0.1
+"""Points are so far apart, of the distance they would have if spread evenly, ..."""
+
+MIDDLE = 0.1
+"""... if one of the pixels in the middle of a cluster is, this share of it."""
+
+SMALLEST = 1e-30
+"""Keeps sizes above zero."""
+
+FIELD = "class"
+"""Name of the field to fill in, if that of the training labels is not known."""
+
+SUFFIXES = (".gpkg", ".geojson", ".csv")
+"""Formats in which points are written."""
+
+
+# Where labels would help most
+
+
+def suggest_labels(
+    model: Any,
+    image: Any,
+    n: int = 50,
+    *,
+    labels: Any = None,
+    field: str | None = None,
+    seed: int = 0,
+    progress: Progress = lambda line: None,
+) -> pd.DataFrame:
+    """Return the points of an image whose labels would help a model most.
+
+    Parameters
+    ----------
+    model : classifier
+        Of an image, as :func:`undulatus.products.fit_image` returns it.
+    image : path, DataArray or Dataset
+        Some pixels all over it are read, block by block; those that lack a band are left out.
+    n : int
+        Points, at most: fewer if the image has fewer different pixels.
+    labels : path, GeoDataFrame, DataFrame or DataArray, optional
+        Labels there are already: no points are near them. None are in groups that were held out
+        for scores, in any case.
+    field : str, optional
+        Field of ``labels`` with the class, and of the points; by default that of the fit.
+    seed : int
+
+    Returns
+    -------
+    GeoDataFrame, or DataFrame of an image without coordinate reference system
+        A row for each point, those with most information first: the field to fill in (``class``),
+        ``suggested`` (the likeliest class) with its ``probability``, ``disagreement`` (of the
+        members, see :func:`undulatus.products.map_scene`), ``entropy`` of the probabilities and
+        ``information`` (nats), ``distance`` outside of training, ``rank`` from 1, ``row`` and
+        ``column`` from zero, and the centre of the pixel as geometry.
+    """
+    if n < 1:
+        raise InputError(f"n is the number of points, 1 or more, but {n} was given.")
+    recipe, provenance = _recipe_of(model)
+    (opened,) = _open_for(provenance, [image])
+    rng = np.random.default_rng(seed)
+    row, column = _spread_pixels((opened.sizes["y"], opened.sizes["x"]), rng)
+    allowed = ~_is_held_out(provenance, opened, row, column)
+    spacing = SPACING * float(np.sqrt(opened.sizes["y"] * opened.sizes["x"] / n))
+    if labels is not None:
+        own = read_labels(labels, opened, field=_find_field(labels, field, provenance))
+        allowed &= _is_far(row, column, own.row, own.column, spacing)
+    row, column = row[allowed], column[allowed]
+    progress(f"reading {len(row):,} pixels of {image_names([opened])[0]}")
+    with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE):
+        features = recipe.gather(opened, row, column)
+    whole = finite_rows(features)
+    if not whole.any():
+        raise SceneError(
+            "There is no pixel to suggest: all are missing (nodata), held out for scores, or near "
+            "labels that there are already."
+        )
+    row, column, features = row[whole], column[whole], features[whole]
+    named = pd.DataFrame(features, columns=list(recipe.names))
+    # Sums in a fixed order: the same points for any number of threads.
+    with threadpool_limits(1):
+        table = _describe(model, named)
+        told = table["information"].to_numpy()
+        # Half of the weight is that of all pixels alike, so that the points stand for the image:
+        # labels of doubtful pixels alone would make the model doubt all others.
+        weight = told + max(float(told.mean()), SMALLEST)
+        coordinates = _coordinates(model, named, rng)
+        places = np.stack([row, column], axis=1).astype(np.float64)
+        chosen = _choose(coordinates, weight, places, n, spacing, seed)
+    table = table.assign(row=row, column=column).iloc[chosen]
+    table = table.sort_values("information", ascending=False, kind="stable", ignore_index=True)
+    table.insert(0, field or provenance.field or FIELD, _empty_classes(model, len(table)))
+    table.insert(table.columns.get_loc("row"), "rank", np.arange(1, len(table) + 1))
+    return _with_places(table, opened)
+
+
+def write_points(points: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write suggested points to a .gpkg, .geojson or .csv file, or replace it."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"Points are written to {', '.join(SUFFIXES)}, but not to {path}.")
+    located = hasattr(points, "geometry")
+    if suffix != ".csv" and not located:
+        raise SceneError(
+            f"The image has no coordinate reference system, so points have no place in {path}. "
+            f"Write their rows and columns to a .csv."
+        )
+    with replacing(path) as unfinished:
+        if suffix == ".csv":
+            table = points.drop(columns="geometry") if located else points
+            table.to_csv(unfinished, index=False)
+        else:
+            driver = "GPKG" if suffix == ".gpkg" else "GeoJSON"
+            points.to_file(unfinished, driver=driver, layer=path.stem)
+
+
+def _recipe_of(model: Any) -> tuple[ImageFeatures, Provenance]:
+    provenance = Provenance.of(model)
+    if provenance.image_features is None:
+        raise InputError(
+            f"The model is a {type(model).__name__} that was not fitted on labels of an image, so "
+            f"it is not known which features of pixels it takes. Fit one with undulatus fit IMAGE "
+            f"--label LABELS (in Python undulatus.products.fit_image), or add rows yourself with "
+            f"model.update(X, y)."
+        )
+    return ImageFeatures.from_dict(provenance.image_features), provenance
+
+
+def _open_for(provenance: Provenance, images: Iterable[Any]) -> list[xr.DataArray]:
+    opened = open_images(list(images))
+    for image in opened:
+        require_same_offset(image, provenance.processing_baseline)
+    return opened
+
+
+def _spread_pixels(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return rows and columns of pixels, one at random in each square of an image."""
+    side = max(1, int(np.sqrt(shape[0] * shape[1] / CANDIDATES)))
+    top, left = (grid.ravel() for grid in np.mgrid[: shape[0] : side, : shape[1] : side])
+    # The last squares may be smaller.
+    height, width = np.minimum(side, shape[0] - top), np.minimum(side, shape[1] - left)
+    return top + rng.integers(height), left + rng.integers(width)
+
+
+def _is_held_out(provenance: Provenance, image: xr.DataArray, row: Array, column: Array) -> Array:
+    """Return which pixels lie in the bounds of a group that was held out for scores."""
+    inside = np.zeros(len(row), bool)
+    crs = None if image.rio.crs is None else str(image.rio.crs.to_string())
+    if crs != provenance.crs:
+        return inside
+    x, y = _centres(image, row, column)
+    for bounds in filter(None, (provenance.held_out_groups or {}).values()):
+        west, south, east, north = bounds
+        inside |= (x >= west) & (x <= east) & (y >= south) & (y <= north)
+    return inside
+
+
+def _centres(image: xr.DataArray, row: Array, column: Array) -> tuple[Array, Array]:
+    if not {"y", "x"} <= set(image.coords):
+        return column + 0.5, row + 0.5
+    return image["x"].values[column], image["y"].values[row]
+
+
+def _is_far(
+    row: Array, column: Array, other_row: Array, other_column: Array, least: float
+) -> Array:
+    """Return which pixels are at least so many pixels away from all others."""
+    others = cKDTree(np.stack([other_row, other_column], axis=1))
+    distance, _ = others.query(np.stack([row, column], axis=1), distance_upper_bound=least)
+    return np.asarray(distance >= least)
+
+
+def _describe(model: Any, features: pd.DataFrame) -> pd.DataFrame:
+    """Return what the model says of pixels, a row each."""
+    found = model.predict_in_full(features)
+    likeliest = np.argmax(found.probabilities, axis=1)
+    learned = TrainingRange.of(model)
+    assert learned is not None
+    return pd.DataFrame(
+        {
+            "suggested": model.classes_[likeliest],
+            "probability": np.max(found.probabilities, axis=1),
+            "disagreement": found.disagreement,
+            "entropy": entr(found.probabilities).sum(axis=1),
+            "information": information(found.mean, found.variance),
+            "distance": learned.distance(features.to_numpy()).astype(np.float64),
+        }
+    )
+
+
+def information(mean: Array, variance: Array) -> Array:
+    """Return what labels tell about latent functions with these moments (n,) or (n, k), nats.
+
+    >>> information(np.array([0.0, 3.0, 0.0]), np.array([1.0, 1.0, 0.0])).round(3)
+    array([0.096, 0.028, 0.   ])
+    """
+    flattening = np.sqrt(1.0 + np.pi / 8.0 * variance)
+    p = expit(mean / flattening)
+    gained = 0.5 * np.log1p(p * (1.0 - p) / flattening * variance)
+    return np.asarray(gained.reshape(len(gained), -1).sum(axis=1))
+
+
+def _coordinates(model: Any, features: pd.DataFrame, rng: np.random.Generator) -> Array:
+    """Return coordinates of pixels by the posterior covariance and by their own features.
+
+    Both have the same mean square: a model of few labels may take pixels for alike that are not.
+    """
+    parts = [
+        posterior_coordinates(model, features, rng),
+        model.standardisation_(features.to_numpy(), np.float64),
+    ]
+    sizes = [np.sqrt(np.mean(np.sum(part**2, axis=1))) for part in parts]
+    return np.hstack([part / max(size, SMALLEST) for part, size in zip(parts, sizes, strict=True)])
+
+
+def _choose(
+    coordinates: Array, weight: Array, places: Array, n: int, spacing: float, seed: int
+) -> list[int]:
+    """Return the numbers of at most ``n`` pixels: the middles of clusters weighted by ``weight``.
+
+    In the middle of a cluster, the first pixel that is far enough in space from those chosen
+    before is taken, or the very middle if none is.
+    """
+    distinct = len(np.unique(coordinates, axis=0))
+    clusters = KMeans(min(n, distinct), n_init=STARTS, max_iter=ROUNDS, random_state=seed)
+    clusters.fit(coordinates, sample_weight=weight)
+    away = np.sum((coordinates - clusters.cluster_centers_[clusters.labels_]) ** 2, axis=1)
+    total = np.bincount(clusters.labels_, weight, len(clusters.cluster_centers_))
+    chosen: list[int] = []
+    for cluster in np.argsort(-total, kind="stable"):
+        own = np.flatnonzero(clusters.labels_ == cluster)
+        if not len(own):
+            continue
+        own = own[np.argsort(away[own], kind="stable")][: max(1, int(MIDDLE * len(own)))]
+        apart = (
+            cKDTree(places[chosen]).query(places[own])[0] >= spacing
+            if chosen
+            else np.ones(len(own), bool)
+        )
+        chosen.append(int(own[np.argmax(apart)]))
+    return chosen
+
+
+def _empty_classes(model: Any, count: int) -> Any:
+    """Return a column without classes, of their type."""
+    if isinstance(model.classes_.tolist()[0], str):
+        return pd.Series([None] * count, dtype=object)
+    return pd.Series([pd.NA] * count, dtype="Int64")
+
+
+def _with_places(table: pd.DataFrame, image: xr.DataArray) -> pd.DataFrame:
+    if image.rio.crs is None:
+        return table
+    import geopandas
+
+    x, y = _centres(image, table["row"].to_numpy(), table["column"].to_numpy())
+    points = geopandas.points_from_xy(x, y)
+    return geopandas.GeoDataFrame(table, geometry=points, crs=image.rio.crs.to_wkt())
+
+
+# Labels added
+
+
+def update_image(
+    model: Any,
+    images: Any,
+    labels: Any,
+    *,
+    field: str | None = None,
+    group: str | None = None,
+    all_touched: bool = False,
+    seed: int = 0,
+    progress: Progress = lambda line: None,
+) -> Any:
+    """Return a model of an image with more labels added, without a new fit.
+
+    The given model stays as it is. Features without a class are left out, as are pixels in groups
+    that were held out for scores.
+
+    Parameters
+    ----------
+    model : classifier
+        As :func:`undulatus.products.fit_image` returns it, or an updated one.
+    images : path, DataArray, Dataset, or list of these
+    labels : path, GeoDataFrame, DataFrame or DataArray, or a list with one for each image
+        Of classes that the model knows; one class is enough.
+    field : str, optional
+        Field of the labels with the class; by default that of the fit.
+    group, all_touched
+        As :func:`undulatus.products.fit_image` takes them.
+    seed : int
+        Of the draw, if there are more pixels than an update takes.
+
+    Returns
+    -------
+    classifier
+        Whose ``provenance_`` lists the update, and the new groups among those learned from.
+    """
+    recipe, provenance = _recipe_of(model)
+    listed = images if isinstance(images, (list, tuple)) else [images]
+    opened = _open_for(provenance, listed)
+    pixels = label_pixels(
+        opened, labels, recipe, field=_find_field(labels, field, provenance), group=group,
+        all_touched=all_touched, most=MOST_ROWS, seed=seed, least_classes=1, progress=progress,
+    )  # fmt: skip
+    _require_known(model, pixels)
+    pixels = _leave_out_held(pixels, provenance, opened, progress)
+    if len(pixels.codes) > MOST_ROWS:
+        progress(
+            f"{MOST_ROWS:,} of {len(pixels.codes):,} labelled pixels are drawn: fit again with "
+            f"all labels to learn from more"
+        )
+        rng = np.random.default_rng(seed)
+        pixels = pixels.take(draw_pixels(pixels.codes, pixels.counts, MOST_ROWS, False, rng))
+    updated = copy.deepcopy(model)
+    updated.update(pd.DataFrame(pixels.features, columns=list(recipe.names)), pixels.labels)
+    counts = np.bincount(pixels.codes, minlength=len(pixels.classes)).tolist()
+    counted = {name: n for name, n in zip(pixels.names, counts, strict=True) if n}
+    progress("pixels added: " + ", ".join(f"{name} {n:,}" for name, n in counted.items()))
+    record = {"images": image_names(opened), "pixels": counted}
+    if isinstance(labels, (str, os.PathLike)):
+        record = {"label": str(Path(labels).absolute()), **record}
+    names = [pixels.group_names[i] for i in np.unique(pixels.groups)]
+    groups = {name: pixels.bounds.get(name, []) for name in names}
+    updated.provenance_ = (
+        updated.provenance_
+        | replace(
+            provenance,
+            training_groups=(provenance.training_groups or {}) | groups,
+            updates=[*(provenance.updates or []), record],
+        ).as_dict()
+    )
+    return updated
+
+
+def _find_field(labels: Any, field: str | None, provenance: Provenance) -> str | None:
+    """Return the field that was named, or that of the fit if the labels have it."""
+    if field is not None or provenance.field is None:
+        return field
+    first = labels[0] if isinstance(labels, (list, tuple)) else labels
+    if isinstance(first, (str, os.PathLike)):
+        return provenance.field if _has_field(Path(first), provenance.field) else None
+    return provenance.field if provenance.field in getattr(first, "columns", ()) else None
+
+
+def _has_field(path: Path, field: str) -> bool:
+    import geopandas
+
+    try:
+        if path.suffix.lower() == ".csv":
+            return field in pd.read_csv(path, nrows=1).columns
+        return field in geopandas.read_file(path, rows=1).columns
+    except Exception:  # A raster, or what cannot be read: the reader of labels says so.
+        return False
+
+
+def _require_known(model: Any, pixels: ImagePixels) -> None:
+    known = model.classes_.tolist()
+    strange = [label for label in pixels.classes if label not in known]
+    if strange:
+        raise InputError(
+            f"The labels hold {', '.join(map(repr, strange[:5]))}, but the model knows "
+            f"{', '.join(map(repr, known))}. A new class needs a new fit (undulatus fit) with all "
+            f"labels."
+        )
+
+
+def _leave_out_held(
+    pixels: ImagePixels, provenance: Provenance, images: list[xr.DataArray], progress: Progress
+) -> ImagePixels:
+    held_names = set(provenance.held_out_groups or {})
+    of_group = np.array([name in held_names for name in pixels.group_names], bool)
+    held = of_group[pixels.groups]
+    for number, image in enumerate(images):
+        own = np.flatnonzero(pixels.image == number)
+        held[own] |= _is_held_out(provenance, image, pixels.row[own], pixels.column[own])
+    if held.all():
+        raise SceneError(
+            "All labelled pixels lie in groups that were held out for scores (undulatus score), "
+            "which would no longer be new to the model. Label others, or fit again."
+        )
+    if held.any():
+        progress(
+            f"{np.count_nonzero(held):,} labelled pixels in groups held out for scores are left "
+            f"out"
+        )
+    return pixels.take(~held)
