@@ -44,6 +44,24 @@ def test_an_image_and_polygons_become_a_model_and_a_map(runner, fit, image_files
         assert np.mean(file.read(1) == 2 - truth.read(1)) > 0.85
 
 
+def test_a_map_comes_with_its_pages(runner, fit, image_files, year, clouds_model, tmp_path):
+    _, model = fit("--field", "class")
+    command = ["map", str(model), str(image_files / "image.tif"), "-o", str(tmp_path / "map.tif")]
+    result = runner.invoke(main, [*command, "--pages", str(tmp_path / "pages")])
+    assert result.exit_code == 0, result.output
+    page = tmp_path / "pages" / "index.html"
+    assert f"open in a browser: {page.resolve()}" in result.stdout
+    assert "water" in page.read_text()
+    assert "left out" not in result.stderr  # Image and model are found by their names in the map.
+    again = runner.invoke(
+        main, [*command[:-1], str(tmp_path / "b.tif"), "--pages", str(page.parent)]
+    )
+    assert again.exit_code == 1
+    assert not (tmp_path / "b.tif").exists()
+    command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / "m.zarr"), "--pages", "p"]
+    assert runner.invoke(main, command).exit_code == 2
+
+
 def test_labels_is_an_alias_and_options_reach_the_fit(runner, image_files, tmp_path):
     path = tmp_path / "m.undulatus"
     command = ["fit", str(image_files / "image.tif"), "-o", str(path), *QUICK]
