@@ -266,8 +266,11 @@ def info(model: Path) -> None:
     click.echo(f"{model}: {type(fitted).__name__}")
     click.echo(f"classes: {', '.join(map(str, fitted.classes_))}")
     _print_legend(Legend.of(fitted))
-    facts = getattr(fitted, "provenance_", {})
-    _print_facts({name: value for name, value in facts.items() if name != "legend"})
+    facts = dict(getattr(fitted, "provenance_", {}))
+    for name in {"training_groups", "held_out_groups"} & set(facts):
+        facts[name] = len(facts[name])
+    apart = ("legend", "class_profiles")
+    _print_facts({name: value for name, value in facts.items() if name not in apart})
     members = getattr(fitted, "estimators_", None)
     if members is None:
         _print_steps(fitted)
@@ -333,11 +336,17 @@ def _print_facts(facts: dict[str, Any]) -> None:
         click.echo(f"{name.replace('_', ' ')}: {_short_text(value)}")
 
 
+MOST_LISTED = 6
+"""Values of a list that are printed; of a longer one, its length, first and last."""
+
+
 def _short_text(value: Any) -> str:
     if isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value):
         return "; ".join(map(_short_text, value))
-    if isinstance(value, list) and len(value) > 6:
-        return f"{len(value)}: {value[0]} to {value[-1]}"
+    if isinstance(value, list) and len(value) > MOST_LISTED:
+        return f"{len(value)}: {_short_text(value[0])} to {_short_text(value[-1])}"
+    if isinstance(value, list):
+        return ", ".join(map(_short_text, value)) or "none"
     if isinstance(value, dict):
         return ", ".join(f"{key} {_short_text(item)}" for key, item in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)

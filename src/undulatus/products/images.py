@@ -87,9 +87,7 @@ class ImagePixels:
     @property
     def labels(self) -> Array:
         """The class of each pixel."""
-        return np.array(self.classes, object if isinstance(self.classes[0], str) else None)[
-            self.codes
-        ]
+        return np.array(self.classes)[self.codes]
 
     def take(self, rows: Array) -> ImagePixels:
         """Return some of the pixels, by number or as a mask."""
