@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus import load_model, save_model
+from undulatus import GPC, load_model, save_model
 from undulatus.errors import InputError, MissingBandsError, OutsideTrainingError, SceneError
 from undulatus.products import Legend, fit_image, map_scene
-from undulatus.products.images import draw_pixels, hold_out_groups
+from undulatus.products.images import MAX_PIXELS, draw_pixels, hold_out_groups
 from undulatus.products.provenance import Provenance
 from undulatus.scenes import open_image
 
@@ -174,10 +174,22 @@ def test_a_draw_has_at_most_so_many_pixels_of_every_class(seed, most, balance):
     each = np.bincount(codes[drawn], minlength=3)
     assert len(set(drawn.tolist())) == len(drawn)
     assert (each > 0).all()
-    # A rare class is raised to a hundred, or its part of few.
-    assert len(drawn) <= most + 3 * min(100, most // 3)
+    assert len(drawn) <= most + 1  # Rounding.
     if balance:
         assert len(set(each.tolist())) == 1
+
+
+def test_the_exact_classifier_learns_from_fewer_pixels(image_files, monkeypatch):
+    monkeypatch.setitem(MAX_PIXELS, "gpc", 300)
+    labels = image_files / "fields.gpkg"
+    model = fit_image(image_files / "image.tif", labels, field="class", method="gpc")
+    assert isinstance(model, GPC)
+    assert sum(Provenance.of(model).training_pixels.values()) == pytest.approx(300, abs=3)
+
+
+def test_an_unknown_method_is_named(image_files):
+    with pytest.raises(InputError, match="method must be one of vff, rff, gpc"):
+        fit_image(image_files / "image.tif", image_files / "fields.gpkg", method="svm")
 
 
 # What cannot be used

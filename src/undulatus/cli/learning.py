@@ -156,7 +156,7 @@ all_touched_option = click.option(
 @click.option(
     "--max-pixels",
     type=click.IntRange(10),
-    show_default="50,000",
+    show_default="50,000; 5,000 for gpc",
     help="Pixels to learn from, at most, for images.",
 )
 @all_touched_option

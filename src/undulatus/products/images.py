@@ -46,8 +46,8 @@ Class = int | str
 
 Progress = Callable[[str], None]
 
-MAX_PIXELS = 50_000
-"""Training pixels, at most."""
+MAX_PIXELS = {"vff": 50_000, "rff": 50_000, "gpc": 5_000}
+"""Training pixels, at most, by method; the exact process cannot take more."""
 
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the training spectra of a class that a model keeps."""
@@ -314,8 +314,12 @@ def draw_pixels(
     k = len(counts)
     shares = np.full(k, 1.0 / k) if balance else counts / counts.sum()
     available = np.bincount(codes, minlength=k)
-    # A rare class still has enough to be learned, if it has them at all.
-    each = np.minimum(np.maximum(np.rint(most * shares), min(100, most // k)), available)
+    # A rare class still has enough to be learned, if it has them at all; others give way.
+    least = min(100, most // k)
+    each = np.maximum(np.rint(most * shares), least)
+    beyond = each - least
+    each -= np.ceil(max(each.sum() - most, 0.0) * beyond / max(beyond.sum(), 1.0))
+    each = np.minimum(each, available)
     if balance:
         each = np.minimum(each, max(each[each > 0].min(), 1))
     chosen = [
@@ -340,7 +344,7 @@ def fit_image(
     roles: Mapping[str, str] | None = None,
     holdout: float = 0.25,
     balance: bool = False,
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int | None = None,
     all_touched: bool = False,
     seed: int = 0,
     checkpoint: Path | None = None,
@@ -377,8 +381,8 @@ def fit_image(
     balance : bool
         Learn from as many pixels of each class; probabilities are corrected for the shares of the
         classes in the labels.
-    max_pixels : int
-        Training pixels, at most.
+    max_pixels : int, optional
+        Training pixels, at most: 50,000, for GPC 5,000.
     all_touched : bool
         Whether pixels that a polygon only touches are in it.
     seed : int
@@ -393,19 +397,6 @@ def fit_image(
     """
     if not 0.0 <= holdout < 1.0:
         raise InputError(f"holdout is a share from 0 up to 1, but {holdout} was given.")
-    opened = open_images(images)
-    baseline = _common_baseline(opened)
-    recipe = _make_recipe(opened, bands, indices, windows, roles)
-    pixels = label_pixels(
-        opened, labels, recipe, field=field, group=group, all_touched=all_touched,
-        most=max_pixels, seed=seed, progress=progress,
-    )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    held = _held_out(pixels, holdout, rng, progress)
-    training = pixels.take(~held[pixels.groups])
-    training = training.take(draw_pixels(training.codes, pixels.counts, max_pixels, balance, rng))
-    _require_rows(training)
-    shares = pixels.counts / pixels.counts.sum()
     model = make_classifier(
         method,
         n_frequencies,
@@ -413,8 +404,23 @@ def fit_image(
         seed=seed,
         verbose=verbose,
         checkpoint=checkpoint,
-        **({"prior_correction": shares.tolist()} if balance else {}),
     )
+    most = max_pixels or MAX_PIXELS[method]
+    opened = open_images(images)
+    baseline = _common_baseline(opened)
+    recipe = _make_recipe(opened, bands, indices, windows, roles)
+    pixels = label_pixels(
+        opened, labels, recipe, field=field, group=group, all_touched=all_touched,
+        most=most, seed=seed, progress=progress,
+    )  # fmt: skip
+    rng = np.random.default_rng(seed)
+    held = _held_out(pixels, holdout, rng, progress)
+    training = pixels.take(~held[pixels.groups])
+    training = training.take(draw_pixels(training.codes, pixels.counts, most, balance, rng))
+    _require_rows(training)
+    shares = pixels.counts / pixels.counts.sum()
+    if balance:
+        model.set_params(prior_correction=shares.tolist())
     counted = {name: int(n) for name, n in zip(pixels.names, _counts(training), strict=True)}
     progress("training pixels: " + ", ".join(f"{name} {n:,}" for name, n in counted.items()))
     several = len(np.unique(training.groups)) > 1 and method != "gpc"
