@@ -24,6 +24,12 @@ LONGEST_TEXT = 60
 
 _DIGEST = "sha256:"
 
+_REASONS = {
+    "max_iter": "the stochastic solver plans by it when its steps begin to shrink, so that a fit "
+    "with another one is another fit"
+}
+"""Why a setting matters, where one may wonder."""
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -39,8 +45,11 @@ class Fingerprint:
             own, others = self.settings.get(name), other.settings.get(name)
             if own == others:
                 continue
-            long = any(text is None or text.startswith(_DIGEST) for text in (own, others))
-            words.append(name if long else f"{name} ({own}, in the checkpoint {others})")
+            if any(text is None or text.startswith(_DIGEST) for text in (own, others)):
+                words.append(name)
+                continue
+            reason = f": {_REASONS[name]}" if name in _REASONS else ""
+            words.append(f"{name} ({own}, in the checkpoint {others}){reason}")
         return words
 
 
