@@ -152,8 +152,8 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         given = {"sample_weight": sample_weight, **fit_params}
         extra = {name: np.asarray(v) for name, v in given.items() if v is not None}
         # Set last: a fit that fails or is interrupted leaves none.
-        for name in ("estimators_", "updates_"):
-            vars(self).pop(name, None)
+        for name in {"estimators_", "updates_"} & set(vars(self)):
+            delattr(self, name)
         estimators = {}
         for index, regime in enumerate(self.regimes_):
             rows = np.flatnonzero(assigned == index)

@@ -182,8 +182,8 @@ def fit_latents(
     """Return the latent functions at the final frequencies, and whether a fit was interrupted.
 
     Their posteriors are those of :func:`fit_final_posteriors`, each from its own signal variance,
-    ξ or posterior. After an interrupt one pass has to do; one during the passes ends them after the
-    last finished one if ``interruptible``, and is raised if not.
+    ξ or posterior. After an interrupt one pass has to do. If ``interruptible``, an interrupt of
+    the passes ends them after the last finished one.
     """
     finals = fit_final_posteriors(
         pixels,
