@@ -12,7 +12,12 @@ from undulatus import RFFGPC, VFFGPC
 from undulatus._files import write_tensors
 from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.base import ProgressLine
-from undulatus.estimators.checkpoint import Checkpoint, Fingerprint, fingerprint
+from undulatus.estimators.checkpoint import (
+    Checkpoint,
+    Fingerprint,
+    count_iterations,
+    fingerprint,
+)
 from undulatus.estimators.training import Overview, RowData
 from undulatus.gp.batch import Ascent, BatchState
 from undulatus.gp.blocks import Standardisation
@@ -147,6 +152,13 @@ def test_a_saved_state_is_loaded_bit_for_bit(tmp_path, make, dtype):
     assert_same_state(checkpoint(tmp_path / "state", kind=type(state)).load(), state)
 
 
+@each_state
+def test_iterations_are_counted_in_the_checkpoint_of_any_fit(tmp_path, make):
+    state = make()
+    checkpoint(tmp_path / "state", kind=type(state)).save(state)
+    assert count_iterations(tmp_path / "state") == state.n_iter == 2
+
+
 def test_a_state_without_a_best_theta_is_loaded_as_it_was(tmp_path):
     state = batch_state()
     state = replace(state, ascent=Ascent(state.ascent.theta, bounds=(-1.0,)))
@@ -175,6 +187,8 @@ def test_a_file_that_is_no_checkpoint_is_an_error_and_is_not_overwritten(tmp_pat
     write_tensors(tmp_path / "model", {"mean": np.ones(3)}, header)
     with pytest.raises(ModelFileError, match=r"model: is not a checkpoint"):
         checkpoint(tmp_path / "model").load()
+    with pytest.raises(ModelFileError, match=r"model: is not a checkpoint"):
+        count_iterations(tmp_path / "model")
 
 
 def test_without_a_file_there_is_nothing_to_continue(tmp_path):
