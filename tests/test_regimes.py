@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import RFFGPC, VFFGPC, load_model, save_model
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError, UndulatusError
+from undulatus.estimators.base import ProgressLine
 from undulatus.regimes import DAYLIGHT, MEDIAN, Regime, RegimeClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -48,6 +49,20 @@ def cloudy(table):
 @pytest.fixture(scope="module")
 def fitted(table, cloudy):
     return RegimeClassifier(small(), TWO).fit(table, cloudy)
+
+
+def test_an_interrupt_in_one_regime_ends_the_fit_of_all(table, cloudy, monkeypatch):
+    model = RegimeClassifier(small(), TWO).fit(table, cloudy)
+
+    def call(self, step, state, member=0):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgressLine, "__call__", call)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(table, cloudy)
+    with pytest.raises(NotFittedError):
+        model.predict(table)
 
 
 def regime_at(angle, model):

@@ -151,9 +151,10 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         self._require_rows(assigned, y)
         given = {"sample_weight": sample_weight, **fit_params}
         extra = {name: np.asarray(v) for name, v in given.items() if v is not None}
-        self.estimators_ = {}
-        if hasattr(self, "updates_"):
-            del self.updates_
+        # Set last: a fit that fails or is interrupted leaves none.
+        for name in {"estimators_", "updates_"} & set(vars(self)):
+            delattr(self, name)
+        estimators = {}
         for index, regime in enumerate(self.regimes_):
             rows = np.flatnonzero(assigned == index)
             fitted = self._estimator_of(regime)
@@ -162,7 +163,8 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
                 fitted.fit(_select_columns(X, self._features(regime), rows), y[rows], **own)
             except ValueError as error:
                 raise InputError(f"Regime {regime.name!r}: {error}") from error
-            self.estimators_[regime.name] = fitted
+            estimators[regime.name] = fitted
+        self.estimators_ = estimators
         self._set_feature_names()
         return self
 

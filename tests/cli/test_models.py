@@ -1,6 +1,7 @@
 """``undulatus twin``, ``fit``, ``score``, ``map``, ``info`` and ``explain``."""
 
 import json
+import signal
 import subprocess
 import sys
 import warnings
@@ -48,18 +49,20 @@ def test_another_seed_gives_another_year(runner, year, tmp_path):
 
 
 FIT_AND_DIE = """
-import os, sys, warnings
+import os, signal, sys, time, warnings
 from undulatus.cli import main
 from undulatus.estimators.checkpoint import Checkpoint
 
 warnings.simplefilter("ignore")
+# Children of a shell's background job ignore interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 save, left = Checkpoint.save, [{saves}]
 
 def save_and_die(self, state):
     save(self, state)
     left[0] -= 1
     if not left[0]:
-        os.kill(os.getpid(), 9)
+        {die}
 
 Checkpoint.save = save_and_die
 main({command!r})
@@ -74,7 +77,8 @@ def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_pa
 
     def run(name, saves=0, *options):
         command = ["fit", str(data), "-o", str(tmp_path / name), *common, *options]
-        code = FIT_AND_DIE.format(saves=saves, command=command)
+        die = "os.kill(os.getpid(), signal.SIGKILL)"
+        code = FIT_AND_DIE.format(saves=saves, command=command, die=die)
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert run("whole.undulatus").returncode == 0
@@ -86,6 +90,7 @@ def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_pa
     (tmp_path / "..killed.undulatus.checkpoint.unfinished-0a1b2c3d.2").touch()
     resumed = run("killed.undulatus", 0, "--resume")
     assert resumed.returncode == 0, resumed.stderr
+    assert "resuming: " in resumed.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "killed.undulatus",
         "whole.undulatus",
@@ -95,6 +100,77 @@ def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_pa
     model = load_model(whole)
     classifiers = model.estimators_.values() if kind == "scene" else [model[-1]]
     assert {len(classifier.members_) for classifier in classifiers} == {members}
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_an_interrupted_fit_stops_keeps_all_there_was_and_continues_to_the_same_model(
+    members, runner, year, tmp_path
+):
+    whole, path = tmp_path / "whole.undulatus", tmp_path / "clouds.undulatus"
+    options = ["-D", "3", "--method", "rff", "--members", str(members), "--holdout", "0.5"]
+    assert runner.invoke(main, ["fit", str(year), "-o", str(whole), *options]).exit_code == 0
+    path.write_bytes(b"an older model")
+    command = ["fit", str(year), "-o", str(path), *options, "--overwrite"]
+    # One member is fitted in the main thread, where the signal ends the wait; several are not.
+    signalled = tmp_path / "signalled"
+    die = "print('saved', flush=True)\n"
+    die += f"        while not os.path.exists({str(signalled)!r}): time.sleep(0.02)"
+    code = FIT_AND_DIE.format(saves=3, command=command, die=die)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as fit:
+        assert fit.stdout.readline() == "saved\n"
+        second = runner.invoke(main, command)
+        fit.send_signal(signal.SIGINT)
+        signalled.touch()
+        said = fit.communicate(timeout=60)[1]
+    assert second.exit_code == 1
+    assert f"being written by process {fit.pid} on " in second.stderr
+    assert fit.returncode == 130, said
+    _, _, end = said.partition("undulatus fit: interrupted.\n  high")
+    assert end.endswith("\nRun the same command with --resume to continue.\n")
+    assert "night" not in end
+    assert "Traceback" not in said
+    assert path.read_bytes() == b"an older model"
+    again = runner.invoke(main, command)
+    assert again.exit_code == 1
+    assert "An unfinished fit lies beside" in again.stderr
+    assert "--resume to continue it, or --restart to discard it" in again.stderr
+    assert path.read_bytes() == b"an older model"
+    resumed = runner.invoke(main, [*command, "--resume"])
+    assert resumed.exit_code == 0, resumed.output
+    assert "resuming: high" in resumed.stderr
+    assert path.read_bytes() == whole.read_bytes()
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, whole.name, "signalled"}
+
+
+def test_a_fit_is_restarted_only_if_told_to(runner, spectra, tmp_path):
+    path = tmp_path / "m.undulatus"
+    command = ["fit", str(spectra), "-o", str(path), "--components", "8", "--method", "rff"]
+    command += ["-D", "3", "--members", "1"]
+    new = runner.invoke(main, [*command, "--resume"])
+    assert new.exit_code == 0, new.output
+    assert "resuming: nothing, from the beginning" in new.stderr
+    whole = path.read_bytes()
+    left = tmp_path / ".m.undulatus.checkpoint"
+    left.write_bytes(b"of a fit that is long forgotten")
+    command.append("--overwrite")
+    refused = runner.invoke(main, command)
+    assert refused.exit_code == 1
+    assert f"{left} cannot be read" in refused.stderr
+    assert left.exists()
+    assert runner.invoke(main, [*command, "--resume", "--restart"]).exit_code == 2
+    assert runner.invoke(main, [*command, "--restart"]).exit_code == 0
+    assert path.read_bytes() == whole
+    assert not left.exists()
+
+
+def test_a_fit_to_a_folder_that_does_not_exist_is_refused_at_once(runner, year, tmp_path):
+    path = tmp_path / "nowhere" / "m.undulatus"
+    result = runner.invoke(main, ["fit", str(year), "-o", str(path)])
+    assert result.exit_code == 1
+    assert "nowhere does not exist" in result.stderr
+    assert not path.parent.exists()
 
 
 @pytest.mark.parametrize("kind", ["year", "spectra"])

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.class_weight import compute_class_weight
@@ -511,6 +511,27 @@ def test_an_interrupt_before_the_first_iteration_leaves_no_half_fitted_model(
     assert_same_model(fitted.fit(X, y), model(name).fit(X, y), X)
 
 
+@each_model
+def test_an_interrupted_fit_ends_and_leaves_no_model(name, moons, monkeypatch):
+    X, y = moons
+    fitted, steps = model(name, tol=0.0), []
+
+    def call(self, step, state, member=0):
+        steps.append(step)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgressLine, "__call__", call)
+        with pytest.raises(KeyboardInterrupt):
+            fitted.fit(X, y)
+        with pytest.raises(KeyboardInterrupt):
+            cross_val_score(fitted, X, y)
+    # The first fold was the last.
+    assert steps == [1, 1]
+    with pytest.raises(NotFittedError):
+        fitted.predict(X)
+
+
 # Parameters and attributes
 
 
@@ -533,6 +554,7 @@ def test_the_docstring_lists_every_kernel(estimator):
         {"class_weight": "unbalanced"},
         {"random_state": "seed"},
         {"verbose": -1},
+        {"on_interrupt": "stop"},
     ],
     ids=str,
 )

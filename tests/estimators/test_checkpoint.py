@@ -1,5 +1,6 @@
 """A fit in progress, saved to disk and continued."""
 
+from contextlib import nullcontext
 from dataclasses import is_dataclass, replace
 
 import numpy as np
@@ -11,7 +12,12 @@ from undulatus import RFFGPC, VFFGPC
 from undulatus._files import write_tensors
 from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.base import ProgressLine
-from undulatus.estimators.checkpoint import Checkpoint, Fingerprint, fingerprint
+from undulatus.estimators.checkpoint import (
+    Checkpoint,
+    Fingerprint,
+    count_iterations,
+    fingerprint,
+)
 from undulatus.estimators.training import Overview, RowData
 from undulatus.gp.batch import Ascent, BatchState
 from undulatus.gp.blocks import Standardisation
@@ -50,14 +56,20 @@ def assert_same_model(one, other, X):
 
 
 def fit_and_interrupt(fitted, X, y, after):
+    """Interrupt a fit after some iterations; it leaves a model if it is to keep one."""
+
     def call(self, step, state, member=0):
         if step == after:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProgressLine, "__call__", call)
-        fitted.fit(X, y)
-    assert fitted.n_iter_ == after
+        if fitted.on_interrupt == "raise":
+            with pytest.raises(KeyboardInterrupt):
+                fitted.fit(X, y)
+            assert not hasattr(fitted, "members_")
+        else:
+            assert fitted.fit(X, y).n_iter_ == after
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +152,13 @@ def test_a_saved_state_is_loaded_bit_for_bit(tmp_path, make, dtype):
     assert_same_state(checkpoint(tmp_path / "state", kind=type(state)).load(), state)
 
 
+@each_state
+def test_iterations_are_counted_in_the_checkpoint_of_any_fit(tmp_path, make):
+    state = make()
+    checkpoint(tmp_path / "state", kind=type(state)).save(state)
+    assert count_iterations(tmp_path / "state") == state.n_iter == 2
+
+
 def test_a_state_without_a_best_theta_is_loaded_as_it_was(tmp_path):
     state = batch_state()
     state = replace(state, ascent=Ascent(state.ascent.theta, bounds=(-1.0,)))
@@ -168,6 +187,8 @@ def test_a_file_that_is_no_checkpoint_is_an_error_and_is_not_overwritten(tmp_pat
     write_tensors(tmp_path / "model", {"mean": np.ones(3)}, header)
     with pytest.raises(ModelFileError, match=r"model: is not a checkpoint"):
         checkpoint(tmp_path / "model").load()
+    with pytest.raises(ModelFileError, match=r"model: is not a checkpoint"):
+        count_iterations(tmp_path / "model")
 
 
 def test_without_a_file_there_is_nothing_to_continue(tmp_path):
@@ -204,15 +225,16 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
 
 
 @each_model
-@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize(("after", "on_interrupt"), [(1, "raise"), (3, "keep")])
 @pytest.mark.parametrize("precision", ["single", "double"])
 def test_an_interrupted_and_continued_fit_equals_the_uninterrupted_one(
-    name, clouds, tmp_path, after, precision
+    name, clouds, tmp_path, after, on_interrupt, precision
 ):
     X, y = clouds
     whole = model(name, precision=precision).fit(X, y)
     path = tmp_path / "state"
-    fit_and_interrupt(model(name, precision=precision, checkpoint=path), X, y, after)
+    stopped = model(name, precision=precision, checkpoint=path, on_interrupt=on_interrupt)
+    fit_and_interrupt(stopped, X, y, after)
     assert path.exists()
     continued = model(name, precision=precision, checkpoint=path).fit(X, y)
     assert_same_model(continued, whole, X)
@@ -238,8 +260,9 @@ def test_a_killed_and_continued_fit_equals_the_uninterrupted_one(
 
 
 @each_stochastic_model
+@pytest.mark.parametrize("on_interrupt", ["raise", "keep"])
 def test_a_fit_interrupted_in_its_exact_passes_can_be_continued(
-    name, clouds, tmp_path, monkeypatch
+    name, on_interrupt, clouds, tmp_path, monkeypatch
 ):
     X, y = clouds
     whole = model(name).fit(X, y)
@@ -250,8 +273,11 @@ def test_a_fit_interrupted_in_its_exact_passes_can_be_continued(
 
     with monkeypatch.context() as patch:
         patch.setattr(ProgressLine, "note", note)
-        stopped = model(name, checkpoint=path).fit(X, y)
-    assert stopped.fit_report_["stopped"] == "interrupted"
+        stopped = model(name, checkpoint=path, on_interrupt=on_interrupt)
+        with pytest.raises(KeyboardInterrupt) if on_interrupt == "raise" else nullcontext():
+            stopped.fit(X, y)
+    if on_interrupt == "keep":
+        assert stopped.fit_report_["stopped"] == "interrupted"
     assert_same_model(model(name, checkpoint=path).fit(X, y), whole, X)
 
 
@@ -296,7 +322,7 @@ def test_a_stochastic_fit_may_be_continued_with_other_threads(name, clouds, tmp_
 def test_a_continued_fit_keeps_its_unit_frequencies_whatever_is_drawn(clouds, tmp_path):
     X, y = clouds
     name, path, generator = "stochastic RFFGPC", tmp_path / "state", np.random.RandomState(0)
-    stopped = model(name, checkpoint=path, random_state=generator)
+    stopped = model(name, checkpoint=path, random_state=generator, on_interrupt="keep")
     fit_and_interrupt(stopped, X, y, 2)
     # The generator is drawn from a second time, as with random_state=None.
     continued = model(name, checkpoint=path, random_state=generator).fit(X, y)
@@ -312,6 +338,21 @@ def test_a_fit_may_be_continued_with_more_iterations_and_other_threads(name, clo
     model(name, max_iter=2, n_jobs=1, checkpoint=path).fit(X, y)
     continued = model(name, n_jobs=2, verbose=0, checkpoint=path).fit(X, y)
     assert_same_model(continued, whole, X)
+
+
+@each_stochastic_model
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_stochastic_fit_with_another_max_iter_is_refused_and_told_why(
+    name, finished, clouds, tmp_path
+):
+    X, y = clouds
+    path = tmp_path / "state"
+    if finished:
+        model(name, checkpoint=path).fit(X, y)
+    else:
+        fit_and_interrupt(model(name, checkpoint=path), X, y, 2)
+    differing = r"max_iter \(30, in the checkpoint 5\): the stochastic solver plans by it"
+    assert_refused(model(name, max_iter=30), (X, y), path, differing)
 
 
 @each_model

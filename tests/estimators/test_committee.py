@@ -343,7 +343,7 @@ def test_a_committee_continued_from_its_checkpoints_equals_the_uninterrupted_one
 
 def test_an_interrupted_committee_keeps_its_finished_members_and_continues(clouds):
     X, y = clouds
-    committee = model("batch VFFGPC", n_jobs=1, warm_start=True)
+    committee = model("batch VFFGPC", n_jobs=1, warm_start=True, on_interrupt="keep")
 
     def interrupt(step, member):
         if member == 2:
@@ -363,6 +363,26 @@ def test_an_interrupted_committee_keeps_its_finished_members_and_continues(cloud
     for before, after in zip(kept, committee.members_, strict=False):
         assert after.lengthscale == before.lengthscale
         assert not np.array_equal(after.frequencies, before.frequencies)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_an_interrupted_committee_is_no_model_and_continues_to_the_same_bits(
+    n_jobs, clouds, tmp_path
+):
+    X, y = clouds
+    params = {"tol": 0.0, "max_iter": 5, "n_jobs": n_jobs}
+    whole = model("stochastic VFFGPC", **params).fit(X, y)
+    stopped = model("stochastic VFFGPC", checkpoint=tmp_path / "state", **params)
+
+    def interrupt(step, member):
+        if (step, member) == (2, 1):
+            raise KeyboardInterrupt
+
+    with on_progress(interrupt), pytest.raises(KeyboardInterrupt):
+        stopped.fit(X, y)
+    assert not hasattr(stopped, "members_")
+    assert {file.name for file in tmp_path.iterdir()} >= {"state.2"}
+    assert_same_committee(stopped.fit(X, y), whole, X)
 
 
 def test_a_warm_start_continues_each_member_from_its_own_end(clouds):

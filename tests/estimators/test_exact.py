@@ -171,7 +171,7 @@ def test_an_interrupt_keeps_the_finished_iterations(moons, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(ProgressLine, "__call__", call)
-    stopped = GPC(max_iter=9, tol=0.0)
+    stopped = GPC(max_iter=9, tol=0.0, on_interrupt="keep")
     with pytest.warns(ConvergenceWarning, match="Interrupted after 2"):
         stopped.fit(X, y)
     assert stopped.fit_report_["stopped"] == "interrupted"

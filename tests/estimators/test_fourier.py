@@ -547,7 +547,7 @@ def interrupt(monkeypatch):
 def test_an_interrupt_keeps_the_finished_iterations_and_warns(name, clouds, interrupt):
     X, y = clouds
     short = model(name, max_iter=2, tol=0.0, **PAPER).fit(X, y)
-    stopped = model(name, max_iter=20, tol=0.0, **PAPER)
+    stopped = model(name, max_iter=20, tol=0.0, on_interrupt="keep", **PAPER)
     with interrupt(), pytest.warns(ConvergenceWarning, match=r"after 2 .*warm_start=True"):
         stopped.fit(X, y)
     assert stopped.n_iter_ == 2
@@ -561,7 +561,7 @@ def test_an_interrupt_keeps_the_finished_iterations_and_warns(name, clouds, inte
 @each_model
 def test_an_interrupt_keeps_the_level_and_the_fading(name, clouds, interrupt):
     X, y = clouds
-    stopped = model(name, max_iter=20, tol=0.0)
+    stopped = model(name, max_iter=20, tol=0.0, on_interrupt="keep")
     with interrupt(), pytest.warns(ConvergenceWarning, match="Interrupted after 2"):
         stopped.fit(X, y)
     (member,) = stopped.members_
@@ -573,7 +573,7 @@ def test_an_interrupt_keeps_the_level_and_the_fading(name, clouds, interrupt):
 @each_model
 def test_an_interrupted_fit_continues_with_a_warm_start(name, clouds, interrupt):
     X, y = clouds
-    fitted = model(name, max_iter=6, tol=0.0, warm_start=True, **PAPER)
+    fitted = model(name, max_iter=6, tol=0.0, warm_start=True, on_interrupt="keep", **PAPER)
     with interrupt():
         fitted.fit(X, y)
     bound = fitted.bound_
@@ -921,7 +921,7 @@ def assert_usable(fitted, X):
 def test_an_interrupt_on_minibatches_keeps_the_finished_iterations(name, many, interrupt):
     X, y = many
     whole = minibatch_model(name, max_iter=20).fit(X, y)
-    stopped = minibatch_model(name, max_iter=20)
+    stopped = minibatch_model(name, max_iter=20, on_interrupt="keep")
     with interrupt(), pytest.warns(ConvergenceWarning, match=r"after 2 .*warm_start=True"):
         stopped.fit(X, y)
     report = stopped.fit_report_
@@ -936,7 +936,7 @@ def test_an_interrupt_on_minibatches_keeps_the_finished_iterations(name, many, i
 def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one(name, many, monkeypatch):
     X, y = many
     whole = minibatch_model(name, tol=0.0).fit(X, y)
-    stopped = minibatch_model(name, tol=0.0)
+    stopped = minibatch_model(name, tol=0.0, on_interrupt="keep")
 
     def note(self, state, member=0):
         if state.startswith("exact pass 2"):

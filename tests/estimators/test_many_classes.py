@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import InputError
+from undulatus.estimators.base import ProgressLine
 
 QUICK = {"max_iter": 12, "random_state": 0}
 
@@ -207,11 +209,43 @@ def test_checkpoints_continue_a_fit_of_many_classes(data, unseen, tmp_path):
         path = tmp_path / solver
         options = {"n_members": 1, "solver": solver, "random_state": 0}
         whole = VFFGPC(4, max_iter=6, **options).fit(*data)
-        VFFGPC(4, max_iter=2, checkpoint=path, **options).fit(*data)
-        continued = VFFGPC(4, max_iter=6, checkpoint=path, **options).fit(*data)
-        if solver == "batch":
-            assert_array_equal(continued.predict_proba(unseen[0]), whole.predict_proba(unseen[0]))
-        assert continued.n_iter_ >= 2
+        stopped = VFFGPC(4, max_iter=6, checkpoint=path, **options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ProgressLine, "__call__", interrupt_at_two)
+            with pytest.raises(KeyboardInterrupt):
+                stopped.fit(*data)
+        continued = stopped.fit(*data)
+        assert_array_equal(continued.predict_proba(unseen[0]), whole.predict_proba(unseen[0]))
+        assert continued.n_iter_ > 2
+
+
+def interrupt_at_two(self, step, state, member=0):
+    if step == 2:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_exact_fit_is_kept_only_if_all_classes_have_got_that_far(data):
+    for latent, kept in ((0, False), (len(np.unique(data[1])) - 1, True)):
+        lines = []
+
+        def call(self, step, state, member=0, latent=latent, lines=lines):
+            if self not in lines:
+                lines.append(self)
+            if lines.index(self) == latent:
+                interrupt_at_two(self, step, state)
+
+        model = GPC(on_interrupt="keep", tol=1e-8)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ProgressLine, "__call__", call)
+            if kept:
+                with pytest.warns(ConvergenceWarning, match="Interrupted"):
+                    model.fit(*data)
+                assert model.fit_report_["stopped"] == "interrupted"
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    model.fit(*data)
+                assert len(lines) == 1
+                assert not hasattr(model, "fit_report_")
 
 
 def test_a_warm_start_goes_on(data):

@@ -551,6 +551,8 @@ def test_an_interrupted_fit_ends_at_the_last_finished_iteration(variational):
             raise KeyboardInterrupt
 
     pixels = some_pixels()
+    with pytest.raises(KeyboardInterrupt):
+        fit(pixels, max_iter=10, report=report, variational=variational, interruptible=False)
     stopped = fit(pixels, max_iter=10, report=report, variational=variational)
     short = fit(pixels, max_iter=2, variational=variational)
     assert stopped.outcome == "interrupted"
@@ -583,6 +585,8 @@ def test_an_interrupt_in_the_final_passes_keeps_the_last_finished_one(monkeypatc
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert stopped.bounds[:2] == whole.bounds[:2]
     assert whole.bounds[1] < stopped.bounds[-1] < whole.bounds[-1]
+    with pytest.raises(KeyboardInterrupt):
+        fit(some_pixels(), interruptible=False, **options)
 
 
 def test_the_outcome_says_why_the_fit_stopped():

@@ -103,6 +103,8 @@ def test_an_interrupt_keeps_the_members_that_are_finished(interrupt):
 
     fits = fit_members(fit, 5, 1)
     assert [fit.bounds[0] for fit in fits] == [0, 1]
+    with pytest.raises(KeyboardInterrupt):
+        fit_members(fit, 5, 1, interruptible=False)
 
 
 def test_an_interrupt_before_any_member_is_finished_keeps_those_under_way(interrupt):
@@ -113,6 +115,17 @@ def test_an_interrupt_before_any_member_is_finished_keeps_those_under_way(interr
         return fit_named(member, "interrupted")
 
     assert [fit.outcome for fit in fit_members(fit, 3, 1)] == ["interrupted"]
+
+
+def test_a_member_that_was_interrupted_leaves_no_committee_unless_it_is_interruptible():
+    def fit(member, threads, check):
+        if member:
+            raise KeyboardInterrupt
+        return fit_named(member)
+
+    assert len(fit_members(fit, 2, 1)) == 1
+    with pytest.raises(KeyboardInterrupt):
+        fit_members(fit, 2, 1, interruptible=False)
 
 
 def test_an_interrupt_that_leaves_nothing_is_raised():

@@ -415,6 +415,9 @@ def test_an_interrupt_in_the_last_passes_keeps_the_last_step(monkeypatch):
 
     monkeypatch.setattr(exact, "_step", interrupt)
     _, fit = variational_fit()
+    calls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        variational_fit(interruptible=False)
     monkeypatch.undo()
     _, whole = variational_fit()
     _, quadratic = variational_fit(variational=False)

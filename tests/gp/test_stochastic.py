@@ -829,6 +829,8 @@ def test_an_interrupted_fit_still_makes_one_pass_over_all_pixels():
             raise KeyboardInterrupt
 
     stopped = fit(some_pixels(n=300), max_iter=10, report=report)
+    with pytest.raises(KeyboardInterrupt):
+        fit(some_pixels(n=300), max_iter=10, report=report, interruptible=False)
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert len(stopped.bounds) == 1
     assert np.all(np.isfinite(stopped.posterior.mean))
@@ -841,6 +843,8 @@ def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one(after):
             raise KeyboardInterrupt
 
     pixels = some_pixels(n=300)
+    with pytest.raises(KeyboardInterrupt):
+        fit(pixels, report_pass=report_pass, interruptible=False)
     stopped, whole = fit(pixels, report_pass=report_pass), fit(pixels)
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", whole.n_iter)
     assert stopped.bounds == whole.bounds[:after]

@@ -199,6 +199,7 @@ PARAMS = {
     "no early stopping": {"early_stopping": False},
     "a warp and a spread": {"warp": np.True_, "spread": np.float64(0.25)},
     "neither warp nor spread": {"warp": False, "spread": 0},
+    "interrupts": {"on_interrupt": "keep"},
     "numbers": {"n_jobs": -1, "variance_tolerance": 1e-3, "warm_start": True, "verbose": 0},
 }
 
@@ -210,6 +211,11 @@ def test_parameters_are_restored_with_their_types(moons, path, params):
     loaded = load_model(path)
     for name, value in model.get_params().items():
         assert_same_value(getattr(loaded, name), value)
+
+
+def test_a_file_that_does_not_say_what_an_interrupt_does_has_the_default(rewrite):
+    path = rewrite(lambda tensors, header: header["params"].pop("on_interrupt"))
+    assert load_model(path).on_interrupt == "raise"
 
 
 @pytest.mark.parametrize("posterior", ["variational", "bound"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from undulatus.cli.console import (
     say,
     seed_option,
 )
+from undulatus.cli.unfinished import fitting
 
 
 def _split(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -163,6 +163,7 @@ all_touched_option = click.option(
 @seed_option
 @ram_option
 @click.option("--resume", is_flag=True, help="Continue a fit that was interrupted.")
+@click.option("--restart", is_flag=True, help="Discard a fit that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
 def fit(
     data: tuple[Path, ...],
@@ -170,6 +171,7 @@ def fit(
     label: str | None,
     ram: str | None,
     resume: bool,
+    restart: bool,
     overwrite: bool,
     **options: Any,
 ) -> None:
@@ -178,22 +180,21 @@ def fit(
     Images are GeoTIFF, VRT, netCDF, Zarr, Sentinel-2 SAFE or Landsat folders; several may be
     given. Only their labelled pixels are read, and whole polygons are held out. For a scene, one
     classifier is fitted for each range of the sun's height; for spectra, one on their principal
-    components. The state of an unfinished fit is kept beside OUTPUT.
+    components. The state of a fit by vff or rff is kept beside OUTPUT until it is finished: after
+    Ctrl-C or a crash, --resume continues to the same model.
     """
     from undulatus.storage import save_model
 
-    require_new(output, overwrite=overwrite)
-    checkpoint = output.with_name(f".{output.name}.checkpoint")
-    if not resume:
-        _remove_checkpoints(checkpoint)
-    if _are_images(data, label):
-        model, held_out, unit = _fit_images(list(data), label, checkpoint, ram, options)
-    elif (labelled := _split_label(data[0], label)) is not None:
-        model, held_out, unit = _fit_images(*labelled, checkpoint, ram, options)
-    else:
-        model, held_out, unit = _fit_chain(data, label, checkpoint, ram, options)
-    save_model(model, output)
-    _remove_checkpoints(checkpoint)
+    if resume and restart:
+        raise click.UsageError("--resume continues a fit and --restart discards it: give one.")
+    with fitting(output, overwrite=overwrite, resume=resume, restart=restart) as checkpoint:
+        if _are_images(data, label):
+            model, held_out, unit = _fit_images(list(data), label, checkpoint, ram, options)
+        elif (labelled := _split_label(data[0], label)) is not None:
+            model, held_out, unit = _fit_images(*labelled, checkpoint, ram, options)
+        else:
+            model, held_out, unit = _fit_chain(data, label, checkpoint, ram, options)
+        save_model(model, output)
     click.echo(f"model: {output.resolve()} ({held_out} {unit} held out for undulatus score)")
 
 
@@ -309,17 +310,6 @@ def _fit_chain(
     provenance = Provenance.of(model)
     held_out = provenance.held_out_cells if spectral else provenance.held_out_days
     return model, len(held_out or ()), "cells of strata" if spectral else "days"
-
-
-def _remove_checkpoints(checkpoint: Path) -> None:
-    """Remove the states of an unfinished fit: one for each regime and member.
-
-    A kill in the middle of a save leaves one under its temporary name.
-    """
-    names = (f"{glob.escape(checkpoint.name)}*", f".{glob.escape(checkpoint.stem)}.*unfinished-*")
-    for name in names:
-        for path in checkpoint.parent.glob(name):
-            path.unlink()
 
 
 # score

@@ -53,6 +53,7 @@ SHARED_CONSTRAINTS: dict[str, list[Any]] = {
     "prior_correction": [dict, "array-like", StrOptions({"training"}), None],
     "random_state": ["random_state"],
     "verbose": ["verbose"],
+    "on_interrupt": [StrOptions({"raise", "keep"})],
 }
 """Values that the parameters of every classifier may have, as scikit-learn spells them."""
 
@@ -124,6 +125,7 @@ class GaussianProcessMixin(ABC):
     warp: bool
     max_iter: int
     tol: float
+    on_interrupt: str
     classes_: Array
     standardisation_: Standardisation
     feature_quantiles_: Array
@@ -137,6 +139,10 @@ class GaussianProcessMixin(ABC):
     def __sklearn_is_fitted__(self) -> bool:
         # Set last: a fit that fails leaves none.
         return hasattr(self, "fit_report_")
+
+    @property
+    def _keeps_on_interrupt(self) -> bool:
+        return self.on_interrupt == "keep"
 
     @property
     def _n_classes(self) -> int:

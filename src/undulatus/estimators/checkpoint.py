@@ -24,6 +24,12 @@ LONGEST_TEXT = 60
 
 _DIGEST = "sha256:"
 
+_REASONS = {
+    "max_iter": "the stochastic solver plans by it when its steps begin to shrink, so that a fit "
+    "with another one is another fit"
+}
+"""Why a setting matters, where one may wonder."""
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -39,8 +45,11 @@ class Fingerprint:
             own, others = self.settings.get(name), other.settings.get(name)
             if own == others:
                 continue
-            long = any(text is None or text.startswith(_DIGEST) for text in (own, others))
-            words.append(name if long else f"{name} ({own}, in the checkpoint {others})")
+            if any(text is None or text.startswith(_DIGEST) for text in (own, others)):
+                words.append(name)
+                continue
+            reason = f": {_REASONS[name]}" if name in _REASONS else ""
+            words.append(f"{name} ({own}, in the checkpoint {others}){reason}")
         return words
 
 
@@ -115,8 +124,20 @@ class Checkpoint(Generic[State]):
         lines = "".join(f"  differs: {difference}\n" for difference in differences)
         return InputError(
             f"The checkpoint {self._path} {reason}, and is not overwritten.\n{lines}"
-            f"Choose another checkpoint, or delete this one to start again."
+            f"Choose another checkpoint, or delete this one to start again (--restart on the "
+            f"command line)."
         )
+
+
+def count_iterations(path: str | os.PathLike[str]) -> int:
+    """Return how many outer iterations are done in a checkpoint, of whatever fit it is."""
+    tensors, header = read_tensors(path)
+    plain = header.get("values") if isinstance(header, dict) else None
+    values = {**tensors, **(plain if isinstance(plain, dict) else {})}
+    for kind in (BatchState, Walk):
+        if set(values) == set(_field_names(kind)):
+            return int(_build_state(kind, values).n_iter)
+    raise ModelFileError(path, "is not a checkpoint of this version of undulatus.")
 
 
 def _flatten(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -75,6 +76,10 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         Ignored: the fit is not random. All classifiers here have this parameter.
     verbose : int, default=0
         1 shows a line of progress, 2 one line per iteration.
+    on_interrupt : {"raise", "keep"}, default="raise"
+        What Ctrl-C does to a fit: ``"raise"`` ends it without a model; ``"keep"`` leaves the best
+        one so far with a warning and ``fit_report_["stopped"] == "interrupted"``, if every
+        latent function has got that far.
 
     Attributes
     ----------
@@ -134,6 +139,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         prior_correction: Any = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
+        on_interrupt: str = "raise",
     ) -> None:
         self.kernel = kernel
         self.standardize = standardize
@@ -145,6 +151,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self.prior_correction = prior_correction
         self.random_state = random_state
         self.verbose = verbose
+        self.on_interrupt = on_interrupt
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from rows of two classes or more; a weight of 2 equals a row given twice."""
@@ -157,13 +164,16 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         x = self.standardisation_(np.asarray(data.rows), np.float64)
         weight = np.ones(n) if data.weight is None else data.weight
         self.training_ = x
-        self.latents_ = tuple(
-            self._fit_latent(x, positive, weight, data.overview, own)
-            for own, positive in zip(
-                data.overview.log_odds.tolist(), self._targets(data.codes), strict=True
-            )
-        )
-        outcomes = [latent.outcome for latent in self.latents_]
+        latents: list[ExactFit] = []
+        for own, positive in zip(
+            data.overview.log_odds.tolist(), self._targets(data.codes), strict=True
+        ):
+            if latents and latents[-1].outcome == "interrupted":
+                # A model lacks the latent functions that are still to be fitted.
+                raise KeyboardInterrupt
+            latents.append(self._fit_latent(x, positive, weight, data.overview, own))
+        self.latents_ = tuple(latents)
+        outcomes = [latent.outcome for latent in latents]
         outcome = next(
             name for name in ("interrupted", "max_iter", "converged") if name in outcomes
         )
@@ -187,21 +197,20 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     def _fit_latent(
         self, x: Array, positive: Array, weight: Array, overview: Overview, log_odds: float
     ) -> ExactFit:
-        line = ProgressLine(type(self).__name__, self.verbose, self.max_iter)
-        fit = fit_exact(
-            x,
-            np.where(positive, 0.5, -0.5),
-            weight,
-            find_kernel(self.kernel),
-            mean_distance(overview.variances),
-            max_iter=self.max_iter,
-            tol=self.tol,
-            variational=self.posterior == "variational",
-            log_odds=log_odds,
-            report=lambda climb: line(climb.n_iter, f"bound {climb.bounds[-1]:.6g}"),
-        )
-        line.close()
-        return fit
+        with closing(ProgressLine(type(self).__name__, self.verbose, self.max_iter)) as line:
+            return fit_exact(
+                x,
+                np.where(positive, 0.5, -0.5),
+                weight,
+                find_kernel(self.kernel),
+                mean_distance(overview.variances),
+                max_iter=self.max_iter,
+                tol=self.tol,
+                variational=self.posterior == "variational",
+                log_odds=log_odds,
+                interruptible=self._keeps_on_interrupt,
+                report=lambda climb: line(climb.n_iter, f"bound {climb.bounds[-1]:.6g}"),
+            )
 
     # Corrections
 

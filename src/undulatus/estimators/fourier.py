@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
@@ -155,7 +156,11 @@ random_state : int, RandomState or None, default=None
 warm_start : bool, default=False
     Start from the frequencies and hyperparameters of the last fit, each member from its own.
 verbose : int, default=0
-    1 shows a line of progress, 2 one line per iteration."""
+    1 shows a line of progress, 2 one line per iteration.
+on_interrupt : {"raise", "keep"}, default="raise"
+    What Ctrl-C does to a fit: ``"raise"`` ends it without a model, and a later fit continues from
+    the ``checkpoint``, if there is one; ``"keep"`` leaves the best model so far with a warning and
+    ``fit_report_["stopped"] == "interrupted"``, and whatever called ``fit`` goes on."""
 
 _ATTRIBUTES = """\
 Attributes
@@ -246,6 +251,7 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
         random_state: int | np.random.RandomState | None = None,
         warm_start: bool = False,
         verbose: int = 0,
+        on_interrupt: str = "raise",
     ) -> None:
         self.n_frequencies = n_frequencies
         self.n_members = n_members
@@ -269,6 +275,7 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
         self.random_state = random_state
         self.warm_start = warm_start
         self.verbose = verbose
+        self.on_interrupt = on_interrupt
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Learn from labelled rows.
@@ -521,9 +528,9 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
                 **part,
             )
 
-        members = fit_members(fit, self.n_members, threads)
-        line.close()
-        return members
+        interruptible = self._keeps_on_interrupt
+        with closing(line):
+            return fit_members(fit, self.n_members, threads, interruptible=interruptible)
 
     def _solve(
         self,
@@ -539,6 +546,7 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
             "tol": self.tol,
             "early_stopping": self._stops_early(),
             "variational": self.posterior == "variational",
+            "interruptible": self._keeps_on_interrupt,
         }
         if not stochastic:
             assert isinstance(pixels, Pixels)
@@ -558,8 +566,10 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
         if self.checkpoint is None:
             return [None] * self.n_members
         # The posterior is fitted after the last checkpoint.
-        ignored = {"checkpoint", "n_jobs", "verbose", "max_iter"}
+        ignored = {"checkpoint", "n_jobs", "verbose", "on_interrupt"}
         ignored |= {"posterior", "variance_tolerance"}
+        if state is BatchState:
+            ignored.add("max_iter")
         settings = {
             name: np.asarray(value).tolist() if name == "frequencies" else value
             for name, value in self.get_params().items()

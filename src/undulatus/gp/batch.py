@@ -99,14 +99,15 @@ def ascend(
     max_iter: int,
     tol: float,
     held_back_loss: Callable[[Array], float] | None = None,
+    interruptible: bool = True,
     report: Callable[[Ascent], None] = lambda ascent: None,
 ) -> Ascent:
     """Continue ``ascent`` until the bound grows by less than ``tol`` of its size.
 
     ``held_back_loss`` is a function of θ; the ascent also ends when it has not fallen for
     ``PATIENCE`` iterations. ``report`` is called after every outer iteration, with a state
-    that is enough, together with ξ, to continue from. A KeyboardInterrupt ends the ascent at
-    the last finished iteration.
+    that is enough, together with ξ, to continue from. If ``interruptible``, a KeyboardInterrupt
+    ends the ascent at the last finished iteration.
     """
     try:
         if held_back_loss is not None and not ascent.losses:
@@ -117,7 +118,7 @@ def ascend(
                 ascent = _record_loss(ascent, held_back_loss(ascent.theta))
             report(ascent)
     except KeyboardInterrupt:
-        if not ascent.bounds:
+        if not (interruptible and ascent.bounds):
             raise
         ascent = replace(ascent, outcome="interrupted")
     return ascent
@@ -303,6 +304,7 @@ def fit_batch(
     log_odds: Array | float = 0.0,
     split: Split | None = None,
     resume: BatchState | None = None,
+    interruptible: bool = True,
     report: Callable[[BatchState], None] = lambda state: None,
 ) -> FourierFit:
     """Fit by the paper's Algorithm 1, from ``start`` or continuing from ``resume``.
@@ -310,7 +312,8 @@ def fit_batch(
     With ``early_stopping``, frequencies are learned on four fifths of the pixels, as ``split``
     says or else drawn, and those with the lowest loss on the others are used; the posterior is
     that of all pixels, by :func:`~undulatus.gp.variational.fit_latents`, in which waves
-    are damped by ``spread``, a share of their frequencies, and ``log_odds`` set the level.
+    are damped by ``spread``, a share of their frequencies, and ``log_odds`` set the level. If
+    ``interruptible``, a KeyboardInterrupt ends the fit at the last finished iteration or pass.
     """
     seed = int(rng.integers(2**63)) if resume is None else resume.seed
     learning, held_back = pixels, None
@@ -325,6 +328,7 @@ def fit_batch(
         max_iter=max_iter,
         tol=tol,
         held_back_loss=None if held_back is None else partial(evidence.held_back_loss, held_back),
+        interruptible=interruptible,
         report=lambda ascent: report(replace(state, ascent=ascent)),
     )
     return _finish(
@@ -336,6 +340,7 @@ def fit_batch(
         variational=variational,
         spread=spread,
         log_odds=np.broadcast_to(log_odds if variational else 0.0, pixels.n_latents),
+        interruptible=interruptible,
     )
 
 
@@ -375,6 +380,7 @@ def _finish(
     variational: bool,
     spread: float,
     log_odds: Array,
+    interruptible: bool,
 ) -> FourierFit:
     """Return the fit after exact passes over all pixels at the final frequencies."""
     theta = ascent.theta if ascent.best_theta is None else ascent.best_theta
@@ -391,6 +397,7 @@ def _finish(
         spread=spread,
         log_odds=log_odds,
         interrupted=interrupted,
+        interruptible=interruptible,
         max_passes=FINAL_PASSES,
         variational=variational,
         bound_tol=0.1 * tol,

@@ -42,13 +42,16 @@ raises a KeyboardInterrupt when the fit should end."""
 # Fitting
 
 
-def fit_members(fit: FitMember, n_members: int, threads: int) -> tuple[FourierFit, ...]:
+def fit_members(
+    fit: FitMember, n_members: int, threads: int, *, interruptible: bool = True
+) -> tuple[FourierFit, ...]:
     """Fit several members at once, the threads shared out among them.
 
-    A KeyboardInterrupt ends the fits under way. The members finished by then are returned or, if
-    there are none, those under way, each the best it has found so far; if there are none of these
-    either, the KeyboardInterrupt is raised. A single member is fitted in the caller's thread,
-    where its solver receives the KeyboardInterrupt.
+    A KeyboardInterrupt ends the fits under way, and is raised unless the fit is
+    ``interruptible``. Then the members finished by then are returned or, if there are none, those
+    under way, each the best it has found so far; if there are none of these either, the
+    KeyboardInterrupt is raised. A single member is fitted in the caller's thread, where its solver
+    receives the KeyboardInterrupt.
     """
     if n_members == 1:
         return (fit(0, threads, lambda: None),)
@@ -78,7 +81,8 @@ def fit_members(fit: FitMember, n_members: int, threads: int) -> tuple[FourierFi
                 futures.append(pool.submit(copy_context().run, fit_one, member))
             _wait(futures)
         except KeyboardInterrupt:
-            pass
+            if not interruptible:
+                raise
         finally:
             interrupted.set()
             pool.shutdown(cancel_futures=True)
@@ -88,7 +92,7 @@ def fit_members(fit: FitMember, n_members: int, threads: int) -> tuple[FourierFi
             raise error
     fits = tuple(future.result() for future in ended if future.exception() is None)
     finished = tuple(fit for fit in fits if fit.outcome != "interrupted")
-    if not fits:
+    if not fits or (not interruptible and len(fits) < n_members):
         raise KeyboardInterrupt
     return finished or fits
 

@@ -238,23 +238,32 @@ def fit_exact(
     tol: float,
     variational: bool = True,
     log_odds: float = 0.0,
+    interruptible: bool = True,
     report: Callable[[Ascent], None] = lambda ascent: None,
 ) -> ExactFit:
     """Fit an exact GP classifier to standardised pixels ``x`` (n, d), v = y - 1/2 (n,).
 
     The fit starts from γ = 1 and the share of the mean distance with the best bound. The
     posterior is the bound's or, if ``variational``, the best Gaussian one of a latent function
-    with the level of ``log_odds`` (see :mod:`undulatus.gp.damping`).
+    with the level of ``log_odds`` (see :mod:`undulatus.gp.damping`). If ``interruptible``, a
+    KeyboardInterrupt ends the fit at the last finished iteration or step.
     """
     require_memory(len(x))
     with blas_threads(len(x)):
         evidence = ExactEvidence(x, v, weight, kernel, mean_distance)
         theta = np.clip(_choose_theta(evidence, mean_distance), *np.transpose(evidence.limits))
-        ascent = ascend(evidence, Ascent(theta), max_iter=max_iter, tol=tol, report=report)
+        ascent = ascend(
+            evidence,
+            Ascent(theta),
+            max_iter=max_iter,
+            tol=tol,
+            interruptible=interruptible,
+            report=report,
+        )
         for _ in range(2):
             evidence.tighten(ascent.theta)
         if variational and ascent.outcome != "interrupted":
-            final = _fit_variational(evidence, ascent.theta, log_odds, 0.1 * tol)
+            final = _fit_variational(evidence, ascent.theta, log_odds, 0.1 * tol, interruptible)
         else:
             log_odds = 0.0
             solved = evidence.solve(evidence.covariance(ascent.theta))
@@ -316,7 +325,7 @@ class _Evaluated:
 
 
 def _fit_variational(
-    evidence: ExactEvidence, theta: Array, log_odds: float, tol: float
+    evidence: ExactEvidence, theta: Array, log_odds: float, tol: float, interruptible: bool
 ) -> _PosteriorFit:
     """Return the best Gaussian posterior and γ, by steps from the posterior at the current ξ.
 
@@ -328,6 +337,8 @@ def _fit_variational(
         for state in ascend_naturally(start, step, max_passes=MAX_PASSES, tol=tol):
             best = state
     except KeyboardInterrupt:
+        if not interruptible:
+            raise
         interrupted = True
     own = best.sites.at_level(level(log_odds, float(np.exp(best.theta[0]))))
     posterior, _ = own.posterior(evidence.covariance(best.theta))

@@ -88,6 +88,7 @@ def fit_stochastic(
     sample: Pixels | None = None,
     split: Split | None = None,
     resume: Walk | None = None,
+    interruptible: bool = True,
     report: Callable[[Walk], None] = lambda walk: None,
     report_pass: Callable[[int, float], None] = lambda done, bound: None,
 ) -> FourierFit:
@@ -98,7 +99,8 @@ def fit_stochastic(
     held-back pixels are used. ``split`` says which of the sample are held back; without it they
     are drawn. Waves are damped by ``spread``, a share of their frequencies, or by more if groups
     held back say so. The posterior is that of
-    :func:`~undulatus.gp.variational.fit_latents`, with the levels of ``log_odds`` (C,).
+    :func:`~undulatus.gp.variational.fit_latents`, with the levels of ``log_odds`` (C,). If
+    ``interruptible``, a KeyboardInterrupt ends the fit at the last finished iteration or pass.
     """
     early_stopping = early_stopping and learn_frequencies
     seed = int(rng.integers(2**63)) if resume is None else resume.seed
@@ -129,6 +131,7 @@ def fit_stochastic(
             spread=spread,
             split=split,
             resume=resume if goes_on else None,
+            interruptible=interruptible,
             report=report,
         )
         ends.append(end)
@@ -149,6 +152,7 @@ def fit_stochastic(
         spread=spread,
         log_odds=np.broadcast_to(log_odds if variational else 0.0, n_latents),
         interrupted=end.outcome == "interrupted",
+        interruptible=interruptible,
         max_passes=FINAL_PASSES,
         variational=variational,
         # A pass costs as much as hundreds of minibatches, and the bound's settle slowly.

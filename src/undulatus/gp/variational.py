@@ -172,6 +172,7 @@ def fit_latents(
     spread: float,
     log_odds: Array,
     interrupted: bool,
+    interruptible: bool,
     max_passes: int,
     variational: bool,
     bound_tol: float,
@@ -181,7 +182,8 @@ def fit_latents(
     """Return the latent functions at the final frequencies, and whether a fit was interrupted.
 
     Their posteriors are those of :func:`fit_final_posteriors`, each from its own signal variance,
-    ξ or posterior. After an interrupt one pass has to do.
+    ξ or posterior. After an interrupt one pass has to do. If ``interruptible``, an interrupt of
+    the passes ends them after the last finished one.
     """
     finals = fit_final_posteriors(
         pixels,
@@ -191,6 +193,7 @@ def fit_latents(
         xi,
         initial_posteriors,
         variational=variational,
+        interruptible=interruptible,
         max_passes=1 if interrupted else max_passes,
         bound_tol=bound_tol,
         tol=tol,
@@ -217,12 +220,13 @@ def fit_final_posteriors(
     initial_posteriors: Sequence[Posterior] | None,
     *,
     variational: bool,
+    interruptible: bool = True,
     max_passes: int,
     bound_tol: float,
     tol: float,
     report: Callable[[int, float], None] = lambda done, bound: None,
 ) -> list[PosteriorFit]:
-    """Return the posteriors to predict with, by interruptible passes at the final frequencies.
+    """Return the posteriors to predict with, by passes at the final frequencies.
 
     They are those of the quadratic bound, to the tolerance ``bound_tol`` and without a level, or,
     if ``variational``, those of :func:`fit_variational` to the tolerance ``tol``, with the levels
@@ -238,7 +242,7 @@ def fit_final_posteriors(
             tol=bound_tol,
             spread=waves.spread,
             initial_posteriors=initial_posteriors,
-            interruptible=True,
+            interruptible=interruptible,
             report=report,
         )
     if initial_posteriors is None:
@@ -246,7 +250,7 @@ def fit_final_posteriors(
         statistics = accumulate_each(pixels, waves.frequencies, signal_variances, known)
         initial_posteriors = [own.posterior() for own in statistics]
     priors = [replace(waves, log_odds=own) for own in log_odds]
-    starts = _fit_starts(pixels, priors, signal_variances, initial_posteriors)
+    starts = _fit_starts(pixels, priors, signal_variances, initial_posteriors, interruptible)
     if starts[0].interrupted:
         return starts
     return fit_variational(
@@ -255,7 +259,7 @@ def fit_final_posteriors(
         starts,
         max_passes=max_passes,
         tol=tol,
-        interruptible=True,
+        interruptible=interruptible,
         report=report,
     )
 
@@ -280,11 +284,13 @@ def _fit_starts(
     priors: Sequence[WavePrior],
     signal_variances: Sequence[float],
     posteriors: Sequence[Posterior],
+    interruptible: bool,
 ) -> list[PosteriorFit]:
     """Return each posterior after a few passes with the quadratic bound, at fixed γ.
 
     ``posteriors`` are those without a level. Unlike the steps that follow, these passes cannot
-    overshoot, however far they have to go. An interrupt ends them after the last finished one.
+    overshoot, however far they have to go. If ``interruptible``, an interrupt ends them after the
+    last finished one.
     """
     own = [prior.level(variance) for prior, variance in zip(priors, signal_variances, strict=True)]
     fits: list[PosteriorFit] = []
@@ -307,7 +313,7 @@ def _fit_starts(
                 )
             ]
     except KeyboardInterrupt:
-        if not fits:
+        if not (interruptible and fits):
             raise
         return [replace(fit, interrupted=True) for fit in fits]
     return fits

@@ -227,13 +227,14 @@ def walk(
     split: Split,
     spread: float = 0.0,
     resume: Walk | None = None,
+    interruptible: bool = True,
     report: Callable[[Walk], None] = lambda walk: None,
 ) -> Walk:
     """Learn frequencies (or the lengthscale alone) and γ on minibatches of ``pixels``.
 
     ``split`` says which rows are held back. The posterior is scaled to ``n_total`` rows. With
-    ``early_stopping``, the walk ends when the loss of held-back rows gets worse. A
-    KeyboardInterrupt ends it at the last finished iteration.
+    ``early_stopping``, the walk ends when the loss of held-back rows gets worse. If
+    ``interruptible``, a KeyboardInterrupt ends it at the last finished iteration.
     """
     with ThreadPoolExecutor(pixels.threads) as pool:
         setup = WalkSetup.plan(
@@ -256,7 +257,7 @@ def walk(
                 state = iterate(setup, state)
                 report(state)
         except KeyboardInterrupt:
-            if not state.n_iter:
+            if not (interruptible and state.n_iter):
                 raise
             state = replace(state, outcome="interrupted")
     return state
