@@ -2,6 +2,7 @@
 
 import os
 import threading
+import warnings
 
 # Before numpy: matrices here are small, and threads that wait for each other on a busy machine
 # slow them thirtyfold. OMP_NUM_THREADS would do it too, but is ours to test.
@@ -109,6 +110,7 @@ class SmallImage:
     def write(self, path, *, values=None, names=BANDS, nodata=None, scale=None, **profile):
         """Write bands (or other values) to a GeoTIFF, and return its path."""
         import rasterio
+        import rasterio.errors
 
         values = self.values if values is None else values
         values = values[None] if values.ndim == 2 else values
@@ -117,7 +119,10 @@ class SmallImage:
             "count": len(values), "dtype": values.dtype, "crs": self.CRS,
             "transform": self.transform, "nodata": nodata, **profile,
         }  # fmt: skip
-        with rasterio.open(path, "w", **profile) as file:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+            file = rasterio.open(path, "w", **profile)
+        with file:
             file.write(values)
             if names is not None and len(names) == len(values):
                 file.descriptions = names

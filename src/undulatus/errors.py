@@ -89,13 +89,15 @@ class MissingBandsError(SceneError):
 class OutsideTrainingError(SceneError):
     """Most pixels are unlike those that the model learned from."""
 
-    def __init__(self, outside: int, looked_at: int, features: Iterable[str]) -> None:
+    def __init__(
+        self, outside: int, looked_at: int, features: Iterable[str], *, of_map: bool = True
+    ) -> None:
         listed = "".join(f"\n  {line}" for line in features)
+        anyway = ", or map them all the same (--allow-outside, in Python allow_outside=True)"
         super().__init__(
             f"{outside / looked_at:.0%} of {looked_at:,} pixels looked at lie outside what the "
             f"model learned from: other units or scale, or other bands?{listed}\n"
-            f"Give the values as in training, or map them all the same (--allow-outside, in "
-            f"Python allow_outside=True)."
+            f"Give the values as in training{anyway if of_map else ''}."
         )
 
 

@@ -123,7 +123,10 @@ def test_several_images_share_polygons_or_are_groups_themselves(
     # A polygon is held out in both images, or in none.
     assert len(facts.training_groups) + len(facts.held_out_groups) == 48
     assert sum(facts.training_pixels.values()) == 2 * 81 * len(facts.training_groups)
-    by_raster = fit_image(both, image_files / "truth.tif", **QUICK, max_pixels=900)
+    bare = {"crs": None, "transform": None}
+    both = [small_image.write(tmp_path / f"{i}.tif", **bare) for i in range(2)]
+    truth = small_image.write(tmp_path / "truth.tif", values=small_image.truth, names=None, **bare)
+    by_raster = fit_image(both, truth, **QUICK, max_pixels=900)
     assert Provenance.of(by_raster).group_unit == "image"
     assert set(Provenance.of(by_raster).held_out_groups) < {str(path) for path in both}
 

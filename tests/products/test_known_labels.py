@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from numpy.testing import assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.products import fit_image
@@ -136,10 +137,12 @@ def test_squares_of_a_raster_are_known_by_name_and_place(image_files, small_imag
 
 
 def test_images_are_groups_where_several_were_learned_from(small_image, tmp_path):
+    # Each of another place, as far as is known.
+    bare = {"crs": None, "transform": None}
     paths = []
     for i in range(4):
-        paths.append(small_image.write(tmp_path / f"day{i}.tif"))
-    small_image.write(tmp_path / "truth.tif", values=small_image.truth, names=None)
+        paths.append(small_image.write(tmp_path / f"day{i}.tif", **bare))
+    small_image.write(tmp_path / "truth.tif", values=small_image.truth, names=None, **bare)
     model = fit_image(paths, tmp_path / "truth.tif", max_pixels=2000, **QUICK)
     assert Provenance.of(model).group_unit == "image"
     (held,) = Provenance.of(model).held_out_groups
@@ -149,12 +152,43 @@ def test_images_are_groups_where_several_were_learned_from(small_image, tmp_path
     assert "of 1 image held out of the fit (left out: 3 images that it was" in basis.statement
     _, (basis, _) = ask(model, trained, tmp_path / "truth.tif")
     assert basis.kind == "training"
-    new = small_image.write(tmp_path / "day9.tif")
+    new = small_image.write(tmp_path / "day9.tif", **bare)
     assert ask(model, new, tmp_path / "truth.tif")[1][0].kind == "new"
     # A folder that was moved does not make a training image new.
     (tmp_path / "moved").mkdir()
     trained = trained.rename(tmp_path / "moved" / trained.name)
     assert ask(model, trained, tmp_path / "truth.tif")[1][0].kind == "training"
+
+
+def test_squares_held_out_of_one_date_are_held_out_of_all(small_image, tmp_path):
+    paths = [small_image.write(tmp_path / f"day{i}.tif") for i in range(2)]
+    small_image.write(tmp_path / "truth.tif", values=small_image.truth, names=None)
+    model = fit_image(paths, tmp_path / "truth.tif", max_pixels=2000, **QUICK)
+    facts = Provenance.of(model)
+    assert facts.group_unit == "square"
+    assert len(facts.training_groups) + len(facts.held_out_groups) == 80
+    # Under another name, the same place is known again.
+    third = small_image.write(tmp_path / "third.tif")
+    pixels, (basis, scored) = ask(model, third, tmp_path / "truth.tif")
+    assert basis.kind == "held out"
+    assert 0 < np.count_nonzero(scored) < len(pixels.row)
+
+
+def test_points_in_training_polygons_are_left_out_one_by_one(model, image_files, small_image):
+    rng = np.random.default_rng(0)
+    row, column = rng.integers(0, 90, 300), rng.integers(0, 120, 300)
+    names = np.array(small_image.CLASSES)[small_image.truth[row, column]]
+    points = pd.DataFrame({"row": row, "column": column, "class": names}).drop_duplicates()
+    pixels, (basis, scored) = ask(model, image_files / "image.tif", points)
+    x, y = (
+        small_image.WEST + 10 * (pixels.column + 0.5),
+        small_image.NORTH - 10 * (pixels.row + 0.5),
+    )
+    learned = np.zeros(len(x), bool)
+    for west, south, east, north in Provenance.of(model).training_groups.values():
+        learned |= (x > west) & (x < east) & (y > south) & (y < north)
+    assert_array_equal(scored, ~learned)
+    assert f"left out: {np.count_nonzero(learned)} pixels in training polygons" in basis.statement
 
 
 def test_groups_by_a_field_are_known_by_its_values(image_files, small_image):

@@ -49,12 +49,18 @@ def split_span(span: str | None) -> tuple[str | None, str | None]:
     return start or None, end or None
 
 
-def require_new(path: Path, *, overwrite: bool) -> None:
-    """Raise an error if the output of a command exists and is not to be replaced."""
+def require_new(path: Path, *, overwrite: bool | None) -> None:
+    """Raise an error if an output cannot be made: it exists, or its folder does not.
+
+    ``overwrite`` says whether an existing one is replaced; None for commands that never do.
+    """
+    from undulatus._files import require_folder
     from undulatus.errors import SceneError
 
+    require_folder(path)
     if path.exists() and not overwrite:
-        raise SceneError(f"{path} exists. Give another name, or --overwrite to replace it.")
+        remedy = "." if overwrite is None else ", or --overwrite to replace it."
+        raise SceneError(f"{path} exists. Give another name{remedy}")
 
 
 # Standard error

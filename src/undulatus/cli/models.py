@@ -180,7 +180,7 @@ def map_command(
                 "--pages is for images: undulatus browse makes pages of scenes, of spectra there "
                 "are none."
             )
-        require_new(pages, overwrite=False)
+        require_new(pages, overwrite=None)
     fitted = load_model(model)
     named = Legend.of(fitted) if legend is None else _read_legend(legend)
     with within_memory(ram, opened, len(named.classes)) as chunked:

@@ -292,7 +292,7 @@ def _estimate(
         unit=mapped.unit,
         group=pixels.cluster,
         confidence=confidence,
-        notes=(*mapped.notes, *_doubts(basis, design, cells)),
+        notes=(*mapped.notes, *_doubts(basis, design, cells, pixels)),
     )
 
 
@@ -316,7 +316,7 @@ def _maps_of(
     return found
 
 
-def _doubts(basis: Basis, design: Design | None, cells: Array) -> list[str]:
+def _doubts(basis: Basis, design: Design | None, cells: Array, pixels: KnownPixels) -> list[str]:
     """Return what speaks against the sample."""
     doubts = []
     if basis.kind == "training":
@@ -325,7 +325,8 @@ def _doubts(basis: Basis, design: Design | None, cells: Array) -> list[str]:
             "too near to those that are mapped."
         )
     each = cells.sum() / len(cells)
-    if design in ("simple", "stratified") and each >= 2.0:
+    # Squares are ours: points in one of them were drawn by themselves.
+    if design in ("simple", "stratified") and each >= 2.0 and pixels.cluster != "square":
         doubts.append(
             f"The design given takes each pixel as drawn by itself, but the labels come in groups "
             f"of {each:,.0f} pixels. If groups were drawn, standard errors are far too small: "

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from undulatus.scenes.files.images import (
 )
 from undulatus.scenes.files.labels import read_labels
 from undulatus.scenes.image_features import ImageFeatures
-from undulatus.scenes.labelled_pixels import LabelledPixels
+from undulatus.scenes.labelled_pixels import LabelledPixels, PixelGrid
 
 Array = npt.NDArray[Any]
 
@@ -146,6 +147,9 @@ def label_pixels(
     found = labels_of_images(images, sources, field, group, all_touched, most, seed, progress)
     classes, names = _all_classes(found, sources, least_classes)
     names_of_images = image_names(images)
+    unit = next(iter(found.values())).unit
+    if unit == "square" and len(found) > 1 and not _overlap([images[i] for i in found]):
+        unit = "image"
     parts: list[dict[str, Array]] = []
     keys: list[Array] = []
     bounds: dict[str, list[float]] = {}
@@ -153,14 +157,12 @@ def label_pixels(
         progress(f"reading {len(own.row):,} labelled pixels of {names_of_images[i]}")
         with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE):
             features = recipe.gather(images[i], own.row, own.column)
-        named = group_keys(own, names_of_images[i], alone=len(images) == 1)
-        bounds |= dict(zip(named, own.bounds.tolist(), strict=True)) if named else {}
-        if not named:
-            named = [names_of_images[i]]
-            own_groups = np.zeros(len(own.row), np.int64)
+        if unit == "image":
+            keys.append(np.full(len(own.row), names_of_images[i], object))
         else:
-            own_groups = own.groups
-        keys.append(np.array(named, object)[own_groups])
+            named = group_keys(own, images[i], names_of_images[i])
+            bounds |= dict(zip(named, own.bounds.tolist(), strict=True))
+            keys.append(np.array(named, object)[own.groups])
         parts.append(
             {
                 "features": features,
@@ -176,7 +178,6 @@ def label_pixels(
     counts = np.array(
         [sum(own.counts.get(label, 0) for own in found.values()) for label in classes]
     )
-    unit = next(iter(found.values())).unit
     pixels = ImagePixels(
         **joined,
         groups=groups,
@@ -185,14 +186,13 @@ def label_pixels(
         group_names=tuple(map(str, group_names)),
         bounds=bounds,
         counts=counts,
-        unit="image" if unit == "square" and len(images) > 1 else unit,
+        unit=unit,
         missing=int(np.count_nonzero(~whole)),
     )
     if not whole.any():
         raise SceneError(
             f"All {len(whole):,} labelled pixels are missing (nodata) in the image. Check that "
-            "the "
-            f"labels lie on its valid part."
+            f"the labels lie on its valid part."
         )
     if pixels.missing:
         progress(f"{pixels.missing:,} labelled pixels are missing in the image and left out")
@@ -234,7 +234,7 @@ def labels_of_images(
         except SceneError as error:
             if len(images) == 1:
                 raise
-            progress(f"{image_names(images)[i]}: {error}")
+            progress(f"{image_names(images)[i]} is left out: {error}")
             last = error
             continue
         for note in found[i].notes:
@@ -267,11 +267,26 @@ def _all_classes(
     return ordered, tuple(meant.get(label, str(label)) for label in ordered)
 
 
-def group_keys(own: LabelledPixels, image: str, *, alone: bool) -> list[str]:
-    """Return the key of each group of an image; none if the image itself is the group."""
+def group_keys(own: LabelledPixels, image: xr.DataArray, name: str) -> list[str]:
+    """Return the key of each group of an image's labels, by which it is known again.
+
+    Squares are known by their place, whatever the image is called; without a georeference by the
+    name of its file.
+    """
     if own.unit != "square":
         return list(own.group_names)
-    return [f"{Path(image).name}: {name}" for name in own.group_names] if alone else []
+    if image.rio.crs is None:
+        return [f"{Path(name).name}: {square}" for square in own.group_names]
+    return ["square " + " ".join(f"{v:.10g}" for v in box) for box in own.bounds.tolist()]
+
+
+def _overlap(images: list[xr.DataArray]) -> bool:
+    """Return whether images show the same place, as far as is known."""
+    grids = [PixelGrid.of(image) for image in images]
+    return any(
+        one.crs is not None and one.crs == other.crs and one.overlaps(other)
+        for one, other in itertools.combinations(grids, 2)
+    )
 
 
 # Which are learned from
@@ -364,7 +379,8 @@ def fit_image(
         Field of the labels with the class; by default the only one, ``class`` or ``label``.
     group : str, optional
         Field of the labels that says which features belong together. By default a group is a
-        polygon; without polygons, an image of several, or a square of the only one.
+        polygon; without polygons, an image of several, or a square of the image if it is the
+        only one, or if several show the same place.
     method : {"vff", "rff", "gpc"}
     n_frequencies, members : int
         Waves of a member, and members of the committee; each holds back other groups.

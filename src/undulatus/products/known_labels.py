@@ -143,7 +143,7 @@ def _label(
     parts, keys, notes = [], [], []
     places = _places(found, legend, leave_out)
     for i, own in found.items():
-        groups = group_keys(own, names[i], alone=True)
+        groups = group_keys(own, images[i], names[i])
         known_as = _known_as(own, groups, images[i], names[i], provenance)
         by_image = provenance.group_unit == "image"
         codes = np.array([places[label] for label in own.classes])[own.codes]
@@ -156,7 +156,7 @@ def _label(
                 "row": own.row[kept],
                 "column": own.column[kept],
                 "codes": codes[kept],
-                "known_as": known_as[own.groups][kept],
+                "known_as": known_as[kept],
                 "weight": _weights(counts, drawn)[own.codes][kept],
             }
         )
@@ -221,6 +221,27 @@ def _places(
 
 
 def _known_as(
+    own: LabelledPixels,
+    keys: list[str],
+    image: xr.DataArray,
+    name: str,
+    provenance: Provenance,
+) -> Array:
+    """Return what each labelled pixel of an image is to the model, (n,) int."""
+    known = _groups_known_as(own, keys, image, name, provenance)
+    inside = own.unit == "square" and provenance.group_unit == "polygon"
+    places = _places_in(own, image, name, provenance) if inside else None
+    if places is None:
+        return known[own.groups]
+    # Points, rasters and tables have no groups of their own: each pixel stands for itself.
+    x, y = places
+    learned = np.zeros(len(x), bool)
+    for west, south, east, north in filter(None, (provenance.training_groups or {}).values()):
+        learned |= (x > west) & (x < east) & (y > south) & (y < north)
+    return np.where(learned, OVERLAPS, NEW)
+
+
+def _groups_known_as(
     own: LabelledPixels,
     keys: list[str],
     image: xr.DataArray,
@@ -327,7 +348,7 @@ def basis_of(
     if has(TRAINED):
         left.append(f"{groups(TRAINED)} that it was trained on")
     if has(OVERLAPS):
-        left.append(f"{groups(OVERLAPS)} overlapping training {provenance.group_unit}s")
+        left.append(_overlapping(pixels, groups(OVERLAPS), provenance))
     ending = f" (left out: {', '.join(left)})." if left else "."
     if has(HELD_OUT):
         also = f" and of {groups(NEW)} that the model has not seen" if has(NEW) else ""
@@ -348,8 +369,14 @@ def basis_of(
     if len(others) == len(images):
         amount += ", in images of other names than those of the fit"
     if has(OVERLAPS):
-        amount += f" ({groups(OVERLAPS)} overlapping training {provenance.group_unit}s)"
+        amount += f" ({_overlapping(pixels, groups(OVERLAPS), provenance)})"
     return training_basis(amount, "places"), everything
+
+
+def _overlapping(pixels: KnownPixels, groups: str, provenance: Provenance) -> str:
+    if pixels.unit == "square" and provenance.group_unit == "polygon":
+        return f"{np.count_nonzero(pixels.known_as == OVERLAPS):,} pixels in training polygons"
+    return f"{groups} overlapping training {provenance.group_unit}s"
 
 
 def _why_unknown(provenance: Provenance) -> str:

@@ -71,9 +71,18 @@ class ClassMap:
             return np.asarray(counted.sum(axis=(0, 1)).compute())
 
     def require_made_by(self, image: xr.DataArray, row: Array, column: Array, said: Array) -> None:
-        """Raise if the map differs from what a model says of pixels of an image on its grid."""
+        """Raise if the map is of another place, or differs from what a model says of pixels."""
         own, its = PixelGrid.of(self.places), PixelGrid.of(image)
-        if (own.shape, own.transform) != (its.shape, its.transform) or not len(row):
+        pixel = np.ptp(np.array(its.bounds).reshape(2, 2), axis=0).max() / max(its.shape)
+        if own.shape != its.shape or not np.allclose(
+            own.bounds, its.bounds, rtol=0, atol=pixel / 10
+        ):
+            raise SceneError(
+                f"{self.name} is not a map of this image: it has {own.shape[0]} x {own.shape[1]} "
+                f"pixels at {own.bounds_text()}, the image has {its.shape[0]} x {its.shape[1]} at "
+                f"{its.bounds_text()}. Give the map of this image, or leave it out (--map)."
+            )
+        if own.transform != its.transform or not len(row):
             return
         mapped = self.places.data.vindex[row, column].compute()
         known = np.isfinite(mapped)

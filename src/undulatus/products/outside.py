@@ -25,6 +25,9 @@ Array = npt.NDArray[Any]
 MOST = 0.5
 """A larger share of pixels outside is an error."""
 
+OTHER_UNITS = 3.0
+"""Pixels this far away, in widths of the training values, are not merely unusual."""
+
 FEATURES_NAMED = 3
 """Features that the error names at most ..."""
 
@@ -41,6 +44,7 @@ def require_inside(
     names: tuple[str, ...] | None,
     sun: Array | None,
     measured: str,
+    beyond: float = 0.0,
 ) -> None:
     """Raise an :class:`OutsideTrainingError` if most pixels are outside what the model learned.
 
@@ -59,8 +63,11 @@ def require_inside(
         Solar zenith angle, degrees, needed for a RegimeClassifier.
     measured : str
         What columns without names measure, with its unit, such as the radiance of channels.
+    beyond : float
+        Distance from training that counts as outside: 0 for maps, :data:`OTHER_UNITS` for labelled
+        pixels, which may be new to the model, but not in other units.
     """
-    compared = list(_compare(model, values, names, sun))
+    compared = list(_compare(model, values, names, sun, beyond))
     outside = sum(part.outside for part in compared)
     looked_at = sum(len(part.rows) for part in compared)
     if outside <= MOST * looked_at:
@@ -72,7 +79,7 @@ def require_inside(
     ]
     worst = sorted(lines, key=lambda line: -line[0])[:FEATURES_NAMED]
     named = [text for weight, text in worst if weight >= LEAST_WEIGHT * worst[0][0]]
-    raise OutsideTrainingError(outside, looked_at, named)
+    raise OutsideTrainingError(outside, looked_at, named, of_map=beyond == 0.0)
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,11 @@ class _Comparison:
 
 
 def _compare(
-    model: Any, values: Array, names: tuple[str, ...] | None, sun: Array | None
+    model: Any,
+    values: Array,
+    names: tuple[str, ...] | None,
+    sun: Array | None,
+    beyond: float,
 ) -> Iterator[_Comparison]:
     for regime, classifier, features, rows in rows_by_classifier(model, values, names, sun):
         if not len(rows):
@@ -102,7 +113,7 @@ def _compare(
         reduced, member = reduce_features(classifier, rows)
         learned = TrainingRange.of(member)
         if learned is not None:
-            outside = int(np.count_nonzero(learned.distance(reduced)))
+            outside = int(np.count_nonzero(learned.distance(reduced) > beyond))
             yield _Comparison(regime, classifier, features, rows, reduced, learned, outside)
 
 

@@ -370,8 +370,10 @@ def _kappa(sums: Sums) -> Array:
 
 
 def _f1(sums: Sums) -> Array:
-    both = sums.cells.sum(axis=1) + sums.cells.sum(axis=2)
-    return _ratio(2.0 * np.einsum("uii->ui", sums.cells), both)
+    true = sums.cells.sum(axis=2)
+    both = sums.cells.sum(axis=1) + true
+    # Resamples without the class say nothing about it.
+    return np.where(true > 0.0, _ratio(2.0 * np.einsum("uii->ui", sums.cells), both), np.nan)
 
 
 def _top_class_gaps(sums: Sums) -> Array:

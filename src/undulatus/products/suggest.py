@@ -47,6 +47,7 @@ from undulatus.products.images import (
     label_pixels,
     open_images,
 )
+from undulatus.products.outside import OTHER_UNITS, require_inside
 from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
 from undulatus.products.training_range import TrainingRange
@@ -59,8 +60,14 @@ Array = npt.NDArray[Any]
 CANDIDATES = 20_000
 """Pixels that points are chosen from, about: one in each square of the image."""
 
+MOST_POINTS = 1_000
+"""More points than this nobody labels before they ask again."""
+
 STARTS = 4
-"""Starts of k-means, of which the best counts."""
+"""Starts of k-means, of which the best counts; one ..."""
+
+MANY_POINTS = 100
+"""... if there are more points than this."""
 
 ROUNDS = 30
 """Most rounds of k-means: the points need not be the best ones."""
@@ -120,8 +127,11 @@ def suggest_labels(
         ``information`` (nats), ``distance`` outside of training, ``rank`` from 1, ``row`` and
         ``column`` from zero, and the centre of the pixel as geometry.
     """
-    if n < 1:
-        raise InputError(f"n is the number of points, 1 or more, but {n} was given.")
+    if not 1 <= n <= MOST_POINTS:
+        raise InputError(
+            f"n is the number of points, from 1 to {MOST_POINTS:,}, but {n:,} was given. Label "
+            f"some, and ask again: what helps most changes."
+        )
     recipe, provenance = _recipe_of(model)
     (opened,) = _open_for(provenance, [image])
     rng = np.random.default_rng(seed)
@@ -143,6 +153,8 @@ def suggest_labels(
         )
     row, column, features = row[whole], column[whole], features[whole]
     named = pd.DataFrame(features, columns=list(recipe.names))
+    require_inside(model, named.to_numpy(), recipe.names, None, "values", OTHER_UNITS)
+    progress(f"choosing {n:,} of {len(named):,} pixels")
     # Sums in a fixed order: the same points for any number of threads.
     with threadpool_limits(1):
         table = _describe(model, named)
@@ -289,7 +301,8 @@ def _choose(
     before is taken, or the very middle if none is.
     """
     distinct = len(np.unique(coordinates, axis=0))
-    clusters = KMeans(min(n, distinct), n_init=STARTS, max_iter=ROUNDS, random_state=seed)
+    starts = STARTS if n <= MANY_POINTS else 1
+    clusters = KMeans(min(n, distinct), n_init=starts, max_iter=ROUNDS, random_state=seed)
     clusters.fit(coordinates, sample_weight=weight)
     away = np.sum((coordinates - clusters.cluster_centers_[clusters.labels_]) ** 2, axis=1)
     total = np.bincount(clusters.labels_, weight, len(clusters.cluster_centers_))
@@ -372,6 +385,8 @@ def update_image(
     )  # fmt: skip
     _require_known(model, pixels)
     pixels = _leave_out_held(pixels, provenance, opened, progress)
+    pixels = _leave_out_learned(pixels, provenance, progress)
+    require_inside(model, pixels.features, recipe.names, None, "values", OTHER_UNITS)
     if len(pixels.codes) > MOST_ROWS:
         progress(
             f"{MOST_ROWS:,} of {len(pixels.codes):,} labelled pixels are drawn: fit again with "
@@ -430,6 +445,26 @@ def _require_known(model: Any, pixels: ImagePixels) -> None:
             f"{', '.join(map(repr, known))}. A new class needs a new fit (undulatus fit) with all "
             f"labels."
         )
+
+
+def _leave_out_learned(
+    pixels: ImagePixels, provenance: Provenance, progress: Progress
+) -> ImagePixels:
+    """Leave out polygons that the model learned from: their pixels would count twice."""
+    if pixels.unit != "polygon":
+        return pixels  # A square may have further points.
+    known = set(provenance.training_groups or {})
+    learned = np.array([name in known for name in pixels.group_names], bool)[pixels.groups]
+    if learned.all():
+        raise SceneError(
+            "The model has learned from all of these polygons already. Give it new ones."
+        )
+    if learned.any():
+        progress(
+            f"{np.count_nonzero(learned):,} labelled pixels in polygons that the model has "
+            f"learned from already are left out"
+        )
+    return pixels.take(~learned)
 
 
 def _leave_out_held(

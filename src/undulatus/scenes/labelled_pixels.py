@@ -83,6 +83,15 @@ class PixelGrid:
         x, y = _transformed(self.transform, columns, rows)
         return float(x.min()), float(y.min()), float(x.max()), float(y.max())
 
+    def overlaps(self, other: PixelGrid) -> bool:
+        """Return whether two images in the same coordinates have a place in common."""
+        (w1, s1, e1, n1), (w2, s2, e2, n2) = self.bounds, other.bounds
+        return w1 < e2 and w2 < e1 and s1 < n2 and s2 < n1
+
+    def bounds_text(self) -> str:
+        """Return where the image lies, for messages."""
+        return bounds_text(self.bounds) if self.crs is not None else "no known place"
+
     def window(self, bounds: Any) -> tuple[int, int, int, int]:
         """Return the first and last rows and columns (exclusive) that bounds touch, clipped."""
         west, south, east, north = bounds
@@ -110,6 +119,13 @@ class PixelGrid:
         """Return which of some rows and columns are in the image."""
         height, width = self.shape
         return (row >= 0) & (row < height) & (column >= 0) & (column < width)
+
+
+def bounds_text(bounds: Any) -> str:
+    """Return west, south, east and north for messages, with as many digits as tell them apart."""
+    digits = 0 if np.ptp(bounds) > 1000.0 else 4
+    west, south, east, north = (f"{value:,.{digits}f}" for value in bounds)
+    return f"{west} to {east} east, {south} to {north} north"
 
 
 def _transformed(transform: Any, across: Array, down: Array) -> tuple[Array, Array]:

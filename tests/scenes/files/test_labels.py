@@ -223,7 +223,7 @@ def test_geometries_that_are_invalid_empty_or_lines(small_image, image):
     with pytest.raises(SceneError, match=r"invalid geometries: 1 of 48(.|\n)*feature 0: Self"):
         read_labels(broken, image, field="class")
     empty = polygons.set_geometry([None, *polygons.geometry.iloc[1:]])
-    with pytest.raises(SceneError, match="features without geometry: 0"):
+    with pytest.raises(SceneError, match="1 features without geometry, such as feature 0"):
         read_labels(empty, image, field="class")
     line = LineString([(west, north), (west + 90, north - 90)])
     lines = polygons.set_geometry([line, *polygons.geometry.iloc[1:]])

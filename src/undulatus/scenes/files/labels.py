@@ -33,6 +33,7 @@ from undulatus.scenes.labelled_pixels import (
     Draw,
     LabelledPixels,
     PixelGrid,
+    bounds_text,
     collect,
     sort_key,
 )
@@ -139,14 +140,23 @@ def _open_features(path: Path) -> Any:
     """Return a GeoDataFrame, or a DataFrame of a Parquet file without geometry."""
     import geopandas
     import pandas
+    import pyogrio
 
     try:
         if path.suffix not in (".parquet", ".geoparquet"):
+            layers = [str(name) for name, _ in pyogrio.list_layers(path)]
+            if len(layers) > 1:
+                raise SceneError(
+                    f"{path} has several layers: {', '.join(layers)}. Save the one with the "
+                    f"labels to a file of its own (in QGIS: Export, Save Features As)."
+                )
             return geopandas.read_file(path)
         try:
             return geopandas.read_parquet(path)
         except ValueError:  # Parquet without the metadata of GeoParquet.
             return pandas.read_parquet(path)
+    except SceneError:
+        raise
     except Exception as error:  # What pyogrio and pyarrow raise has no common base.
         raise SceneError(f"{path} cannot be read: {error}") from error
 
@@ -237,7 +247,8 @@ def _require_geometries(features: Any, where: str) -> None:
     empty = (shapes.isna() | shapes.is_empty).to_numpy()
     if empty.any():
         raise SceneError(
-            f"{where} has features without geometry: {_some(np.flatnonzero(empty))}. Remove them."
+            f"{where} has {np.count_nonzero(empty)} features without geometry, such as feature "
+            f"{_some(np.flatnonzero(empty))} (counted from 0). Remove them."
         )
     invalid = ~shapes.is_valid.to_numpy()
     if invalid.any():
@@ -309,9 +320,10 @@ def _require_overlap(shapes: Any, grid: PixelGrid, where: str) -> None:
     own = grid.bounds
     if east < own[0] or west > own[2] or north < own[1] or south > own[3]:
         raise SceneError(
-            f"The labels do not overlap the image.\n"
-            f"  {where}: {_bounds_text((west, south, east, north))}\n"
-            f"  {grid.name}: {_bounds_text(own)}"
+            f"The labels do not overlap the image. Give labels of the same place, and see whether "
+            f"both have the coordinate reference system that they are in.\n"
+            f"  {where}: {bounds_text((west, south, east, north))}\n"
+            f"  {grid.name}: {bounds_text(own)}"
             + ("" if grid.crs is None else f"\n  both in {grid.crs}")
         )
 
@@ -429,10 +441,24 @@ def _read_raster(path: Path, grid: PixelGrid, draw: Draw) -> LabelledPixels:
                     _add_codes(labels.read(1, window=window), known, window, grid, draw)
     except (rasterio.errors.RasterioError, OSError) as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
+    notes = _notes_on_codes(draw.counts, nodata, path)
     marked = (
         f" (its nodata, {nodata:g}, marks pixels without a label)" if nodata is not None else ""
     )
-    return collect(draw, grid, [], [], "square", f"{path}{marked}", names=names)
+    return collect(draw, grid, [], [], "square", f"{path}{marked}", names=names, notes=notes)
+
+
+def _notes_on_codes(counts: dict[Class, int], nodata: float | None, path: Path) -> list[str]:
+    """Return what a user may not expect of the codes of a raster."""
+    if nodata is not None:
+        return [f"{path}: pixels of its nodata value, {nodata:g}, have no label"]
+    likely = max(counts, key=lambda label: counts[label], default=None)
+    if likely not in (0, 255):
+        return []
+    return [
+        f"{path} has no nodata value, so {likely}, its commonest code, is a class. If it means no "
+        f"label, say so (gdal_edit.py -a_nodata {likely} {path.name})"
+    ]
 
 
 def _quietly_opened(path: Path) -> Any:
@@ -534,7 +560,7 @@ def _read_table(
     inside = grid.holds(row, column)
     if not inside.any():
         raise SceneError(
-            f"No row of {where} lies in {grid.name}, whose bounds are {_bounds_text(grid.bounds)} "
+            f"No row of {where} lies in {grid.name}, whose bounds are {grid.bounds_text()} "
             f"and whose size is {grid.shape[0]} rows x {grid.shape[1]} columns."
         )
     if not inside.all():
@@ -582,8 +608,3 @@ def _places(
 def _some(values: Any) -> str:
     listed = [str(value) for value in values]
     return ", ".join(listed[:NAMED]) + (", ..." if len(listed) > NAMED else "")
-
-
-def _bounds_text(bounds: Any) -> str:
-    west, south, east, north = (f"{value:.6g}" for value in bounds)
-    return f"{west} to {east} east, {south} to {north} north"
