@@ -73,7 +73,7 @@ def _objects_of(path: Path) -> Objects:
     keys = dict.fromkeys([*manifest.expected(), *manifest.objects])
     bad = [key for key in keys if found.get(key) != manifest.objects.get(key, (-1, ""))[0]]
     if bad:
-        raise _damage(path, bad[0], found.get(bad[0]), manifest.objects.get(bad[0]), len(bad) - 1)
+        raise _damage(path, bad[0], found.get(bad[0]), manifest.objects.get(bad[0]), len(bad))
     return dict.fromkeys(found) | manifest.objects
 
 
@@ -93,7 +93,7 @@ def _listed(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _damage(
-    root: Path, key: str, length: int | None, written: tuple[int, str] | None, others: int = 0
+    root: Path, key: str, length: int | None, written: tuple[int, str] | None, count: int = 1
 ) -> SceneError:
     """Return the error for an object of a store that is not as it was written."""
     if length is None:
@@ -104,17 +104,18 @@ def _damage(
         what, found = "is damaged", f"{length:,} bytes"
     else:
         what, found = "is damaged", "the same length, but another SHA-256"
-    expected = f"  written: {written[0]:,} bytes\n" if written else ""
-    file = find_manifest(root)
-    changed = (
-        f"\nIf another program changed the store on purpose, remove {file}: it is read without "
-        f"checks then."
-        if file
-        else ""
-    )
+    if count > 1:
+        what += f", one of {count:,} that are not as they were written"
+    if written is not None:
+        found += f"\n  written: {written[0]:,} bytes"
+    remedy, file = REMEDY, find_manifest(root)
+    if file is not None:
+        remedy += (
+            f"\nIf another program changed the store on purpose, remove {file}: it is read "
+            f"without checks then."
+        )
     return SceneError(
-        f"{root}: {_name(key)} {what}{f', and {others:,} others are' if others else ''}.\n"
-        f"  file: {root / key}\n  found: {found}\n{expected}{REMEDY}{changed}"
+        f"{root}: {_name(key)} {what}.\n  file: {root / key}\n  found: {found}\n{remedy}"
     )
 
 
