@@ -123,6 +123,14 @@ def test_chunks_are_checked_in_other_processes_too(ours, damage):
         sent["counts"].compute()
 
 
+def test_a_relative_path_holds_in_another_folder(ours, tmp_path, monkeypatch):
+    monkeypatch.chdir(ours.parent)
+    opened = open_zarr(Path(ours.name), chunks={})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    xr.testing.assert_equal(opened.compute(), bands().compute())
+
+
 def test_images_and_masks_are_checked(ours):
     flipped(ours / "counts/c/0/0")
     flipped(ours / "cloud_mask/c/0/0")

@@ -52,8 +52,10 @@ def open_zarr(path: Path, **options: Any) -> xr.Dataset:
     options
         Passed to :func:`xarray.open_dataset`.
     """
-    store = CheckedStore(path, _objects_of(path))
+    # Workers may be in another folder.
+    path = path.absolute()
     try:
+        store = CheckedStore(path, _objects_of(path))
         # Whether its metadata are consolidated or not, these can be read; xarray would warn.
         group = _CheckedGroup.open_group(store, mode="r", consolidated=False)
         return xr.open_dataset(group, engine="store", **options)

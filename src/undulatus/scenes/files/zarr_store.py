@@ -62,6 +62,11 @@ HOW_TO_CONTINUE = (
     "(--resume on the command line), or remove it."
 )
 
+CHANGED_SOURCES = (
+    "  fingerprint: the model, the input or the options that it was made from have changed, or an "
+    "earlier version did not record the content of the input\n"
+)
+
 ChunkMasks = dict[str, npt.NDArray[np.bool_]]
 """For each lazy array, which of its chunks are selected, on the grid of chunks."""
 
@@ -145,14 +150,10 @@ def _require_same(store: Path, description: dict[str, str]) -> None:
     found = Manifest.of(store, required=True).description
     differing = [k for k in {**description, **found} if description.get(k) != found.get(k)]
     if differing:
-        made_from = (
-            "  fingerprint: the model, the input or the options that it was made from have "
-            "changed, or an earlier version did not record the content of the input\n"
-        )
         raise SceneError(
             f"{store} holds another dataset than the one to write.\n"
             f"  differing: {', '.join(differing)}\n"
-            f"{made_from if 'fingerprint' in differing else ''}"
+            f"{CHANGED_SOURCES if 'fingerprint' in differing else ''}"
             f"Remove it, or write elsewhere."
         )
 
@@ -160,13 +161,11 @@ def _require_same(store: Path, description: dict[str, str]) -> None:
 def discard_unfinished(path: Path, fingerprint: str) -> bool:
     """Remove what was begun of a store with a fingerprint; return whether there was any."""
     unfinished = unfinished_path(path)
-    if not unfinished.exists():
+    if Manifest.of(unfinished).description.get("fingerprint") != fingerprint:
         return False
     with locked(path):
-        is_it = Manifest.of(unfinished).description.get("fingerprint") == fingerprint
-        if is_it:
-            remove(unfinished)
-    return is_it
+        remove(unfinished)
+    return True
 
 
 def _lazy_variables(dataset: xr.Dataset) -> dict[str, xr.Variable]:
