@@ -21,12 +21,14 @@ from safetensors.numpy import save as save_safetensors
 
 from undulatus import _files
 from undulatus._files import (
+    SAMPLE_BYTES,
     JsonLines,
     ReadingError,
     WritingError,
     as_reading_errors,
     as_scene_errors,
     as_writing_errors,
+    content_digest,
     lock_path,
     locked,
     read_tensors,
@@ -583,3 +585,39 @@ def test_a_folder_in_the_place_of_the_file_is_left_alone(tmp_path):
     with pytest.raises(ModelFileError, match="taken: cannot be written"):
         write_tensors(tmp_path / "taken", TENSORS, HEADER)
     assert files_in(tmp_path) == ["taken"]
+
+
+# Recognising what was replaced
+
+
+def test_a_replaced_file_is_noticed_even_with_its_old_length_and_time(tmp_path):
+    path = tmp_path / "scene.nc"
+    content = bytearray(10 * SAMPLE_BYTES)
+    path.write_bytes(content)
+    before, facts = content_digest([path]), path.stat()
+    assert content_digest([path]) == before
+    for place in (0, len(content) // 2, len(content) - 1):
+        content[place] = 1
+        path.write_bytes(content)
+        content[place] = 0
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        assert content_digest([path]) != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "a" / "b").write_bytes(b"longer"),
+        lambda folder: os.utime(folder / "a" / "b", ns=(1, 1)),
+        lambda folder: (folder / "a" / "b").rename(folder / "a" / "c"),
+        lambda folder: (folder / "more").touch(),
+    ],
+    ids=["length", "time", "name", "another file"],
+)
+def test_a_changed_file_in_a_folder_is_noticed(tmp_path, change):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_bytes(b"text")
+    before = content_digest([tmp_path])
+    assert content_digest([tmp_path]) == before
+    change(tmp_path)
+    assert content_digest([tmp_path]) != before

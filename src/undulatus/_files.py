@@ -35,6 +35,9 @@ FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 LOCK_SECONDS = 0.2
 """How long to try for a lock, which another process may be releasing just now."""
 
+SAMPLE_BYTES = 2**16
+"""Bytes in each of the samples by which a file is recognised."""
+
 ALLOWED_DTYPES = ("float64", "float32", "int64", "bool")
 """Types of arrays that a file of arrays may hold."""
 
@@ -146,6 +149,37 @@ def require_space(path: Path, needed: int) -> None:
 def _size(count: int) -> str:
     unit, name = (2**30, "GiB") if count >= 2**29 else (2**20, "MiB")
     return f"{count / unit:,.1f} {name}"
+
+
+# Recognising what was replaced
+
+
+def content_digest(paths: Iterable[Path]) -> str:
+    """Return a checksum that changes when one of the files, or a file in a folder, is replaced.
+
+    It covers names, lengths and times of modification, and the beginning, the middle and the end
+    of files that are named themselves: to read all bytes would take as long as to use them.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
+        for file in files:
+            facts = file.stat()
+            name = file.relative_to(path) if file != path else path.name
+            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+        if path.is_file():
+            digest.update(_sample(path))
+    return digest.hexdigest()
+
+
+def _sample(path: Path) -> bytes:
+    parts = []
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        for start in (0, (end - SAMPLE_BYTES) // 2, end - SAMPLE_BYTES):
+            file.seek(max(0, start))
+            parts.append(file.read(SAMPLE_BYTES))
+    return b"".join(parts)
 
 
 # Errors of an output, and of the inputs it is made from

@@ -1,6 +1,8 @@
 """``undulatus twin``, ``fit``, ``score``, ``map``, ``info`` and ``explain``."""
 
+import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +18,12 @@ import xarray as xr
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from undulatus import GPC, RFFGPC, VFFGPC, SpectralPCA, load_model, save_model
+from undulatus import GPC, RFFGPC, VFFGPC, SpectralPCA, load_model, products, save_model
+from undulatus._files import JsonLines, remove
 from undulatus.cli import main
 from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.scenes.files.writing import WRITERS, write_dataset
-from undulatus.scenes.files.zarr_store import verify
+from undulatus.scenes.files.zarr_store import find_manifest, verify
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -551,6 +554,150 @@ def test_a_map_of_another_model_is_not_continued(runner, spectra, sounder_model,
     result = runner.invoke(main, [*command, "--resume"])
     assert result.exit_code == 1
     assert "Traceback" not in result.stderr
+
+
+# Inputs that are damaged, or replaced
+
+
+def truncated(chunk):
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+
+
+def flipped(chunk):
+    changed = bytearray(chunk.read_bytes())
+    changed[len(changed) // 2] ^= 1
+    chunk.write_bytes(changed)
+
+
+DAMAGE = {"truncated": truncated, "flipped": flipped, "deleted": Path.unlink}
+
+
+def assert_names_the_chunk(result, store):
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "chunk c/0/0/0 of IR_108" in result.stderr
+    assert str(store / "IR_108/c/0/0/0") in result.stderr
+    assert "Restore it from a copy, or make the store again." in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("command", ["fit", "score", "map"])
+def test_a_damaged_chunk_of_the_input_is_an_error_that_names_it(
+    runner, year, clouds_model, tmp_path, command, damage
+):
+    store = shutil.copytree(year, tmp_path / "year.zarr")
+    DAMAGE[damage](store / "IR_108/c/0/0/0")
+    output = tmp_path / ("new.undulatus" if command == "fit" else "maps.zarr")
+    arguments = {
+        "fit": [store, "--method", "rff", "-D", "5", "--members", "1", "-o", output],
+        "score": [clouds_model, store],
+        "map": [clouds_model, store, "-o", output],
+    }
+    result = runner.invoke(main, [command, *map(str, arguments[command])])
+    assert_names_the_chunk(result, store)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_chunk_of_a_map_is_an_error_of_its_pages(
+    runner, year, clouds_model, tmp_path, damage
+):
+    path = tmp_path / "maps.zarr"
+    assert (
+        runner.invoke(main, ["map", str(clouds_model), str(year), "-o", str(path)]).exit_code == 0
+    )
+    DAMAGE[damage](path / "cloud_mask/c/0/0/0")
+    result = runner.invoke(main, ["browse", str(path), "-o", str(tmp_path / "pages")])
+    assert result.exit_code == 1, result.output
+    assert "chunk c/0/0/0 of cloud_mask" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def without_list(year, path):
+    """Write a scene as another program would."""
+    with xr.open_zarr(year) as opened:
+        opened.to_zarr(path, consolidated=False)
+    return path
+
+
+def test_a_torn_chunk_of_another_program_is_an_error_that_names_it(
+    runner, year, clouds_model, tmp_path
+):
+    store = without_list(year, tmp_path / "year.zarr")
+    truncated(store / "IR_108/c/0/0/0")
+    command = ["map", str(clouds_model), str(store), "-o", str(tmp_path / "maps.zarr")]
+    assert_names_the_chunk(runner.invoke(main, command), store)
+
+
+@pytest.mark.parametrize("writer", [shutil.copytree, without_list], ids=["ours", "foreign"])
+def test_a_chunk_that_is_deleted_while_it_is_mapped_is_an_error(
+    runner, year, clouds_model, tmp_path, monkeypatch, writer
+):
+    store = writer(year, tmp_path / "year.zarr")
+    map_scene = products.map_scene
+
+    def map_and_delete(*args, **options):
+        maps = map_scene(*args, **options)
+        (store / "IR_108/c/0/0/0").unlink()
+        return maps
+
+    monkeypatch.setattr("undulatus.products.maps.map_scene", map_and_delete)
+    output = tmp_path / "maps.zarr"
+    command = ["map", str(clouds_model), str(store), "-o", str(output)]
+    assert_names_the_chunk(runner.invoke(main, command), store)
+    assert not output.exists()
+
+
+def interrupted(path):
+    """Turn a map into one whose last chunk was not written yet."""
+    unfinished = path.rename(path.with_name(f".{path.stem}.unfinished.zarr"))
+    sorted((unfinished / "cloud_probability" / "c").rglob("*"))[-1].unlink()
+    return unfinished
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
+@pytest.mark.parametrize("state", ["finished", "interrupted"])
+def test_a_map_is_not_continued_when_its_input_was_replaced(
+    runner, clouds_model, tmp_path, suffix, state
+):
+    scene, path = tmp_path / f"scene{suffix}", tmp_path / "maps.zarr"
+    make = ["twin", "landmarks", "--days", "1", "-o", str(scene)]
+    assert runner.invoke(main, make).exit_code == 0
+    command = ["map", str(clouds_model), str(scene), "-o", str(path)]
+    assert runner.invoke(main, command).exit_code == 0
+    store = path if state == "finished" else interrupted(path)
+    before = {file: file.read_bytes() for file in store.rglob("*") if file.is_file()}
+    shutil.move(scene, tmp_path / f"first{suffix}")
+    assert runner.invoke(main, [*make, "--seed", "5"]).exit_code == 0
+    refused = runner.invoke(main, [*command, "--resume"])
+    assert refused.exit_code == 1, refused.output
+    assert "the input" in refused.stderr
+    assert f"{store} holds another dataset" in refused.stderr
+    assert {file: file.read_bytes() for file in store.rglob("*") if file.is_file()} == before
+    # The first one is back, to the bit.
+    remove(scene)
+    shutil.move(tmp_path / f"first{suffix}", scene)
+    resumed = runner.invoke(main, [*command, "--resume"])
+    assert resumed.exit_code == 0, resumed.output
+    assert not verify(path)
+
+
+def test_an_interrupted_map_of_an_earlier_version_is_begun_anew_with_a_message(
+    runner, year, clouds_model, tmp_path
+):
+    path = tmp_path / "maps.zarr"
+    command = ["map", str(clouds_model), str(year), "-o", str(path)]
+    assert runner.invoke(main, command).exit_code == 0
+    unfinished = interrupted(path)
+    flipped(unfinished / "cloud_mask/c/0/0/0")
+    digest = hashlib.sha256(clouds_model.read_bytes()).hexdigest()
+    by_path = {"fingerprint": f"{digest} {year.resolve()} cf"}
+    JsonLines(find_manifest(unfinished)).append({"description": by_path})
+    result = runner.invoke(main, [*command, "--resume"])
+    assert result.exit_code == 0, result.output
+    assert f"{path} was begun by an earlier version" in result.stderr
+    assert not verify(path)
 
 
 def read_peak(command):

@@ -162,8 +162,14 @@ def map_command(
     from undulatus.products.memory_budget import within_memory
     from undulatus.scenes.files import NETCDF
     from undulatus.scenes.files.geotiff import geotiff_paths
-    from undulatus.scenes.files.opening import open_data, open_map, open_raster_map
+    from undulatus.scenes.files.opening import (
+        input_digest,
+        open_data,
+        open_map,
+        open_raster_map,
+    )
     from undulatus.scenes.files.writing import GEOTIFF, write_dataset
+    from undulatus.scenes.files.zarr_store import discard_unfinished
     from undulatus.scenes.spectra import is_spectra
     from undulatus.storage import load_model
 
@@ -189,8 +195,14 @@ def map_command(
         )
         maps.attrs["scene"] = str(data.absolute())
         maps.attrs["model"] = str(model.absolute())
-        fingerprint = f"{_sha256(model)} {data.resolve()} {encoding}"
-        fingerprint += "" if legend is None else f" {_sha256(legend)}"
+        options = encoding if legend is None else f"{encoding} {_sha256(legend)}"
+        fingerprint = f"{_sha256(model)} {input_digest(data)} {options}"
+        # What 0.1.0 began: the input may have been replaced since.
+        if resume and discard_unfinished(output, f"{_sha256(model)} {data.resolve()} {options}"):
+            say(
+                f"{output} was begun by an earlier version, which did not record the content of "
+                f"{data}: it is begun anew."
+            )
         with progress_bar("mapping") as progress:
             write_dataset(maps, output, progress, resume=resume, fingerprint=fingerprint)
     paths = geotiff_paths(maps, output) if output.suffix in GEOTIFF else (output,)

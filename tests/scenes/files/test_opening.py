@@ -7,6 +7,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import rasterio
+import rasterio.shutil
 import xarray as xr
 from numpy.testing import assert_array_equal
 
@@ -16,6 +17,7 @@ from undulatus.scenes.files import opening
 from undulatus.scenes.files.opening import (
     CONTIGUOUS_BYTES,
     SEVIRI,
+    input_digest,
     open_data,
     open_map,
     open_raster_map,
@@ -415,3 +417,41 @@ def test_unreadable_spectra_are_an_error_that_names_them(tmp_path, what):
 def test_an_empty_list_of_files_is_refused():
     with pytest.raises(SceneError, match="No file was given"):
         open_spectra([])
+
+
+# What an input holds
+
+
+def test_zarr_of_the_same_values_is_the_same_input_whenever_it_was_written(tmp_path, twin):
+    for name, made in (("first", twin), ("second", twin), ("third", twin.isel(time=[1]))):
+        write_dataset(made.assign_attrs(history=name), tmp_path / f"{name}.zarr")
+    first, second, third = (
+        input_digest(tmp_path / f"{name}.zarr") for name in ("first", "second", "third")
+    )
+    assert first == second != third
+
+
+def test_zarr_with_another_scale_is_another_input(tmp_path, twin):
+    write_dataset(twin, tmp_path / "kelvin.zarr")
+    scaled = twin.copy()
+    scaled["IR_108"] = twin["IR_108"] * 2
+    scaled["IR_108"].encoding = dict(twin["IR_108"].encoding)
+    scaled["IR_108"].encoding["scale_factor"] = 2 * twin["IR_108"].encoding["scale_factor"]
+    scaled["IR_108"].encoding["add_offset"] = 2 * twin["IR_108"].encoding.get("add_offset", 0.0)
+    write_dataset(scaled, tmp_path / "scaled.zarr")
+    stores = [tmp_path / "kelvin.zarr", tmp_path / "scaled.zarr"]
+    chunks = [(store / "IR_108/c/0/0/0").read_bytes() for store in stores]
+    assert chunks[0] == chunks[1]
+    assert len(set(map(input_digest, stores))) == 2
+
+
+def test_a_vrt_is_another_input_when_a_file_that_it_refers_to_is_replaced(tmp_path):
+    made = xr.Dataset({"a": (("y", "x"), np.zeros((4, 5), np.float32))}, attrs=a_map().attrs)
+    made = made.assign_coords(y=np.arange(4.0)[::-1], x=np.arange(5.0))
+    image, vrt = tmp_path / "image.tif", tmp_path / "image.vrt"
+    made.rio.write_crs("EPSG:32630")["a"].rio.to_raster(image)
+    rasterio.shutil.copy(image, vrt, driver="VRT")
+    before = input_digest(vrt)
+    assert input_digest(vrt) == before
+    (made["a"] + 1).rio.write_crs("EPSG:32630").rio.to_raster(image)
+    assert input_digest(vrt) != before

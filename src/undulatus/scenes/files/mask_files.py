@@ -10,6 +10,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus.errors import SceneError
+from undulatus.scenes.files.zarr_reading import open_zarr
 from undulatus.scenes.masks import guess_encoding
 from undulatus.scenes.scene import LEVEL2_MASK, MISSING_CODE
 
@@ -24,10 +25,11 @@ TOLERANCE = np.timedelta64(450, "s")
 
 def open_mask(path: str | Path) -> xr.DataArray:
     """Return the mask in a netCDF file or a Zarr store, lazily, in the product's own codes."""
-    engine = "zarr" if Path(path).is_dir() else None
     try:
         # Not masked, so that codes stay integers; decode handles the fill values.
-        found = xr.open_dataset(path, engine=engine, chunks={}, mask_and_scale=False)
+        how: dict[str, Any] = {"chunks": {}, "mask_and_scale": False}
+        is_zarr = Path(path).is_dir()
+        found = open_zarr(Path(path), **how) if is_zarr else xr.open_dataset(path, **how)
     except (OSError, ValueError) as error:
         raise SceneError(f"{path} cannot be read as a mask: {error}") from error
     for name in MASK_NAMES:

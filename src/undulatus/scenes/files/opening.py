@@ -7,15 +7,18 @@ Files as a sensor delivers them are recognised by their names and opened by a me
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import rasterio
 import xarray as xr
-from zarr.errors import BaseZarrError
+from rasterio.errors import NotGeoreferencedWarning
 
+from undulatus._files import content_digest
 from undulatus.errors import SceneError
 from undulatus.scenes.files import NETCDF, iasi_native, satpy_files, seviri
 from undulatus.scenes.files.images import (
@@ -25,6 +28,8 @@ from undulatus.scenes.files.images import (
     open_image,
     open_raster,
 )
+from undulatus.scenes.files.zarr_reading import open_zarr
+from undulatus.scenes.files.zarr_store import Manifest, find_manifest
 from undulatus.scenes.scene import BANDS
 from undulatus.scenes.spectra import is_spectra
 
@@ -166,6 +171,22 @@ def open_raster_map(path: str | os.PathLike[str]) -> xr.Dataset:
     return bands.assign_coords(band=names).to_dataset("band")
 
 
+def input_digest(path: Path) -> str:
+    """Return a checksum of what a path holds, which changes when it is replaced.
+
+    Of Zarr that undulatus wrote it is that of all values. Of other files and folders see
+    :func:`undulatus._files.content_digest`; the files that a VRT refers to are included.
+    """
+    if _is_zarr(path) and find_manifest(path) is not None:
+        return Manifest.of(path).digest()
+    if path.suffix.lower() not in RASTERS:
+        return content_digest([path])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        with rasterio.open(path) as file:
+            return content_digest(found for name in file.files if (found := Path(name)).exists())
+
+
 def _existing(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if not path.exists():
@@ -213,14 +234,13 @@ def _is_from_satpy(scene: xr.Dataset) -> bool:
 
 def _open(path: Path) -> xr.Dataset:
     """Open a Zarr or netCDF file whose variables are not in blocks yet."""
-    # Whether its metadata are consolidated or not, these can be read; xarray would warn.
-    how: dict[str, Any] = {"engine": "zarr", "consolidated": False}
-    if not _is_zarr(path):
-        how = {"engine": "netcdf4"}
-    try:
-        opened = xr.open_dataset(path, chunks=None, decode_coords="all", **how)
-    except (OSError, ValueError, KeyError, BaseZarrError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
+    if _is_zarr(path):
+        opened = open_zarr(path, chunks=None, decode_coords="all")
+    else:
+        try:
+            opened = xr.open_dataset(path, chunks=None, decode_coords="all", engine="netcdf4")
+        except (OSError, ValueError, KeyError) as error:
+            raise SceneError(f"{path} cannot be read: {error}") from error
     if not opened.variables:
         raise SceneError(f"{path} is empty or truncated. Fetch or write it again.")
     return opened

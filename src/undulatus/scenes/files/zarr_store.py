@@ -35,6 +35,7 @@ from undulatus._files import (
     as_scene_errors,
     as_writing_errors,
     finish,
+    locked,
     remove,
     require_space,
     unfinished_path,
@@ -59,6 +60,11 @@ CHANGING_ATTRIBUTES = {"history"}
 HOW_TO_CONTINUE = (
     "\nThe finished chunks are in {unfinished}: continue by writing again with resume=True "
     "(--resume on the command line), or remove it."
+)
+
+CHANGED_SOURCES = (
+    "  fingerprint: the model, the input or the options that it was made from have changed, or an "
+    "earlier version did not record the content of the input\n"
 )
 
 ChunkMasks = dict[str, npt.NDArray[np.bool_]]
@@ -147,8 +153,19 @@ def _require_same(store: Path, description: dict[str, str]) -> None:
         raise SceneError(
             f"{store} holds another dataset than the one to write.\n"
             f"  differing: {', '.join(differing)}\n"
+            f"{CHANGED_SOURCES if 'fingerprint' in differing else ''}"
             f"Remove it, or write elsewhere."
         )
+
+
+def discard_unfinished(path: Path, fingerprint: str) -> bool:
+    """Remove what was begun of a store with a fingerprint; return whether there was any."""
+    unfinished = unfinished_path(path)
+    if Manifest.of(unfinished).description.get("fingerprint") != fingerprint:
+        return False
+    with locked(path):
+        remove(unfinished)
+    return True
 
 
 def _lazy_variables(dataset: xr.Dataset) -> dict[str, xr.Variable]:
@@ -219,11 +236,19 @@ def _write_skeleton(dataset: xr.Dataset, store: RecordingStore) -> dict[str, zar
         stale.unlink()
     for torn in store.root.rglob("*.partial"):
         torn.unlink()
+    # Other readers take a lost chunk for Zarr's fill value: 0, a valid number, if it is not given
+    # for integers; of floats it is NaN.
+    missing_if_lost = {
+        name: {**variable.encoding, "fill_value": variable.encoding["_FillValue"]}
+        for name, variable in dataset.variables.items()
+        if variable.encoding.get("_FillValue") is not None
+    }
     with warnings.catch_warnings():
         # Readers expect consolidated metadata, though Zarr 3 has not agreed on them yet.
         warnings.filterwarnings("ignore", "Consolidated metadata")
         dataset.to_zarr(
             store,
+            encoding=missing_if_lost,
             mode="a",
             compute=False,
             consolidated=True,
@@ -364,6 +389,12 @@ class Manifest:
         return metadata + [
             key for name, grid in self.grids.items() for key in chunk_keys(name, grid)
         ]
+
+    def digest(self) -> str:
+        """Return a checksum of the dataset, whenever it was written."""
+        # The metadata of the store hold its history; those of its arrays are among the objects.
+        values = {key: value for key, value in self.objects.items() if key != METADATA_NAME}
+        return _json_digest([self.description, values])
 
     def damaged(self, root: Path, keys: Iterable[str]) -> list[str]:
         """Return those of the keys whose objects are not as they were written."""
