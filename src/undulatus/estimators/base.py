@@ -27,7 +27,13 @@ from undulatus.estimators.training import (
     is_chunked,
     validate_rows,
 )
-from undulatus.gp.blocks import Standardisation, count_latents, map_blocks, require_finite
+from undulatus.gp.blocks import (
+    Standardisation,
+    count_latents,
+    map_blocks,
+    require_finite,
+    unmasked,
+)
 from undulatus.gp.committee import (
     pooled_log_odds,
     pooled_log_probabilities,
@@ -320,7 +326,7 @@ class GaussianProcessMixin(ABC):
             output = np.empty((rows.shape[0], width), order="F")
 
             def evaluate_block(block: slice) -> None:
-                raw = np.asarray(rows[block])
+                raw = unmasked(rows[block])
                 require_finite(raw, columns, first_row + block.start)
                 x = self.standardisation_(raw, blocks.dtype)
                 blocks.require_in_range(x, first_row + block.start)

@@ -153,7 +153,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         data = prepare_rows(rows, y, sample_weight, options)
         self._keep_overview(data.overview)
         n = data.n_rows
-        require_memory(n)
+        require_memory(n, len(data.overview.log_odds))
         x = self.standardisation_(np.asarray(data.rows), np.float64)
         weight = np.ones(n) if data.weight is None else data.weight
         self.training_ = x
@@ -209,7 +209,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         x, kernel = self.standardisation_(rows, np.float64), find_kernel(self.kernel)
         require_lengths(x, LENGTH_LIMIT, column_namer(self))
         training = np.concatenate([self.training_, x])
-        require_memory(len(training))
+        require_memory(len(training), len(self.latents_))
         with blas_threads(len(training)):
             seen = [
                 NewRows(

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that `single_threaded_blas` finds it)
 
 from undulatus._system import single_threaded_blas
-from undulatus.errors import NotFiniteError, PhaseTooLargeError
+from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 
 Array = npt.NDArray[Any]
 
@@ -353,12 +353,23 @@ def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
     for start in range(0, rows.shape[0], rows_per_block):
         first, last = np.searchsorted(chosen, [start, start + rows_per_block])
         if last > first:
-            block = np.asarray(rows[start : start + rows_per_block])
+            block = unmasked(rows[start : start + rows_per_block])
             parts.append(block[chosen[first:last] - start])
     return np.concatenate(parts)
 
 
 # Checks
+
+
+def unmasked(values: Any, name: str = "X") -> Array:
+    """Return values as an array; raise if some are masked, which would count as numbers there."""
+    if np.ma.is_masked(values):
+        raise InputError(
+            f"{name} has {np.count_nonzero(np.ma.getmaskarray(values)):,} of its "
+            f"{np.size(values):,} values masked.\nDrop these rows, or fill the values "
+            f"(numpy.ma.filled) with something that is true of them."
+        )
+    return np.asarray(values)
 
 
 def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
