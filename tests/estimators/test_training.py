@@ -296,7 +296,7 @@ def test_memory_is_asked_for_each_class(name, module, error, rows, monkeypatch):
     many = np.arange(40) % 10
     model = classifier(name, **({} if name == "GPC" else {"n_frequencies": 40}))
     # Room for one latent function of 80 x 80 or 40 x 40 values, and not for ten.
-    room = 8 * (80**2 * 4 + 40 * 3) if name == "VFFGPC" else 8 * 40**2 * 6
+    room = 8 * (80**2 * 15 + 40 * 3) if name == "VFFGPC" else 8 * 40**2 * 6
     monkeypatch.setattr(f"undulatus.gp.{module}.available_memory", lambda: float(room))
     model.fit(X, y)
     with pytest.raises(error):

@@ -33,7 +33,7 @@ from undulatus.gp.blocks import Array
 from undulatus.gp.passes import FourierFit
 from undulatus.gp.posterior import expected_sigmoids
 
-MATRICES = 3
+MATRICES = 14
 """Matrices of the size of a posterior that each member under way holds besides its own."""
 
 INTERRUPT_SECONDS = 0.5
