@@ -302,12 +302,11 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     # Prediction
 
     def _block_functions(self) -> BlockFunctions:
-        columns = column_namer(self)
         return BlockFunctions(
             dtype=np.dtype(np.float64),
             rows_per_block=block_rows(len(self.training_), 8),
             threads=1,
-            require_in_range=lambda x, first: require_lengths(x, LENGTH_LIMIT, columns, first),
+            longest_row=LENGTH_LIMIT,
             members=(Member(self._make_mean, self._make_moments),),
             # An exact process returns to its prior by itself.
             fading=Fading(

@@ -389,20 +389,29 @@ def require_phases(
     x: Array, frequencies: Array, columns: Callable[[int], str], first_row: int = 0
 ) -> None:
     """Raise, naming row and column, if a phase of standardised ``x`` has lost its digits."""
-    longest = float(np.linalg.norm(frequencies, axis=1).max())
-    require_lengths(x, PHASE_LIMIT / max(longest, 1e-12), columns, first_row)
+    require_lengths(x, longest_row(frequencies), columns, first_row)
+
+
+def longest_row(frequencies: Array) -> float:
+    """Return the length of a standardised row beyond which a phase has lost its digits."""
+    return PHASE_LIMIT / max(float(np.linalg.norm(frequencies, axis=1).max()), 1e-12)
 
 
 def require_lengths(
     x: Array, limit: float, columns: Callable[[int], str], first_row: int = 0
 ) -> None:
     """Raise, naming row and column, if a standardised row is longer than ``limit``."""
-    with np.errstate(over="ignore"):
-        length = np.sqrt(np.einsum("ij,ij->i", x, x))
+    length = row_lengths(x)
     worst = int(np.argmax(length))
     if not length[worst] <= limit:
         column = int(np.argmax(np.abs(x[worst])))
         raise PhaseTooLargeError(first_row + worst, columns(column), float(x[worst, column]))
+
+
+def row_lengths(x: Array) -> Array:
+    """Return the length of each row, (n,); infinite if it overflows."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", x, x)))
 
 
 # Reused arrays
