@@ -633,3 +633,67 @@ def test_a_picture_with_another_ending_is_bad_usage(runner, sounder_model):
     result = runner.invoke(main, ["explain", str(sounder_model), "-o", "waves.txt"])
     assert result.exit_code == 2
     assert ".png or .pdf file, not waves.txt" in result.stderr
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("option", ["--picture", "--video"])
+@pytest.mark.parametrize("time", ["noon", "2010-99-99", "2031-01-01T12:00/", "/2010-99-99"])
+def test_times_are_checked_before_anything_is_mapped(
+    runner, year, clouds_model, tmp_path, option, time
+):
+    command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / "maps.zarr")]
+    result = runner.invoke(main, [*command, option, time])
+    assert result.exit_code == 1
+    assert "not a time" in result.stderr or "No acquisition" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("map", ["-o", "x.nc"]), ("score", []), ("suggest", ["-o", "x.gpkg"]), ("update", None)],
+)
+def test_swapped_arguments_are_recognised(
+    runner, year, clouds_model, tmp_path, monkeypatch, command, options
+):
+    monkeypatch.chdir(tmp_path)
+    if options is None:
+        (tmp_path / "labels.csv").write_text("row,column,class\n")
+        options = ["-o", "x.undulatus", "--label", "labels.csv"]
+    before = sorted(tmp_path.iterdir())
+    result = runner.invoke(main, [command, str(year), str(clouds_model), *options])
+    assert result.exit_code == 2
+    assert "is a model, and" in result.stderr
+    assert f"{command} {clouds_model} {year} ..." in result.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_model_in_the_place_of_maps_is_recognised(runner, clouds_model, tmp_path):
+    result = runner.invoke(main, ["browse", str(clouds_model), "-o", str(tmp_path / "site")])
+    assert result.exit_code == 2
+    assert "is a model, but undulatus browse takes MAPS" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["info", "explain", "score"])
+def test_a_folder_is_no_model(runner, year, tmp_path, command):
+    others = [str(year)] if command == "score" else []
+    result = runner.invoke(main, [command, str(tmp_path), *others])
+    assert result.exit_code == 2
+    assert f"{tmp_path} is a folder" in result.stderr
+
+
+def test_info_prints_no_commands_to_the_terminal(runner, tmp_path, moons):
+    X, y = moons
+    odd = "\x1b]0;owned\x07cloud\u202e"
+    table = pd.DataFrame(X, columns=["IR_108", "VIS\x1b[2J"])
+    model = RFFGPC(4, n_members=1, max_iter=2).fit(table, np.array(["clear", odd])[y])
+    model.provenance_ = {"data": f"\x1b[31m{odd}", "note\x9b": ["a\rb"]}
+    path = tmp_path / "odd.undulatus"
+    save_model(model, path)
+    result = runner.invoke(main, ["info", str(path)])
+    assert result.exit_code == 0, result.output
+    assert all(c.isprintable() or c == "\n" for c in result.output)
+    assert r"\x1b]0;owned\x07cloud\u202e" in result.stdout

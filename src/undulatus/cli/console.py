@@ -13,6 +13,9 @@ import click
 
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+MODEL_PATH = click.Path(exists=True, path_type=Path)
+"""A model; :func:`require_model` says what is wrong with another path."""
+
 EXISTING_PATH = click.Path(exists=True, path_type=Path)
 
 NEW_PATH = click.Path(path_type=Path)
@@ -55,6 +58,33 @@ def require_new(path: Path, *, overwrite: bool) -> None:
 
     if path.exists() and not overwrite:
         raise SceneError(f"{path} exists. Give another name, or --overwrite to replace it.")
+
+
+def require_model(model: Path, *others: Path) -> None:
+    """Raise if MODEL is not a model, and say so if it was given in the place of another."""
+    from undulatus._files import is_tensor_file
+
+    if is_tensor_file(model):
+        return
+    swapped = next((path for path in others if is_tensor_file(path)), None)
+    if swapped is not None:
+        command = click.get_current_context().command_path
+        raise click.UsageError(
+            f"{swapped} is a model, and {model} is not: MODEL comes first. Write\n"
+            f"  {command} {swapped} {model} ..."
+        )
+    if not model.is_file():
+        raise click.UsageError(
+            f"MODEL must be a file that undulatus fit wrote, but {model} is "
+            f"{'a folder' if model.is_dir() else 'no file'}."
+        )
+
+
+def printable(text: str) -> str:
+    """Return text with control characters escaped, which could command a terminal."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 # Standard error

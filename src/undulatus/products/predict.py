@@ -529,13 +529,13 @@ def _predict_near_rows(member: Any, values: Array) -> tuple[Array, Array, Array,
     One broken pixel, such as a fill value that nobody declared, then leaves the others a map.
     """
     near = ~member.too_far(values)
-    k = len(member.classes_)
-    shapes = (len(values), k), *[(len(values), _count_latents(k))] * 2, (len(values),)
-    columns = tuple(np.full(shape, np.nan) for shape in shapes)
+    n, k = len(values), len(member.classes_)
+    probabilities, disagreement = np.full((n, k), np.nan), np.full(n, np.nan)
+    variance, mean = np.full((2, n, _count_latents(k)), np.nan)
     if near.any():
-        for column, found in zip(columns, _predict_rows(member, values[near]), strict=True):
-            column[near] = found
-    return columns
+        found = _predict_rows(member, values[near])
+        probabilities[near], variance[near], mean[near], disagreement[near] = found
+    return probabilities, variance, mean, disagreement
 
 
 def has_committee(model: Any) -> bool:
