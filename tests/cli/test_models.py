@@ -1,6 +1,7 @@
 """``undulatus twin``, ``fit``, ``score``, ``map``, ``info`` and ``explain``."""
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -697,3 +698,57 @@ def test_info_prints_no_commands_to_the_terminal(runner, tmp_path, moons):
     assert result.exit_code == 0, result.output
     assert all(c.isprintable() or c == "\n" for c in result.output)
     assert r"\x1b]0;owned\x07cloud\u202e" in result.stdout
+
+
+def odd_path(kind, folder, suffix):
+    """A path that no command can read or write."""
+    path = folder / f"odd{suffix}"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "dangling link":
+        path.symlink_to(folder / "nowhere")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "long name":
+        path = folder / ("x" * 5000 + suffix)
+    elif kind == "device":
+        path = Path("/dev/full")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["pipe", "dangling link", "folder", "long name", "device"])
+@pytest.mark.parametrize("place", ["MODEL", "DATA", "OUTPUT"])
+@pytest.mark.parametrize("suffix", [".nc", ".tif"])
+def test_an_odd_path_is_refused_in_one_line_and_nothing_is_written(
+    runner, year, clouds_model, tmp_path, kind, place, suffix
+):
+    odd = odd_path(kind, tmp_path, suffix)
+    model, data, output = (
+        str(odd if place == own else usual)
+        for own, usual in (
+            ("MODEL", clouds_model),
+            ("DATA", year),
+            ("OUTPUT", tmp_path / "new.nc"),
+        )
+    )
+    before = sorted(tmp_path.iterdir())
+    result = runner.invoke(main, ["map", model, data, "-o", output])
+    assert result.exit_code in (1, 2)
+    assert isinstance(result.exception, SystemExit)
+    (*_, said) = result.stderr.strip().splitlines()
+    assert any(name in said for name in ("odd", "xxx", "/dev/full"))
+    assert len(said) < 600
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["nowhere/new.undulatus", "folder"])
+def test_where_a_model_goes_is_checked_before_it_is_fitted(
+    runner, year, tmp_path, monkeypatch, name
+):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("undulatus.products.landmarks.fit_scene", None)
+    command = ["fit", str(year), "-o", str(tmp_path / name), "--overwrite"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 1
+    assert "folder" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -62,8 +62,8 @@ def require_memory(
             f"{n_latents} latent function{'s' if n_latents > 1 else ''}",
             needed,
             available,
-            "Ask for fewer frequencies or members: memory grows with the square of the "
-            "frequencies.",
+            "Ask for fewer frequencies or members (undulatus fit -D, --members): memory grows "
+            "with the square of the frequencies.",
         )
 
 

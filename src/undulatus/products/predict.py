@@ -220,7 +220,8 @@ def _band_inputs(model: Any, image: xr.DataArray, names: tuple[str, ...] | None)
     if present is None:
         raise SceneError(
             f"The model knows its bands by name ({', '.join(names)}), but those of the image have "
-            f'none. Name them: image.assign_coords({dim}=["...", ...]).'
+            f"none. Name them: in a file by the descriptions of its bands, in Python by "
+            f'image.assign_coords({dim}=["...", ...]).'
         )
     absent = [name for name in names if name not in present]
     if absent:
@@ -230,7 +231,8 @@ def _band_inputs(model: Any, image: xr.DataArray, names: tuple[str, ...] | None)
         raise SceneError(
             f"The image has several bands with the same name ({', '.join(twice)}), so the model "
             f"cannot tell which to take.\n  found: {', '.join(present)}\nGive each band its own "
-            f'name: image.assign_coords({dim}=["...", ...]).'
+            f"name: in a file by the descriptions of its bands, in Python by "
+            f'image.assign_coords({dim}=["...", ...]).'
         )
     order = [present.index(name) for name in names]
     if order != list(range(len(present))):
