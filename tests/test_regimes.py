@@ -518,3 +518,28 @@ def test_a_file_that_lacks_updates_of_a_regime_is_refused(table, cloudy, tmp_pat
     save_model(model, path)
     with pytest.raises(ModelFileError, match="has 2 updates in regime 'night', which holds fewer"):
         load_model(path)
+
+
+@pytest.mark.parametrize("name", ["R1", "solar_zenith_angle"])
+def test_masked_values_of_a_column_are_refused(fitted, table, cloudy, name):
+    mask = np.arange(len(table)) < 3
+    columns = {own: table[own].to_numpy() for own in table}
+    columns[name] = np.ma.masked_array(columns[name], mask)
+    for call in (RegimeClassifier(small(), TWO).fit, clone(fitted).fit):
+        with pytest.raises(InputError, match=f"'{name}' has 3 of its 800 values masked"):
+            call(columns, cloudy)
+    for predict in (fitted.predict, fitted.predict_proba):
+        with pytest.raises(InputError, match=f"'{name}' has 3 of its 800 values masked"):
+            predict(columns)
+
+
+def test_masked_and_missing_labels_weights_and_groups_are_refused(table, cloudy):
+    unfitted = RegimeClassifier(small(), TWO)
+    masked = np.ma.masked_array(cloudy, np.arange(len(cloudy)) < 2)
+    with pytest.raises(InputError, match="y has 2 of its 800 values masked"):
+        unfitted.fit(table, masked)
+    for name in ("sample_weight", "groups"):
+        with pytest.raises(InputError, match=f"'{name}' has 2 of its 800 values masked"):
+            unfitted.fit(table, cloudy, **{name: masked})
+    with pytest.raises(InputError, match=r"y contains None or NaN in 1 of 800 rows.*row 0\."):
+        unfitted.fit(table, [None, *cloudy[1:]])

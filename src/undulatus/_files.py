@@ -392,6 +392,17 @@ def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Array], heade
         raise ModelFileError(path, f"cannot be written: {error.strerror}.") from error
 
 
+def is_tensor_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a file of undulatus, such as a model; whether it is sound is not said."""
+    if not Path(path).is_file():
+        return False
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return _KEY in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], Any]:
     """Return the arrays and the header of a file, or raise a :class:`ModelFileError`."""
     if not Path(path).is_file():

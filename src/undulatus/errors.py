@@ -64,6 +64,16 @@ class TooManyRowsError(InputError, MemoryError):
         )
 
 
+class NotEnoughMemoryError(InputError, MemoryError):
+    """A model as large as asked for would not fit in memory."""
+
+    def __init__(self, model: str, needed: float, available: float, advice: str) -> None:
+        super().__init__(
+            f"{model} needs about {needed / 2**30:,.1f} GiB ({needed:,.0f} bytes), but "
+            f"{available / 2**30:,.1f} GiB of memory is available.\n{advice}"
+        )
+
+
 class ModelFileError(UndulatusError, ValueError):
     """A model file cannot be read or written."""
 

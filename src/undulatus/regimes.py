@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from undulatus._daylight import LOW_SUN, NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus.errors import InputError
 from undulatus.estimators import VFFGPC
+from undulatus.estimators.training import read_column, read_names
 from undulatus.estimators.updates import find_update
 
 __all__ = ["DAYLIGHT", "MEDIAN", "Regime", "RegimeClassifier"]
@@ -140,7 +141,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             Further arguments of the classifiers' ``fit``, one value per row, such as ``groups``.
         """
         condition = self._condition(X)
-        y = np.asarray(y)
+        y = read_names(y, "y")
         if y.shape != condition.shape:
             raise InputError(f"y has shape {y.shape}, but {condition.shape} is needed.")
         self.regimes_ = _resolve(tuple(self.regimes), condition, _column_names(X), self.by)
@@ -150,7 +151,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         self._require_assigned(condition, assigned)
         self._require_rows(assigned, y)
         given = {"sample_weight": sample_weight, **fit_params}
-        extra = {name: np.asarray(v) for name, v in given.items() if v is not None}
+        extra = {name: read_column(given, name) for name, v in given.items() if v is not None}
         # Set last: a fit that fails or is interrupted leaves none.
         for name in {"estimators_", "updates_"} & set(vars(self)):
             delattr(self, name)
@@ -207,11 +208,12 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self, "estimators_")
         condition = self._condition(X)
-        y, assigned = np.asarray(y), self.assign(condition)
+        y, assigned = read_names(y, "y"), self.assign(condition)
         if y.shape != condition.shape:
             raise InputError(f"y has shape {y.shape}, but {condition.shape} is needed.")
         self._require_assigned(condition, assigned)
-        weight = None if sample_weight is None else np.asarray(sample_weight)
+        given = {"sample_weight": sample_weight}
+        weight = None if sample_weight is None else read_column(given, "sample_weight")
         if weight is not None and weight.shape != y.shape:
             raise InputError(f"sample_weight has shape {weight.shape}, but {y.shape} is needed.")
         changed = {}
@@ -371,7 +373,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
                 f"X has no column {self.by!r}, which assigns rows to regimes.\n"
                 f"  found: {', '.join(names)}\nAdd it, or choose another column with by=."
             )
-        condition = np.asarray(X[self.by], dtype=np.float64)
+        condition = np.asarray(read_column(X, self.by), dtype=np.float64)
         if np.isnan(condition).any():
             raise InputError(
                 f"Column {self.by!r} is missing (NaN) in {np.isnan(condition).sum()} of "
@@ -571,4 +573,4 @@ def _column_names(X: Any) -> tuple[str, ...]:
 
 
 def _select_columns(X: Any, names: Iterable[str], rows: Array) -> Array:
-    return np.column_stack([np.asarray(X[name])[rows] for name in names])
+    return np.column_stack([read_column(X, name)[rows] for name in names])

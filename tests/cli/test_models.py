@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -856,3 +857,121 @@ def test_a_picture_with_another_ending_is_bad_usage(runner, sounder_model):
     result = runner.invoke(main, ["explain", str(sounder_model), "-o", "waves.txt"])
     assert result.exit_code == 2
     assert ".png or .pdf file, not waves.txt" in result.stderr
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("option", ["--picture", "--video"])
+@pytest.mark.parametrize("time", ["noon", "2010-99-99", "2031-01-01T12:00/", "/2010-99-99"])
+def test_times_are_checked_before_anything_is_mapped(
+    runner, year, clouds_model, tmp_path, option, time
+):
+    command = ["map", str(clouds_model), str(year), "-o", str(tmp_path / "maps.zarr")]
+    result = runner.invoke(main, [*command, option, time])
+    assert result.exit_code == 1
+    assert "not a time" in result.stderr or "No acquisition" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("map", ["-o", "x.nc"]), ("score", []), ("suggest", ["-o", "x.gpkg"]), ("update", None)],
+)
+def test_swapped_arguments_are_recognised(
+    runner, year, clouds_model, tmp_path, monkeypatch, command, options
+):
+    monkeypatch.chdir(tmp_path)
+    if options is None:
+        (tmp_path / "labels.csv").write_text("row,column,class\n")
+        options = ["-o", "x.undulatus", "--label", "labels.csv"]
+    before = sorted(tmp_path.iterdir())
+    result = runner.invoke(main, [command, str(year), str(clouds_model), *options])
+    assert result.exit_code == 2
+    assert "is a model, and" in result.stderr
+    assert f"{command} {clouds_model} {year} ..." in result.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_model_in_the_place_of_maps_is_recognised(runner, clouds_model, tmp_path):
+    result = runner.invoke(main, ["browse", str(clouds_model), "-o", str(tmp_path / "site")])
+    assert result.exit_code == 2
+    assert "is a model, but undulatus browse takes MAPS" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["info", "explain", "score"])
+def test_a_folder_is_no_model(runner, year, tmp_path, command):
+    others = [str(year)] if command == "score" else []
+    result = runner.invoke(main, [command, str(tmp_path), *others])
+    assert result.exit_code == 2
+    assert f"{tmp_path} is a folder" in result.stderr
+
+
+def test_info_prints_no_commands_to_the_terminal(runner, tmp_path, moons):
+    X, y = moons
+    odd = "\x1b]0;owned\x07cloud\u202e"
+    table = pd.DataFrame(X, columns=["IR_108", "VIS\x1b[2J"])
+    model = RFFGPC(4, n_members=1, max_iter=2).fit(table, np.array(["clear", odd])[y])
+    model.provenance_ = {"data": f"\x1b[31m{odd}", "note\x9b": ["a\rb"]}
+    path = tmp_path / "odd.undulatus"
+    save_model(model, path)
+    result = runner.invoke(main, ["info", str(path)])
+    assert result.exit_code == 0, result.output
+    assert all(c.isprintable() or c == "\n" for c in result.output)
+    assert r"\x1b]0;owned\x07cloud\u202e" in result.stdout
+
+
+def odd_path(kind, folder, suffix):
+    """A path that no command can read or write."""
+    path = folder / f"odd{suffix}"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "dangling link":
+        path.symlink_to(folder / "nowhere")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "long name":
+        path = folder / ("x" * 5000 + suffix)
+    elif kind == "device":
+        path = Path("/dev/full")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["pipe", "dangling link", "folder", "long name", "device"])
+@pytest.mark.parametrize("place", ["MODEL", "DATA", "OUTPUT"])
+@pytest.mark.parametrize("suffix", [".nc", ".tif"])
+def test_an_odd_path_is_refused_in_one_line_and_nothing_is_written(
+    runner, year, clouds_model, tmp_path, kind, place, suffix
+):
+    odd = odd_path(kind, tmp_path, suffix)
+    model, data, output = (
+        str(odd if place == own else usual)
+        for own, usual in (
+            ("MODEL", clouds_model),
+            ("DATA", year),
+            ("OUTPUT", tmp_path / "new.nc"),
+        )
+    )
+    before = sorted(tmp_path.iterdir())
+    result = runner.invoke(main, ["map", model, data, "-o", output])
+    assert result.exit_code in (1, 2)
+    assert isinstance(result.exception, SystemExit)
+    (*_, said) = result.stderr.strip().splitlines()
+    assert any(name in said for name in ("odd", "xxx", "/dev/full"))
+    assert len(said) < 600
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["nowhere/new.undulatus", "folder"])
+def test_where_a_model_goes_is_checked_before_it_is_fitted(
+    runner, year, tmp_path, monkeypatch, name
+):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("undulatus.products.landmarks.fit_scene", None)
+    command = ["fit", str(year), "-o", str(tmp_path / name), "--overwrite"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 1
+    assert "folder" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from undulatus import RFFGPC
-from undulatus.errors import InputError, SceneError
+from undulatus.errors import InputError, PhaseTooLargeError, SceneError
 from undulatus.products.maps import map_scene
 from undulatus.products.predict import (
     MISSING,
@@ -298,3 +298,88 @@ def test_two_variables_of_one_description_are_refused(image, named):
     described["other"] = described["one"]
     with pytest.raises(SceneError, match=r"needs B02, but several .*: one, other"):
         map_scene(named, described)
+
+
+# Pixels and masks that are not as they should be
+
+
+@pytest.mark.parametrize("value", [1e20, 1e30, -1e30, 3e38, 1e100])
+@pytest.mark.parametrize("n_members", [1, 2])
+@pytest.mark.parametrize("regimes", [False, True], ids=["one classifier", "regimes"])
+def test_a_value_too_large_to_classify_is_a_missing_pixel(image, table, value, n_members, regimes):
+    model = RFFGPC(6, n_members=n_members, warp=False, random_state=0).fit(*table)
+    given = image.astype(np.float64).to_dataset("band")
+    given["solar_zenith_angle"] = image[0] * 0.0 + 50.0
+    if regimes:
+        halves = (Regime("high", 0.0, 49.0, BANDS), Regime("low", 49.0, 90.0, BANDS))
+        members = {regime.name: model for regime in halves}
+        model = RegimeClassifier.from_fitted(members, halves, blend=5.0)
+    expected = map_scene(model, given)
+    given["B03"][7, 9] = value
+    result = map_scene(model, given)
+    for layer in ("cloud_probability", "cloud_latent_variance"):
+        found, usual = result[layer].values.copy(), expected[layer].values.copy()
+        assert np.isnan(found[7, 9])
+        found[7, 9] = usual[7, 9] = 0.0
+        # Rows are summed in other blocks of BLAS where one is left out.
+        assert_allclose(found, usual, rtol=1e-5, atol=1e-6)
+    assert result["cloud_mask"].values[7, 9] == 255
+    assert result["quality_flag"].values[7, 9] & MISSING
+    assert np.count_nonzero(result["quality_flag"].values & MISSING) == 1
+
+
+def test_a_map_of_nothing_but_values_too_large_is_missing(image, table):
+    model = RFFGPC(6, n_members=1, warp=False, random_state=0).fit(*table)
+    result = map_scene(model, xr.full_like(image, 1e30, dtype=np.float32), allow_outside=True)
+    assert np.all(result["quality_flag"].values & MISSING)
+
+
+@pytest.mark.parametrize("far", [0, 3, 8])
+def test_too_far_says_which_rows_cannot_be_predicted(table, far):
+    X = table[0].to_numpy(dtype=np.float64)[:8].copy()
+    model = RFFGPC(6, n_members=1, warp=False, random_state=0).fit(table[0].to_numpy(), table[1])
+    X[:far, 1] = 1e30
+    assert_array_equal(model.too_far(X), np.arange(8) < far)
+    if far:
+        with pytest.raises(PhaseTooLargeError):
+            model.predict(X)
+
+
+def test_bands_may_be_named_in_numpys_own_text(image, named):
+    given = image.assign_coords(band=np.array(BANDS, dtype=np.dtypes.StringDType()))
+    assert_same_map(map_scene(named, given), map_scene(named, image))
+
+
+def test_too_many_regimes_are_refused_before_any_pixel_is_read(image, table):
+    edges = np.linspace(0.0, 90.0, MOST_REGIMES + 2)
+    regimes = [Regime(f"r{i}", *edges[i : i + 2], BANDS) for i in range(MOST_REGIMES + 1)]
+    member = RFFGPC(4, n_members=1, random_state=0).fit(*table)
+    model = RegimeClassifier.from_fitted({own.name: member for own in regimes}, regimes)
+
+    def fail(block):
+        raise AssertionError("pixels were read")
+
+    unread = image.copy(data=da.map_blocks(fail, da.zeros((3, 40, 50)), meta=np.empty((0, 0, 0))))
+    with pytest.raises(InputError, match=r"16 regimes, but .*room for 15"):
+        map_scene(model, unread)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda mask: mask[:20], "has 20 pixels along y, and the data 40"),
+        (lambda mask: mask.assign_coords(x=mask.x + 0.5), "other coordinates along x"),
+        (lambda mask: mask.expand_dims(scan=2), "a dimension 'scan'"),
+    ],
+)
+def test_a_mask_of_other_pixels_is_refused(image, named, change, found):
+    mask = xr.zeros_like(image[0], dtype=bool).drop_vars("band")
+    with pytest.raises(SceneError, match=f"The mask .*{found}(.|\n)*reindex_like"):
+        map_scene(named, image, mask=change(mask))
+
+
+def test_a_mask_of_the_same_pixels_in_any_order_of_dimensions_leaves_them_out(image, named):
+    mask = (image[0] * 0).astype(bool).drop_vars("band")
+    mask[3, 4] = True
+    result = map_scene(named, image, mask=mask.transpose("x", "y"))
+    assert np.flatnonzero(result["quality_flag"].values & MISSING).tolist() == [3 * 50 + 4]

@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
         'undulatus: the command line needs more packages. Install "undulatus[eo]".'
     ) from error
 
-from undulatus.cli.console import INTERRUPTED
+from undulatus.cli.console import INTERRUPTED, printable
 from undulatus.cli.learning import fit, score, suggest, update
 from undulatus.cli.models import explain, info, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
@@ -53,7 +53,8 @@ class Commands(click.Group):
 def _print_error(ctx: click.Context, message: str, error: BaseException) -> None:
     """Print a message, and the notes that were added to the error on its way."""
     notes = getattr(error, "__notes__", [])
-    click.echo("\n".join([f"undulatus {ctx.invoked_subcommand}: {message}", *notes]), err=True)
+    lines = [f"undulatus {ctx.invoked_subcommand}: {message}", *notes]
+    click.echo(printable("\n".join(lines)), err=True)
 
 
 @click.group(cls=Commands)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,13 +13,46 @@ from typing import Any
 
 import click
 
-EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-EXISTING_PATH = click.Path(exists=True, path_type=Path)
+class PlainPath(click.Path):
+    """A path of a file or folder, or of none yet: no pipe, device, or link to nowhere."""
 
-NEW_PATH = click.Path(path_type=Path)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, **options)
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> Any:
+        """Return the path; reading a pipe would wait for ever, writing one would replace it."""
+        path = Path(value)
+        try:
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                status = os.stat(path)
+        except FileNotFoundError:
+            if path.is_symlink():
+                self.fail(f"{path} is a link to {os.readlink(path)}, which does not exist.")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            self.fail(f"{_shorten(str(path))} cannot be used: {reason}.")
+        else:
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                self.fail(f"{path} is neither a file nor a folder, but a pipe or a device.")
+        return super().convert(value, param, ctx)
+
+
+def _shorten(text: str, most: int = 100) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
+
+
+EXISTING_FILE = PlainPath(exists=True, dir_okay=False)
+
+EXISTING_PATH = PlainPath(exists=True)
+
+MODEL_PATH = PlainPath(exists=True)
+"""A model; :func:`require_model` says what is wrong with another path."""
+
+NEW_PATH = PlainPath()
+
+FOLDER = PlainPath(file_okay=False)
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, by custom of shells."""
@@ -58,9 +93,37 @@ def require_new(path: Path, *, overwrite: bool | None) -> None:
     from undulatus.errors import SceneError
 
     require_folder(path)
+    if path.is_dir() and overwrite:
+        raise SceneError(f"{path} is a folder, which is not replaced. Give another name.")
     if path.exists() and not overwrite:
         remedy = "." if overwrite is None else ", or --overwrite to replace it."
         raise SceneError(f"{path} exists. Give another name{remedy}")
+
+
+def require_model(model: Path, *others: Path) -> None:
+    """Raise if MODEL is not a model, and say so if it was given in the place of another."""
+    from undulatus._files import is_tensor_file
+
+    if is_tensor_file(model):
+        return
+    swapped = next((path for path in others if is_tensor_file(path)), None)
+    if swapped is not None:
+        command = click.get_current_context().command_path
+        raise click.UsageError(
+            f"{swapped} is a model, and {model} is not: MODEL comes first. Write\n"
+            f"  {command} {swapped} {model} ..."
+        )
+    if model.is_dir():
+        raise click.UsageError(
+            f"MODEL must be a file that undulatus fit wrote, but {model} is a folder."
+        )
+
+
+def printable(text: str) -> str:
+    """Return text with control characters escaped, which could command a terminal."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 # Standard error

@@ -12,10 +12,12 @@ import click
 from undulatus.cli.console import (
     EXISTING_FILE,
     EXISTING_PATH,
+    MODEL_PATH,
     NEW_PATH,
     print_table,
     progress_bar,
     ram_option,
+    require_model,
     require_new,
     say,
     seed_option,
@@ -316,7 +318,7 @@ def _fit_chain(
 
 
 @click.command()
-@click.argument("model", type=EXISTING_FILE)
+@click.argument("model", type=MODEL_PATH)
 @click.argument("data", type=EXISTING_PATH, nargs=-1, required=True)
 @click.option(
     "--label",
@@ -391,6 +393,7 @@ def score(
     from undulatus.products.provenance import Provenance
     from undulatus.storage import load_model
 
+    require_model(model, *data)
     fitted = load_model(model)
     known = Provenance.of(fitted)
     if known.chain == "image" or (known.chain is None and _are_images(data, label)):
@@ -497,7 +500,7 @@ def _print_by_class(parts: list[Any]) -> None:
 
 
 @click.command()
-@click.argument("model", type=EXISTING_FILE)
+@click.argument("model", type=MODEL_PATH)
 @click.argument("image", type=EXISTING_PATH)
 @click.option(
     "-n", "count", type=click.IntRange(1), default=50, show_default=True, help="Points, at most."
@@ -544,6 +547,7 @@ def suggest(
     if output.suffix.lower() not in SUFFIXES:
         raise click.UsageError(f"-o must name a {', '.join(SUFFIXES)} file, not {output}.")
     require_new(output, overwrite=overwrite)
+    require_model(model, image)
     points = suggest_labels(
         load_model(model), image, count, labels=label, field=field, seed=seed, progress=say
     )
@@ -552,7 +556,7 @@ def suggest(
 
 
 @click.command()
-@click.argument("model", type=EXISTING_FILE)
+@click.argument("model", type=MODEL_PATH)
 @click.argument("image", type=EXISTING_PATH)
 @click.option(
     "--label",
@@ -587,6 +591,7 @@ def update(
     from undulatus.storage import load_model, save_model
 
     require_new(output, overwrite=overwrite)
+    require_model(model, image)
     updated = update_image(load_model(model), image, label, progress=say, **options)
     save_model(updated, output)
     click.echo(f"model: {output.resolve()} (update {len(updated.provenance_['updates'])})")

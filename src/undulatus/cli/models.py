@@ -12,9 +12,12 @@ import click
 from undulatus.cli.console import (
     EXISTING_FILE,
     EXISTING_PATH,
+    MODEL_PATH,
     NEW_PATH,
+    printable,
     progress_bar,
     ram_option,
+    require_model,
     require_new,
     say,
     seed_option,
@@ -87,7 +90,7 @@ def sounder(samples: int, seed: int, output: Path) -> None:
 
 
 @click.command(name="map")
-@click.argument("model", type=EXISTING_FILE)
+@click.argument("model", type=MODEL_PATH)
 @click.argument("data", type=EXISTING_PATH)
 @click.option(
     "-o",
@@ -177,6 +180,7 @@ def map_command(
         raise click.UsageError(
             f"--picture and --video need a map in .zarr or .nc, but OUTPUT is {output.name}."
         )
+    require_model(model, data)
     opened = open_data(data)
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA are spectra.")
@@ -193,6 +197,7 @@ def map_command(
         maps = map_scene(
             fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
         )
+        _require_times(opened, maps, pictures, video)
         maps.attrs["scene"] = str(data.absolute())
         maps.attrs["model"] = str(model.absolute())
         options = encoding if legend is None else f"{encoding} {_sha256(legend)}"
@@ -242,6 +247,17 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _require_times(scene: Any, maps: Any, pictures: tuple[str, ...], video: str | None) -> None:
+    """Raise if a picture or the video has no acquisitions to show, before they are mapped."""
+    from undulatus.products.pictures import choose_acquisitions
+    from undulatus.products.views import acquisitions_between, view_scene
+
+    if pictures:
+        choose_acquisitions(view_scene(scene, maps), pictures)
+    if video:
+        acquisitions_between(view_scene(scene, maps), *split_span(video))
+
+
 def _illustrate(
     scene: Any, maps: Any, output: Path, pictures: tuple[str, ...], video: str | None
 ) -> None:
@@ -264,7 +280,7 @@ def _illustrate(
 
 
 @click.command()
-@click.argument("model", type=EXISTING_FILE)
+@click.argument("model", type=MODEL_PATH)
 def info(model: Path) -> None:
     """Print what the file MODEL holds.
 
@@ -274,9 +290,10 @@ def info(model: Path) -> None:
     from undulatus.products.legend import Legend
     from undulatus.storage import load_model
 
+    require_model(model)
     fitted = load_model(model)
-    click.echo(f"{model}: {type(fitted).__name__}")
-    click.echo(f"classes: {', '.join(map(str, fitted.classes_))}")
+    _print(f"{model}: {type(fitted).__name__}")
+    _print(f"classes: {', '.join(map(str, fitted.classes_))}")
     _print_legend(Legend.of(fitted))
     facts = dict(getattr(fitted, "provenance_", {}))
     for name in {"training_groups", "held_out_groups"} & set(facts):
@@ -290,30 +307,35 @@ def info(model: Path) -> None:
     for regime in fitted.regimes_:
         low, high = regime.edges
         member = members[regime.name]
-        click.echo(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
-        click.echo(f"classifier: {type(member).__name__}")
+        _print(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
+        _print(f"classifier: {type(member).__name__}")
         if hasattr(member, "steps"):
             _print_steps(member)
         else:
             _print_classifier(member, regime.features)
 
 
+def _print(line: str) -> None:
+    """Print a line of what a file says, which may hold anything."""
+    click.echo(printable(line))
+
+
 def _print_legend(legend: Any) -> None:
     """Print the code, name and colour of each class in a map, and which is cloud."""
     rows = zip(legend.codes, legend.names, legend.colours, strict=True)
-    click.echo(f"legend: {', '.join(f'{code} {name} {colour}' for code, name, colour in rows)}")
-    click.echo(f"cloud: {legend.cloud or 'not known'}")
+    _print(f"legend: {', '.join(f'{code} {name} {colour}' for code, name, colour in rows)}")
+    _print(f"cloud: {legend.cloud or 'not known'}")
 
 
 def _print_steps(model: Any) -> None:
     """Print the steps of a Pipeline, if it is one, and the classifier at its end."""
     for name, step in getattr(model, "steps", []):
-        click.echo(f"\n{name}: {type(step).__name__}")
+        _print(f"\n{name}: {type(step).__name__}")
         for attribute in ("n_features_in_", "n_components_", "n_samples_seen_"):
             if hasattr(step, attribute) and not hasattr(step, "signal_variance_"):
-                click.echo(f"{attribute.strip('_').replace('_', ' ')}: {getattr(step, attribute)}")
+                _print(f"{attribute.strip('_').replace('_', ' ')}: {getattr(step, attribute)}")
         if hasattr(step, "explained_variance_ratio_"):
-            click.echo(f"explained variance: {step.explained_variance_ratio_.sum():.6f}")
+            _print(f"explained variance: {step.explained_variance_ratio_.sum():.6f}")
     classifier = model[-1] if hasattr(model, "steps") else model
     _print_classifier(classifier, getattr(classifier, "feature_names_in_", None))
 
@@ -322,19 +344,19 @@ def _print_classifier(classifier: Any, features: Any) -> None:
     from undulatus.estimators.interpret import class_shares, latent_functions
 
     names = "" if features is None else f" ({', '.join(map(str, features))})"
-    click.echo(f"features: {classifier.n_features_in_}{names}")
+    _print(f"features: {classifier.n_features_in_}{names}")
     if len(getattr(classifier, "members_", ())) > 1:
-        click.echo(f"members: {len(classifier.members_)}")
-    click.echo(f"latent functions: {len(latent_functions(classifier))}")
+        _print(f"members: {len(classifier.members_)}")
+    _print(f"latent functions: {len(latent_functions(classifier))}")
     shares = class_shares(classifier)
     if shares is not None:
         pairs = zip(classifier.classes_, shares, strict=True)
         listed = ", ".join(f"{label} {share:.1%}" for label, share in pairs)
-        click.echo(f"shares of classes in training: {listed}")
+        _print(f"shares of classes in training: {listed}")
     # GPC has one of each for every class, if there are more than two.
-    click.echo(f"signal variance: {_numbers_text(classifier.signal_variance_)}")
-    click.echo(f"lengthscale: {_numbers_text(classifier.lengthscale_)}")
-    click.echo(f"bound: {classifier.bound_:.6g}")
+    _print(f"signal variance: {_numbers_text(classifier.signal_variance_)}")
+    _print(f"lengthscale: {_numbers_text(classifier.lengthscale_)}")
+    _print(f"bound: {classifier.bound_:.6g}")
     _print_facts(classifier.fit_report_)
 
 
@@ -345,7 +367,7 @@ def _numbers_text(values: Any) -> str:
 
 def _print_facts(facts: dict[str, Any]) -> None:
     for name, value in facts.items():
-        click.echo(f"{name.replace('_', ' ')}: {_short_text(value)}")
+        _print(f"{name.replace('_', ' ')}: {_short_text(value)}")
 
 
 MOST_LISTED = 6
@@ -365,7 +387,7 @@ def _short_text(value: Any) -> str:
 
 
 @click.command()
-@click.argument("model", type=EXISTING_FILE)
+@click.argument("model", type=MODEL_PATH)
 @click.option(
     "-o",
     "--output",
@@ -387,6 +409,7 @@ def explain(model: Path, output: Path | None) -> None:
     if picture.suffix not in (".png", ".pdf"):
         raise click.UsageError(f"-o must name a .png or .pdf file, not {picture}.")
     table = picture.with_suffix(".csv")
+    require_model(model)
     explanations = explain_model(load_model(model))
     draw_explanation(explanations, picture, title=model.name)
     write_csv(explanations, table)

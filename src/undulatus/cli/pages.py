@@ -111,10 +111,16 @@ def browse(
     They show every acquisition of a scene, or an image and its map at every zoom. The pages open
     from disk, without a server or a network.
     """
+    from undulatus._files import is_tensor_file
     from undulatus.products.browse import browse_image
     from undulatus.scenes.files.images import RASTERS
     from undulatus.scenes.files.opening import open_map
 
+    if is_tensor_file(maps):
+        raise click.UsageError(
+            f"{maps} is a model, but undulatus browse takes MAPS: make them with\n"
+            f"  undulatus map {maps} DATA -o MAPS\nor give the model with --model."
+        )
     if maps.suffix.lower() not in RASTERS:
         opened = open_map(maps)
         if opened.sizes.get("time", 1) > 1:

@@ -24,10 +24,19 @@ from undulatus.estimators.training import (
     DataOptions,
     Overview,
     column_namer,
+    into_memory,
     is_chunked,
     validate_rows,
 )
-from undulatus.gp.blocks import Standardisation, count_latents, map_blocks, require_finite
+from undulatus.gp.blocks import (
+    Standardisation,
+    count_latents,
+    map_blocks,
+    require_finite,
+    require_lengths,
+    row_lengths,
+    unmasked,
+)
 from undulatus.gp.committee import (
     pooled_log_odds,
     pooled_log_probabilities,
@@ -87,8 +96,8 @@ class BlockFunctions:
     """Precision of the standardised rows."""
     rows_per_block: int
     threads: int
-    require_in_range: Callable[[Array, int], None]
-    """Raises if a row lies too far out; takes the rows and the number of the first one."""
+    longest_row: float
+    """Standardised rows that are longer lie too far out to be classified."""
     members: tuple[Member, ...]
     """One, or those of a committee."""
     fading: Fading
@@ -256,6 +265,22 @@ class GaussianProcessMixin(ABC):
         latent = self._per_latent(means), self._per_latent(variances)
         return FullPrediction(probabilities, *latent, apart[:, 0])
 
+    def too_far(self, X: Any) -> Array:
+        """Return which rows lie too far from the training data to be classified, (n,) bool.
+
+        Predictions of these raise a :class:`~undulatus.errors.PhaseTooLargeError`.
+        """
+        check_is_fitted(self)
+        with as_input_errors():
+            rows = into_memory(validate_rows(self, X, reset=False))
+        blocks = self._block_functions()
+        far = np.empty(rows.shape[0], dtype=bool)
+        for start in range(0, len(far), blocks.rows_per_block):
+            block = slice(start, start + blocks.rows_per_block)
+            x = self.standardisation_(unmasked(rows[block]), blocks.dtype)
+            far[block] = ~(row_lengths(x) <= blocks.longest_row)
+        return far
+
     def _pool(self, means: Array, variances: Array) -> tuple[Array, ...]:
         """Return the probability of each class, (n,) each, from the members' moments (M, C, n)."""
         return pooled_probabilities(means, variances, self._prior_shift)
@@ -326,10 +351,10 @@ class GaussianProcessMixin(ABC):
             output = np.empty((rows.shape[0], width), order="F")
 
             def evaluate_block(block: slice) -> None:
-                raw = np.asarray(rows[block])
+                raw = unmasked(rows[block])
                 require_finite(raw, columns, first_row + block.start)
                 x = self.standardisation_(raw, blocks.dtype)
-                blocks.require_in_range(x, first_row + block.start)
+                require_lengths(x, blocks.longest_row, columns, first_row + block.start)
                 for column, values in enumerate(function(x)):
                     output[block, column] = values
 

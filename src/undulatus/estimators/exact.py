@@ -160,7 +160,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         data = prepare_rows(rows, y, sample_weight, options)
         self._keep_overview(data.overview)
         n = data.n_rows
-        require_memory(n)
+        require_memory(n, len(data.overview.log_odds))
         x = self.standardisation_(np.asarray(data.rows), np.float64)
         weight = np.ones(n) if data.weight is None else data.weight
         self.training_ = x
@@ -218,7 +218,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         x, kernel = self.standardisation_(rows, np.float64), find_kernel(self.kernel)
         require_lengths(x, LENGTH_LIMIT, column_namer(self))
         training = np.concatenate([self.training_, x])
-        require_memory(len(training))
+        require_memory(len(training), len(self.latents_))
         with blas_threads(len(training)):
             seen = [
                 NewRows(
@@ -311,12 +311,11 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
     # Prediction
 
     def _block_functions(self) -> BlockFunctions:
-        columns = column_namer(self)
         return BlockFunctions(
             dtype=np.dtype(np.float64),
             rows_per_block=block_rows(len(self.training_), 8),
             threads=1,
-            require_in_range=lambda x, first: require_lengths(x, LENGTH_LIMIT, columns, first),
+            longest_row=LENGTH_LIMIT,
             members=(Member(self._make_mean, self._make_moments),),
             # An exact process returns to its prior by itself.
             fading=Fading(

@@ -46,7 +46,7 @@ from undulatus.gp.blocks import (
     block_rows,
     recycling,
 )
-from undulatus.gp.committee import fit_members
+from undulatus.gp.committee import fit_members, require_memory
 from undulatus.gp.held_back import leave_out
 from undulatus.gp.kernels import find_kernel, mean_distance
 from undulatus.gp.passes import (
@@ -366,6 +366,14 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
         else:
             data = prepare_rows(rows, y, sample_weight, options, groups)
         self._keep_overview(data.overview)
+        require_memory(
+            type(self).__name__,
+            self.n_members,
+            self.n_frequencies,
+            self.n_features_in_,
+            len(data.overview.log_odds),
+            threads,
+        )
         return data
 
     def _pixels(self, data: TrainingData, threads: int) -> PixelSource:

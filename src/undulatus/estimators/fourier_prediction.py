@@ -21,8 +21,8 @@ from undulatus.estimators.base import (
     Member,
     RowFunction,
 )
-from undulatus.estimators.training import column_namer, spread_out
-from undulatus.gp.blocks import PixelSource, block_rows, require_phases, scratch
+from undulatus.estimators.training import spread_out
+from undulatus.gp.blocks import PixelSource, block_rows, longest_row, scratch
 from undulatus.gp.damping import Fading, TrainingRange, spreads
 from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves, waves
 from undulatus.gp.passes import FourierFit, LatentFit, mean_of
@@ -140,13 +140,12 @@ class FourierPredictor(GaussianProcessMixin):
     def _block_functions(self, dtype: np.dtype[Any] | None = None) -> BlockFunctions:
         """Return how the latent functions are evaluated, in the model's precision or ``dtype``."""
         dtype = dtype or self._dtype()
-        columns, frequencies = column_namer(self), self.frequencies_
         return BlockFunctions(
             dtype=dtype,
             rows_per_block=block_rows(2 * len(self.members_[0].frequencies), dtype.itemsize)
             - STAGGERED_ROWS,
             threads=count_threads(self.n_jobs),
-            require_in_range=lambda x, first: require_phases(x, frequencies, columns, first),
+            longest_row=longest_row(self.frequencies_),
             members=tuple(
                 Member(partial(self._make_mean, fit), partial(self._make_moments, fit, dtype))
                 for fit in self.members_

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +32,7 @@ from undulatus.gp.blocks import (
     count_latents,
     read_rows,
     require_finite,
+    unmasked,
 )
 from undulatus.gp.held_back import number_groups
 from undulatus.gp.moments import (
@@ -38,7 +40,9 @@ from undulatus.gp.moments import (
     FeatureSummary,
     apply_class_weights,
     encode,
+    require_known,
     require_phases_of_rows,
+    require_weights,
     summarise,
 )
 
@@ -190,6 +194,8 @@ def prepare_rows(
         observed = class_shares(codes, weight, len(classes))
         factors = class_factors(options.class_weight, classes, totals)
         weight = apply_class_weights(factors, codes, weight)
+        if weight is not None:
+            require_weights(weight)
     group = read_groups(groups, rows.shape[0])
     dropped = None
     if weight is not None and not weight.all():
@@ -317,6 +323,8 @@ def validate_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
         _check_names(estimator, X, reset=reset)
         _check_n_features(estimator, X, reset=reset)
         return dask_array(X) if is_chunked(X) else X
+    if np.ma.isMaskedArray(X):
+        X = unmasked(X)
     return validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False)
 
 
@@ -391,7 +399,7 @@ def encode_labels(classifier: str, y: Any, n_rows: int) -> tuple[Array, Array]:
         raise InputError(f"{classifier} requires y to be passed, but the target y is None.")
     if hasattr(y, "isna") and bool(np.any(y.isna())):
         raise InputError("Input y contains NaN. Drop the rows without a label.")
-    labels = np.asarray(y)
+    labels = unmasked(y, "y")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = column_or_1d(labels, warn=True)
     if labels.shape[:1] != (n_rows,):
@@ -403,26 +411,28 @@ def encode_labels(classifier: str, y: Any, n_rows: int) -> tuple[Array, Array]:
         raise InputError("Input y contains NaN or infinity. Drop the rows without a label.")
     if labels.ndim != 1:
         raise InputError(f"Unknown label type: y must be 1-D, got shape {labels.shape}.")
-    if labels.dtype.kind == "O" or (labels.dtype.kind == "U" and isinstance(y, list | tuple)):
-        # Of a list of text and numbers, numpy makes text of both.
-        _require_one_type(np.asarray(y, dtype=object).ravel())
+    if _may_be_mixed(y, labels):
+        _require_one_type(np.asarray(y, dtype=object).ravel(), "y")
     classes = _distinct(labels)
     require_classes(classifier, classes)
     return classes, encode(labels, classes)
 
 
-def _require_one_type(labels: Array) -> None:
-    """Raise if labels are missing, or of types that cannot be compared."""
-    missing = [i for i, label in enumerate(labels) if label is None or label != label]
-    if missing:
-        raise InputError(
-            f"Input y contains None or NaN, first in row {missing[0]}. Drop the rows without a "
-            f"label."
-        )
-    kinds = sorted({"text" if isinstance(label, str) else "number" for label in labels.tolist()})
+def _may_be_mixed(given: Any, values: Array) -> bool:
+    # Of a list of text and numbers, numpy makes text of both.
+    return values.dtype.kind == "O" or (
+        values.dtype.kind == "U" and isinstance(given, list | tuple)
+    )
+
+
+def _require_one_type(values: Array, name: str) -> None:
+    """Raise if labels or groups are missing, or of types that cannot be compared."""
+    require_known(values, name)
+    kinds = {"text" if isinstance(value, str) else "number" for value in values.tolist()}
     if len(kinds) > 1:
         raise InputError(
-            "Unknown label type: y holds text and numbers together. Give all labels one type."
+            f"Unknown label type: {name} holds text and numbers together. Give all of them one "
+            f"type."
         )
 
 
@@ -490,9 +500,12 @@ def read_weights(sample_weight: Any, n_rows: int) -> Array | None:
     if sample_weight is None:
         return None
     reference = np.empty((n_rows, 1), dtype=np.float64)
+    if np.ma.isMaskedArray(sample_weight):
+        sample_weight = unmasked(sample_weight, "sample_weight")
     weight = np.asarray(
         _check_sample_weight(sample_weight, reference, dtype=np.float64, ensure_non_negative=True)
     )
+    require_weights(weight)
     if not weight.any():
         raise InputError("Sample weights must not all be zero: no row is left to fit.")
     return weight
@@ -502,10 +515,24 @@ def read_groups(groups: Any, n_rows: int) -> Array | None:
     """Return the number of each row's group, (n,), or None if there are fewer than two."""
     if groups is None:
         return None
-    given = np.asarray(groups)
+    given = read_names(groups, "groups")
     if given.shape != (n_rows,):
         raise InputError(f"groups has shape {given.shape}, but ({n_rows},) is needed.")
     return number_groups(given)
+
+
+def read_column(table: Any, name: str) -> Array:
+    """Return a column of a table or mapping, (n,); raise, naming it, if values are masked."""
+    return unmasked(table[name], repr(name))
+
+
+def read_names(given: Any, name: str) -> Array:
+    """Return labels or groups as an array; raise if some are masked or missing."""
+    values = unmasked(given, name)
+    require_known(values, name)
+    if _may_be_mixed(given, values):
+        _require_one_type(np.asarray(given, dtype=object).ravel(), name)
+    return values
 
 
 # Classes and their frequencies
@@ -520,9 +547,20 @@ def class_factors(class_weight: Any, classes: Array, totals: Array) -> Array | N
     """Return the factor on the weight of each class's rows, (k,), or None if all are one."""
     if class_weight is None:
         return None
+    if isinstance(class_weight, Mapping):
+        _require_class_weights(class_weight)
     # One row per class, with the weight of the whole class, stands for all of its rows.
     factors = compute_class_weight(class_weight, classes=classes, y=classes, sample_weight=totals)
     return np.asarray(factors)
+
+
+def _require_class_weights(given: Mapping[Any, Any]) -> None:
+    for label, factor in given.items():
+        if not (isinstance(factor, Real) and 0 <= float(factor) < np.inf):
+            raise InputError(
+                f"class_weight gives the class {label!r} the weight {factor!r}. Weights of "
+                f"classes are finite numbers from 0 on."
+            )
 
 
 def class_shares(codes: Array, weight: Array | None, n_classes: int) -> Array:

@@ -34,7 +34,7 @@ from undulatus.estimators.training import (
 )
 from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.dask_blocks import ChunkedPixels, LabelledArrays, PixelReader, whole_rows
-from undulatus.gp.moments import ClassMoments, FeatureSummary
+from undulatus.gp.moments import ClassMoments, FeatureSummary, require_weights
 
 Array = npt.NDArray[Any]
 
@@ -103,6 +103,7 @@ def prepare_chunks(
         factors = class_factors(options.class_weight, classes, totals)
     weighted = totals if factors is None else totals * factors
     require_weight(name, classes, weighted)
+    require_weights(weighted)
     summary = _summary(by_class, factors, options.columns)
     # Rows are taken as they are: how they are standardised does not matter yet.
     as_given = Standardisation(np.zeros(rows.shape[1]), np.ones(rows.shape[1]))

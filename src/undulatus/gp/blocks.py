@@ -27,7 +27,7 @@ import numpy.typing as npt
 import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that `single_threaded_blas` finds it)
 
 from undulatus._system import single_threaded_blas
-from undulatus.errors import NotFiniteError, PhaseTooLargeError
+from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 
 Array = npt.NDArray[Any]
 
@@ -353,12 +353,23 @@ def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
     for start in range(0, rows.shape[0], rows_per_block):
         first, last = np.searchsorted(chosen, [start, start + rows_per_block])
         if last > first:
-            block = np.asarray(rows[start : start + rows_per_block])
+            block = unmasked(rows[start : start + rows_per_block])
             parts.append(block[chosen[first:last] - start])
     return np.concatenate(parts)
 
 
 # Checks
+
+
+def unmasked(values: Any, name: str = "X") -> Array:
+    """Return values as an array; raise if some are masked, which would count as numbers there."""
+    if np.ma.is_masked(values):
+        raise InputError(
+            f"{name} has {np.count_nonzero(np.ma.getmaskarray(values)):,} of its "
+            f"{np.size(values):,} values masked.\nDrop these rows, or fill the values "
+            f"(numpy.ma.filled) with something that is true of them."
+        )
+    return np.asarray(values)
 
 
 def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
@@ -378,20 +389,29 @@ def require_phases(
     x: Array, frequencies: Array, columns: Callable[[int], str], first_row: int = 0
 ) -> None:
     """Raise, naming row and column, if a phase of standardised ``x`` has lost its digits."""
-    longest = float(np.linalg.norm(frequencies, axis=1).max())
-    require_lengths(x, PHASE_LIMIT / max(longest, 1e-12), columns, first_row)
+    require_lengths(x, longest_row(frequencies), columns, first_row)
+
+
+def longest_row(frequencies: Array) -> float:
+    """Return the length of a standardised row beyond which a phase has lost its digits."""
+    return PHASE_LIMIT / max(float(np.linalg.norm(frequencies, axis=1).max()), 1e-12)
 
 
 def require_lengths(
     x: Array, limit: float, columns: Callable[[int], str], first_row: int = 0
 ) -> None:
     """Raise, naming row and column, if a standardised row is longer than ``limit``."""
-    with np.errstate(over="ignore"):
-        length = np.sqrt(np.einsum("ij,ij->i", x, x))
+    length = row_lengths(x)
     worst = int(np.argmax(length))
     if not length[worst] <= limit:
         column = int(np.argmax(np.abs(x[worst])))
         raise PhaseTooLargeError(first_row + worst, columns(column), float(x[worst, column]))
+
+
+def row_lengths(x: Array) -> Array:
+    """Return the length of each row, (n,); infinite if it overflows."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", x, x)))
 
 
 # Reused arrays

@@ -27,9 +27,14 @@ from contextvars import copy_context
 import numpy as np
 from scipy.special import log_expit
 
+from undulatus._system import available_memory
+from undulatus.errors import NotEnoughMemoryError
 from undulatus.gp.blocks import Array
 from undulatus.gp.passes import FourierFit
 from undulatus.gp.posterior import expected_sigmoids
+
+MATRICES = 14
+"""Matrices of the size of a posterior that each member under way holds besides its own."""
 
 INTERRUPT_SECONDS = 0.5
 """How long an interrupt may go unnoticed while members are fitted in other threads."""
@@ -40,6 +45,26 @@ raises a KeyboardInterrupt when the fit should end."""
 
 
 # Fitting
+
+
+def require_memory(
+    model: str, n_members: int, n_frequencies: int, n_features: int, n_latents: int, threads: int
+) -> None:
+    """Raise if a committee's posteriors and frequencies would not fit in memory."""
+    posterior = 8.0 * (2.0 * n_frequencies) ** 2
+    frequencies = 8.0 * n_frequencies * n_features
+    needed = n_members * (n_latents * posterior + frequencies)
+    needed += min(n_members, threads) * MATRICES * posterior
+    available = available_memory()
+    if needed > available:
+        raise NotEnoughMemoryError(
+            f"{model} with n_frequencies={n_frequencies}, n_members={n_members} and "
+            f"{n_latents} latent function{'s' if n_latents > 1 else ''}",
+            needed,
+            available,
+            "Ask for fewer frequencies or members (undulatus fit -D, --members): memory grows "
+            "with the square of the frequencies.",
+        )
 
 
 def fit_members(

@@ -32,6 +32,7 @@ from undulatus.gp.blocks import (
     Standardisation,
     count_latents,
     recycling,
+    unmasked,
 )
 from undulatus.gp.held_back import number_groups
 from undulatus.gp.moments import (
@@ -346,7 +347,7 @@ class ChunkTask:
         weight = rest.pop(0).astype(np.float64) if self.weighted else None
         groups = rest.pop(0) if self.grouped else None
         first_row = int(self.first_rows[number])
-        chunk = LabelledChunk(number, first_row, np.asarray(rows), labels, weight, groups)
+        chunk = LabelledChunk(number, first_row, unmasked(rows), labels, weight, groups)
         # dask runs several chunks at a time, so a chunk needs no threads of its own.
         with single_threaded_blas(), recycling():
             return self.function(chunk, *self.parameters)
@@ -366,7 +367,7 @@ class RowsTask:
             return np.empty((0, self.width))
         try:
             with single_threaded_blas():
-                return self.function(np.asarray(rows), int(self.first_rows[number]))
+                return self.function(unmasked(rows), int(self.first_rows[number]))
         except InputError as error:
             return error
 
@@ -401,7 +402,7 @@ def _as_column(array: da.Array) -> da.Array:
 
 
 def _add_axis(values: Array) -> Array:
-    return np.asarray(values)[:, None]
+    return unmasked(values, "y, sample_weight or groups")[:, None]
 
 
 def _tree_sum(parts: list[Any]) -> Any:

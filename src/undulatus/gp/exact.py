@@ -419,9 +419,13 @@ def _own_covariance(fit: ExactFit, x: Array, kernel: Kernel) -> Array:
     return fit.signal_variance * kernel.correlation(squares / fit.lengthscale**2)
 
 
-def require_memory(n_rows: int) -> None:
-    """Raise if an exact fit of ``n_rows`` pixels would not fit in memory."""
-    needed, available = 8.0 * MATRICES * n_rows**2, available_memory()
+def require_memory(n_rows: int, n_latents: int = 1) -> None:
+    """Raise if an exact fit of ``n_rows`` pixels would not fit in memory.
+
+    Each further latent function keeps a matrix.
+    """
+    needed = 8.0 * (MATRICES + n_latents - 1) * float(n_rows) ** 2
+    available = available_memory()
     if needed > available:
         raise TooManyRowsError(n_rows, needed, available)
 

@@ -22,7 +22,14 @@ from undulatus.gp.blocks import (
     map_blocks,
     require_finite,
     require_phases,
+    unmasked,
 )
+
+LARGEST_VALUE = 9.9e36
+"""No feature may be as large: 9.97e36 is netCDF's default fill value."""
+
+LARGEST_WEIGHT = 1e30
+"""All weights together may be this large: sums of more overflow in single precision."""
 
 MOST_LABELS = 1000
 """Most distinct labels that are collected: more are no classes."""
@@ -84,13 +91,15 @@ class FeatureMoments:
         )
 
     def summary(self, columns: Callable[[int], str]) -> FeatureSummary:
-        """Return the summary; raise, naming the column, if its variance has overflowed."""
+        """Return the summary; raise, naming the column, if its values are too large."""
         variance = self.squares / max(self.total_weight, np.finfo(float).tiny)
-        if not np.isfinite(variance).all():
-            column = int(np.argmin(np.isfinite(variance)))
+        largest = np.maximum(self.high, -self.low)
+        usable = np.isfinite(variance) & (largest < LARGEST_VALUE)
+        if not usable.all():
+            column = int(np.argmin(usable))
             raise InputError(
                 f"Values in column {columns(column)} are too large to be used: up to "
-                f"{max(self.high[column], -self.low[column]):.3g}. Rescale the column."
+                f"{largest[column]:.3g}. Drop rows with fill values, or rescale the column."
             )
         return FeatureSummary(self.mean, variance, self.low, self.high, self.total_weight)
 
@@ -102,7 +111,7 @@ def summarise(
     n, d = rows.shape
 
     def block_moments(block: slice) -> FeatureMoments:
-        x = np.asarray(rows[block], dtype=np.float64)
+        x = np.asarray(unmasked(rows[block]), dtype=np.float64)
         require_finite(x, columns, first_row=block.start)
         return FeatureMoments.of_rows(x, None if weight is None else weight[block])
 
@@ -183,6 +192,48 @@ def _require_usable(chunk: LabelledChunk) -> None:
         raise InputError("Input sample_weight contains NaN or infinity.")
     if chunk.weight is not None and np.any(chunk.weight < 0):
         raise InputError("Negative values in data passed to `sample_weight`.")
+    if chunk.weight is not None:
+        require_weights(chunk.weight)
+    if chunk.groups is not None:
+        require_known(chunk.groups, "groups", chunk.first_row)
+    if chunk.labels.dtype.kind == "O":
+        require_known(chunk.labels, "y", chunk.first_row)
+
+
+def require_weights(weight: Array) -> None:
+    """Raise if weights, which are finite and not negative, are too large to be added up."""
+    largest = float(np.max(weight, initial=0.0))
+    if largest * len(weight) > LARGEST_WEIGHT:
+        with np.errstate(over="ignore"):
+            total = float(np.sum(weight))
+        if total > LARGEST_WEIGHT:
+            raise InputError(
+                f"The weights of the rows are too large: up to {largest:.3g}, and {total:.3g} in "
+                f"all, where {LARGEST_WEIGHT:g} is the most. Divide sample_weight, or the numbers "
+                f"of class_weight, by their mean."
+            )
+
+
+def require_known(values: Array, name: str, first_row: int = 0) -> None:
+    """Raise, naming the first row, if labels or groups (n,) hold None, NaN or NaT."""
+    kind = values.dtype.kind
+    if kind == "O":
+        missing = np.fromiter(map(_is_missing, values), dtype=bool, count=len(values))
+    elif kind in "fcmM":
+        missing = np.asarray(values != values)
+    else:
+        return
+    if missing.any():
+        raise InputError(
+            f"Input {name} contains None or NaN in {np.count_nonzero(missing):,} of "
+            f"{len(values):,} rows, first in row {first_row + int(np.argmax(missing))}. Drop "
+            f"these rows, or give them a {'label' if name == 'y' else 'group'}."
+        )
+
+
+def _is_missing(value: Any) -> bool:
+    # pandas' NA does not say whether it equals itself.
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
 def _moments_by_label(

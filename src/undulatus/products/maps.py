@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from undulatus.errors import InputError
+from undulatus.errors import InputError, SceneError
 from undulatus.products.layers import CLASS, QUALITY, map_layers
 from undulatus.products.legend import Legend
 from undulatus.products.outside import require_inside
@@ -33,6 +33,7 @@ from undulatus.products.predict import (
     predict_block,
     prediction_type,
     prepare_model,
+    require_room_for_regimes,
 )
 
 Array = npt.NDArray[Any]
@@ -106,7 +107,10 @@ def map_scene(
         (float32), the standard deviation of the latent mean over the members, NaN where the
         classifier is a single model; of more than two classes it is that of the likeliest.
     """
+    require_room_for_regimes(model)
     inputs = find_inputs(model, dataset)
+    if mask is not None:
+        _require_same_pixels(mask, inputs.image)
     named = Legend.of(model) if legend is None else legend.for_model(model)
     if not allow_outside:
         _require_inside(model, inputs, mask)
@@ -192,6 +196,27 @@ def summarise_map(result: xr.Dataset) -> MapSummary:
         counted += [(codes == code).sum() for code in np.atleast_1d(attrs["flag_values"])]
     pixels, missing, doubtful, outside, *each = map(int, dask.compute(*counted))
     return MapSummary(pixels, missing, doubtful, outside, dict(zip(names, each, strict=True)))
+
+
+def _require_same_pixels(mask: xr.DataArray, image: xr.DataArray) -> None:
+    """Raise unless a mask has the pixels of an image, or the same for all along a dimension."""
+    for dim in map(str, mask.dims):
+        differs = ""
+        if dim not in image.dims:
+            differs = f"has a dimension {dim!r}, which the data do not have"
+        elif mask.sizes[dim] != image.sizes[dim]:
+            differs = f"has {mask.sizes[dim]} pixels along {dim}, and the data {image.sizes[dim]}"
+        elif (
+            dim in mask.coords
+            and dim in image.coords
+            and not np.array_equal(mask[dim].values, image[dim].values)
+        ):
+            differs = f"has other coordinates along {dim} than the data"
+        if differs:
+            raise SceneError(
+                f"The mask {differs}. Give a mask of the same pixels: "
+                f"mask.reindex_like(data, fill_value=False) leaves none out beyond its own."
+            )
 
 
 # Blocks of pixels
@@ -307,7 +332,9 @@ def _as_matrix(blocks: list[Array], fills: Array) -> Array:
     for block in blocks:
         columns = slice(start, start + block.shape[-1])
         raw = block.reshape(-1, block.shape[-1])
-        values[:, columns] = raw
+        # A value beyond single precision is infinite there, and missing.
+        with np.errstate(over="ignore"):
+            values[:, columns] = raw
         if marked:
             values[:, columns][raw == fills[columns]] = np.nan
         start = columns.stop

@@ -78,14 +78,15 @@ def draw_acquisitions(
     if path.suffix not in (".png", ".pdf"):
         raise SceneError(f"A picture is written to a .png or .pdf file, not to {path}: rename it.")
     view = view_scene(scene, result)
-    chosen = _choose_acquisitions(view, times)
+    chosen = choose_acquisitions(view, times)
     scales = scales_for(view, chosen)
     figure = _draw_rows(view, list(read_acquisitions(view, chosen, scales)), scales, title)
     with whole_or_not_at_all(path) as unfinished:
         figure.savefig(unfinished)
 
 
-def _choose_acquisitions(view: MapView, times: Any) -> Array:
+def choose_acquisitions(view: MapView, times: Any = None) -> Array:
+    """Return the indices of the acquisitions nearest to times, or of all; see the picture."""
     if times is None:
         chosen = np.arange(len(view.times))
     else:

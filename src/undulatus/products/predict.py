@@ -21,7 +21,7 @@ import xarray as xr
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from undulatus.errors import InputError, MissingBandsError, SceneError
+from undulatus.errors import InputError, MissingBandsError, PhaseTooLargeError, SceneError
 from undulatus.products.provenance import Provenance
 from undulatus.products.training_range import TrainingRange
 from undulatus.regimes import RegimeClassifier
@@ -220,7 +220,8 @@ def _band_inputs(model: Any, image: xr.DataArray, names: tuple[str, ...] | None)
     if present is None:
         raise SceneError(
             f"The model knows its bands by name ({', '.join(names)}), but those of the image have "
-            f'none. Name them: image.assign_coords({dim}=["...", ...]).'
+            f"none. Name them: in a file by the descriptions of its bands, in Python by "
+            f'image.assign_coords({dim}=["...", ...]).'
         )
     absent = [name for name in names if name not in present]
     if absent:
@@ -230,7 +231,8 @@ def _band_inputs(model: Any, image: xr.DataArray, names: tuple[str, ...] | None)
         raise SceneError(
             f"The image has several bands with the same name ({', '.join(twice)}), so the model "
             f"cannot tell which to take.\n  found: {', '.join(present)}\nGive each band its own "
-            f'name: image.assign_coords({dim}=["...", ...]).'
+            f"name: in a file by the descriptions of its bands, in Python by "
+            f'image.assign_coords({dim}=["...", ...]).'
         )
     order = [present.index(name) for name in names]
     if order != list(range(len(present))):
@@ -242,7 +244,7 @@ def _require_no_names(model: Any, image: xr.DataArray, present: list[str] | None
     """Refuse to match named bands with features that have no names."""
     if present is not None:
         dim = image.dims[-1]
-        of_coordinate = dim in image.coords and image[dim].dtype.kind in "UO"
+        of_coordinate = dim in image.coords and image[dim].dtype.kind in "UOT"
         drop = f'image.drop_vars("{dim}")' if of_coordinate else 'del image.attrs["long_name"]'
         raise SceneError(
             f"The image has named bands, but the model was fitted without names, so it cannot be "
@@ -379,9 +381,10 @@ def predict_block(
     Returns
     -------
     (n,) structured array
-        All but the quality is NaN where a value is missing; the variance is NaN too where the
-        classifier has none, the disagreement where it is not a committee, and the distance where
-        it keeps no quantiles of its features.
+        All but the quality is NaN where a value is missing; where one is too large for the pixel
+        to be classified, so is all but the quality and the distance. The variance is NaN too
+        where the classifier has none, the disagreement where it is not a committee, and the
+        distance where it keeps no quantiles of its features.
     """
     predictions = np.zeros(len(values), prediction_type(len(model.classes_)))
     for field in ("probability", "variance", "disagreement", "distance"):
@@ -453,7 +456,7 @@ def _moments(member: Any, values: Array, blended: bool) -> Array:
     Without blending the means count as 0, so that the second moments are the variances.
     """
     probability, variance, mean, disagreement = _predict_rows(member, values)
-    if not blended or np.isnan(mean).any():
+    if not blended or np.isnan(mean).all():
         mean = np.zeros(mean.shape)
     return np.column_stack([probability, variance + mean**2, mean, disagreement])
 
@@ -513,10 +516,28 @@ def _predict_rows(member: Any, values: Array) -> tuple[Array, Array, Array, Arra
         probabilities = member.predict_proba(values)
         unknown = np.full((n, _count_latents(probabilities.shape[1])), np.nan)
         return probabilities, unknown, unknown, absent
-    found = member.predict_in_full(values)
+    try:
+        found = member.predict_in_full(values)
+    except PhaseTooLargeError:
+        return _predict_near_rows(member, values)
     disagreement = found.disagreement if has_committee(member) else absent
     variance, mean = (latent.reshape(n, -1) for latent in (found.variance, found.mean))
     return found.probabilities, variance, mean, disagreement
+
+
+def _predict_near_rows(member: Any, values: Array) -> tuple[Array, Array, Array, Array]:
+    """Return what :func:`_predict_rows` does, NaN for rows that are too far out to be classified.
+
+    One broken pixel, such as a fill value that nobody declared, then leaves the others a map.
+    """
+    near = ~member.too_far(values)
+    n, k = len(values), len(member.classes_)
+    probabilities, disagreement = np.full((n, k), np.nan), np.full(n, np.nan)
+    variance, mean = np.full((2, n, _count_latents(k)), np.nan)
+    if near.any():
+        found = _predict_rows(member, values[near])
+        probabilities[near], variance[near], mean[near], disagreement[near] = found
+    return probabilities, variance, mean, disagreement
 
 
 def has_committee(model: Any) -> bool:
@@ -528,6 +549,16 @@ def has_committee(model: Any) -> bool:
     return len(getattr(model, "members_", ())) > 1
 
 
+def require_room_for_regimes(model: Any) -> None:
+    """Raise if a model has more regimes than the quality flag of a map can number."""
+    regimes = len(getattr(model, "regimes_", ()))
+    if regimes > MOST_REGIMES:
+        raise InputError(
+            f"The model has {regimes} regimes, but the quality flag of a map has room for "
+            f"{MOST_REGIMES}. Fit a model with fewer regimes."
+        )
+
+
 def quality_attributes(model: Any) -> dict[str, Any]:
     """Return the CF attributes that explain the bits of the quality."""
     flags = {
@@ -537,12 +568,8 @@ def quality_attributes(model: Any) -> dict[str, Any]:
         "missing_channel": MISSING,
     }
     masks, values, meanings = list(flags.values()), list(flags.values()), list(flags)
+    require_room_for_regimes(model)
     regimes = getattr(model, "regimes_", ())
-    if len(regimes) > MOST_REGIMES:
-        raise InputError(
-            f"The model has {len(regimes)} regimes, but the quality flag of a map has room for "
-            f"{MOST_REGIMES}. Fit a model with fewer regimes."
-        )
     for index, regime in enumerate(regimes):
         masks.append((2 ** len(regimes).bit_length() - 1) << REGIME_SHIFT)
         values.append((index + 1) << REGIME_SHIFT)

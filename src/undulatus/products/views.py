@@ -304,7 +304,9 @@ def acquisitions_between(view: MapView, start: Any = None, end: Any = None) -> A
         inside &= view.times >= parse_time(start)
     if end is not None:
         day = isinstance(end, str) and len(end) <= len("2010-07-14")
-        last = pd.Period(end).end_time.to_datetime64() if day else parse_time(end)
+        last = parse_time(end)
+        if day:
+            last = pd.Period(end).end_time.to_datetime64()
         inside &= view.times <= last
     if not inside.any():
         raise SceneError(

@@ -323,7 +323,7 @@ def _images_in(variable: xr.DataArray) -> Iterator[tuple[str, xr.DataArray]]:
         return
     labels = variable[others[0]].values
     for index, label in enumerate(labels):
-        name = str(label) if labels.dtype.kind in "UO" else f"band_{label}"
+        name = str(label) if labels.dtype.kind in "UOT" else f"band_{label}"
         yield name, variable.isel({others[0]: index}, drop=True)
 
 
