@@ -88,11 +88,15 @@ class SceneError(InputError):
 class MissingBandsError(SceneError):
     """The scene lacks bands that the model was fitted on."""
 
-    def __init__(self, scene: str, model: str, missing: Iterable[str]) -> None:
+    def __init__(
+        self, scene: str, model: str, missing: Iterable[str], found: Iterable[str] = ()
+    ) -> None:
+        listed = f"  found: {', '.join(found)}\n" if found else ""
         super().__init__(
             f"{model} needs bands that {scene} does not have.\n"
-            f"  missing: {', '.join(missing)}\n"
-            f"Use a scene with these bands, or fit a new model without them."
+            f"  missing: {', '.join(missing)}\n{listed}"
+            f"Use a scene with these bands, name them (the descriptions of a GeoTIFF's bands), or "
+            f"fit a new model without them."
         )
 
 

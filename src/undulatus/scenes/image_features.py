@@ -178,8 +178,7 @@ class ImageFeatures:
         present = [str(name) for name in image["band"].values]
         absent = [name for name in self.bands if name not in present]
         if absent:
-            found = ", ".join(present)
-            raise MissingBandsError(f"the image (which has {found})", "The model", absent)
+            raise MissingBandsError("the image", "The model", absent, present)
         if present == list(self.bands):
             return image
         return image.isel(band=[present.index(name) for name in self.bands])
