@@ -22,7 +22,7 @@ from undulatus.products.basis import Basis, counted, training_basis, unknown_bas
 from undulatus.products.images import group_keys, image_names, labels_of_images, one_each
 from undulatus.products.legend import Legend
 from undulatus.products.provenance import Provenance
-from undulatus.scenes.labelled_pixels import LabelledPixels, PixelGrid
+from undulatus.scenes.labelled_pixels import LabelledPixels, PixelGrid, in_boxes
 
 Array = npt.NDArray[Any]
 
@@ -234,10 +234,7 @@ def _known_as(
     if places is None:
         return known[own.groups]
     # Points, rasters and tables have no groups of their own: each pixel stands for itself.
-    x, y = places
-    learned = np.zeros(len(x), bool)
-    for west, south, east, north in filter(None, (provenance.training_groups or {}).values()):
-        learned |= (x > west) & (x < east) & (y > south) & (y < north)
+    learned = in_boxes((provenance.training_groups or {}).values(), *places)
     return np.where(learned, OVERLAPS, NEW)
 
 

@@ -54,6 +54,7 @@ from undulatus.products.training_range import TrainingRange
 from undulatus.scenes.files.images import require_same_offset
 from undulatus.scenes.files.labels import read_labels
 from undulatus.scenes.image_features import ImageFeatures
+from undulatus.scenes.labelled_pixels import in_boxes
 
 Array = npt.NDArray[Any]
 
@@ -223,15 +224,10 @@ def _spread_pixels(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Ar
 
 def _is_held_out(provenance: Provenance, image: xr.DataArray, row: Array, column: Array) -> Array:
     """Return which pixels lie in the bounds of a group that was held out for scores."""
-    inside = np.zeros(len(row), bool)
     crs = None if image.rio.crs is None else str(image.rio.crs.to_string())
-    if crs != provenance.crs:
-        return inside
-    x, y = _centres(image, row, column)
-    for bounds in filter(None, (provenance.held_out_groups or {}).values()):
-        west, south, east, north = bounds
-        inside |= (x >= west) & (x <= east) & (y >= south) & (y <= north)
-    return inside
+    held_out = provenance.held_out_groups or {}
+    boxes = held_out.values() if crs == provenance.crs else ()
+    return in_boxes(boxes, *_centres(image, row, column))
 
 
 def _centres(image: xr.DataArray, row: Array, column: Array) -> tuple[Array, Array]:

@@ -6,6 +6,7 @@ are; :mod:`undulatus.scenes.files.labels` fills it from files.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -126,6 +127,14 @@ def bounds_text(bounds: Any) -> str:
     digits = 0 if np.ptp(bounds) > 1000.0 else 4
     west, south, east, north = (f"{value:,.{digits}f}" for value in bounds)
     return f"{west} to {east} east, {south} to {north} north"
+
+
+def in_boxes(boxes: Iterable[Any], x: Array, y: Array) -> Array:
+    """Return which points lie in one of some boxes, (n,) bool; empty boxes hold none."""
+    inside = np.zeros(len(x), bool)
+    for west, south, east, north in filter(None, boxes):
+        inside |= (x > west) & (x < east) & (y > south) & (y < north)
+    return inside
 
 
 def _transformed(transform: Any, across: Array, down: Array) -> tuple[Array, Array]:
