@@ -643,7 +643,7 @@ def test_a_chunk_that_is_deleted_while_it_is_mapped_is_an_error(
         (store / "IR_108/c/0/0/0").unlink()
         return maps
 
-    monkeypatch.setattr("undulatus.products.maps.map_scene", map_and_delete)
+    monkeypatch.setattr("undulatus.products.map_files.map_scene", map_and_delete)
     output = tmp_path / "maps.zarr"
     command = ["map", str(clouds_model), str(store), "-o", str(output)]
     assert_names_the_chunk(runner.invoke(main, command), store)

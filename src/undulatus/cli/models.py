@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -160,21 +159,10 @@ def map_command(
     what MODEL learned from, and the share of each class.
     """
     from undulatus.products.browse import browse_image
-    from undulatus.products.legend import Legend
-    from undulatus.products.maps import map_scene, summarise_map
-    from undulatus.products.memory_budget import within_memory
+    from undulatus.products.map_files import ModelFile, map_of_file
     from undulatus.scenes.files import NETCDF
-    from undulatus.scenes.files.geotiff import geotiff_paths
-    from undulatus.scenes.files.opening import (
-        input_digest,
-        open_data,
-        open_map,
-        open_raster_map,
-    )
-    from undulatus.scenes.files.writing import GEOTIFF, write_dataset
-    from undulatus.scenes.files.zarr_store import discard_unfinished
+    from undulatus.scenes.files.opening import open_data, open_map
     from undulatus.scenes.spectra import is_spectra
-    from undulatus.storage import load_model
 
     if (pictures or video) and output.suffix not in (".zarr", *NETCDF):
         raise click.UsageError(
@@ -191,33 +179,23 @@ def map_command(
                 "are none."
             )
         require_new(pages, overwrite=None)
-    fitted = load_model(model)
-    named = Legend.of(fitted) if legend is None else _read_legend(legend)
-    with within_memory(ram, opened, len(named.classes)) as chunked:
-        maps = map_scene(
-            fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
-        )
-        _require_times(opened, maps, pictures, video)
-        maps.attrs["scene"] = str(data.absolute())
-        maps.attrs["model"] = str(model.absolute())
-        options = encoding if legend is None else f"{encoding} {_sha256(legend)}"
-        fingerprint = f"{_sha256(model)} {input_digest(data)} {options}"
-        # What 0.1.0 began: the input may have been replaced since.
-        if resume and discard_unfinished(output, f"{_sha256(model)} {data.resolve()} {options}"):
-            say(
-                f"{output} was begun by an earlier version, which did not record the content of "
-                f"{data}: it is begun anew."
-            )
+    with map_of_file(
+        ModelFile.load(model),
+        data,
+        scene=opened,
+        encoding=encoding,
+        legend=None if legend is None else _read_legend(legend),
+        allow_outside=allow_outside,
+        ram=ram,
+    ) as mapped:
+        _require_times(opened, mapped.maps, pictures, video)
         with progress_bar("mapping") as progress:
-            write_dataset(maps, output, progress, resume=resume, fingerprint=fingerprint)
-    paths = geotiff_paths(maps, output) if output.suffix in GEOTIFF else (output,)
-    beside = f" (classes), {paths[-1].resolve()} (all other layers)" if len(paths) > 1 else ""
-    click.echo(f"map: {output.resolve()}{beside}")
-    with (open_raster_map if output.suffix in GEOTIFF else open_map)(paths[-1]) as written:
-        if len(paths) > 1:
-            codes = open_raster_map(output)["class"]
-            written["class"] = codes.drop_attrs().assign_attrs(maps["class"].attrs)
-        click.echo(str(summarise_map(written)))
+            written = mapped.write(output, progress, resume=resume, say=say)
+    others = "".join(
+        f" (classes), {path.resolve()} (all other layers)" for path in written.paths[1:]
+    )
+    click.echo(f"map: {output.resolve()}{others}")
+    click.echo(str(written.summary))
     if pictures or video:
         _illustrate(opened, open_map(output), output, pictures, video)
     if pages is not None:
@@ -240,11 +218,6 @@ def _read_legend(path: Path) -> Any:
             f'["land", "cloud"], "cloud": "cloud"}}.'
         )
     return Legend.from_dict(values)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _require_times(scene: Any, maps: Any, pictures: tuple[str, ...], video: str | None) -> None:

@@ -1,0 +1,153 @@
+"""Maps from files to files: a model on disk, data on disk, and the map that is written of them.
+
+:func:`map_of_file` gives the lazy map, with what it was made from in its attributes;
+:meth:`FileMap.write` writes it, whole or not at all, and counts its pixels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import xarray as xr
+
+from undulatus.products.legend import Legend
+from undulatus.products.maps import MapSummary, map_scene, summarise_map
+from undulatus.products.memory_budget import within_memory
+from undulatus.scenes.files.geotiff import geotiff_paths
+from undulatus.scenes.files.opening import input_digest, open_data, open_map, open_raster_map
+from undulatus.scenes.files.writing import GEOTIFF, Progress, write_dataset
+from undulatus.scenes.files.zarr_store import discard_unfinished
+from undulatus.storage import load_model
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A fitted model, the file it was loaded from, and the SHA-256 of that file."""
+
+    path: Path
+    fitted: Any
+    sha256: str
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Load a model, or raise a :class:`~undulatus.errors.ModelFileError`."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return cls(path, load_model(path), digest)
+
+
+@dataclass(frozen=True)
+class WrittenMap:
+    """The files of a map (classes first, if a second one holds the other layers), its pixels."""
+
+    paths: tuple[Path, ...]
+    summary: MapSummary
+
+
+@dataclass(frozen=True)
+class FileMap:
+    """A lazy map of data on disk.
+
+    Attributes
+    ----------
+    data : path
+        What it is a map of.
+    scene, maps : Dataset
+        The data as they were opened, and their map.
+    fingerprint : str
+        Checksums of the model and the data, and options: writing is resumed with the same alone.
+    earlier_fingerprint : str
+        What version 0.1.0 had in its place, with the path of the data and not their content.
+    """
+
+    data: Path
+    scene: xr.Dataset
+    maps: xr.Dataset
+    fingerprint: str
+    earlier_fingerprint: str
+
+    def write(
+        self,
+        output: Path,
+        progress: Progress = lambda done, total: None,
+        *,
+        resume: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> WrittenMap:
+        """Write the map in a format of ``WRITERS`` and count its pixels.
+
+        ``resume`` continues a ``.zarr`` that was interrupted; ``say`` is told if it must be begun
+        anew, because the data may have been replaced since.
+        """
+        if resume and discard_unfinished(output, self.earlier_fingerprint):
+            say(
+                f"{output} was begun by an earlier version, which did not record the content of "
+                f"{self.data}: it is begun anew."
+            )
+        write_dataset(self.maps, output, progress, resume=resume, fingerprint=self.fingerprint)
+        return self._count_pixels(output)
+
+    def _count_pixels(self, output: Path) -> WrittenMap:
+        if output.suffix not in GEOTIFF:
+            with open_map(output) as written:
+                return WrittenMap((output,), summarise_map(written))
+        paths = geotiff_paths(self.maps, output)
+        with open_raster_map(paths[-1]) as written:
+            if len(paths) > 1:
+                codes = open_raster_map(output)["class"]
+                written["class"] = codes.drop_attrs().assign_attrs(self.maps["class"].attrs)
+            return WrittenMap(paths, summarise_map(written))
+
+
+@contextmanager
+def map_of_file(
+    model: ModelFile,
+    data: Path,
+    *,
+    scene: xr.Dataset | None = None,
+    encoding: str = "cf",
+    legend: Legend | None = None,
+    allow_outside: bool = False,
+    ram: str | None = None,
+) -> Iterator[FileMap]:
+    """Give the map of ``data`` by a model, to be written within the memory ``ram``.
+
+    Parameters
+    ----------
+    model : ModelFile
+        The model, and the file it came from.
+    data : path
+        A scene, an image or spectra.
+    scene : Dataset, optional
+        ``data`` as they were opened already.
+    encoding, legend, allow_outside
+        As of :func:`undulatus.products.maps.map_scene`.
+    ram : str, optional
+        A size such as ``2GB`` to stay below.
+    """
+    opened = open_data(data) if scene is None else scene
+    named = Legend.of(model.fitted) if legend is None else legend
+    options = encoding if legend is None else f"{encoding} {_legend_digest(legend)}"
+    with within_memory(ram, opened, len(named.classes)) as chunked:
+        maps = map_scene(
+            model.fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
+        )
+        maps.attrs["scene"] = str(data.absolute())
+        maps.attrs["model"] = str(model.path.absolute())
+        yield FileMap(
+            data=data,
+            scene=opened,
+            maps=maps,
+            fingerprint=f"{model.sha256} {input_digest(data)} {options}",
+            earlier_fingerprint=f"{model.sha256} {data.resolve()} {options}",
+        )
+
+
+def _legend_digest(legend: Legend) -> str:
+    return hashlib.sha256(json.dumps(legend.as_dict()).encode()).hexdigest()
