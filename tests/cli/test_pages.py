@@ -67,11 +67,12 @@ def test_the_demonstration_prints_a_table_and_the_files_it_wrote(runner, tmp_pat
     assert "GENERATED" in (folder / "index.html").read_text()
 
 
-@pytest.mark.usefixtures("quick_demo")
+@pytest.mark.usefixtures("quick_demo", "every_line")
 def test_progress_and_the_reason_for_a_generated_image_go_to_stderr(runner, tmp_path):
     result = runner.invoke(main, ["demo", "-o", str(tmp_path)])
     assert "training pixels" in result.stderr
-    assert "VFFGPC: step 1" in result.stderr
+    assert "learning: step 1" in result.stderr
+    assert "making pages: " in result.stderr
     assert "no index" in result.stderr
     assert "training pixels" not in result.stdout
 
@@ -243,6 +244,7 @@ def asked(monkeypatch):
     return seen
 
 
+@pytest.mark.usefixtures("every_line")
 @pytest.mark.parametrize("experiment", ["landmarks", "iavisa"])
 def test_results_go_to_stdout_and_progress_to_stderr(runner, asked, tmp_path, experiment):
     result = runner.invoke(main, ["reproduce", experiment, "-o", str(tmp_path)])
@@ -259,7 +261,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(runner, asked, tmp_path, ex
     ]
     assert "making data" in result.stderr
     assert "over time budget: slow" in result.stderr
-    assert "trials: 0 of 3, about 2.0 h left" in result.stderr
+    assert "trials: 0 of 3, starting (0 %), about 2.0 h left" in result.stderr
     assert asked["experiment"] == experiment
     assert asked["scale"] == "quick"
     assert asked["data"] is asked["workers"] is asked["seconds"] is asked["memory"] is None
@@ -274,11 +276,12 @@ def test_every_option_reaches_the_run(runner, asked, tmp_path):
 
 
 def test_ctrl_c_prints_how_to_continue_and_ends_with_130(runner, asked, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["undulatus", "reproduce", "iavisa", "-o", "an out"])
-    result = runner.invoke(main, ["reproduce", "iavisa", "-o", str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    Path("an out").mkdir()
+    result = runner.invoke(main, ["reproduce", "iavisa", "-o", "an out"])
     assert result.exit_code == 0
     asked["raises"] = KeyboardInterrupt()
-    result = runner.invoke(main, ["reproduce", "iavisa", "-o", str(tmp_path)])
+    result = runner.invoke(main, ["reproduce", "iavisa", "-o", "an out"])
     assert result.exit_code == 130
     assert "undulatus reproduce iavisa -o 'an out'" in result.stderr
     assert "Traceback" not in result.stderr

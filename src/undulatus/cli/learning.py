@@ -263,7 +263,6 @@ def _fit_images(
         images,
         label,
         checkpoint=checkpoint,
-        verbose=1,
         progress=say,
         **{name: value for name, value in (options | renamed).items() if value is not None},
     )
@@ -305,7 +304,6 @@ def _fit_chain(
         model = (fit_spectra if spectral else fit_scene)(
             chunked,
             checkpoint=checkpoint,
-            verbose=1,
             progress=say,
             **{name: value for name, value in chosen.items() if value is not None},
         )

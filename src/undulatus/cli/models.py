@@ -13,7 +13,6 @@ from undulatus.cli.console import (
     EXISTING_PATH,
     MODEL_PATH,
     NEW_PATH,
-    printable,
     progress_bar,
     ram_option,
     require_model,
@@ -22,6 +21,7 @@ from undulatus.cli.console import (
     seed_option,
     split_span,
 )
+from undulatus.cli.session import printable
 
 _new_dataset_option = click.option(
     "-o", "--output", type=NEW_PATH, required=True, help="New .zarr folder or .nc file to write."

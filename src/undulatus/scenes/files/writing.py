@@ -245,12 +245,12 @@ def computing_in_threads(progress: Progress | None = None) -> Iterator[None]:
         single_threaded_blas(),
         ThreadPoolExecutor(workers) as pool,
         dask.config.set(pool=pool),
-        _TaskCount(progress or (lambda done, total: None)),
+        TaskCount(progress or (lambda done, total: None)),
     ):
         yield
 
 
-class _TaskCount(Callback):
+class TaskCount(Callback):
     """Reports how many of dask's tasks in this process are done."""
 
     def __init__(self, progress: Progress) -> None:
