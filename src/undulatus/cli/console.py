@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from undulatus._progress import LOGGER, working_on
-from undulatus.cli.session import Session
+from undulatus.cli.session import Session, as_command_line
 
 
 class PlainPath(click.Path):
@@ -154,6 +154,22 @@ def trial_progress() -> Iterator[Callable[[Any], None]]:
 def command_line() -> str:
     """Return the command that runs as it was typed, for what it makes to remember."""
     return Session.of(click.get_current_context()).command_line
+
+
+def recipe() -> str:
+    """Return the command that runs without what does not change a model.
+
+    Two runs that make the same model then record the same, to the bit.
+    """
+    kept, words = [], iter(Session.of(click.get_current_context()).arguments)
+    for word in words:
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if name in ("-o", "--output", "--log"):
+            if word == name:
+                next(words, None)
+        elif word not in ("--resume", "--restart", "--overwrite", "--quiet", "--debug"):
+            kept.append(word)
+    return as_command_line(kept)
 
 
 # Standard output

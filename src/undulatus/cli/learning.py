@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from undulatus.cli.console import (
     print_table,
     progress_bar,
     ram_option,
+    recipe,
     require_model,
     require_new,
     say,
@@ -196,6 +198,7 @@ def fit(
             model, held_out, unit = _fit_images(*labelled, checkpoint, ram, options)
         else:
             model, held_out, unit = _fit_chain(data, label, checkpoint, ram, options)
+        model.provenance_ |= {"version": version("undulatus"), "command": recipe()}
         save_model(model, output)
     click.echo(f"model: {output.resolve()} ({held_out} {unit} held out for undulatus score)")
 
@@ -591,5 +594,6 @@ def update(
     require_new(output, overwrite=overwrite)
     require_model(model, image)
     updated = update_image(load_model(model), image, label, progress=say, **options)
+    updated.provenance_["updates"][-1]["command"] = recipe()
     save_model(updated, output)
     click.echo(f"model: {output.resolve()} (update {len(updated.provenance_['updates'])})")

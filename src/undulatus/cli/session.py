@@ -49,11 +49,17 @@ def printable(text: str) -> str:
     )
 
 
+def as_command_line(arguments: list[str]) -> str:
+    """Return arguments as they would be typed."""
+    return printable(shlex.join(["undulatus", *arguments]))
+
+
 class Session:
     """A command that runs, with the arguments it was given."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self.command_line = printable(shlex.join(["undulatus", *arguments]))
+        self.arguments = arguments
+        self.command_line = as_command_line(arguments)
         self.debug = False
         self.display = Display(self)
         self.interrupt_status = INTERRUPTED

@@ -8,10 +8,11 @@ from __future__ import annotations
 import datetime
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ Progress = Callable[[int, int], None]
 """Called with the number of tasks that are done, and of all tasks."""
 
 GEOTIFF = (".tif", ".tiff")
+
+CONVENTIONS = "CF-1.11"
+"""What the attributes of our files follow."""
 
 KEPT_ENCODING = ("dtype", "scale_factor", "add_offset", "units", "calendar")
 """What is written as it was read; not chunks, for blocks in memory may be cut otherwise."""
@@ -118,7 +122,35 @@ def _writable(dataset: xr.Dataset) -> xr.Dataset:
             elif key in variable.encoding:
                 encoding[key] = variable.encoding[key]
         variable.encoding = encoding
+    _describe_coordinates(copy)
     return copy
+
+
+AXES = {"time": "T", "y": "Y", "x": "X"}
+"""The attribute ``axis`` of coordinates along dimensions of these names."""
+
+
+def _describe_coordinates(dataset: xr.Dataset) -> None:
+    """Give coordinates what CF asks for: an axis, no fill value, and how time is counted."""
+    for name, variable in dataset.coords.variables.items():
+        if variable.dims == (name,):
+            # xarray would add one; CF forbids it along dimensions, where nothing may be missing.
+            variable.encoding["_FillValue"] = None
+            if name in AXES:
+                variable.attrs.setdefault("axis", AXES[str(name)])
+        if variable.dtype.kind == "M":
+            variable.attrs.setdefault("units_metadata", "leap_seconds: none")
+
+
+def add_history(attributes: Mapping[Any, Any], made: str) -> dict[str, str]:
+    """Return the history of data with these attributes, one step longer: when, by what, how.
+
+    As CF recommends, the line is appended to those of the steps before.
+    """
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    line = f"{now} undulatus {version('undulatus')}: {made}"
+    earlier = str(attributes.get("history", "")).rstrip("\n")
+    return {"history": f"{earlier}\n{line}".lstrip("\n"), "Conventions": CONVENTIONS}
 
 
 def _plain(value: Any) -> Any:
