@@ -159,7 +159,12 @@ def _origin(model: ModelFile, data: Path, scene: xr.Dataset, made: str) -> dict[
         "model_sha256": model.sha256,
     }
     listed = ", ".join(f"{name} {value}" for name, value in sources.items())
-    return sources | add_history(scene.attrs, f"{made} ({listed})")
+    title = f"Map of {data.name} by {model.path.name}"
+    if "source" in scene.attrs:
+        # A twin is named as such.
+        title += f" ({scene.attrs['source']})"
+    named = {"title": str(scene.attrs.get("title", title))}
+    return named | sources | add_history(scene.attrs, f"{made} ({listed})")
 
 
 def _legend_digest(legend: Legend) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import pyproj
 import xarray as xr
 from dask.base import get_scheduler
 from dask.callbacks import Callback
@@ -131,7 +132,11 @@ AXES = {"time": "T", "y": "Y", "x": "X"}
 
 
 def _describe_coordinates(dataset: xr.Dataset) -> None:
-    """Give coordinates what CF asks for: an axis, no fill value, and how time is counted."""
+    """Give coordinates what CF asks for: names, axes, no fill value, and how time is counted."""
+    for axis in _axes_of_projection(dataset):
+        variable = dataset.coords.variables.get(axis["axis"].lower())
+        if variable is not None and "units" not in variable.attrs:
+            variable.attrs = axis | variable.attrs
     for name, variable in dataset.coords.variables.items():
         if variable.dims == (name,):
             # xarray would add one; CF forbids it along dimensions, where nothing may be missing.
@@ -140,6 +145,17 @@ def _describe_coordinates(dataset: xr.Dataset) -> None:
                 variable.attrs.setdefault("axis", AXES[str(name)])
         if variable.dtype.kind == "M":
             variable.attrs.setdefault("units_metadata", "leap_seconds: none")
+
+
+def _axes_of_projection(dataset: xr.Dataset) -> list[dict[str, Any]]:
+    """Return CF's attributes of x and y in the projection of a dataset, if it has one."""
+    described = dataset.variables.get("spatial_ref")
+    if described is None:
+        return []
+    try:
+        return pyproj.CRS.from_cf(described.attrs).cs_to_cf()
+    except (pyproj.exceptions.CRSError, KeyError):
+        return []
 
 
 def add_history(attributes: Mapping[Any, Any], made: str) -> dict[str, str]:
@@ -196,7 +212,7 @@ def _write_geotiff(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
 
 def _write_netcdf(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
     with whole_or_not_at_all(path) as unfinished:
-        _fill_netcdf(dataset, path, unfinished, progress)
+        _fill_netcdf(_with_numbered_labels(dataset), path, unfinished, progress)
 
 
 WRITERS: dict[str, Callable[..., None]] = {
@@ -212,6 +228,32 @@ RESUMABLE = (".zarr",)
 
 
 # netCDF
+
+
+NUMBERED = "_index"
+"""What is added to the name of a coordinate of text to name its dimension in netCDF."""
+
+
+def _with_numbered_labels(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose coordinates of text are along dimensions of other names.
+
+    To CF a coordinate with the name of its dimension is numbers.
+    """
+    labels = [
+        name for name, c in dataset.coords.items() if c.dims == (name,) and c.dtype == object
+    ]
+    return dataset.rename_dims({name: f"{name}{NUMBERED}" for name in labels})
+
+
+def with_named_labels(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset as it was before it was written to netCDF."""
+    return dataset.swap_dims(
+        {
+            f"{name}{NUMBERED}": name
+            for name, c in dataset.coords.items()
+            if c.dims == (f"{name}{NUMBERED}",)
+        }
+    )
 
 
 def _fill_netcdf(dataset: xr.Dataset, path: Path, unfinished: Path, progress: Progress) -> None:
