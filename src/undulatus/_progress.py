@@ -91,14 +91,13 @@ class Work:
         """
         if not LOGGER.isEnabledFor(logging.DEBUG):
             return
-        own = done / total if total else None
-        share = self._share(own)
+        share = self._share(done / total if total else None)
         if detail is None:
             detail = f"{done:,}" if total is None else f"{done:,} of {total:,}"
         if seconds_left is None:
             seconds_left = self._task._seconds_left(share)
         # Other parts may take longer than this one.
-        at_most = at_most and share == own
+        at_most = at_most and self._is_whole
         progress = Progress(self._path, share, detail, seconds_left, at_most)
         LOGGER.debug("%s", progress, extra={"progress": progress})
 
@@ -111,6 +110,10 @@ class Work:
     @property
     def _task(self) -> Work:
         return self if self._within is None else self._within._task
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._place[1] == 1 and (self._within is None or self._within._is_whole)
 
     @property
     def _path(self) -> str:

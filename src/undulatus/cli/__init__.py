@@ -25,6 +25,10 @@ class Commands(click.Group):
     All take the options of :func:`_shared_options`, and so does the group before the command.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(_shared_options())
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order in which a user needs them."""
         return list(self.commands)
@@ -109,7 +113,7 @@ def _shared_options() -> list[click.Option]:
     ]
 
 
-@click.group(cls=Commands, params=_shared_options())
+@click.group(cls=Commands)
 @click.version_option(package_name="undulatus")
 def main() -> None:
     """Classify satellite imagery with Gaussian processes."""
