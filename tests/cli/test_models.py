@@ -106,9 +106,11 @@ def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_pa
     assert {len(classifier.members_) for classifier in classifiers} == {members}
 
 
-@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize(
+    ("members", "number", "status"), [(1, signal.SIGINT, 130), (2, signal.SIGTERM, 143)]
+)
 def test_an_interrupted_fit_stops_keeps_all_there_was_and_continues_to_the_same_model(
-    members, runner, year, tmp_path
+    members, number, status, runner, year, tmp_path
 ):
     whole, path = tmp_path / "whole.undulatus", tmp_path / "clouds.undulatus"
     options = ["-D", "3", "--method", "rff", "--members", str(members), "--holdout", "0.5"]
@@ -125,12 +127,12 @@ def test_an_interrupted_fit_stops_keeps_all_there_was_and_continues_to_the_same_
     ) as fit:
         assert fit.stdout.readline() == "saved\n"
         second = runner.invoke(main, command)
-        fit.send_signal(signal.SIGINT)
+        fit.send_signal(number)
         signalled.touch()
         said = fit.communicate(timeout=60)[1]
     assert second.exit_code == 1
     assert f"being written by process {fit.pid} on " in second.stderr
-    assert fit.returncode == 130, said
+    assert fit.returncode == status, said
     _, _, end = said.partition("undulatus fit: interrupted.\n  high")
     assert end.endswith("\nRun the same command with --resume to continue.\n")
     assert "night" not in end
