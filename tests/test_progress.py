@@ -136,4 +136,4 @@ def test_principal_components_are_reported_while_rows_are_read_to_learn_from(tol
     told.reports.clear()
     # Blocks of a map are reduced in many threads: the map itself is reported.
     SpectralPCA(2).fit(rows).transform(rows)
-    assert {report.what for report in told.reports} == {"covariance"}
+    assert {report.what for report in told.reports} == {"principal components: covariance"}

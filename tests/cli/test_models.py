@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import dask.array as da
@@ -797,6 +798,8 @@ def test_info_prints_the_regimes_and_what_they_learned_from(runner, clouds_model
     for word in ("RegimeClassifier", "night: solar_zenith_angle from 90 to inf", "held out days"):
         assert word in result.stdout
     assert "calibration mode: synthetic" in result.stdout
+    assert f"version: {version('undulatus')}\ncommand: undulatus fit " in result.stdout
+    assert "--holdout 0.5\n" in result.stdout
     assert "legend: 0 clear #3b6e8f, 1 cloud #f7f7f7\ncloud: cloud\n" in result.stdout
 
 

@@ -106,6 +106,8 @@ def test_pages_show_a_map_with_the_scene_it_names(runner, year, clouds_model, tm
     text = (site / "index.html").read_text()
     assert "Synthetic data." in text
     assert "Made without the scene" not in text
+    assert f"undulatus map {clouds_model} {year} -o {path} (scene {year}, model" in text
+    assert f"undulatus twin landmarks --days 2 -o {year}" in text
     again = runner.invoke(main, command)
     assert again.exit_code == 1
     assert "exists already. Remove it" in again.stderr
@@ -168,6 +170,7 @@ def test_the_map_of_an_image_is_shown_with_the_image_and_the_model_it_names(
     assert f"open in a browser: {(site / 'index.html').resolve()}" in result.stdout
     assert "left out" not in result.stderr
     text = (site / "index.html").read_text()
+    assert "How the map was made" in text
     assert "Made without" not in text
     assert "Training spectra of the class are not shown" not in text
     assert '"quantiles"' in (site / "data.js").read_text()

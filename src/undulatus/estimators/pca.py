@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -32,6 +33,9 @@ ROWS_PER_FEATURE = 0.25
 
 LANCZOS_FEATURES = 200
 """From this many features on, leading eigenvectors are found by Lanczos' method."""
+
+TASK = "principal components"
+"""What is under way while components are found, to those who are told of progress."""
 
 
 class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -118,10 +122,12 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if n <= ROWS_PER_FEATURE * d and d >= LANCZOS_FEATURES:
             values, vectors, total = self._decompose_rows(rows)
         else:
-            with working_on("covariance") as work:
-                covariance, self.mean_ = self._accumulate(rows, work)
+            with working_on(TASK):
+                with working_on("covariance", 0, 2) as work:
+                    covariance, self.mean_ = self._accumulate(rows, work)
                 total = float(np.trace(covariance))
-                values, vectors = _leading(covariance, self.n_components)
+                with working_on("eigenvectors", 1, 2) as work:
+                    values, vectors = _leading(covariance, self.n_components, work)
         # The sign of a vector is arbitrary: make its largest entry positive.
         largest = np.abs(vectors).argmax(axis=0)
         vectors *= np.sign(vectors[largest, np.arange(self.n_components)])
@@ -138,8 +144,8 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:
         """Find the components of rows, and return those of the rows, which are read twice."""
-        with working_on("principal components"):
-            with working_on("covariance", 0, 2):
+        with working_on(TASK):
+            with working_on(TASK, 0, 2):
                 self.fit(X)
             with working_on("reducing", 1, 2) as work:
                 return self._transform(X, work.report)
@@ -216,7 +222,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return covariance, shift + away * self.noise_
 
 
-def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
+def _leading(covariance: Array, count: int, work: Work) -> tuple[Array, Array]:
     """Return the largest eigenvalues of a lower triangle, and their vectors (d, count)."""
     d = len(covariance)
     if count >= d // 2 or d < LANCZOS_FEATURES:
@@ -224,11 +230,13 @@ def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
         full += np.tril(full, -1).T
         values, vectors = np.linalg.eigh(full)
     else:
-        product = LinearOperator(
-            (d, d),
-            matvec=lambda x: dsymv(1.0, covariance, x, lower=1),
-            dtype=np.float64,
-        )
+        calls = itertools.count(1)
+
+        def multiply(x: Array) -> Array:
+            work.report(next(calls))
+            return np.asarray(dsymv(1.0, covariance, x, lower=1))
+
+        product = LinearOperator((d, d), matvec=multiply, dtype=np.float64)
         # The same start each time, for the same result.
         start = np.random.default_rng(0).standard_normal(d)
         values, vectors = eigsh(product, count, which="LA", v0=start)
