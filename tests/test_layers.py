@@ -18,6 +18,7 @@ MAY_IMPORT = {  # besides itself and EVERYWHERE
     "_files": set(),
     "_lazy": set(),
     "_daylight": set(),
+    "_progress": set(),
     "gp": set(),
     "scenes": set(),
     "estimators": {"gp"},
@@ -29,7 +30,7 @@ MAY_IMPORT = {  # besides itself and EVERYWHERE
     "cli": {"scenes", "estimators", "regimes", "storage", "datasets", "products", "paper"},
     "__init__": {"estimators", "regimes", "storage"},
 }
-EVERYWHERE = {"errors", "_system", "_files", "_lazy", "_daylight"}
+EVERYWHERE = {"errors", "_system", "_files", "_lazy", "_daylight", "_progress"}
 HOME_OF = {
     "sklearn": {"estimators", "regimes", "storage", "datasets", "products", "paper"},
     "xarray": {"scenes", "products", "paper"},

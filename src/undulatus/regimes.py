@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus._daylight import LOW_SUN, NIGHT, NIGHT_FEATURES, REGIMES
+from undulatus._progress import working_on
 from undulatus.errors import InputError
 from undulatus.estimators import VFFGPC
 from undulatus.estimators.training import read_column, read_names
@@ -155,19 +156,26 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         # Set last: a fit that fails or is interrupted leaves none.
         for name in {"estimators_", "updates_"} & set(vars(self)):
             delattr(self, name)
-        estimators = {}
-        for index, regime in enumerate(self.regimes_):
-            rows = np.flatnonzero(assigned == index)
-            fitted = self._estimator_of(regime)
-            own = {name: values[rows] for name, values in extra.items()}
-            try:
-                fitted.fit(_select_columns(X, self._features(regime), rows), y[rows], **own)
-            except ValueError as error:
-                raise InputError(f"Regime {regime.name!r}: {error}") from error
-            estimators[regime.name] = fitted
+        estimators, count = {}, len(self.regimes_)
+        with working_on("learning"):
+            for index, regime in enumerate(self.regimes_):
+                rows = np.flatnonzero(assigned == index)
+                own = {name: values[rows] for name, values in extra.items()}
+                with working_on(f"regime {regime.name} ({index + 1} of {count})", index, count):
+                    estimators[regime.name] = self._fit_regime(regime, X, rows, y[rows], own)
         self.estimators_ = estimators
         self._set_feature_names()
         return self
+
+    def _fit_regime(
+        self, regime: Regime, X: Any, rows: Array, y: Array, extra: dict[str, Array]
+    ) -> Any:
+        fitted = self._estimator_of(regime)
+        try:
+            fitted.fit(_select_columns(X, self._features(regime), rows), y, **extra)
+        except ValueError as error:
+            raise InputError(f"Regime {regime.name!r}: {error}") from error
+        return fitted
 
     @classmethod
     def from_fitted(

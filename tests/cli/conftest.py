@@ -13,6 +13,12 @@ def runner():
     return CliRunner()
 
 
+@pytest.fixture
+def every_line(monkeypatch):
+    """Print every line of progress, not one every few seconds."""
+    monkeypatch.setattr("undulatus.cli.session.LEAST_SECONDS", 0.0)
+
+
 @pytest.fixture(scope="module")
 def year(tmp_path_factory):
     """Two synthetic days in a file."""

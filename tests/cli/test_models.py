@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import dask.array as da
@@ -106,9 +107,11 @@ def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_pa
     assert {len(classifier.members_) for classifier in classifiers} == {members}
 
 
-@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize(
+    ("members", "number", "status"), [(1, signal.SIGINT, 130), (2, signal.SIGTERM, 143)]
+)
 def test_an_interrupted_fit_stops_keeps_all_there_was_and_continues_to_the_same_model(
-    members, runner, year, tmp_path
+    members, number, status, runner, year, tmp_path
 ):
     whole, path = tmp_path / "whole.undulatus", tmp_path / "clouds.undulatus"
     options = ["-D", "3", "--method", "rff", "--members", str(members), "--holdout", "0.5"]
@@ -125,12 +128,12 @@ def test_an_interrupted_fit_stops_keeps_all_there_was_and_continues_to_the_same_
     ) as fit:
         assert fit.stdout.readline() == "saved\n"
         second = runner.invoke(main, command)
-        fit.send_signal(signal.SIGINT)
+        fit.send_signal(number)
         signalled.touch()
         said = fit.communicate(timeout=60)[1]
     assert second.exit_code == 1
     assert f"being written by process {fit.pid} on " in second.stderr
-    assert fit.returncode == 130, said
+    assert fit.returncode == status, said
     _, _, end = said.partition("undulatus fit: interrupted.\n  high")
     assert end.endswith("\nRun the same command with --resume to continue.\n")
     assert "night" not in end
@@ -795,6 +798,8 @@ def test_info_prints_the_regimes_and_what_they_learned_from(runner, clouds_model
     for word in ("RegimeClassifier", "night: solar_zenith_angle from 90 to inf", "held out days"):
         assert word in result.stdout
     assert "calibration mode: synthetic" in result.stdout
+    assert f"version: {version('undulatus')}\ncommand: undulatus fit " in result.stdout
+    assert "--holdout 0.5\n" in result.stdout
     assert "legend: 0 clear #3b6e8f, 1 cloud #f7f7f7\ncloud: cloud\n" in result.stdout
 
 

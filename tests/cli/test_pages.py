@@ -67,11 +67,12 @@ def test_the_demonstration_prints_a_table_and_the_files_it_wrote(runner, tmp_pat
     assert "GENERATED" in (folder / "index.html").read_text()
 
 
-@pytest.mark.usefixtures("quick_demo")
+@pytest.mark.usefixtures("quick_demo", "every_line")
 def test_progress_and_the_reason_for_a_generated_image_go_to_stderr(runner, tmp_path):
     result = runner.invoke(main, ["demo", "-o", str(tmp_path)])
     assert "training pixels" in result.stderr
-    assert "VFFGPC: step 1" in result.stderr
+    assert "learning: step 1" in result.stderr
+    assert "making pages: " in result.stderr
     assert "no index" in result.stderr
     assert "training pixels" not in result.stdout
 
@@ -105,6 +106,8 @@ def test_pages_show_a_map_with_the_scene_it_names(runner, year, clouds_model, tm
     text = (site / "index.html").read_text()
     assert "Synthetic data." in text
     assert "Made without the scene" not in text
+    assert f"undulatus map {clouds_model} {year} -o {path} (scene {year}, model" in text
+    assert f"undulatus twin landmarks --days 2 -o {year}" in text
     again = runner.invoke(main, command)
     assert again.exit_code == 1
     assert "exists already. Remove it" in again.stderr
@@ -167,6 +170,7 @@ def test_the_map_of_an_image_is_shown_with_the_image_and_the_model_it_names(
     assert f"open in a browser: {(site / 'index.html').resolve()}" in result.stdout
     assert "left out" not in result.stderr
     text = (site / "index.html").read_text()
+    assert "How the map was made" in text
     assert "Made without" not in text
     assert "Training spectra of the class are not shown" not in text
     assert '"quantiles"' in (site / "data.js").read_text()
@@ -243,6 +247,7 @@ def asked(monkeypatch):
     return seen
 
 
+@pytest.mark.usefixtures("every_line")
 @pytest.mark.parametrize("experiment", ["landmarks", "iavisa"])
 def test_results_go_to_stdout_and_progress_to_stderr(runner, asked, tmp_path, experiment):
     result = runner.invoke(main, ["reproduce", experiment, "-o", str(tmp_path)])
@@ -259,7 +264,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(runner, asked, tmp_path, ex
     ]
     assert "making data" in result.stderr
     assert "over time budget: slow" in result.stderr
-    assert "trials: 0 of 3, about 2.0 h left" in result.stderr
+    assert "trials: 0 of 3, starting (0 %), about 2.0 h left" in result.stderr
     assert asked["experiment"] == experiment
     assert asked["scale"] == "quick"
     assert asked["data"] is asked["workers"] is asked["seconds"] is asked["memory"] is None
@@ -274,11 +279,12 @@ def test_every_option_reaches_the_run(runner, asked, tmp_path):
 
 
 def test_ctrl_c_prints_how_to_continue_and_ends_with_130(runner, asked, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["undulatus", "reproduce", "iavisa", "-o", "an out"])
-    result = runner.invoke(main, ["reproduce", "iavisa", "-o", str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    Path("an out").mkdir()
+    result = runner.invoke(main, ["reproduce", "iavisa", "-o", "an out"])
     assert result.exit_code == 0
     asked["raises"] = KeyboardInterrupt()
-    result = runner.invoke(main, ["reproduce", "iavisa", "-o", str(tmp_path)])
+    result = runner.invoke(main, ["reproduce", "iavisa", "-o", "an out"])
     assert result.exit_code == 130
     assert "undulatus reproduce iavisa -o 'an out'" in result.stderr
     assert "Traceback" not in result.stderr

@@ -52,7 +52,6 @@ def test_held_out_polygons_are_scored_and_that_is_the_first_line(score):
     for word in ("kappa", "user's accuracy", "true \\ predicted", "For the whole map:",
                  "No sampling design was given", "mapped, ha"):  # fmt: skip
         assert word in result.stdout
-    assert "mapping" in result.stderr
 
 
 def test_labels_may_be_given_with_their_field(score, small_image, tmp_path):

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from html.parser import HTMLParser
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -44,8 +45,9 @@ def found():
 
 
 def test_json_has_everything(found, tmp_path):
-    write_report(found, tmp_path / "scores.json")
+    write_report(found, tmp_path / "scores.json", origin={"model": "m.undulatus"})
     read = json.loads((tmp_path / "scores.json").read_text())
+    assert read.pop("origin") == {"version": version("undulatus"), "model": "m.undulatus"}
     assert read == json.loads(json.dumps(found.as_dict()))
     assert read["basis"] == "training"
     assert read["scores"]["by_class"][3]["producers_accuracy"]["value"] is None

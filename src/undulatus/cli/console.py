@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+
+from undulatus._progress import LOGGER, working_on
+from undulatus.cli.session import Session, as_command_line
 
 
 class PlainPath(click.Path):
@@ -53,12 +54,6 @@ MODEL_PATH = PlainPath(exists=True)
 NEW_PATH = PlainPath()
 
 FOLDER = PlainPath(file_okay=False)
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, by custom of shells."""
-
-SECONDS_BETWEEN_LINES = 60.0
-"""Time between lines of progress where there is no terminal."""
 
 _COLUMN_TITLES = {"nll": "NLL", "ece": "ECE", "auc": "AUC"}
 
@@ -119,104 +114,62 @@ def require_model(model: Path, *others: Path) -> None:
         )
 
 
-def printable(text: str) -> str:
-    """Return text with control characters escaped, which could command a terminal."""
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
-
-
 # Standard error
 
 
 def say(line: str) -> None:
-    """Print a line on standard error."""
-    click.echo(line, err=True)
+    """Say a line on standard error and in logs, unless ``--quiet`` forbids the former."""
+    LOGGER.info("%s", line)
 
 
 @contextmanager
 def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar with the time left on standard error; give a function of (done, total)."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    bar = Progress(
-        TextColumn(task),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("elapsed,"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=Console(stderr=True),
-    )
-    with bar:
-        shown = bar.add_task(task, total=None)
-        yield lambda done, total: bar.update(shown, completed=done, total=total)
+    """Show how far a task is, and the time left; give a function of (done, total)."""
+    with working_on(task) as work:
+        yield work.report
 
 
 @contextmanager
 def trial_progress() -> Iterator[Callable[[Any], None]]:
-    """Show how many trials are done, the last of them, and the time left, on standard error.
+    """Show how many trials of a run are done, the last of them, and the time left."""
+    with working_on("trials") as work:
 
-    In a terminal this is a bar; elsewhere, as in the log of a batch job, a line every minute.
+        def show(progress: Any) -> None:
+            record = progress.record or {"id": "starting"}
+            last = str(record["id"])
+            if "accuracy" in record:
+                last += f": accuracy {record['accuracy']:.4f}"
+            elif "reason" in record:
+                say(f"{last}: {record['status']}: {record['reason']}")
+            work.report(
+                progress.done,
+                progress.total,
+                f"{progress.done} of {progress.total}, {last}",
+                seconds_left=progress.seconds_left,
+            )
+
+        yield show
+
+
+def command_line() -> str:
+    """Return the command that runs as it was typed, for what it makes to remember."""
+    return Session.of(click.get_current_context()).command_line
+
+
+def recipe() -> str:
+    """Return the command that runs without what does not change a model.
+
+    Two runs that make the same model then record the same, to the bit.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    bar = Progress(
-        TextColumn("trials"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("about {task.fields[left]} left, {task.fields[last]}"),
-        console=Console(stderr=True),
-    )
-    with bar:
-        yield _TrialDisplay(bar).show
-
-
-class _TrialDisplay:
-    def __init__(self, bar: Any) -> None:
-        self._bar = bar
-        self._task = bar.add_task("trials", total=None, visible=False, left="", last="")
-        self._last_line = -math.inf
-
-    def show(self, progress: Any) -> None:
-        """Show the progress of a run; ``progress.record`` is its last trial."""
-        record = progress.record or {"id": "starting"}
-        last = str(record["id"])
-        if "accuracy" in record:
-            last += f": accuracy {record['accuracy']:.4f}"
-        elif "reason" in record:
-            line = f"{last}: {record['status']}: {record['reason']}"
-            self._bar.console.print(line, markup=False)
-        left = _duration_text(progress.seconds_left)
-        now = time.monotonic()
-        if not self._bar.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._last_line = now
-            say(f"trials: {progress.done} of {progress.total}, about {left} left")
-        self._bar.update(
-            self._task,
-            completed=progress.done,
-            total=progress.total,
-            visible=True,
-            left=left,
-            last=last,
-        )
-
-
-def _duration_text(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+    kept, words = [], iter(Session.of(click.get_current_context()).arguments)
+    for word in words:
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if name in ("-o", "--output", "--log"):
+            if word == name:
+                next(words, None)
+        elif word not in ("--resume", "--restart", "--overwrite", "--quiet", "--debug"):
+            kept.append(word)
+    return as_command_line(kept)
 
 
 # Standard output

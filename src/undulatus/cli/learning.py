@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from undulatus.cli.console import (
     EXISTING_PATH,
     MODEL_PATH,
     NEW_PATH,
+    command_line,
     print_table,
     progress_bar,
     ram_option,
+    recipe,
     require_model,
     require_new,
     say,
@@ -196,6 +199,7 @@ def fit(
             model, held_out, unit = _fit_images(*labelled, checkpoint, ram, options)
         else:
             model, held_out, unit = _fit_chain(data, label, checkpoint, ram, options)
+        model.provenance_ |= {"version": version("undulatus"), "command": recipe()}
         save_model(model, output)
     click.echo(f"model: {output.resolve()} ({held_out} {unit} held out for undulatus score)")
 
@@ -263,7 +267,6 @@ def _fit_images(
         images,
         label,
         checkpoint=checkpoint,
-        verbose=1,
         progress=say,
         **{name: value for name, value in (options | renamed).items() if value is not None},
     )
@@ -305,7 +308,6 @@ def _fit_chain(
         model = (fit_spectra if spectral else fit_scene)(
             chunked,
             checkpoint=checkpoint,
-            verbose=1,
             progress=say,
             **{name: value for name, value in chosen.items() if value is not None},
         )
@@ -390,19 +392,19 @@ def score(
     classes than clear and cloud have the same but for the areas; those of clear and cloud have
     accuracy, NLL and ECE, against the label and, for synthetic data, against the truth.
     """
+    from undulatus.products.map_files import ModelFile
     from undulatus.products.provenance import Provenance
-    from undulatus.storage import load_model
 
     require_model(model, *data)
-    fitted = load_model(model)
+    loaded = ModelFile.load(model)
+    fitted = loaded.fitted
     known = Provenance.of(fitted)
     if known.chain == "image" or (known.chain is None and _are_images(data, label)):
         for output in outputs:
             require_new(output, overwrite=overwrite)
         labelled = _split_label(data[0], label or known.label)
         images, labels = (list(data), label) if labelled is None else labelled
-        title = f"Scores of {model.name}"
-        _score_images(title, fitted, images, labels, as_json, outputs, options)
+        _score_images(loaded, images, labels, as_json, outputs, options)
         return
     given = [name for name, value in (options | {"outputs": outputs}).items() if value]
     if given or len(data) > 1:
@@ -415,8 +417,7 @@ def score(
 
 
 def _score_images(
-    title: str,
-    fitted: Any,
+    model: Any,
     images: Any,
     label: Any,
     as_json: bool,
@@ -433,7 +434,7 @@ def _score_images(
         raise click.UsageError("--map is for areas, but --no-areas leaves them out.")
     with progress_bar("mapping") if areas else nullcontext() as mapping:
         found = score_image(
-            fitted,
+            model.fitted,
             images,
             label,
             areas=areas,
@@ -447,8 +448,13 @@ def _score_images(
         click.echo(json.dumps(found.as_dict(), indent=2))
     else:
         click.echo(found.table())
+    origin = {
+        "model": str(model.path.absolute()),
+        "model_sha256": model.sha256,
+        "command": command_line(),
+    }
     for output in outputs:
-        write_report(found, output, title)
+        write_report(found, output, f"Scores of {model.path.name}", origin)
         (say if as_json else click.echo)(f"report: {output.resolve()}")
 
 
@@ -593,5 +599,6 @@ def update(
     require_new(output, overwrite=overwrite)
     require_model(model, image)
     updated = update_image(load_model(model), image, label, progress=say, **options)
+    updated.provenance_["updates"][-1]["command"] = recipe()
     save_model(updated, output)
     click.echo(f"model: {output.resolve()} (update {len(updated.provenance_['updates'])})")

@@ -13,7 +13,7 @@ from undulatus.cli.console import (
     EXISTING_PATH,
     MODEL_PATH,
     NEW_PATH,
-    printable,
+    command_line,
     progress_bar,
     ram_option,
     require_model,
@@ -22,6 +22,7 @@ from undulatus.cli.console import (
     seed_option,
     split_span,
 )
+from undulatus.cli.session import printable
 
 _new_dataset_option = click.option(
     "-o", "--output", type=NEW_PATH, required=True, help="New .zarr folder or .nc file to write."
@@ -57,7 +58,7 @@ def landmarks(days: int, seed: int, output: Path) -> None:
 
     scene = synthetic_landmark(days, seed=seed)
     with progress_bar("making images") as progress:
-        write_dataset(scene, output, progress=progress)
+        write_dataset(_with_history(scene), output, progress=progress)
     click.echo(f"{scene.sizes['time']:,} acquisitions: {output.resolve()}")
 
 
@@ -81,8 +82,16 @@ def sounder(samples: int, seed: int, output: Path) -> None:
     from undulatus.scenes.files.writing import write_dataset
 
     with progress_bar("making spectra") as progress:
-        write_dataset(synthetic_sounder(samples, seed=seed), output, progress=progress)
+        spectra = _with_history(synthetic_sounder(samples, seed=seed))
+        write_dataset(spectra, output, progress=progress)
     click.echo(f"{samples:,} spectra: {output.resolve()}")
+
+
+def _with_history(made: Any) -> Any:
+    """Return data with the command that made them in their history."""
+    from undulatus.scenes.files.writing import add_history
+
+    return made.assign_attrs(add_history(made.attrs, command_line()))
 
 
 # map
@@ -187,6 +196,7 @@ def map_command(
         legend=None if legend is None else _read_legend(legend),
         allow_outside=allow_outside,
         ram=ram,
+        command=command_line(),
     ) as mapped:
         _require_times(opened, mapped.maps, pictures, video)
         with progress_bar("mapping") as progress:

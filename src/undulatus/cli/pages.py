@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ from undulatus.cli.console import (
     EXISTING_FILE,
     EXISTING_PATH,
     FOLDER,
-    INTERRUPTED,
     NEW_PATH,
+    command_line,
     progress_bar,
     say,
     seed_option,
@@ -50,8 +48,8 @@ def demo(output: Path) -> None:
     """
     from undulatus.products.demo import run_image_demo, run_month_demo, write_demo_page
 
-    image = run_image_demo(output / "image", say, progress_bar, verbose=1)
-    month = run_month_demo(output / "month", say, progress_bar, verbose=1)
+    image = run_image_demo(output / "image", say, progress_bar)
+    month = run_month_demo(output / "month", say, progress_bar)
     page = write_demo_page(output, image, month)
     click.echo(f"\nTest half of {image.source}:")
     click.echo(f"{'':22}{'accuracy':>10}{'NLL':>10}{'ECE':>10}{'Brier':>10}")
@@ -275,10 +273,11 @@ def _reproduce(experiment: str, output: Path, memory: str | None, **options: Any
     try:
         with trial_progress() as progress:
             counts = reproduce(experiment, output, say=say, progress=progress, **options)
-    except KeyboardInterrupt:
-        command = shlex.join(["undulatus", *sys.argv[1:]])
-        say(f"\nInterrupted. Finished trials are kept in {output}. To continue:\n  {command}")
-        raise SystemExit(INTERRUPTED) from None
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(
+            f"Finished trials are kept in {output}. To continue:\n  {command_line()}"
+        )
+        raise
     width = min(shutil.get_terminal_size((WIDEST_LINE, 0)).columns, WIDEST_LINE)
     run = read_run(output)
     findings = judge_claims(run)

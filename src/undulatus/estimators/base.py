@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from undulatus._progress import Work
 from undulatus.errors import as_input_errors
 from undulatus.estimators.training import (
     DataOptions,
@@ -425,10 +426,11 @@ def make_generator(random_state: Any) -> np.random.Generator:
 
 
 class ProgressLine:
-    """Progress of a fit on standard error: a line per iteration, or one rewritten on a terminal.
+    """Progress of a fit, told to :mod:`undulatus._progress` and, if asked for, to standard error.
 
-    ``verbose`` 0 writes nothing; 2 never rewrites. ``total`` is the most steps of a member.
-    Members may report from different threads; their steps are counted together.
+    There it is a line per iteration, or one that is rewritten on a terminal. ``verbose`` 0 writes
+    nothing; 2 never rewrites. ``total`` is the most steps of a member. Members may report from
+    different threads; their steps are counted together.
     """
 
     def __init__(self, name: str, verbose: int, total: int, members: int = 1) -> None:
@@ -437,6 +439,7 @@ class ProgressLine:
         self._total = total
         self._done = [0] * members
         self._lock = threading.Lock()
+        self._work = Work("learning")
         self._began = time.monotonic()
         self._rewrites = verbose == 1 and sys.stderr.isatty()
 
@@ -447,22 +450,25 @@ class ProgressLine:
             done, total = sum(self._done), self._total * len(self._done)
             elapsed = time.monotonic() - self._began
             left = elapsed / done * (total - done)
-            self._write(
-                f"step {done} of at most {total}, {self._named(member)}{state}, "
-                f"{elapsed:.0f} s elapsed, at most {left:.0f} s left"
-            )
+            detail = f"step {done} of at most {total}, {self._named(member)}{state}"
+            self._write(f"{detail}, {elapsed:.0f} s elapsed, at most {left:.0f} s left")
+            self._work.report(done, total, detail, at_most=True)
 
     def note(self, state: str, member: int = 0) -> None:
         """Report what is being done after a member's last step."""
         with self._lock:
             self._done[member] = self._total
             elapsed = time.monotonic() - self._began
-            self._write(f"{self._named(member)}{state}, {elapsed:.0f} s elapsed")
+            detail = f"{self._named(member)}{state}"
+            self._write(f"{detail}, {elapsed:.0f} s elapsed")
+            total = self._total * len(self._done)
+            self._work.report(sum(self._done), total, detail, at_most=True)
 
     def close(self) -> None:
         """End the line."""
         if self._verbose and self._rewrites:
             sys.stderr.write("\n")
+        self._work.close()
 
     def _named(self, member: int) -> str:
         return f"member {member + 1}: " if len(self._done) > 1 else ""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from undulatus._progress import working_on
 from undulatus.estimators.base import (
     SHARED_CONSTRAINTS,
     BlockFunctions,
@@ -164,16 +165,8 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         x = self.standardisation_(np.asarray(data.rows), np.float64)
         weight = np.ones(n) if data.weight is None else data.weight
         self.training_ = x
-        latents: list[ExactFit] = []
-        for own, positive in zip(
-            data.overview.log_odds.tolist(), self._targets(data.codes), strict=True
-        ):
-            if latents and latents[-1].outcome == "interrupted":
-                # A model lacks the latent functions that are still to be fitted.
-                raise KeyboardInterrupt
-            latents.append(self._fit_latent(x, positive, weight, data.overview, own))
-        self.latents_ = tuple(latents)
-        outcomes = [latent.outcome for latent in latents]
+        self.latents_ = self._fit_latents(x, data.codes, weight, data.overview)
+        outcomes = [latent.outcome for latent in self.latents_]
         outcome = next(
             name for name in ("interrupted", "max_iter", "converged") if name in outcomes
         )
@@ -193,6 +186,21 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         if len(self.classes_) == 2:
             return [codes]
         return [codes == code for code in range(len(self.classes_))]
+
+    def _fit_latents(
+        self, x: Array, codes: Array, weight: Array, overview: Overview
+    ) -> tuple[ExactFit, ...]:
+        latents: list[ExactFit] = []
+        targets, log_odds = self._targets(codes), overview.log_odds.tolist()
+        with working_on("learning"):
+            for index, (own, positive) in enumerate(zip(log_odds, targets, strict=True)):
+                if latents and latents[-1].outcome == "interrupted":
+                    # A model lacks the latent functions that are still to be fitted.
+                    raise KeyboardInterrupt
+                name = f"class {index + 1} of {len(targets)}" if len(targets) > 1 else "learning"
+                with working_on(name, index, len(targets)):
+                    latents.append(self._fit_latent(x, positive, weight, overview, own))
+        return tuple(latents)
 
     def _fit_latent(
         self, x: Array, positive: Array, weight: Array, overview: Overview, log_odds: float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -14,6 +16,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from undulatus._progress import Work, working_on
 from undulatus._system import count_threads
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.base import JOBS_CONSTRAINT
@@ -30,6 +33,9 @@ ROWS_PER_FEATURE = 0.25
 
 LANCZOS_FEATURES = 200
 """From this many features on, leading eigenvectors are found by Lanczos' method."""
+
+TASK = "principal components"
+"""What is under way while components are found, to those who are told of progress."""
 
 
 class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -116,9 +122,12 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if n <= ROWS_PER_FEATURE * d and d >= LANCZOS_FEATURES:
             values, vectors, total = self._decompose_rows(rows)
         else:
-            covariance, self.mean_ = self._accumulate(rows)
-            total = float(np.trace(covariance))
-            values, vectors = _leading(covariance, self.n_components)
+            with working_on(TASK):
+                with working_on("covariance", 0, 2) as work:
+                    covariance, self.mean_ = self._accumulate(rows, work)
+                total = float(np.trace(covariance))
+                with working_on("eigenvectors", 1, 2) as work:
+                    values, vectors = _leading(covariance, self.n_components, work)
         # The sign of a vector is arbitrary: make its largest entry positive.
         largest = np.abs(vectors).argmax(axis=0)
         vectors *= np.sign(vectors[largest, np.arange(self.n_components)])
@@ -131,6 +140,17 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def transform(self, X: Any) -> Array:
         """Return the components of rows, (n, n_components); single precision if the rows are."""
+        return self._transform(X, lambda done, total: None)
+
+    def fit_transform(self, X: Any, y: Any = None) -> Array:
+        """Find the components of rows, and return those of the rows, which are read twice."""
+        with working_on(TASK):
+            with working_on(TASK, 0, 2):
+                self.fit(X)
+            with working_on("reducing", 1, 2) as work:
+                return self._transform(X, work.report)
+
+    def _transform(self, X: Any, progress: Callable[[int, int], None]) -> Array:
         check_is_fitted(self, "components_")
         with as_input_errors():
             rows = validate_rows(self, X, reset=False)
@@ -145,10 +165,9 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             require_finite(raw, columns, block.start)
             scores[block] = (raw.astype(dtype) - mean) @ weights
 
-        for _ in map_blocks(
-            transform_block, rows.shape[0], BLOCK_ROWS, count_threads(self.n_jobs)
-        ):
-            pass
+        blocks = map_blocks(transform_block, rows.shape[0], BLOCK_ROWS, count_threads(self.n_jobs))
+        for done, _ in enumerate(blocks, 1):
+            progress(min(done * BLOCK_ROWS, len(scores)), len(scores))
         return scores
 
     def _read_noise(self, d: int) -> Array:
@@ -178,7 +197,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         freedom = max(n - 1, 1)
         return np.maximum(values[::-1], 0.0) / freedom, vectors, total / freedom
 
-    def _accumulate(self, rows: Any) -> tuple[Array, Array]:
+    def _accumulate(self, rows: Any, work: Work) -> tuple[Array, Array]:
         """Return the lower triangle of the covariance in units of the noise, and the mean."""
         n, d = rows.shape
         columns = column_namer(self)
@@ -194,6 +213,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             x = np.asfortranarray((raw - shift) / self.noise_)
             total += x.sum(axis=0)
             covariance = dsyrk(1.0, x, beta=1.0, c=covariance, trans=1, lower=1, overwrite_c=1)
+            work.report(min(first + BLOCK_ROWS, n), n)
         away = total / n
         for column in range(d):
             covariance[column:, column] -= n * away[column:] * away[column]
@@ -202,7 +222,7 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return covariance, shift + away * self.noise_
 
 
-def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
+def _leading(covariance: Array, count: int, work: Work) -> tuple[Array, Array]:
     """Return the largest eigenvalues of a lower triangle, and their vectors (d, count)."""
     d = len(covariance)
     if count >= d // 2 or d < LANCZOS_FEATURES:
@@ -210,11 +230,13 @@ def _leading(covariance: Array, count: int) -> tuple[Array, Array]:
         full += np.tril(full, -1).T
         values, vectors = np.linalg.eigh(full)
     else:
-        product = LinearOperator(
-            (d, d),
-            matvec=lambda x: dsymv(1.0, covariance, x, lower=1),
-            dtype=np.float64,
-        )
+        calls = itertools.count(1)
+
+        def multiply(x: Array) -> Array:
+            work.report(next(calls))
+            return np.asarray(dsymv(1.0, covariance, x, lower=1))
+
+        product = LinearOperator((d, d), matvec=multiply, dtype=np.float64)
         # The same start each time, for the same result.
         start = np.random.default_rng(0).standard_normal(d)
         values, vectors = eigsh(product, count, which="LA", v0=start)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import xarray as xr
 from sklearn.model_selection import StratifiedKFold
 
+from undulatus._progress import working_on
 from undulatus._system import single_threaded_blas
 from undulatus.errors import SceneError
 from undulatus.estimators.pca import SpectralPCA
@@ -191,7 +192,7 @@ def prepare_landmarks(
     regimes = [regime for regime in DAYLIGHT if regime.name in wanted]
     draws = {regime.name: _draw(split, regime.name, scale, seed) for regime in regimes}
     pixels = np.unique(np.concatenate([draw.pixels for draw in draws.values()]))
-    columns = _columns(scene, split, pixels, progress)
+    columns = _columns(scene, split, pixels)
     parts = {
         regime.name: _write_regime(
             folder, regime, draws[regime.name], pixels, columns, split, scale, seed
@@ -246,14 +247,11 @@ def _draw(split: LandmarkPixels, regime: str, scale: Scale, seed: int) -> _Drawn
     return _DrawnPixels(np.sort(test), runs)
 
 
-def _columns(
-    scene: xr.Dataset, split: LandmarkPixels, pixels: Array, progress: Callable[[str], None]
-) -> dict[str, Array]:
+def _columns(scene: xr.Dataset, split: LandmarkPixels, pixels: Array) -> dict[str, Array]:
     """Return the features and labels of pixels, and where known truth and coast, by name."""
     features = landmark_features(scene)
-    values = gather_pixels(
-        features, pixels, lambda done, total: progress(f"features: {done} of {total} blocks")
-    )
+    with working_on("reading pixels") as work:
+        values = gather_pixels(features, pixels, work.report)
     names = [str(name) for name in features["feature"].values]
     columns = dict(zip(names, values.T, strict=True))
     coast = coastal_pixels(scene, 1).ravel()
@@ -343,7 +341,7 @@ def prepare_sounder(
     labels = read_labels(spectra, CLOUDY)
     chosen = _usable_spectra(spectra, labels, scale.runs, progress)
     y = labels[chosen].astype(np.uint8)
-    rows = ChosenSpectra(spectra, chosen, progress)
+    rows = ChosenSpectra(spectra, chosen)
     components = min(COMPONENTS, *rows.shape)
     reduced = SpectralPCA(components, noise=channel_noise(spectra)).fit_transform(rows)
     split = StratifiedKFold(scale.runs, shuffle=True, random_state=seed).split(reduced, y)

@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import rasterio
 import xarray as xr
 
 from undulatus.errors import InputError, SceneError
 from undulatus.products.area import AreaEstimates, Design, estimate_areas
 from undulatus.products.basis import Basis
-from undulatus.products.images import GDAL_CACHE, image_names, open_images
+from undulatus.products.images import gather_features, image_names, open_images
 from undulatus.products.known_labels import KnownPixels, basis_of, known_pixels
 from undulatus.products.legend import Legend
 from undulatus.products.mapped_areas import (
@@ -251,8 +250,7 @@ def _gather(
     for i in np.unique(pixels.image):
         own = pixels.image == i
         progress(f"reading {np.count_nonzero(own):,} labelled pixels of {names[i]}")
-        with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE):
-            features[own] = recipe.gather(images[i], pixels.row[own], pixels.column[own])
+        features[own] = gather_features(recipe, images[i], pixels.row[own], pixels.column[own])
     return features
 
 

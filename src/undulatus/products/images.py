@@ -25,6 +25,7 @@ import pandas as pd
 import rasterio
 import xarray as xr
 
+from undulatus._progress import working_on
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.products.legend import Legend
@@ -155,8 +156,7 @@ def label_pixels(
     bounds: dict[str, list[float]] = {}
     for i, own in found.items():
         progress(f"reading {len(own.row):,} labelled pixels of {names_of_images[i]}")
-        with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE):
-            features = recipe.gather(images[i], own.row, own.column)
+        features = gather_features(recipe, images[i], own.row, own.column)
         if unit == "image":
             keys.append(np.full(len(own.row), names_of_images[i], object))
         else:
@@ -197,6 +197,14 @@ def label_pixels(
     if pixels.missing:
         progress(f"{pixels.missing:,} labelled pixels are missing in the image and left out")
     return pixels.take(whole)
+
+
+def gather_features(
+    recipe: ImageFeatures, image: xr.DataArray, row: Array, column: Array
+) -> Array:
+    """Return the features of some pixels of an image, (n, features), with GDAL's cache small."""
+    with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE), working_on("reading pixels") as work:
+        return recipe.gather(image, row, column, work.report)
 
 
 def one_each(labels: Any, count: int) -> list[Any]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus._daylight import NIGHT, NIGHT_FEATURES, REGIMES
+from undulatus._progress import working_on
 from undulatus.errors import SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.products.basis import scored_times
@@ -129,7 +130,7 @@ def fit_scene(
     drawn = balanced_sample(split.labels, split.learnable, most, rng, split.legend.classes)
     counts = {regime: len(rows) for regime, rows in drawn.items()}
     progress("training pixels: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()))
-    columns, y, day = _training_rows(scene, split, drawn, progress)
+    columns, y, day = _training_rows(scene, split, drawn)
     # Early stopping holds whole days back: learning should carry over to other days.
     groups = {} if method == "gpc" else {"groups": day}
     model = RegimeClassifier(classifiers, regimes=daylight_regimes(split.median))
@@ -303,18 +304,15 @@ def coastal_pixels(scene: xr.Dataset, width: int) -> Array:
 
 
 def _training_rows(
-    scene: xr.Dataset, split: LandmarkPixels, drawn: dict[str, Array], progress: Progress
+    scene: xr.Dataset, split: LandmarkPixels, drawn: dict[str, Array]
 ) -> tuple[dict[str, Array], Array, Array]:
     """Return the pixels drawn as columns by name, with their labels and days (as numbers).
 
     Pixels that lack a feature of their regime are left out.
     """
     chosen = np.sort(np.concatenate(list(drawn.values())))
-    values = gather_pixels(
-        landmark_features(scene, checked=True),
-        chosen,
-        lambda done, total: progress(f"features: {done} of {total} blocks"),
-    )
+    with working_on("reading pixels") as work:
+        values = gather_pixels(landmark_features(scene, checked=True), chosen, work.report)
     angle = split.angle.ravel()[chosen]
     usable = _has_its_features(values, angle)
     values, angle, chosen = values[usable], angle[usable], chosen[usable]

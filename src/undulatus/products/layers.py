@@ -8,8 +8,6 @@ and also ``cloud_mask`` if one of more than two classes is cloud. A
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import dask.array as da
@@ -20,6 +18,7 @@ import xarray as xr
 from undulatus.errors import InputError
 from undulatus.products.legend import Legend
 from undulatus.products.predict import has_committee, quality_attributes
+from undulatus.scenes.files.writing import add_history
 from undulatus.scenes.masks import encode
 from undulatus.scenes.scene import MISSING_CODE
 
@@ -95,7 +94,7 @@ def map_layers(
     first, *others = found
     found[first].attrs["ancillary_variables"] = " ".join(others)
     attributes = scene.attrs if isinstance(scene, xr.Dataset) else {}
-    history = _history(attributes, f"{subject} by {type(model).__name__}")
+    history = add_history(attributes, f"{subject} by {type(model).__name__}")
     result = xr.Dataset(found, attrs={**attributes, **history})
     # Computations lose the attributes of coordinates.
     result = result.assign_coords({k: c for k, c in scene.coords.items() if k in result.coords})
@@ -289,10 +288,3 @@ def _entropy(block: Array) -> Array:
     """Return -Σ p log p of each pixel in nats, where p log p is 0 for p = 0."""
     p = block["probability"].astype(np.float64)
     return np.asarray(-np.sum(p * np.log(np.where(p == 0.0, 1.0, p)), axis=-1), np.float32)
-
-
-def _history(attributes: dict[Any, Any], made: str) -> dict[str, str]:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    line = f"{now} undulatus {version('undulatus')}: {made}"
-    earlier = str(attributes.get("history", ""))
-    return {"history": f"{earlier}\n{line}".strip(), "Conventions": "CF-1.11"}

@@ -21,7 +21,7 @@ from undulatus.products.maps import MapSummary, map_scene, summarise_map
 from undulatus.products.memory_budget import within_memory
 from undulatus.scenes.files.geotiff import geotiff_paths
 from undulatus.scenes.files.opening import input_digest, open_data, open_map, open_raster_map
-from undulatus.scenes.files.writing import GEOTIFF, Progress, write_dataset
+from undulatus.scenes.files.writing import GEOTIFF, Progress, add_history, write_dataset
 from undulatus.scenes.files.zarr_store import discard_unfinished
 from undulatus.storage import load_model
 
@@ -115,6 +115,7 @@ def map_of_file(
     legend: Legend | None = None,
     allow_outside: bool = False,
     ram: str | None = None,
+    command: str = "",
 ) -> Iterator[FileMap]:
     """Give the map of ``data`` by a model, to be written within the memory ``ram``.
 
@@ -130,6 +131,8 @@ def map_of_file(
         As of :func:`undulatus.products.maps.map_scene`.
     ram : str, optional
         A size such as ``2GB`` to stay below.
+    command : str
+        What was asked for, for the ``history`` of the map.
     """
     opened = open_data(data) if scene is None else scene
     named = Legend.of(model.fitted) if legend is None else legend
@@ -138,8 +141,7 @@ def map_of_file(
         maps = map_scene(
             model.fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
         )
-        maps.attrs["scene"] = str(data.absolute())
-        maps.attrs["model"] = str(model.path.absolute())
+        maps.attrs |= _origin(model, data, opened, command or f"map of {data.name}")
         yield FileMap(
             data=data,
             scene=opened,
@@ -147,6 +149,22 @@ def map_of_file(
             fingerprint=f"{model.sha256} {input_digest(data)} {options}",
             earlier_fingerprint=f"{model.sha256} {data.resolve()} {options}",
         )
+
+
+def _origin(model: ModelFile, data: Path, scene: xr.Dataset, made: str) -> dict[str, str]:
+    """Return the attributes that say what a map was made from, and how."""
+    sources = {
+        "scene": str(data.absolute()),
+        "model": str(model.path.absolute()),
+        "model_sha256": model.sha256,
+    }
+    listed = ", ".join(f"{name} {value}" for name, value in sources.items())
+    title = f"Map of {data.name} by {model.path.name}"
+    if "source" in scene.attrs:
+        # A twin is named as such.
+        title += f" ({scene.attrs['source']})"
+    named = {"title": str(scene.attrs.get("title", title))}
+    return named | sources | add_history(scene.attrs, f"{made} ({listed})")
 
 
 def _legend_digest(legend: Legend) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from undulatus._progress import working_on
 from undulatus.errors import InputError, SceneError
 from undulatus.products.layers import CLASS, QUALITY, map_layers
 from undulatus.products.legend import Legend
@@ -35,6 +36,7 @@ from undulatus.products.predict import (
     prepare_model,
     require_room_for_regimes,
 )
+from undulatus.scenes.files.writing import TaskCount
 
 Array = npt.NDArray[Any]
 
@@ -147,7 +149,8 @@ def class_probabilities(model: Any, dataset: xr.Dataset, classes: slice = slice(
     inputs = find_inputs(model, dataset, checked=True)
     probability = _classify(model, inputs)["probability"][..., classes]
     how = {} if inputs.lazy else {"scheduler": "threads"}
-    return np.asarray(probability.compute(**how))
+    with working_on("classifying") as work, TaskCount(work.report):
+        return np.asarray(probability.compute(**how))
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,8 @@ def summarise_map(result: xr.Dataset) -> MapSummary:
         codes, attrs = da.asarray(result[CLASS].data), result[CLASS].attrs
         names = str(attrs["flag_meanings"]).split()
         counted += [(codes == code).sum() for code in np.atleast_1d(attrs["flag_values"])]
-    pixels, missing, doubtful, outside, *each = map(int, dask.compute(*counted))
+    with working_on("counting pixels") as work, TaskCount(work.report):
+        pixels, missing, doubtful, outside, *each = map(int, dask.compute(*counted))
     return MapSummary(pixels, missing, doubtful, outside, dict(zip(names, each, strict=True)))
 
 

@@ -63,7 +63,8 @@ class Provenance:
     """Groups kept for scores."""
 
     updates: list[dict[str, Any]] | None = None
-    """Labels that were added after the fit: ``label``, ``images``, and ``pixels`` by class."""
+    """Labels that were added after the fit: ``label``, ``images``, ``pixels`` by class, and the
+    ``command``, if one added them."""
 
     cloud_share: float | dict[str, float | None] | None = None
     """Of the labels, where it is known which class is cloud; for scenes by regime."""
@@ -75,6 +76,11 @@ class Provenance:
     training_cells: list[str] | None = None
     """Cells that were learned from."""
     seed: int | None = None
+    version: str | None = None
+    """Of the package."""
+    command: str | None = None
+    """The command that makes the model again, if it was made by one (``undulatus fit``). What does
+    not change the model is left out: where it is written, ``--resume``, logs."""
     source: str | None = None
     platform_name: str | None = None
     calibration_mode: str | None = None

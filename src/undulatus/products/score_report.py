@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,23 @@ LARGEST_DOT = 9.0
 """Radius of the dot of all rows in a reliability diagram of 100 x 100 units."""
 
 
-def write_report(found: ImageScores, path: Path, title: str = "Scores") -> None:
-    """Write scores to a file by its ending: ``.json``, ``.csv`` or ``.html``."""
-    write_text(path, find_writer(path)(found, title))
+Origin = Mapping[str, str]
+"""What scores were made with, by name, such as the model and the command."""
 
 
-def find_writer(path: Path) -> Callable[[ImageScores, str], str]:
-    """Return what turns scores and a title into the text of a file, by its ending."""
+def write_report(
+    found: ImageScores, path: Path, title: str = "Scores", origin: Origin | None = None
+) -> None:
+    """Write scores to a file by its ending: ``.json``, ``.csv`` or ``.html``.
+
+    ``origin`` is added to the page, and as ``origin`` to the JSON.
+    """
+    made = {"version": version("undulatus"), **(origin or {})}
+    write_text(path, find_writer(path)(found, title, made))
+
+
+def find_writer(path: Path) -> Callable[[ImageScores, str, Origin], str]:
+    """Return what turns scores, a title and an origin into the text of a file, by its ending."""
     try:
         return WRITERS[path.suffix.lower()]
     except KeyError:
@@ -37,14 +47,14 @@ def find_writer(path: Path) -> Callable[[ImageScores, str], str]:
         ) from None
 
 
-def _as_json(found: ImageScores, title: str) -> str:
-    return json.dumps(found.as_dict(), indent=2) + "\n"
+def _as_json(found: ImageScores, title: str, origin: Origin) -> str:
+    return json.dumps(found.as_dict() | {"origin": dict(origin)}, indent=2) + "\n"
 
 
 # A table
 
 
-def _as_csv(found: ImageScores, title: str) -> str:
+def _as_csv(found: ImageScores, title: str, origin: Origin) -> str:
     rows = table_rows(found)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[-1]), lineterminator="\n")
@@ -93,7 +103,7 @@ def _columns(name: str, estimate: Estimate | SampleEstimate) -> dict[str, float 
 # A page
 
 
-def _as_html(found: ImageScores, title: str) -> str:
+def _as_html(found: ImageScores, title: str, origin: Origin) -> str:
     scores = found.scores
     return render_template(
         "undulatus.products",
@@ -115,7 +125,7 @@ def _as_html(found: ImageScores, title: str) -> str:
         diagrams=[_diagram(one) for one in found.reliability],
         areas=None if found.areas is None else _area_rows(found.areas),
         sources=[("images", ", ".join(found.images)), ("labels", found.labels),
-                 ("undulatus", version("undulatus"))],
+                 *((name.replace("_", " "), value) for name, value in origin.items())],
     )  # fmt: skip
 
 
@@ -199,7 +209,7 @@ def _area_rows(areas: AreaEstimates) -> dict[str, Any]:
     }
 
 
-WRITERS: dict[str, Callable[[ImageScores, str], str]] = {
+WRITERS: dict[str, Callable[[ImageScores, str, Origin], str]] = {
     ".json": _as_json,
     ".csv": _as_csv,
     ".html": _as_html,

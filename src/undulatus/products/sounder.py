@@ -13,6 +13,7 @@ import numpy.typing as npt
 import xarray as xr
 from sklearn.pipeline import Pipeline
 
+from undulatus._progress import working_on
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.estimators.pca import SpectralPCA
@@ -30,6 +31,7 @@ from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import ManyClassScores, Scores, score, score_classes
 from undulatus.scenes.channels import NOISE_TEMPERATURE, WAVENUMBERS
+from undulatus.scenes.files.writing import TaskCount
 from undulatus.scenes.radiometry import radiance_slope
 from undulatus.scenes.sampling import cell_names, hold_out_cells, rows_by_stratum
 from undulatus.scenes.scene import CLOUD_TRUTH, MISSING_CODE
@@ -139,7 +141,7 @@ def fit_spectra(
     # Early stopping holds whole cells back: learning should carry over to other strata.
     cells = cell_names(spectra)[chosen]
     groups = {} if method == "gpc" else {"classify__groups": cells}
-    model.fit(ChosenSpectra(spectra, chosen, progress), y, **groups)
+    model.fit(ChosenSpectra(spectra, chosen), y, **groups)
     forget_checkpoint(classifier)
     array = spectra[measurement(spectra)]
     model.provenance_ = Provenance(
@@ -186,7 +188,8 @@ def _require_label(spectra: xr.Dataset, label: str) -> None:
 
 def complete_spectra(spectra: xr.Dataset) -> Array:
     """Return which of checked spectra have no missing value, (sample,) bool."""
-    return np.asarray(spectra[measurement(spectra)].notnull().all(axis=1).values)
+    with working_on("looking for missing values") as work, TaskCount(work.report):
+        return np.asarray(spectra[measurement(spectra)].notnull().all(axis=1).values)
 
 
 def channel_noise(spectra: xr.Dataset) -> Array | None:
@@ -224,19 +227,11 @@ def _require_memory(spectra: xr.Dataset, components: int, ram: int | None) -> No
 
 
 class ChosenSpectra:
-    """Rows of spectra that are read from their source when they are sliced.
+    """Rows of spectra that are read from their source when they are sliced."""
 
-    ``progress`` is called about every tenth of the rows.
-    """
-
-    def __init__(
-        self, spectra: xr.Dataset, chosen: Array, progress: Progress = lambda line: None
-    ) -> None:
+    def __init__(self, spectra: xr.Dataset, chosen: Array) -> None:
         self._array = spectra[measurement(spectra)].data
         self._chosen = chosen
-        self._progress = progress
-        self._rows_read = 0
-        self._tenths_reported = 0
         self.shape = (len(chosen), self._array.shape[1])
         self.dtype = self._array.dtype
 
@@ -246,10 +241,6 @@ class ChosenSpectra:
         first, last = int(wanted[0]), int(wanted[-1]) + 1
         part = self._array[first:last]
         block = part.compute() if isinstance(part, da.Array) else part
-        self._rows_read += len(wanted)
-        if self._rows_read * 10 >= (self._tenths_reported + 1) * self.shape[0]:
-            self._tenths_reported = self._rows_read * 10 // self.shape[0]
-            self._progress(f"spectra read: {self._rows_read:,}")
         return np.asarray(block[wanted - first])
 
 

@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import rasterio
 import xarray as xr
 from scipy.spatial import cKDTree
 from scipy.special import entr, expit
@@ -39,10 +38,10 @@ from undulatus.errors import InputError, SceneError
 from undulatus.estimators.coordinates import posterior_coordinates
 from undulatus.estimators.updates import MOST_ROWS
 from undulatus.products.images import (
-    GDAL_CACHE,
     ImagePixels,
     Progress,
     draw_pixels,
+    gather_features,
     image_names,
     label_pixels,
     open_images,
@@ -144,8 +143,7 @@ def suggest_labels(
         allowed &= _is_far(row, column, own.row, own.column, spacing)
     row, column = row[allowed], column[allowed]
     progress(f"reading {len(row):,} pixels of {image_names([opened])[0]}")
-    with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE):
-        features = recipe.gather(opened, row, column)
+    features = gather_features(recipe, opened, row, column)
     whole = finite_rows(features)
     if not whole.any():
         raise SceneError(

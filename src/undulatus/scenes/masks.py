@@ -34,6 +34,9 @@ Array = npt.NDArray[Any]
 CLEAR, CLOUD = 0, 1
 """Labels; ``MISSING_CODE`` is the third."""
 
+CF_NAME = "cloud_binary_mask"
+"""The only name of a mask in CF's table; other names are read, but not written."""
+
 _UNKNOWN = 254
 """Stands for values that are not codes of the product."""
 
@@ -42,7 +45,8 @@ _UNKNOWN = 254
 class Encoding:
     """The codes of a product and their meanings, by label; the first of each is the one we write.
 
-    ``land`` is the code of clear land, if the product distinguishes it from clear water.
+    ``land`` is the code of clear land, if the product distinguishes it from clear water, and
+    ``standard_name`` what files of the product call it.
     """
 
     name: str
@@ -66,7 +70,7 @@ class Encoding:
             "flag_values": np.array(list(listed), np.uint8),
             "flag_meanings": " ".join(listed.values()),
         }
-        if self.standard_name is not None:
+        if self.standard_name == CF_NAME:
             attrs["standard_name"] = self.standard_name
         if MISSING_CODE in self.missing:
             attrs["_FillValue"] = np.uint8(MISSING_CODE)
@@ -104,7 +108,7 @@ ENCODINGS = {
             clear={0: "clear"},
             cloud={1: "cloud"},
             missing={255: "missing"},
-            standard_name="cloud_binary_mask",
+            standard_name=CF_NAME,
         ),
     )
 }

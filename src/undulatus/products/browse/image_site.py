@@ -337,6 +337,7 @@ class _Page:
             "crs": maps.grid.crs_name if maps.grid else "",
             "spectra_step": self.spectra.step if self.spectra else 0,
             "no_profiles": self.no_profiles,
+            "history": maps.attrs.get("history", ""),
         }
 
     def _summary(self, absent: int) -> str:

@@ -106,7 +106,8 @@ class Contents:
 def write_page(folder: Path, contents: Contents, attributes: Mapping[Any, Any]) -> None:
     """Write ``index.html`` and the scripts it loads into a folder.
 
-    ``attributes`` are those of the map and its scene: they say whether the data are synthetic.
+    ``attributes`` are those of the map and its scene: they say how the map was made, and whether
+    the data are synthetic.
     """
     for name in ASSETS:
         text = files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
@@ -181,6 +182,7 @@ def _template_values(contents: Contents, attributes: Mapping[Any, Any]) -> dict[
         "panel_width": min(max(width, NARROWEST), WIDEST),
         "few_days": contents.calendar.shape[0] <= FEW_DAYS,
         "has_differences": len(contents.differences) > 0,
+        "history": attributes.get("history", ""),
     }
 
 

@@ -87,7 +87,7 @@ def build_site(
             (unfinished / folder).mkdir(parents=True)
         contents = Contents(view, calendar, sheet, scales_for(view, chosen), title)
         _write_acquisitions(unfinished, contents, chosen, progress or (lambda done, total: None))
-        write_page(unfinished, contents, maps.attrs | (scene.attrs if scene is not None else {}))
+        write_page(unfinished, contents, ({} if scene is None else scene.attrs) | maps.attrs)
     return output / "index.html"
 
 

@@ -28,6 +28,7 @@ from undulatus.scenes.files.images import (
     open_image,
     open_raster,
 )
+from undulatus.scenes.files.writing import with_named_labels
 from undulatus.scenes.files.zarr_reading import open_zarr
 from undulatus.scenes.files.zarr_store import Manifest, find_manifest
 from undulatus.scenes.scene import BANDS
@@ -238,7 +239,9 @@ def _open(path: Path) -> xr.Dataset:
         opened = open_zarr(path, chunks=None, decode_coords="all")
     else:
         try:
-            opened = xr.open_dataset(path, chunks=None, decode_coords="all", engine="netcdf4")
+            opened = with_named_labels(
+                xr.open_dataset(path, chunks=None, decode_coords="all", engine="netcdf4")
+            )
         except (OSError, ValueError, KeyError) as error:
             raise SceneError(f"{path} cannot be read: {error}") from error
     if not opened.variables:

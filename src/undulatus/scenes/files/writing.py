@@ -8,16 +8,18 @@ from __future__ import annotations
 import datetime
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
+import pyproj
 import xarray as xr
 from dask.base import get_scheduler
 from dask.callbacks import Callback
@@ -40,6 +42,9 @@ Progress = Callable[[int, int], None]
 """Called with the number of tasks that are done, and of all tasks."""
 
 GEOTIFF = (".tif", ".tiff")
+
+CONVENTIONS = "CF-1.11"
+"""What the attributes of our files follow."""
 
 KEPT_ENCODING = ("dtype", "scale_factor", "add_offset", "units", "calendar")
 """What is written as it was read; not chunks, for blocks in memory may be cut otherwise."""
@@ -118,7 +123,50 @@ def _writable(dataset: xr.Dataset) -> xr.Dataset:
             elif key in variable.encoding:
                 encoding[key] = variable.encoding[key]
         variable.encoding = encoding
+    _describe_coordinates(copy)
     return copy
+
+
+AXES = {"time": "T", "y": "Y", "x": "X"}
+"""The attribute ``axis`` of coordinates along dimensions of these names."""
+
+
+def _describe_coordinates(dataset: xr.Dataset) -> None:
+    """Give coordinates what CF asks for: names, axes, no fill value, and how time is counted."""
+    for axis in _axes_of_projection(dataset):
+        variable = dataset.coords.variables.get(axis["axis"].lower())
+        if variable is not None and "units" not in variable.attrs:
+            variable.attrs = axis | variable.attrs
+    for name, variable in dataset.coords.variables.items():
+        if variable.dims == (name,):
+            # xarray would add one; CF forbids it along dimensions, where nothing may be missing.
+            variable.encoding["_FillValue"] = None
+            if name in AXES:
+                variable.attrs.setdefault("axis", AXES[str(name)])
+        if variable.dtype.kind == "M":
+            variable.attrs.setdefault("units_metadata", "leap_seconds: none")
+
+
+def _axes_of_projection(dataset: xr.Dataset) -> list[dict[str, Any]]:
+    """Return CF's attributes of x and y in the projection of a dataset, if it has one."""
+    described = dataset.variables.get("spatial_ref")
+    if described is None:
+        return []
+    try:
+        return pyproj.CRS.from_cf(described.attrs).cs_to_cf()
+    except (pyproj.exceptions.CRSError, KeyError):
+        return []
+
+
+def add_history(attributes: Mapping[Any, Any], made: str) -> dict[str, str]:
+    """Return the history of data with these attributes, one step longer: when, by what, how.
+
+    As CF recommends, the line is appended to those of the steps before.
+    """
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    line = f"{now} undulatus {version('undulatus')}: {made}"
+    earlier = str(attributes.get("history", "")).rstrip("\n")
+    return {"history": f"{earlier}\n{line}".lstrip("\n"), "Conventions": CONVENTIONS}
 
 
 def _plain(value: Any) -> Any:
@@ -164,7 +212,7 @@ def _write_geotiff(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
 
 def _write_netcdf(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
     with whole_or_not_at_all(path) as unfinished:
-        _fill_netcdf(dataset, path, unfinished, progress)
+        _fill_netcdf(_with_numbered_labels(dataset), path, unfinished, progress)
 
 
 WRITERS: dict[str, Callable[..., None]] = {
@@ -180,6 +228,32 @@ RESUMABLE = (".zarr",)
 
 
 # netCDF
+
+
+NUMBERED = "_index"
+"""What is added to the name of a coordinate of text to name its dimension in netCDF."""
+
+
+def _with_numbered_labels(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose coordinates of text are along dimensions of other names.
+
+    To CF a coordinate with the name of its dimension is numbers.
+    """
+    labels = [
+        name for name, c in dataset.coords.items() if c.dims == (name,) and c.dtype == object
+    ]
+    return dataset.rename_dims({name: f"{name}{NUMBERED}" for name in labels})
+
+
+def with_named_labels(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset as it was before it was written to netCDF."""
+    return dataset.swap_dims(
+        {
+            f"{name}{NUMBERED}": name
+            for name, c in dataset.coords.items()
+            if c.dims == (f"{name}{NUMBERED}",)
+        }
+    )
 
 
 def _fill_netcdf(dataset: xr.Dataset, path: Path, unfinished: Path, progress: Progress) -> None:
@@ -245,12 +319,12 @@ def computing_in_threads(progress: Progress | None = None) -> Iterator[None]:
         single_threaded_blas(),
         ThreadPoolExecutor(workers) as pool,
         dask.config.set(pool=pool),
-        _TaskCount(progress or (lambda done, total: None)),
+        TaskCount(progress or (lambda done, total: None)),
     ):
         yield
 
 
-class _TaskCount(Callback):
+class TaskCount(Callback):
     """Reports how many of dask's tasks in this process are done."""
 
     def __init__(self, progress: Progress) -> None:

@@ -151,6 +151,8 @@ def _attributes(name: str) -> dict[str, Any]:
         attributes: dict[str, Any] = {"standard_name": standard, "units": band.units}
         if band.units == "%":
             attributes["sun_normalised"] = 1
+        else:
+            attributes["units_metadata"] = "temperature: on_scale"
         return attributes | {"wavelength": f"{band.wavelength} µm", "grid_mapping": "spatial_ref"}
     if name == ANGLE:
         return {"standard_name": name, "units": "degree"}

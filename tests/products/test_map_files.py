@@ -1,0 +1,156 @@
+"""Maps from files to files: what they say they were made from, and that they follow CF."""
+
+import hashlib
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import numpy as np
+import pandas as pd
+import pytest
+import rasterio
+import xarray as xr
+from compliance_checker.runner import CheckSuite
+from numpy.testing import assert_array_equal
+
+from undulatus import RFFGPC, save_model
+from undulatus.products.map_files import ModelFile, map_of_file
+from undulatus.products.maps import map_scene
+from undulatus.scenes import synthetic_landmark, synthetic_sounder
+from undulatus.scenes.files.opening import open_map, open_scene
+from undulatus.scenes.files.writing import CONVENTIONS, add_history, write_dataset
+
+UNSIGNED = "Variable is not of type byte, short, or int"
+"""CF allows unsigned integers for packed values since version 1.9, but the checker does not."""
+
+
+def _passed(result):
+    value = result.value
+    return value[0] == value[1] if isinstance(value, tuple) else bool(value)
+
+
+def cf_findings(path):
+    """Return what the checker has to say of a file, by section of the conventions."""
+    CheckSuite.load_all_available_checkers()
+    suite = CheckSuite()
+    with suite.load_dataset(str(path)) as dataset:
+        checked = suite.run_all(dataset, [f"cf:{CONVENTIONS[3:]}"])
+    ((results, errors),) = checked.values()
+    assert not errors, errors
+    return [
+        f"{result.name}: {message}"
+        for result in results
+        if result.weight >= 2 and not _passed(result)
+        for message in result.msgs
+        if UNSIGNED not in message
+    ]
+
+
+@pytest.fixture(scope="module")
+def surfaces():
+    """A committee that tells three classes of two bands apart."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(90, 2)), columns=["B1", "B2"])
+    y = np.array(["water", "forest", "dry field"])[np.arange(90) % 3]
+    return RFFGPC(5, n_members=2, random_state=0).fit(X, y)
+
+
+@pytest.fixture
+def clouds(model, days, tmp_path):
+    """The model of clouds and some hours of a scene in files, and a map of them."""
+    scene = days.isel(time=slice(40, 44))
+    write_dataset(scene.assign_attrs(history="made by hand"), tmp_path / "scene.nc")
+    save_model(model, tmp_path / "clouds.undulatus")
+
+    def write(name, **options):
+        loaded = ModelFile.load(tmp_path / "clouds.undulatus")
+        with map_of_file(loaded, tmp_path / "scene.nc", **options) as mapped:
+            mapped.write(tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
+# What a map says it was made from
+
+
+def test_the_history_of_a_map_says_when_how_and_from_what_it_was_made(clouds, tmp_path):
+    path = clouds("map.nc", command="undulatus map clouds.undulatus scene.nc -o map.nc")
+    model = tmp_path / "clouds.undulatus"
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    attrs = open_map(path).attrs
+    assert attrs["model_sha256"] == digest
+    first, made = attrs["history"].splitlines()
+    assert first == "made by hand"
+    stamp, _, rest = made.partition(" ")
+    age = datetime.now(UTC) - datetime.fromisoformat(stamp)
+    assert abs(age.total_seconds()) < 600
+    assert rest == (
+        f"undulatus {version('undulatus')}: undulatus map clouds.undulatus scene.nc -o map.nc "
+        f"(scene {tmp_path / 'scene.nc'}, model {model}, model_sha256 {digest})"
+    )
+    # A twin is named as such.
+    assert "Synthetic" in attrs["title"]
+
+
+def test_an_image_that_has_no_title_gives_its_map_one(small_image, tmp_path):
+    small_image.write(tmp_path / "image.tif")
+    bands = ["B02", "B03", "B04", "B08"]
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(40, len(bands))), columns=bands)
+    save_model(RFFGPC(5, random_state=0).fit(X, np.arange(40) % 3), tmp_path / "m.undulatus")
+    loaded = ModelFile.load(tmp_path / "m.undulatus")
+    with map_of_file(loaded, tmp_path / "image.tif", allow_outside=True) as mapped:
+        mapped.write(tmp_path / "map.tif")
+        mapped.write(tmp_path / "map.nc")
+    for name in ("map.tif", "map_layers.tif"):
+        with rasterio.open(tmp_path / name) as file:
+            tags = file.tags()
+            assert tags["title"] == "Map of image.tif by m.undulatus"
+            assert tags["model_sha256"] == loaded.sha256
+            assert f"model_sha256 {loaded.sha256}" in tags["history"]
+    assert cf_findings(tmp_path / "map.nc") == []
+
+
+# CF
+
+
+@pytest.mark.parametrize("encoding", ["cf", "eumetsat-clm", "pps"])
+def test_maps_of_clouds_follow_cf(clouds, encoding):
+    assert cf_findings(clouds("map.nc", encoding=encoding)) == []
+
+
+@pytest.mark.parametrize(("make", "size"), [(synthetic_landmark, 1), (synthetic_sounder, 20)])
+def test_twins_follow_cf(make, size, tmp_path):
+    twin = make(size)
+    write_dataset(twin.assign_attrs(add_history(twin.attrs, "by hand")), tmp_path / "twin.nc")
+    assert cf_findings(tmp_path / "twin.nc") == []
+
+
+@pytest.mark.parametrize("crs", ["EPSG:32630", "EPSG:4326", None])
+def test_maps_of_classes_follow_cf(surfaces, crs, tmp_path):
+    values = np.random.default_rng(1).normal(size=(8, 9)).astype(np.float32)
+    image = xr.Dataset(dict.fromkeys(("B1", "B2"), (("y", "x"), values)))
+    if crs is not None:
+        image = image.assign_coords(x=30.0 + np.arange(9), y=40.0 - np.arange(8))
+        image = image.rio.write_crs(crs)
+    maps = map_scene(surfaces, image.assign_attrs(title="An image"), allow_outside=True)
+    write_dataset(maps, tmp_path / "map.nc")
+    assert cf_findings(tmp_path / "map.nc") == []
+    found = open_map(tmp_path / "map.nc")
+    for name, layer in maps.data_vars.items():
+        assert_array_equal(found[name], layer, strict=name != "class")
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_coordinates_have_no_fill_value_and_all_values_are_read_back(days, tmp_path, suffix):
+    scene = days.isel(time=slice(3)).compute()
+    write_dataset(scene, tmp_path / f"scene{suffix}")
+    found = open_scene(tmp_path / f"scene{suffix}")
+    for name in ("time", "y", "x"):
+        assert found[name].encoding.get("_FillValue") is None
+        assert found[name].attrs["axis"] == name[0].upper()
+        assert_array_equal(found[name], scene[name], strict=True)
+    # Written again, what was read has no fill value either.
+    write_dataset(found, tmp_path / f"again{suffix}")
+    again = open_scene(tmp_path / f"again{suffix}")
+    assert again["x"].encoding.get("_FillValue") is None
+    assert_array_equal(again["IR_108"], found["IR_108"], strict=True)
