@@ -8,6 +8,7 @@ locked, so that a second writer is refused at once.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -56,6 +57,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with _renamed_at_the_end(_beside(path, f"unfinished-{secrets.token_hex(4)}"), path) as given:
         yield given
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what processes that were killed left of :func:`replacing` a file."""
+    stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
+    for left in path.parent.glob(f".{stem}.unfinished-*{suffix}"):
+        remove(left)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -143,7 +151,7 @@ def require_space(path: Path, needed: int) -> None:
             f"  needed: {_size(needed)} before compression\n"
             f"  free: {_size(free)}\n"
             f"Free some space, or write to another disk."
-        )
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def _size(count: int) -> str:

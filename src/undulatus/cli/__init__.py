@@ -15,6 +15,7 @@ from undulatus.cli.console import INTERRUPTED, printable
 from undulatus.cli.learning import fit, score, suggest, update
 from undulatus.cli.models import explain, info, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
+from undulatus.cli.watching import watch
 from undulatus.errors import UndulatusError
 
 
@@ -72,6 +73,7 @@ for command in (
     suggest,
     update,
     map_command,
+    watch,
     browse,
     info,
     explain,
