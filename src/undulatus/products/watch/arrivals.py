@@ -89,7 +89,9 @@ class Arrivals:
         before, self._pending = self._pending, {}
         with os.scandir(self.folder) as entries:
             for entry in entries:
-                if not self._is_wanted(entry.name) or (not again and entry.name in done):
+                if not self._is_wanted(entry.name):
+                    continue
+                if not again and entry.name in done and entry.name not in before:
                     continue
                 path = self.folder / entry.name
                 try:

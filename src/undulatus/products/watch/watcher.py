@@ -23,6 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import dask.utils
+
 from undulatus._files import (
     FULL,
     WritingError,
@@ -207,7 +209,10 @@ class Watcher:
     say: Callable[[str], None]
     counts: Counts = field(default_factory=Counts)
     _pauses: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Items that failed for a reason that may pass: until when they rest, and for how long."""
+    """Items that failed for a reason that may pass: until when they rest, and for how long.
+
+    The name of the folder itself is empty here.
+    """
     _look: Look = field(default_factory=lambda: Look([]))
     _left: int = 0
     """Items that are ready, but not mapped yet."""
@@ -246,6 +251,8 @@ class Watcher:
             self.tidy()
             self._look = self.arrivals.look(self.ledger.done, now, again=again)
         except OSError as error:
+            if "" not in self._pauses:
+                self.say(f"failed {folder}: {error}. It is tried again.")
             self._pauses[""] = (now, 0.0)
             self._note_error(str(folder), error)
             self._beat(TROUBLE)
@@ -260,6 +267,8 @@ class Watcher:
         for index, path in enumerate(due):
             self._left = len(due) - index
             changed += not self._take(path, now)
+            # dask remembers the last 100,000 names of tasks: 40 MB.
+            dask.utils.key_split.cache_clear()
         self._left = 0
         self._beat(self._state())
         return self._look.unsettled + changed
