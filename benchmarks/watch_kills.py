@@ -32,7 +32,7 @@ from undulatus.scenes.files.opening import open_map
 
 SUFFIXES = (".nc", ".zarr", ".tif")
 
-SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 0, signal.SIGINT: 130}
+SIGNALS = {signal.SIGKILL: -9, signal.SIGTERM: 0, signal.SIGINT: 130}
 """Signals, and the exit status that follows each."""
 
 LONGEST = 4.0
@@ -83,7 +83,9 @@ def run_with_kills(
 ) -> Counter[str]:
     """Kill and start watchers until one ends by itself; return how often by which signal."""
     kills: Counter[str] = Counter()
-    for number, status in itertools.cycle(SIGNALS.items()):
+    signals = itertools.cycle(SIGNALS)
+    while True:
+        number = next(signals)
         watcher = start(folder, model, output, suffix)
         health = output / "health.txt"
         sign = f"process: {watcher.pid}\n"
@@ -92,15 +94,16 @@ def run_with_kills(
         deadline = time.monotonic() + rng.uniform(0.0, LONGEST)
         while watcher.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
-        killed = watcher.poll() is None
-        if killed:
+        if watcher.poll() is None:
             watcher.send_signal(number)
         _, errors = watcher.communicate()
         # A signal that comes when all is done changes nothing.
         by_itself = watcher.returncode == 1 or (
             watcher.returncode == 0 and b"stopped." not in errors
         )
-        if b"Traceback" in errors or (not by_itself and watcher.returncode != status):
+        # While Python ends it does not listen any more.
+        expected = (SIGNALS[number], -number)
+        if b"Traceback" in errors or not (by_itself or watcher.returncode in expected):
             raise RuntimeError(f"status {watcher.returncode} after {number}: {errors.decode()}")
         if by_itself:
             return kills
