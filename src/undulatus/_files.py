@@ -354,21 +354,29 @@ class JsonLines:
         Lines that are not JSON objects are skipped. With ``strict`` such a line is an
         :class:`InputError`, unless it is the last, which may have been cut short.
         """
-        text = self.path.read_text("utf-8", errors="replace") if self.path.exists() else ""
-        lines = text.rstrip().split("\n")
-        records = []
-        for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                record = None
-            if isinstance(record, dict):
-                records.append(record)
-            elif strict and line.strip() and number < len(lines):
-                raise InputError(
-                    f"{self.path}, line {number} is not a JSON object. Remove the line."
-                )
-        return records
+        return list(self.each(strict=strict))
+
+    def each(self, *, strict: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the records of :meth:`read`, one at a time."""
+        if not self.path.exists():
+            return
+        bad = None
+        with self.path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                if strict and bad is not None:
+                    raise InputError(
+                        f"{self.path}, line {bad} is not a JSON object. Remove the line."
+                    )
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    record = None
+                if isinstance(record, dict):
+                    yield record
+                else:
+                    bad = number
 
     def rewrite(self, records: Iterable[dict[str, Any]]) -> None:
         """Replace all records, at once."""

@@ -8,6 +8,7 @@ notices of the kernel do not reach over a network.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -23,6 +24,11 @@ UNFINISHED_ENDINGS = (
 
 Facts = tuple[int, int]
 """Length in bytes and time of modification in ns of a file, or of a folder itself."""
+
+_State = tuple[int, int, int]
+"""Number of files, their bytes together, and the latest time of modification among them."""
+
+_READY, _UNSETTLED, _IGNORED, _SEGMENT = "ready", "unsettled", "ignored", "segment"
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class Arrivals:
     folder: Path
     pattern: str = "*"
     settle: float = 5.0
-    _pending: dict[str, tuple[tuple[int, ...], float]] = field(default_factory=dict)
+    _pending: dict[str, tuple[_State, float]] = field(default_factory=dict)
     """Of each item that is not done: what it was like, and since when it has been so."""
 
     def look(self, done: Mapping[str, Facts], now: float, *, again: bool = True) -> Look:
@@ -83,40 +89,43 @@ class Arrivals:
         again : bool
             Whether the facts of ``done`` are compared; if not, their names suffice.
         """
-        ready: list[tuple[int, Path]] = []
-        unsettled = segments = 0
-        ignored: list[str] = []
         before, self._pending = self._pending, {}
+        found: dict[str, list[tuple[int, Path]]] = defaultdict(list)
         with os.scandir(self.folder) as entries:
             for entry in entries:
-                if not self._is_wanted(entry.name):
-                    continue
-                if not again and entry.name in done and entry.name not in before:
+                known = not again and entry.name in done and entry.name not in before
+                if known or not self._is_wanted(entry.name):
                     continue
                 path = self.folder / entry.name
                 try:
                     facts = own_facts(path)
-                    if done.get(entry.name) == facts:
-                        continue
-                    if not is_data(path):
-                        is_segment = is_hrit_segment(path)
-                        segments += is_segment
-                        ignored += [] if is_segment else [entry.name]
-                        continue
-                    state = _state(path)
+                    if done.get(entry.name) != facts:
+                        found[self._kind(path, before, now)].append((facts[1], path))
                 except FileNotFoundError:
                     continue
                 except OSError:
-                    unsettled += 1
-                    continue
-                was, since = before.get(entry.name, (None, now))
-                self._pending[entry.name] = state, since if was == state else now
-                if now - self._pending[entry.name][1] >= self.settle:
-                    ready.append((facts[1], path))
-                else:
-                    unsettled += 1
-        paths = [path for _, path in sorted(ready)]
-        return Look(paths, unsettled, len(ignored), min(ignored, default=""), segments)
+                    found[_UNSETTLED].append((0, path))
+        ignored = [path.name for _, path in found[_IGNORED]]
+        return Look(
+            [path for _, path in sorted(found[_READY])],
+            unsettled=len(found[_UNSETTLED]),
+            ignored=len(ignored),
+            example=min(ignored, default=""),
+            segments=len(found[_SEGMENT]),
+        )
+
+    def _kind(self, path: Path, before: Mapping[str, tuple[_State, float]], now: float) -> str:
+        """Return what an entry is, and keep in mind what it is like."""
+        if is_hrit_segment(path):
+            return _SEGMENT
+        # Whoever reads a pipe waits for ever.
+        if not (path.is_file() or path.is_dir()) or not is_data(path):
+            return _IGNORED
+        state = _state(path)
+        was, since = before.get(path.name, (None, now))
+        since = since if was == state else now
+        self._pending[path.name] = (state, since)
+        return _READY if now - since >= self.settle else _UNSETTLED
 
     def _is_wanted(self, name: str) -> bool:
         unfinished = name.startswith(".") or name.lower().endswith(UNFINISHED_ENDINGS)
@@ -129,10 +138,11 @@ def own_facts(path: Path) -> Facts:
     return status.st_size, status.st_mtime_ns
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _state(path: Path) -> _State:
     """Return the number, the bytes and the latest change of a file, or of all in a folder."""
     if not path.is_dir():
-        return (1, *own_facts(path))
+        size, modified = own_facts(path)
+        return 1, size, modified
     count = size = 0
     latest = own_facts(path)[1]
     for folder, _, names in os.walk(path):

@@ -1,7 +1,7 @@
 """What became of each item: a log of JSON lines, and what of it is kept in memory.
 
 A line for each item that was mapped or set aside is on disk before anything follows from it; the
-last line of an item counts. In memory an item takes some 500 bytes.
+last line of an item counts. In memory an item takes about 450 bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self._log = JsonLines(self.path, sync=True)
-        for record in self._log.read():
+        for record in self._log.each():
             try:
                 self._take(record)
             except (KeyError, TypeError, ValueError) as error:
@@ -144,7 +144,7 @@ class Ledger:
 
         It counts, even if the error of a disk was all that was heard of its writing.
         """
-        last = {record["input"]: record for record in self._log.read() if "input" in record}
+        last = {record["input"]: record for record in self._log.each() if "input" in record}
         for name, record in last.items():
             if record["result"] == MAPPED and item_key(name, record["digest"]) == key:
                 self._take(record)
