@@ -341,10 +341,15 @@ class Watcher:
     def _note_error(self, name: str, error: BaseException) -> None:
         self._facts["last error"] = f"{utc_text()} {name}: {error}"
 
+    @property
+    def _marker(self) -> Path:
+        """The file that says which item is being mapped."""
+        return self.output / WORK_NAME / "trying.json"
+
     @contextmanager
     def _counting_deaths(self, key: str) -> Iterator[int]:
         """Give how often in a row the process died in this block with the same key."""
-        marker = self.output / WORK_NAME / "trying.json"
+        marker = self._marker
         try:
             found = json.loads(marker.read_text())
             deaths = int(found["deaths"]) if found["key"] == key else 0
@@ -472,7 +477,7 @@ class Watcher:
                     remove(work)
                 else:
                     self._publish(record, work)
-            elif work.name != "trying.json":
+            elif work != self._marker:
                 remove(work)
 
     def remove_leftovers(self) -> None:
@@ -509,7 +514,8 @@ class Watcher:
         """Leave nothing unfinished, and say so in the health file."""
         with suppress(OSError):
             self.tidy()
-            (self.output / WORK_NAME).rmdir()
+            remove(self._marker)
+            self._marker.parent.rmdir()
         self._beat(STOPPED)
 
     def _beat(self, state: str) -> None:
