@@ -8,6 +8,7 @@ locked, so that a second writer is refused at once.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -56,6 +57,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with _renamed_at_the_end(_beside(path, f"unfinished-{secrets.token_hex(4)}"), path) as given:
         yield given
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what processes that were killed left of :func:`replacing` a file."""
+    stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
+    for left in path.parent.glob(f".{stem}.unfinished-*{suffix}"):
+        remove(left)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -143,7 +151,7 @@ def require_space(path: Path, needed: int) -> None:
             f"  needed: {_size(needed)} before compression\n"
             f"  free: {_size(free)}\n"
             f"Free some space, or write to another disk."
-        )
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def _size(count: int) -> str:
@@ -346,21 +354,29 @@ class JsonLines:
         Lines that are not JSON objects are skipped. With ``strict`` such a line is an
         :class:`InputError`, unless it is the last, which may have been cut short.
         """
-        text = self.path.read_text("utf-8", errors="replace") if self.path.exists() else ""
-        lines = text.rstrip().split("\n")
-        records = []
-        for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                record = None
-            if isinstance(record, dict):
-                records.append(record)
-            elif strict and line.strip() and number < len(lines):
-                raise InputError(
-                    f"{self.path}, line {number} is not a JSON object. Remove the line."
-                )
-        return records
+        return list(self.each(strict=strict))
+
+    def each(self, *, strict: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the records of :meth:`read`, one at a time."""
+        if not self.path.exists():
+            return
+        bad = None
+        with self.path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                if strict and bad is not None:
+                    raise InputError(
+                        f"{self.path}, line {bad} is not a JSON object. Remove the line."
+                    )
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    record = None
+                if isinstance(record, dict):
+                    yield record
+                else:
+                    bad = number
 
     def rewrite(self, records: Iterable[dict[str, Any]]) -> None:
         """Replace all records, at once."""

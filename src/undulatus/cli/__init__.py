@@ -16,6 +16,7 @@ from undulatus.cli.learning import fit, score, suggest, update
 from undulatus.cli.models import explain, info, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.cli.session import Session
+from undulatus.cli.watching import watch
 from undulatus.errors import UndulatusError
 
 
@@ -127,6 +128,7 @@ for command in (
     suggest,
     update,
     map_command,
+    watch,
     browse,
     info,
     explain,

@@ -193,7 +193,7 @@ def map_command(
         data,
         scene=opened,
         encoding=encoding,
-        legend=None if legend is None else _read_legend(legend),
+        legend=None if legend is None else read_legend(legend),
         allow_outside=allow_outside,
         ram=ram,
         command=command_line(),
@@ -214,7 +214,7 @@ def map_command(
         click.echo(f"open in a browser: {page.resolve()}")
 
 
-def _read_legend(path: Path) -> Any:
+def read_legend(path: Path) -> Any:
     """Return the legend in a JSON file."""
     from undulatus.products.legend import Legend
 

@@ -62,7 +62,7 @@ class Session:
         self.command_line = as_command_line(arguments)
         self.debug = False
         self.display = Display(self)
-        self.interrupt_status = INTERRUPTED
+        self.terminated = False
         self._waiting: list[Path] = []
         self._logs: list[LogFile] = []
         self._began = time.monotonic()
@@ -74,6 +74,11 @@ class Session:
         session = context.meta["undulatus.session"]
         assert isinstance(session, Session)
         return session
+
+    @property
+    def interrupt_status(self) -> int:
+        """The exit status after an interrupt."""
+        return TERMINATED if self.terminated else INTERRUPTED
 
     @property
     def command(self) -> str | None:
@@ -150,7 +155,9 @@ class Session:
     @contextmanager
     def _ending_on_sigterm(self) -> Iterator[None]:
         def stop(number: int, frame: Any) -> None:
-            self.interrupt_status = TERMINATED
+            self.terminated = True
+            # Once is enough: a second one must not disturb the tidying.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             raise KeyboardInterrupt
 
         if (

@@ -152,6 +152,24 @@ def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
     return _as_spectra(opened) if is_spectra(opened) else _as_scene(opened, path, {})
 
 
+def is_data(path: Path) -> bool:
+    """Return whether :func:`open_data` reads what a path names, judged by names alone.
+
+    A segment of HRIT is not: the folder of its acquisition is.
+    """
+    if path.suffix == ".zarr" or path.suffix in NETCDF or path.suffix.lower() in RASTERS:
+        return True
+    if is_hrit_segment(path):
+        return False
+    is_folder = _is_zarr(path) or find_product_folder(path) is not None
+    return is_folder or any(sensor.recognises(path) for sensor in SENSORS)
+
+
+def is_hrit_segment(path: Path) -> bool:
+    """Return whether a path is one of the many files of an acquisition of SEVIRI in HRIT."""
+    return satpy_files.guess_reader(path) == satpy_files.HRIT and not path.is_dir()
+
+
 def open_map(path: str | os.PathLike[str]) -> xr.Dataset:
     """Open a map that :func:`undulatus.scenes.write_dataset` wrote as ``.zarr`` or ``.nc``."""
     path = _existing(path)

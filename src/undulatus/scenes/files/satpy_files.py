@@ -14,9 +14,12 @@ from typing import Any
 from undulatus.errors import SceneError
 from undulatus.scenes.scene import BANDS, REFLECTANCE
 
+HRIT = "seviri_l1b_hrit"
+"""The reader of files of which an acquisition has many."""
+
 READERS = {
     "seviri_l1b_native": ("*.nat", "MSG?-SEVI-MSG15-*-NA-*Z"),
-    "seviri_l1b_hrit": ("?-000-MSG*",),
+    HRIT: ("?-000-MSG*",),
     "seviri_l1b_nc": ("W_XX-EUMETSAT*SEVIRI*.nc", "MSG*SEVI*.nc"),
     "satpy_cf_nc": ("*-??????????????-??????????????.nc",),
 }
@@ -24,7 +27,7 @@ READERS = {
 
 CALIBRATIONS = {
     "seviri_l1b_native": ("nominal", "GSICS", "meirink-2023"),
-    "seviri_l1b_hrit": ("nominal", "GSICS", "meirink-2023"),
+    HRIT: ("nominal", "GSICS", "meirink-2023"),
     "seviri_l1b_nc": ("nominal",),
 }
 """The calibrations of each reader that calibrates."""
@@ -105,7 +108,7 @@ def check_calibration(asked: str, reader: str) -> str:
 
 def group_by_acquisition(files: list[Path], reader: str) -> list[list[Path]]:
     """Return the files in one list per acquisition."""
-    if reader != "seviri_l1b_hrit":
+    if reader != HRIT:
         return [[file] for file in files]
     groups: dict[tuple[str, ...], list[Path]] = {}
     for file in files:

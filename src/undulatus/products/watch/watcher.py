@@ -1,0 +1,578 @@
+"""Each new item of a folder mapped once, whatever happens to the process.
+
+An item goes through four steps: its map is written, whole, to a folder of its own in
+``OUT/.watch``; the ledger records it; the map gets its name in ``OUT``; the folder is removed. A
+process that is killed before the record leaves a folder that the next one removes, and the item
+is mapped again; one that is killed after it leaves a folder from which the next one moves the map
+to its name. So nothing is lost, and nothing that was recorded is mapped again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import dask.utils
+
+from undulatus._files import (
+    FULL,
+    WritingError,
+    content_digest,
+    locked,
+    remove,
+    remove_unfinished,
+    write_text,
+)
+from undulatus.errors import InputError, SceneError, UndulatusError
+from undulatus.products.legend import Legend
+from undulatus.products.map_files import ModelFile, WrittenMap, map_of_file
+from undulatus.products.watch.arrivals import Arrivals, Facts, Look, own_facts
+from undulatus.products.watch.health import (
+    HEALTH_NAME,
+    MAPPING,
+    STARTING,
+    STOPPED,
+    TROUBLE,
+    WAITING,
+    HealthFile,
+)
+from undulatus.products.watch.ledger import Ledger, item_key, utc_text
+from undulatus.scenes.files import NETCDF
+from undulatus.scenes.files.geotiff import layers_path
+from undulatus.scenes.files.images import RASTERS
+from undulatus.scenes.files.opening import input_digest
+from undulatus.scenes.files.writing import GEOTIFF
+
+LEDGER_NAME = "watch.jsonl"
+
+WORK_NAME = ".watch"
+
+SET_ASIDE_NAME = "set-aside"
+
+KNOWN_ENDINGS = (*NETCDF, *RASTERS, ".zarr", ".nat", ".safe")
+"""Endings that the name of an item loses in the name of its map."""
+
+PASSING = FULL | {
+    *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOTCONN),
+    *(errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EREMOTEIO, errno.ENODEV),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EROFS),
+}
+"""Errors of the system that say nothing about the item, and may pass."""
+
+SECONDS_BETWEEN_CHECKS = 60.0
+"""Time between two looks at whether items that are done were replaced."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
+"""Seconds until an item is tried again after an error that may pass; doubled each time."""
+
+MOST_DEATHS = 5
+"""An item during which the process died so many times in a row is set aside."""
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """How maps are made: as of :func:`undulatus.products.map_files.map_of_file`, and a suffix."""
+
+    suffix: str = ".nc"
+    encoding: str = "cf"
+    legend: Legend | None = None
+    allow_outside: bool = False
+    ram: str | None = None
+
+
+@dataclass
+class Counts:
+    """Items since the start."""
+
+    mapped: int = 0
+    set_aside: int = 0
+    failed: int = 0
+    """Attempts that ended with an error that may pass."""
+
+
+@contextmanager
+def watching(
+    arrivals: Arrivals,
+    model: ModelFile,
+    output: Path,
+    options: MapOptions,
+    *,
+    health: Path | None = None,
+    retry: bool = False,
+    new_model: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Iterator[Watcher]:
+    """Give the only watcher of an output folder; at its end it leaves nothing unfinished.
+
+    Parameters
+    ----------
+    arrivals : Arrivals
+        The folder to watch, which ``output`` must not lie in.
+    model : ModelFile
+        The model that maps every item.
+    output : path
+        The folder of the maps, the ledger and the health; it is made if it does not exist.
+    options : MapOptions
+        How maps are made.
+    health : path, optional
+        The health file, if not in ``output``.
+    retry : bool
+        Try what was set aside again.
+    new_model : bool
+        Go on although earlier maps are of another model, encoding or legend.
+    say : callable
+        Takes a line for each item.
+    """
+    folder, place = arrivals.folder.resolve(), output.resolve()
+    if place.is_relative_to(folder):
+        raise InputError(
+            f"{output} is in {arrivals.folder}, which is watched: maps would be taken for data. "
+            f"Give another folder for the maps."
+        )
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{output} cannot be made: {error.strerror}.") from error
+    with locked(output / LEDGER_NAME):
+        ledger = Ledger(output / LEDGER_NAME)
+        _require_same_settings(ledger, model, options, new_model)
+        if retry:
+            ledger.forget_faults()
+        watcher = Watcher(
+            arrivals,
+            model,
+            output,
+            options,
+            ledger,
+            HealthFile(health or output / HEALTH_NAME),
+            say,
+        )
+        watcher.remove_leftovers()
+        try:
+            yield watcher
+        finally:
+            watcher.stop()
+
+
+def _require_same_settings(
+    ledger: Ledger, model: ModelFile, options: MapOptions, new_model: bool
+) -> None:
+    """Record what maps depend on, or raise if it has changed and that was not asked for."""
+    legend = None if options.legend is None else options.legend.as_dict()
+    settings = {"model": model.sha256, "encoding": options.encoding, "legend": legend}
+    # As they will be read back.
+    settings = json.loads(json.dumps(settings))
+    differing = [key for key in settings if ledger.settings.get(key) != settings[key]]
+    if not differing:
+        return
+    if ledger.settings and not new_model:
+        listed = "".join(
+            f"  {key}: {settings[key]}, but {ledger.settings.get(key)} before\n"
+            for key in differing
+        )
+        raise InputError(
+            f"{ledger.path} lists maps that were made otherwise.\n{listed}"
+            f"Give another folder for the maps, or go on with --new-model: earlier maps stay, and "
+            f"new items are mapped as asked for now."
+        )
+    ledger.record_settings(settings)
+
+
+@dataclass
+class Watcher:
+    """Looks into a folder and maps what is new; made by :func:`watching`.
+
+    Attributes
+    ----------
+    counts : Counts
+        What was done since the start.
+    """
+
+    arrivals: Arrivals
+    model: ModelFile
+    output: Path
+    options: MapOptions
+    ledger: Ledger
+    health: HealthFile
+    say: Callable[[str], None]
+    counts: Counts = field(default_factory=Counts)
+    _pauses: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Items that failed for a reason that may pass: until when they rest, and for how long.
+
+    The name of the folder itself is empty here.
+    """
+    _look: Look = field(default_factory=lambda: Look([]))
+    _left: int = 0
+    """Items that are ready, but not mapped yet."""
+    _checked: float = -1e9
+    _facts: dict[str, Any] = field(default_factory=dict)
+    """Of the health: what is known at certain moments only."""
+
+    def __post_init__(self) -> None:
+        self._facts = {"started": utc_text(), "last item": "none", "last error": "none"}
+        self._beat(STARTING)
+
+    # One look after the other
+
+    def run(self, every: float, *, once: bool = False) -> bool:
+        """Look every so many seconds; with ``once`` until all that is there has been tried.
+
+        Returns whether all items of this run were mapped.
+        """
+        while True:
+            unsettled = self.look(time.monotonic())
+            if once and not unsettled:
+                return not (self.counts.set_aside or self._state() == TROUBLE)
+            time.sleep(min(every, max(self.arrivals.settle, 0.05)) if once else every)
+
+    def look(self, now: float) -> int:
+        """Look into the folder, map what is ready, and return how many items are not ready yet.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds, by a clock that is never set.
+        """
+        again = now - self._checked >= SECONDS_BETWEEN_CHECKS
+        folder = self.arrivals.folder
+        try:
+            self.tidy()
+            self._look = self.arrivals.look(self.ledger.done, now, again=again)
+        except OSError as error:
+            if "" not in self._pauses:
+                self.say(f"failed {folder}: {error}. It is tried again.")
+            self._pauses[""] = (now, 0.0)
+            self._note_error(str(folder), error)
+            self._beat(TROUBLE)
+            return 0
+        if again:
+            self._checked = now
+        self._warn_of_segments()
+        here = {path.name for path in self._look.ready}
+        self._pauses = {name: pause for name, pause in self._pauses.items() if name in here}
+        due = [path for path in self._look.ready if self._is_due(path.name, now)]
+        changed = 0
+        for index, path in enumerate(due):
+            self._left = len(due) - index
+            changed += not self._take(path, now)
+            # dask remembers the last 100,000 names of tasks: 40 MB.
+            dask.utils.key_split.cache_clear()
+        self._left = 0
+        self._beat(self._state())
+        return self._look.unsettled + changed
+
+    def _is_due(self, name: str, now: float) -> bool:
+        return self._pauses.get(name, (now, 0.0))[0] <= now
+
+    def _state(self) -> str:
+        return TROUBLE if self._pauses else WAITING
+
+    def _warn_of_segments(self) -> None:
+        if self._look.segments and "segments" not in self._facts:
+            self.say(
+                f"{self.arrivals.folder} holds {self._look.segments} segments of HRIT, which are "
+                f"ignored: give each acquisition a folder of its own."
+            )
+        if self._look.segments:
+            self._facts["segments"] = f"{self._look.segments} of HRIT outside folders, ignored"
+
+    def _take(self, path: Path, now: float) -> bool:
+        """Map an item, or set it aside; return False if it changed meanwhile."""
+        name = path.name
+        self._facts["last item"] = name
+        self._beat(MAPPING)
+        try:
+            facts, digest = own_facts(path), _digest(path)
+            if self.ledger.has(name, digest):
+                self.ledger.refresh(name, facts)
+            else:
+                self._map_or_set_aside(path, digest, facts)
+            self._pauses.pop(name, None)
+        except _ChangedError:
+            self.say(f"changed {name}: it is mapped when it stays as it is.")
+            return False
+        except Exception as error:
+            self._leave_for_later(path, error, now)
+        return True
+
+    def _map_or_set_aside(self, path: Path, digest: str, facts: Facts) -> None:
+        with self._counting_deaths(item_key(path.name, digest)) as deaths:
+            try:
+                if deaths >= MOST_DEATHS:
+                    raise SceneError(
+                        f"The process ended {deaths} times while it mapped {path}: too little "
+                        f"memory, or a file that crashes the library which reads it."
+                    )
+                line = self._map(path, digest)
+            except Exception as error:
+                if not os.path.exists(path) or _may_pass(error):
+                    raise
+                if _digest(path) != digest:
+                    raise _ChangedError from error
+                self._set_aside(path.name, digest, facts, error)
+            else:
+                self.counts.mapped += 1
+                self.say(f"mapped {path.name}: {line}")
+
+    def _leave_for_later(self, path: Path, error: Exception, now: float) -> None:
+        name = path.name
+        if not os.path.exists(path):
+            self.say(f"gone {name}: it was removed before it was mapped.")
+            return
+        _, pause = self._pauses.get(name, (0.0, FIRST_PAUSE / 2))
+        pause = min(2 * pause, LONGEST_PAUSE)
+        self._pauses[name] = (now + pause, pause)
+        self.counts.failed += 1
+        self._note_error(name, error)
+        self.say(f"failed {name}: {_first_line(error)} It is tried again in {pause:.0f} s.")
+
+    def _note_error(self, name: str, error: BaseException) -> None:
+        self._facts["last error"] = f"{utc_text()} {name}: {error}"
+
+    @property
+    def _marker(self) -> Path:
+        """The file that says which item is being mapped."""
+        return self.output / WORK_NAME / "trying.json"
+
+    @contextmanager
+    def _counting_deaths(self, key: str) -> Iterator[int]:
+        """Give how often in a row the process died in this block with the same key."""
+        marker = self._marker
+        try:
+            found = json.loads(marker.read_text())
+            deaths = int(found["deaths"]) if found["key"] == key else 0
+        except (OSError, ValueError, KeyError, TypeError):
+            deaths = 0
+        write_text(marker, json.dumps({"key": key, "deaths": deaths + 1}))
+        try:
+            yield deaths
+        finally:
+            with suppress(OSError):
+                remove(marker)
+
+    # Mapping
+
+    def _map(self, path: Path, digest: str) -> str:
+        """Map an item, record it, give its map the name; return a line about it."""
+        start = time.monotonic()
+        work = self.output / WORK_NAME / item_key(path.name, digest)
+        try:
+            remove(work)
+            work.mkdir()
+            written = self._write(path, work / self._output_name(path.name))
+            facts = own_facts(path)
+            if _digest(path) != digest:
+                raise _ChangedError
+        except BaseException:
+            remove(work)
+            raise
+        seconds = time.monotonic() - start
+        pixels = written.summary
+        record = self.ledger.record_map(
+            path.name,
+            digest,
+            facts,
+            [output.name for output in written.paths],
+            model=self.model.sha256,
+            seconds=round(seconds, 3),
+            pixels={
+                "mapped": pixels.mapped,
+                "missing": pixels.missing,
+                "low_confidence": pixels.low_confidence,
+                "outside": pixels.outside,
+                **({"classes": dict(pixels.classes)} if pixels.classes else {}),
+            },
+        )
+        self._publish(record, work)
+        with suppress(OSError):
+            remove(self._reason_file(path.name))
+        self._facts["last map"] = f"{utc_text()} {', '.join(record['outputs'])}, {seconds:.1f} s"
+        return f"{self.output / record['outputs'][0]} ({seconds:.1f} s): {pixels}"
+
+    def _write(self, path: Path, output: Path) -> WrittenMap:
+        def progress(done: int, total: int) -> None:
+            if self.health.is_due():
+                self._beat(MAPPING)
+
+        with map_of_file(
+            self.model,
+            path,
+            encoding=self.options.encoding,
+            legend=self.options.legend,
+            allow_outside=self.options.allow_outside,
+            ram=self.options.ram,
+        ) as mapped:
+            try:
+                written = mapped.write(output, progress)
+            finally:
+                # Else it stays open until Python collects what refers to it.
+                mapped.scene.close()
+        if written.summary.mapped == 0:
+            raise SceneError(f"No pixel of {path} can be mapped: each lacks the value of a band.")
+        return written
+
+    def _output_name(self, name: str) -> str:
+        """Return the name of the map of an item: its own with another ending.
+
+        If another item has a map of this name, as ``a.nc`` beside ``a.zarr``, the ending is added.
+        """
+        stem = name[: -len(Path(name).suffix)] if name.lower().endswith(KNOWN_ENDINGS) else name
+        for base in dict.fromkeys((stem, name)):
+            output = Path(f"{base}{self.options.suffix}")
+            both = [output, layers_path(output)] if self.options.suffix in GEOTIFF else [output]
+            owners = {each.name: self.ledger.owner(each.name) for each in both}
+            if any(owner not in (None, name) for owner in owners.values()):
+                continue
+            for each, owner in owners.items():
+                if owner is None and (self.output / each).exists():
+                    raise SceneError(
+                        f"{self.output / each} exists, and this watcher did not write it. Move it "
+                        f"away, then try {name} again (--retry)."
+                    )
+            return output.name
+        raise SceneError(
+            f"Other items have maps of the names that {name} could have in {self.output}. Rename "
+            f"it."
+        )
+
+    def _publish(self, record: dict[str, Any], work: Path) -> None:
+        """Give the files of a recorded map their names, if they do not have them yet."""
+        # The first is moved last: where it is, the others are.
+        for name in reversed(record["outputs"]):
+            made, final = work / name, self.output / name
+            if made.exists():
+                if final.is_dir():
+                    # A folder cannot replace another at once.
+                    final.rename(work / f"{name}.replaced")
+                made.replace(final)
+        for name in record.get("superseded", ()):
+            remove(self.output / name)
+        descriptor = os.open(self.output, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        remove(work)
+
+    def tidy(self) -> None:
+        """Finish what was recorded, and remove what a process that ended too early left behind."""
+        folder = self.output / WORK_NAME
+        folder.mkdir(exist_ok=True)
+        for work in list(folder.iterdir()):
+            if work.is_dir():
+                record = self.ledger.recover_map(work.name)
+                if record is None:
+                    remove(work)
+                else:
+                    self._publish(record, work)
+            elif work != self._marker:
+                remove(work)
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed process left behind, in all folders that the watcher writes to."""
+        self.tidy()
+        remove_unfinished(self.health.path)
+        reasons = self.output / SET_ASIDE_NAME
+        for file in list(reasons.iterdir()) if reasons.is_dir() else []:
+            name = file.name.removesuffix(".txt")
+            if name.startswith(".") or self.ledger.is_mapped(name):
+                remove(file)
+
+    # Setting aside
+
+    def _set_aside(self, name: str, digest: str, facts: Facts, error: Exception) -> None:
+        expected = isinstance(error, UndulatusError)
+        reason = str(error) if expected else f"{type(error).__name__}: {error}"
+        more = "" if expected else "\n" + "".join(traceback.format_exception(error))
+        file = self._reason_file(name)
+        file.parent.mkdir(exist_ok=True)
+        text = f"{utc_text()} {self.arrivals.folder / name}\n{reason}\n{more}"
+        write_text(file, text.encode("utf-8", "backslashreplace").decode())
+        self.ledger.record_fault(name, digest, facts, reason, model=self.model.sha256)
+        self.counts.set_aside += 1
+        self._facts["last set aside"] = f"{utc_text()} {name}: {reason}"
+        self.say(f"set aside {name} (see {file}): {_first_line(reason)}")
+
+    def _reason_file(self, name: str) -> Path:
+        return self.output / SET_ASIDE_NAME / f"{name}.txt"
+
+    # Health
+
+    def stop(self) -> None:
+        """Leave nothing unfinished, and say so in the health file."""
+        with suppress(OSError):
+            self.tidy()
+            remove(self._marker)
+            self._marker.parent.rmdir()
+        self._beat(STOPPED)
+
+    def _beat(self, state: str) -> None:
+        look = self._look
+        free = "unknown"
+        with suppress(OSError):
+            free = f"{shutil.disk_usage(self.output).free / 2**30:.1f} GiB"
+        ignored = f"{look.ignored}, such as {look.example}" if look.ignored else "0"
+        self.health.write(
+            {
+                "state": state,
+                "updated": utc_text(),
+                "process": os.getpid(),
+                "host": socket.gethostname(),
+                "mapped": self.ledger.mapped,
+                "set aside": self.ledger.set_aside,
+                "waiting": look.unsettled + max(self._left, len(self._pauses)),
+                "ignored": ignored,
+                "mapped since start": self.counts.mapped,
+                "set aside since start": self.counts.set_aside,
+                "failed since start": self.counts.failed,
+                **self._facts,
+                "free disk": free,
+                "folder": self.arrivals.folder.absolute(),
+                "model": self.model.path.absolute(),
+                "model sha256": self.model.sha256,
+                "version": version("undulatus"),
+            }
+        )
+
+
+class _ChangedError(SceneError):
+    """An item is not what it was when its mapping began."""
+
+
+def _digest(path: Path) -> str:
+    """Return the checksum of an item, also of one that cannot be opened."""
+    try:
+        return input_digest(path)
+    except Exception as error:
+        # What the system says is not about the content.
+        if isinstance(error, OSError) and (error.errno or 0) > 0:
+            raise
+        return content_digest([path])
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether an error is about the disk, the network or the memory, not about the item."""
+    link: BaseException | None = error
+    while link is not None:
+        is_system = isinstance(link, OSError) and link.errno in PASSING
+        is_memory = isinstance(link, MemoryError) and not isinstance(link, UndulatusError)
+        if is_system or is_memory or isinstance(link, WritingError):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
+
+
+def _first_line(error: object) -> str:
+    return (str(error).splitlines() or [""])[0]
