@@ -35,7 +35,7 @@ def _print_status(ctx: click.Context, param: click.Parameter, path: Path | None)
     verdict = read_health(path, STUCK_SECONDS)
     click.echo(printable(verdict.text), nl=False)
     if verdict.problem:
-        say(printable(f"undulatus watch: not well: {verdict.problem}."))
+        say(f"undulatus watch: not well: {verdict.problem}.")
     ctx.exit(1 if verdict.problem else 0)
 
 
