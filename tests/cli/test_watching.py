@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,3 +157,14 @@ def test_there_is_no_status_where_nothing_watches(runner, tmp_path):
     result = runner.invoke(main, ["watch", "--status", str(tmp_path)])
     assert result.exit_code == 1
     assert "health.txt cannot be read" in result.stderr
+
+
+def test_the_example_of_a_service_uses_options_that_exist():
+    unit = (Path(__file__).parents[2] / "docs" / "undulatus-watch.service").read_text()
+    (line,) = [
+        line for line in unit.replace("\\\n", " ").splitlines() if line.startswith("ExecStart=")
+    ]
+    words = line.split()[1:]
+    known = {option for param in main.commands["watch"].params for option in param.opts}
+    assert words[0] == "watch"
+    assert {word for word in words if word.startswith("-")} <= known

@@ -274,6 +274,13 @@ def test_a_file_that_the_watcher_did_not_write_is_never_replaced(chain):
 # Faults that pass
 
 
+def raising(error):
+    def act(*_, **__):
+        raise error
+
+    return act
+
+
 def failing(error):
     def write(*_, **__):
         raise SceneError("The map could not be written.") from error
@@ -321,14 +328,31 @@ def test_a_ledger_that_cannot_be_written_loses_nothing(chain, monkeypatch):
     chain.put("a.nc", image(0))
     chain.run(looks=0)
 
-    def full(self, record):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr(JsonLines, "append", full)
+        patched.setattr(JsonLines, "append", raising(OSError(errno.ENOSPC, "full")))
         assert chain.run().failed == 1
     assert chain.maps() == ["health.txt"]
     assert chain.run().mapped == 1
+
+
+def test_a_map_that_cannot_get_its_name_gets_it_later_and_is_not_made_again(chain, monkeypatch):
+    chain.put("a.nc", image(0))
+    with chain.watching() as found:
+        with monkeypatch.context() as patched:
+            patched.setattr(type(chain.output), "replace", raising(OSError(errno.EXDEV, "odd")))
+            found.look(0.0)
+            assert (found.counts.failed, found.counts.set_aside) == (1, 0)
+            assert "a.nc" not in chain.maps()
+        found.look(1.0)
+        assert "a.nc" in chain.maps()
+        assert read_health(chain.output, 300.0).problem == ""
+    assert chain.results() == [("a.nc", "mapped")]
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_at_the_start(chain, monkeypatch):
+    monkeypatch.setattr(JsonLines, "append", raising(OSError(errno.EROFS, "Read-only")))
+    with pytest.raises(SceneError, match=r"could not be written"):
+        chain.run()
 
 
 def test_an_item_that_is_gone_is_forgotten(chain, monkeypatch):

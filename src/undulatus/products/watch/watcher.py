@@ -17,8 +17,8 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ import dask.utils
 from undulatus._files import (
     FULL,
     WritingError,
+    as_scene_errors,
+    as_writing_errors,
     content_digest,
     locked,
     remove,
@@ -145,21 +147,17 @@ def watching(
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{output} cannot be made: {error.strerror}.") from error
-    with locked(output / LEDGER_NAME):
-        ledger = Ledger(output / LEDGER_NAME)
-        _require_same_settings(ledger, model, options, new_model)
-        if retry:
-            ledger.forget_faults()
-        watcher = Watcher(
-            arrivals,
-            model,
-            output,
-            options,
-            ledger,
-            HealthFile(health or output / HEALTH_NAME),
-            say,
-        )
-        watcher.remove_leftovers()
+    path = output / LEDGER_NAME
+    with ExitStack() as held:
+        with as_scene_errors(path), as_writing_errors():
+            held.enter_context(locked(path))
+            ledger = Ledger(path)
+            _require_same_settings(ledger, model, options, new_model)
+            if retry:
+                ledger.forget_faults()
+            file = HealthFile(health or output / HEALTH_NAME)
+            watcher = Watcher(arrivals, model, output, options, ledger, file, say)
+            watcher.remove_leftovers()
         try:
             yield watcher
         finally:
@@ -379,27 +377,22 @@ class Watcher:
             remove(work)
             raise
         seconds = time.monotonic() - start
-        pixels = written.summary
-        record = self.ledger.record_map(
-            path.name,
-            digest,
-            facts,
-            [output.name for output in written.paths],
-            model=self.model.sha256,
-            seconds=round(seconds, 3),
-            pixels={
-                "mapped": pixels.mapped,
-                "missing": pixels.missing,
-                "low_confidence": pixels.low_confidence,
-                "outside": pixels.outside,
-                **({"classes": dict(pixels.classes)} if pixels.classes else {}),
-            },
-        )
-        self._publish(record, work)
+        # Errors from here on are those of the disk, whatever they are.
+        with as_writing_errors():
+            record = self.ledger.record_map(
+                path.name,
+                digest,
+                facts,
+                [output.name for output in written.paths],
+                model=self.model.sha256,
+                seconds=round(seconds, 3),
+                pixels=asdict(written.summary),
+            )
+            self._publish(record, work)
         with suppress(OSError):
             remove(self._reason_file(path.name))
         self._facts["last map"] = f"{utc_text()} {', '.join(record['outputs'])}, {seconds:.1f} s"
-        return f"{self.output / record['outputs'][0]} ({seconds:.1f} s): {pixels}"
+        return f"{self.output / record['outputs'][0]} ({seconds:.1f} s): {written.summary}"
 
     def _write(self, path: Path, output: Path) -> WrittenMap:
         def progress(done: int, total: int) -> None:
