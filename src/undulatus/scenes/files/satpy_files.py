@@ -9,10 +9,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from undulatus.errors import SceneError
+from undulatus.scenes.files.native_lines import copy_lines
 from undulatus.scenes.scene import BANDS, REFLECTANCE
+from undulatus.scenes.times import NAME_MARGIN, TimeSpan, in_spans, span_text, time_in_name
 
 READERS = {
     "seviri_l1b_native": ("*.nat", "MSG?-SEVI-MSG15-*-NA-*Z"),
@@ -81,14 +86,17 @@ def common_reader(files: list[Path]) -> str:
     if len(guesses) > 1:
         raise SceneError(
             f"The files need several readers: {', '.join(f.name for f in guesses.values())}.\n"
-            f"Open those of each reader by themselves."
+            f"Give those of each reader by themselves, or choose one (--reader, in Python "
+            f"reader=...)."
         )
     return str(next(iter(guesses)))
 
 
 def _remedy() -> str:
     known = "\n".join(f"  {name}: {', '.join(names)}" for name, names in READERS.items())
-    return f"Name the reader (reader=...); these are guessed from names:\n{known}"
+    return (
+        f"Name the reader (--reader, in Python reader=...); these are guessed from names:\n{known}"
+    )
 
 
 def check_calibration(asked: str, reader: str) -> str:
@@ -99,26 +107,93 @@ def check_calibration(asked: str, reader: str) -> str:
         if mode.lower() == asked.lower():
             return mode
     raise SceneError(
-        f"{reader} cannot calibrate by {asked!r}. Choose from: {', '.join(CALIBRATIONS[reader])}."
+        f"{reader} cannot calibrate by {asked!r}. Choose from (--calibration): "
+        f"{', '.join(CALIBRATIONS[reader])}."
     )
 
 
-def group_by_acquisition(files: list[Path], reader: str) -> list[list[Path]]:
-    """Return the files in one list per acquisition."""
+def group_by_acquisition(
+    files: list[Path], reader: str, bands: tuple[str, ...]
+) -> list[list[Path]]:
+    """Return the files in one list per acquisition; segments of other bands are left out."""
     if reader != "seviri_l1b_hrit":
         return [[file] for file in files]
-    groups: dict[tuple[str, ...], list[Path]] = {}
+    groups: dict[tuple[str, ...], dict[str, Path]] = {}
     for file in files:
         # H-000-MSG2__-MSG2________-IR_108___-000001___-201006011200-__: service and time.
         parts = file.name.split("-")
-        groups.setdefault(tuple(parts[3:4] + parts[6:7]), []).append(file)
+        band = parts[4].strip("_") if len(parts) > 6 else ""
+        if band and band not in bands:
+            continue
+        group = groups.setdefault(tuple(parts[3:4] + parts[6:7]), {})
+        if file.name in group:
+            raise SceneError(f"{group[file.name]} and {file} are the same segment. Leave one out.")
+        group[file.name] = file
         packed = file.name.endswith("-C_")
         if packed and importlib.util.find_spec("pyPublicDecompWT") is None:
             raise SceneError(
                 f"{file} is compressed (-C_), and the library that unpacks it is not installed.\n"
                 f"Install it (pip install pyPublicDecompWT), or unpack the files first."
             )
-    return list(groups.values())
+    for group in groups.values():
+        _require_segments(list(group.values()))
+    return [list(group.values()) for group in groups.values()]
+
+
+def _require_segments(files: list[Path]) -> None:
+    """Raise if an acquisition lacks its prologue, its epilogue, or segments of some bands."""
+    kinds = {file.name.split("-")[5].strip("_") for file in files}
+    lacking = [
+        name for key, name in (("PRO", "prologue"), ("EPI", "epilogue")) if key not in kinds
+    ]
+    segments: dict[str, set[int]] = {}
+    for file in files:
+        _, _, _, _, band, part, *_ = file.name.split("-")
+        if part.strip("_").isdigit():
+            segments.setdefault(band.strip("_"), set()).add(int(part.strip("_")))
+    every = set().union(*segments.values())
+    expected = set(range(min(every, default=0), max(every, default=-1) + 1))
+    for band, found in segments.items():
+        if missing := sorted(expected - found):
+            lacking.append(f"{band} segment {', '.join(map(str, missing))}")
+    if lacking:
+        raise SceneError(
+            f"{files[0]} (and {len(files) - 1} more) are not a whole acquisition.\n"
+            f"  missing: {'; '.join(lacking)}\n"
+            f"Fetch these files, or leave the acquisition out (--time)."
+        )
+
+
+def groups_within(spans: tuple[TimeSpan, ...], groups: list[list[Path]]) -> list[list[Path]]:
+    """Return the acquisitions whose names tell no time outside the spans."""
+    told = [time_in_name(group[0].name) for group in groups]
+    kept = [
+        group
+        for group, time in zip(groups, told, strict=True)
+        if time is None or in_spans(spans, np.asarray(time), NAME_MARGIN)
+    ]
+    if not kept:
+        known = np.array([time for time in told if time is not None])
+        raise SceneError(
+            f"No file was taken in the time that was asked for: their names tell "
+            f"{span_text(known)}."
+        )
+    return kept
+
+
+@contextmanager
+def only_lines(files: list[Path], reader: str, first: int, last: int) -> Iterator[list[Path]]:
+    """Give files that have the lines of an acquisition from ``first`` up to ``last``, at least.
+
+    Lines count from the south, ``last`` not included. For native files, a short copy for as long
+    as the context lasts; others are read in parts as they are.
+    """
+    if reader != "seviri_l1b_native":
+        yield files
+        return
+    with TemporaryDirectory(prefix="undulatus-") as folder:
+        short = copy_lines(files[0], Path(folder), first, last - 1)
+        yield files if short is None else [short]
 
 
 def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[str, ...]) -> Any:
