@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
 
 from undulatus.cli.console import INTERRUPTED, printable
 from undulatus.cli.learning import fit, score, suggest, update
-from undulatus.cli.models import explain, info, map_command, twin
+from undulatus.cli.models import cut, explain, info, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.errors import UndulatusError
 
@@ -67,6 +67,7 @@ def main(debug: bool) -> None:
 for command in (
     demo,
     twin,
+    cut,
     fit,
     score,
     suggest,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from undulatus.errors import SceneError
-from undulatus.scenes.scene import acquisition_time
+from undulatus.scenes.box import Box
+from undulatus.scenes.files.mask_files import Cut, add_mask
+from undulatus.scenes.scene import acquisition_time, find_lonlats
+from undulatus.scenes.times import in_spans, parse_spans, span_text
 
 STATIC = ("land_mask",)
 """Variables that have no time in any scene."""
@@ -80,6 +83,71 @@ def join_series(acquisitions: Sequence[tuple[str, xr.Dataset]]) -> xr.Dataset:
         {k: v for k, v in kept.items() if k in PLACE}
     )
     return joined if joined.indexes["time"].is_monotonic_increasing else joined.sortby("time")
+
+
+def join_stored(
+    scenes: Sequence[tuple[str, xr.Dataset]],
+    *,
+    calibration: str | None = None,
+    mask: Any = None,
+    mask_encoding: str | None = None,
+    time: Any = None,
+    box: Any = None,
+    reader: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> xr.Dataset:
+    """Return scenes of Zarr and netCDF as one, of some times and of a box, with a mask.
+
+    The options are those of :func:`undulatus.scenes.files.seviri.open_scene`.
+    """
+    if reader is not None:
+        raise SceneError(
+            f"{scenes[0][0]} is a scene, which needs no reader: leave out --reader (in Python, "
+            f"reader=...)."
+        )
+    for name, scene in scenes[1:]:
+        shared_place(scenes[0][1], scene, name)
+    joined = _calibrated(join_series(scenes), calibration, scenes[0][0])
+    joined = _at_times(joined, time, scenes[0][0])
+    cut = None
+    if box is not None:
+        place = find_lonlats(joined)
+        if place is None:
+            raise SceneError(f"{scenes[0][0]} has no longitude and latitude to cut a box from.")
+        cut = Cut(Box.of(box).window(*place), joined.sizes["y"], joined.sizes["x"])
+        joined = joined.isel(cut.window)
+    progress(len(scenes), len(scenes))
+    return joined if mask is None else add_mask(joined, mask, mask_encoding, cut=cut, say=say)
+
+
+def _calibrated(scene: xr.Dataset, asked: str | None, name: str) -> xr.Dataset:
+    """Return a scene with the calibration that it has, as far as it is known."""
+    recorded = scene.attrs.get("calibration_mode")
+    if asked is None or recorded == asked:
+        return scene
+    if recorded is not None:
+        raise SceneError(
+            f"{name} was calibrated by {recorded!r}, not {asked!r}: leave --calibration out, or "
+            f"open the sensor's own files."
+        )
+    return scene.assign_attrs(calibration_mode=asked)
+
+
+def _at_times(scene: xr.Dataset, time: Any, name: str) -> xr.Dataset:
+    spans = parse_spans(time)
+    if not spans:
+        return scene
+    moment = acquisition_time(scene) if "time" not in scene.coords else scene["time"]
+    if moment is None:
+        raise SceneError(f"{name} has no time: leave --time out.")
+    inside = in_spans(spans, np.atleast_1d(moment.values))
+    if not inside.any():
+        raise SceneError(
+            f"No acquisition was taken in the time that was asked for: they are of "
+            f"{span_text(moment.values)}."
+        )
+    return scene.isel(time=np.flatnonzero(inside)) if "time" in scene.dims else scene
 
 
 def _with_times(name: str, part: xr.Dataset) -> xr.Dataset:
