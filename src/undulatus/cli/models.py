@@ -93,10 +93,11 @@ def sounder(samples: int, seed: int, output: Path) -> None:
 @_new_dataset_option
 @click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
 def cut(inputs: Any, output: Path, resume: bool) -> None:
-    """Write scenes of DATA to one file: those of a box, of some times, with their masks.
+    """Write part of DATA, scenes, to one file.
 
-    Months of full-disc files are read once, and every other command reads OUTPUT, which holds
-    what they need of them: calibrated bands, the sun's height, position and mask.
+    The pixels of a box and the acquisitions of some times, with their masks. Months of full-disc
+    files are read once, and every other command reads OUTPUT, which holds what they need of them:
+    calibrated bands, the sun's height, position and mask.
     """
     from undulatus.errors import SceneError
     from undulatus.scenes.files.writing import write_dataset

@@ -69,7 +69,8 @@ def browse_image(
     maps = raster_map(path) if is_raster else dataset_map(open_map(path), path)
     image = Inputs.of_map(maps.attrs, scene)
     if image is None or image.lost is not None:
-        _say_absent(image and image.lost, "scene", "image and spectra are", say)
+        lost = None if image is None else image.lost
+        _say_absent(lost, "scene", "image and spectra are", say)
     fitted = model or (Path(maps.attrs["model"]) if "model" in maps.attrs else None)
     if fitted is None or not fitted.exists():
         _say_absent(fitted, "model", "training spectra are", say)

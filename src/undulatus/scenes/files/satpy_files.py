@@ -235,6 +235,10 @@ def import_satpy() -> Any:
     return satpy
 
 
+_LOGS = ("satpy", "native_msg", "hrit_msg", "hrit_base", "nc_msg")
+"""Where satpy and its readers of SEVIRI log."""
+
+
 class _Complaints(logging.Handler):
     """Collects what satpy logs about bands it could not load, so that no traceback is printed."""
 
@@ -251,8 +255,9 @@ class _Complaints(logging.Handler):
 @contextmanager
 def as_satpy_errors(what: str) -> Iterator[list[str]]:
     """Turn whatever satpy raises into a :class:`SceneError`; give its reasons for lost bands."""
-    complaints, log = _Complaints(), logging.getLogger("satpy")
-    log.addHandler(complaints)
+    complaints, logs = _Complaints(), [logging.getLogger(name) for name in _LOGS]
+    for log in logs:
+        log.addHandler(complaints)
     try:
         yield complaints.reasons
     except SceneError:
@@ -263,7 +268,8 @@ def as_satpy_errors(what: str) -> Iterator[list[str]]:
             f"Is it complete, and does it have its original name? If not, fetch it again."
         ) from error
     finally:
-        log.removeHandler(complaints)
+        for log in logs:
+            log.removeHandler(complaints)
 
 
 def missing_bands_error(

@@ -189,7 +189,7 @@ def _require_different_times(parts: Sequence[tuple[str, xr.Dataset]]) -> None:
     for name, part in parts:
         for time in part["time"].values:
             if time in seen:
-                where = f"{seen[time]} and {name}" if seen[time] != name else name
+                where = f"{seen[time]} and {name}" if seen[time] != name else f"{name}, twice"
                 moment = np.datetime_as_string(time, unit="s")
                 raise SceneError(
                     f"Two acquisitions have the time {moment}: {where}. Leave one out."
