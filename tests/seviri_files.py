@@ -1,9 +1,13 @@
-"""Writers of SEVIRI Level 1.5 in the native format and in HRIT, which satpy only reads.
+"""Writers of SEVIRI Level 1.5 in the native format and in HRIT, and of CLM in GRIB.
 
+satpy only reads them.
 Records are laid out as the dtypes of satpy's readers say, and filled with what they need.
 """
 
 import datetime
+import json
+import subprocess
+import sys
 
 import numpy as np
 from satpy.readers import seviri_l1b_hrit, seviri_l1b_native_hdr
@@ -118,6 +122,42 @@ def write_hrit(folder, counts, start=NOON, segments=8, longitude=0.0):
                 data,
             )
     return folder
+
+
+WRITE_GRIB = """
+import json, sys
+import eccodes
+path, keys, values = json.load(sys.stdin)
+message = eccodes.codes_grib_new_from_samples("GRIB2")
+for key, value in keys.items():
+    eccodes.codes_set(message, key, value)
+eccodes.codes_set_values(message, values)
+with open(path, "wb") as file:
+    eccodes.codes_write(message, file)
+"""
+
+
+def write_clm(path, codes):
+    """Write a cloud mask around the sub-satellite point: codes (y, x), north up, of even size."""
+    rows, columns = codes.shape
+    keys = {
+        "gridType": "space_view",
+        **{"discipline": 3, "parameterCategory": 0, "parameterNumber": 7},
+        **{"Nx": columns, "Ny": rows, "shapeOfTheEarth": 3},
+        **{"scaleFactorOfEarthMajorAxis": 2, "scaledValueOfEarthMajorAxis": 637_816_900},
+        **{"scaleFactorOfEarthMinorAxis": 2, "scaledValueOfEarthMinorAxis": 635_658_380},
+        **{"longitudeOfSubSatellitePointInDegrees": 0.0, "NrInRadiusOfEarth": 6.6107},
+        **{"XpInGridLengths": columns / 2, "YpInGridLengths": rows / 2, "bitsPerValue": 8},
+    }
+    values = codes[::-1, ::-1].astype(float).ravel().tolist()
+    # A process that writes GRIB and reads it as satpy does crashes at its end.
+    subprocess.run(
+        [sys.executable, "-c", WRITE_GRIB],
+        input=json.dumps([str(path), keys, values]),
+        text=True,
+        check=True,
+    )
+    return path
 
 
 def _write_records(path, file_type, records, data):

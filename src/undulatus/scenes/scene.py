@@ -46,6 +46,9 @@ CLOUD_TRUTH = "cloud_truth"
 
 DIMS = ("time", "y", "x")
 
+CALIBRATIONS = ("nominal", "GSICS", "meirink-2023")
+"""How counts of SEVIRI are made radiances."""
+
 MISSING_CODE = 255
 """The value of masks, labels and strata that are missing."""
 
@@ -325,6 +328,14 @@ def check_calibration(scene: xr.Dataset, fitted_on: str | None) -> None:
         raise SceneError(
             f"The scene has calibration mode {found!r}, but the model was fitted on "
             f"{fitted_on!r}: reflectances differ by several percent between them.\n"
-            f"Open the scene with that calibration (--calibration {fitted_on}, in Python "
-            f"calibration={fitted_on!r}), or fit a model on {found!r} data."
+            f"{_calibration_remedy(fitted_on)} fit a model on {found!r} data."
         )
+
+
+def _calibration_remedy(mode: str) -> str:
+    if mode not in CALIBRATIONS:
+        return "Files cannot be opened with that:"
+    return (
+        f"Open the scene with that calibration (--calibration {mode}, in Python "
+        f"calibration={mode!r}), or"
+    )

@@ -777,3 +777,24 @@ def test_a_mask_of_the_whole_without_coordinates_is_cut_with_the_scene(satpy_sce
     expected = whole.sel(y=part["y"], x=part["x"])
     assert part.sizes["y"] < 20
     assert_array_equal(part["cloud_mask_l2"], expected["cloud_mask_l2"])
+
+
+@no_orbit
+@pytest.mark.parametrize("box", [None, (-0.5, -0.5, 0.5, 0.5)])
+def test_the_cloud_mask_of_eumetsat_is_read_from_grib(tmp_path, seviri_files, box):
+    codes = np.random.default_rng(0).integers(0, 4, (64, 64))
+    clm = tmp_path / "MSG2-SEVI-MSGCLMK-0100-0100-20100601120000.000000000Z-NA.grb"
+    seviri_files.write_clm(clm, codes)
+    counts = np.full((64, 11, 64), 400)
+    # Both have the sub-satellite point in their middle.
+    seviri_files.write_native(tmp_path / NATIVE, counts, first_line=1825, first_column=1825)
+    opened = open_scene(tmp_path / NATIVE, mask=clm, bands=SOME, box=box)
+    if box is not None:
+        whole = open_scene(tmp_path / NATIVE, bands=SOME)
+        rows, columns = (
+            whole.indexes[dim].get_indexer(opened[dim], method="nearest") for dim in ("y", "x")
+        )
+        codes = codes[np.ix_(rows, columns)]
+        assert codes.shape < (64, 64)
+    expected = np.select([codes == 3, codes == 2], [255, 1], 0)
+    assert_array_equal(opened["cloud_mask_l2"], expected)

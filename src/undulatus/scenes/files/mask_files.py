@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
+import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
@@ -66,21 +68,19 @@ def add_mask(
         Is told how many acquisitions have a mask, and how many masks belong to none.
     """
     times = np.atleast_1d(scene["time"].values)
-    if isinstance(mask, xr.DataArray):
-        decoded, left_out = [decode(mask, encoding)], 0
-    else:
-        paths = as_paths(mask)
-        near = [path for path in paths if _may_belong(path, times)]
-        if not near:
-            told = np.array([time_in_name(path.name) for path in paths])
-            raise _other_times(told, times)
-        decoded, left_out = [_decoded(path, encoding) for path in near], len(paths) - len(near)
-    placed = [_place_mask(each, scene, cut) for each in decoded]
-    if at_once:
-        placed = [each.load() for each in placed]
+    given: list[Any] = [mask] if isinstance(mask, xr.DataArray) else as_paths(mask)
+    near = [each for each in given if not isinstance(each, Path) or _may_belong(each, times)]
+    if not near:
+        raise _other_times(np.array([time_in_name(path.name) for path in given]), times)
+    placed = []
+    for each in near:  # A mask of the whole disc is 110 MB: one at a time.
+        in_memory = isinstance(each, xr.DataArray)
+        labels = decode(each, encoding) if in_memory else _decoded(each, encoding, at_once)
+        part = _place_mask(labels, scene, cut)
+        placed.append(part.load() if at_once else part)
     aligned, index = _align_times(_joined(placed), scene)
     if index is not None:
-        masks = left_out + sum(each["time"].size for each in placed)
+        masks = len(given) - len(near) + sum(each["time"].size for each in placed)
         found = index[index >= 0]
         say(
             f"masks: {found.size:,} of {index.size:,} acquisitions have one, "
@@ -98,10 +98,10 @@ def _may_belong(path: Path, times: Array) -> bool:
     return told is None or bool(np.any(np.abs(times - told) <= TOLERANCE + NAME_MARGIN))
 
 
-def _decoded(path: Path, encoding: str | None) -> xr.DataArray:
+def _decoded(path: Path, encoding: str | None, at_once: bool) -> xr.DataArray:
     """Return the labels of a mask with a time: its own, or the one that its name tells."""
     try:
-        labels = decode(_open_any(path), encoding)
+        labels = decode(_open_any(path, at_once), encoding)
     except SceneError as error:
         if str(path) in str(error):
             raise
@@ -112,11 +112,20 @@ def _decoded(path: Path, encoding: str | None) -> xr.DataArray:
     return labels.assign_coords(time=told)
 
 
-def _open_any(path: Path) -> xr.DataArray:
+def _open_any(path: Path, at_once: bool) -> xr.DataArray:
     if not path.exists():
         raise SceneError(f"{path} does not exist. Check its name and folder.")
     if path.is_dir() or path.suffix in (*NETCDF, ".h5", ".zarr"):
         return open_mask(path)
+    mask = _read_grib(path)
+    if at_once:
+        return mask
+    # satpy has read all of it: forget that, and read it again when it is needed.
+    values = dask.delayed(lambda: np.asarray(_read_grib(path).values))()
+    return mask.copy(data=da.from_delayed(values, mask.shape, mask.dtype))
+
+
+def _read_grib(path: Path) -> xr.DataArray:
     with as_satpy_errors(f"{path} cannot be read by satpy's seviri_l2_grib"):
         scene = import_satpy().Scene(filenames=[str(path)], reader="seviri_l2_grib")
         scene.load(["cloud_mask"], upper_right_corner="NE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -17,6 +18,7 @@ import numpy as np
 from undulatus.errors import SceneError
 from undulatus.scenes.files.native_lines import copy_lines
 from undulatus.scenes.scene import BANDS, REFLECTANCE
+from undulatus.scenes.scene import CALIBRATIONS as MODES
 from undulatus.scenes.times import NAME_MARGIN, TimeSpan, in_spans, span_text, time_in_name
 
 READERS = {
@@ -28,9 +30,9 @@ READERS = {
 """satpy's readers, and the names of files from which each is guessed."""
 
 CALIBRATIONS = {
-    "seviri_l1b_native": ("nominal", "GSICS", "meirink-2023"),
-    "seviri_l1b_hrit": ("nominal", "GSICS", "meirink-2023"),
-    "seviri_l1b_nc": ("nominal",),
+    "seviri_l1b_native": MODES,
+    "seviri_l1b_hrit": MODES,
+    "seviri_l1b_nc": MODES[:1],
 }
 """The calibrations of each reader that calibrates."""
 
@@ -210,7 +212,12 @@ def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[st
     calibrated = len(CALIBRATIONS.get(reader, ())) > 1
     upright = {"upper_right_corner": "NE"} if reader != "satpy_cf_nc" else {}
     more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-    with as_satpy_errors(f"{files[0]}{more} cannot be read by satpy's {reader}") as complaints:
+    with (
+        warnings.catch_warnings(),
+        as_satpy_errors(f"{files[0]}{more} cannot be read by satpy's {reader}") as complaints,
+    ):
+        # The satellite's own position is not used.
+        warnings.filterwarnings("ignore", "No orbit polynomial valid")
         scene = import_satpy().Scene(
             filenames=[str(file) for file in files],
             reader=reader,
