@@ -148,7 +148,11 @@ def _refuse_masks(inputs: Any) -> None:
 
 def open_inputs(inputs: Any) -> Any:
     """Open DATA, and show progress if they are many files."""
-    if len(inputs.paths) <= FEW_FILES and not any(path.is_dir() for path in inputs.paths):
+    from undulatus.scenes.files.opening import SENSORS
+
+    folders = [path for path in inputs.paths if path.is_dir()]
+    delivered = any(sensor.recognises(path) for sensor in SENSORS for path in folders)
+    if len(inputs.paths) <= FEW_FILES and not delivered:
         return inputs.open(say)
     with progress_bar("opening files") as progress:
         return inputs.open(say, progress)

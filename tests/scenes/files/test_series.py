@@ -67,6 +67,18 @@ def test_a_mask_is_added_to_stored_scenes(parts, twin, tmp_path):
     assert_array_equal(joined["cloud_mask_l2"], labels)
 
 
+def test_a_scene_with_only_a_start_time_is_matched_by_it(twin, tmp_path):
+    image = twin.isel(time=0, drop=True).drop_vars(["solar_zenith_angle", "cloud_mask_l2"])
+    write_dataset(image.assign_attrs(start_time="2010-06-20T10:00"), tmp_path / "image.nc")
+    labels = encode(image["land_mask"], "cf").assign_coords(time=np.datetime64("2010-06-20T10:05"))
+    labels.to_dataset(name="cloud_mask").to_netcdf(tmp_path / "mask.nc")
+    how = {"mask": tmp_path / "mask.nc", "time": "2010-06-20T10"}
+    assert_array_equal(open_scene(tmp_path / "image.nc", **how)["cloud_mask_l2"], labels)
+    write_dataset(image, tmp_path / "untimed.nc")
+    with pytest.raises(SceneError, match=r"untimed\.nc has no time"):
+        open_scene(tmp_path / "untimed.nc", **how)
+
+
 def changed(twin, path, **attrs):
     scene = twin.isel(time=slice(0, 2)).assign_coords(
         time=twin["time"][:2] - np.timedelta64(1, "D")

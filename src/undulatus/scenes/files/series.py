@@ -118,7 +118,11 @@ def join_stored(
         cut = Cut(Box.of(box).window(*place), joined.sizes["y"], joined.sizes["x"])
         joined = joined.isel(cut.window)
     progress(len(scenes), len(scenes))
-    return joined if mask is None else add_mask(joined, mask, mask_encoding, cut=cut, say=say)
+    if mask is None:
+        return joined
+    if "time" not in joined.coords:
+        joined = joined.assign_coords(time=_moment(joined, scenes[0][0]))
+    return add_mask(joined, mask, mask_encoding, cut=cut, say=say)
 
 
 def _calibrated(scene: xr.Dataset, asked: str | None, name: str) -> xr.Dataset:
@@ -138,25 +142,32 @@ def _at_times(scene: xr.Dataset, time: Any, name: str) -> xr.Dataset:
     spans = parse_spans(time)
     if not spans:
         return scene
-    moment = acquisition_time(scene) if "time" not in scene.coords else scene["time"]
-    if moment is None:
-        raise SceneError(f"{name} has no time: leave --time out.")
-    inside = in_spans(spans, np.atleast_1d(moment.values))
+    times = np.atleast_1d(_moment(scene, name).values)
+    inside = in_spans(spans, times)
     if not inside.any():
         raise SceneError(
             f"No acquisition was taken in the time that was asked for: they are of "
-            f"{span_text(moment.values)}."
+            f"{span_text(times)}."
         )
     return scene.isel(time=np.flatnonzero(inside)) if "time" in scene.dims else scene
+
+
+def _moment(scene: xr.Dataset, name: str) -> xr.DataArray:
+    """Return the time of a scene, or its times."""
+    moment = scene["time"] if "time" in scene.coords else acquisition_time(scene)
+    if moment is None:
+        raise SceneError(
+            f"{name} has no time, by which acquisitions and masks are chosen and joined: write it "
+            f"with one (scene.assign_coords(time=...))."
+        )
+    return moment if "time" in moment.dims or not moment.ndim else moment.min()
 
 
 def _with_times(name: str, part: xr.Dataset) -> xr.Dataset:
     """Return a scene along the dimension time."""
     if "time" in part.dims:
         return part
-    moment = part.coords.get("time", acquisition_time(part))
-    if moment is None:
-        raise SceneError(f"{name} has no time, so that it cannot be joined with others.")
+    moment = _moment(part, name)
     static = {key: part[key] for key in STATIC if key in part}
     varying = part.drop_vars(["time", *static], errors="ignore")
     return varying.expand_dims(time=[moment.values]).assign(static)
