@@ -192,7 +192,7 @@ def test_scores_of_spectra_say_first_what_they_are_of(runner, spectra, sounder_m
 
 def test_options_of_images_are_refused_elsewhere(runner, year, clouds_model, tmp_path):
     for option in (["--field", "class"], ["--design", "simple"], ["--no-areas"],
-                   ["-o", str(tmp_path / "s.html")], [str(year)]):  # fmt: skip
+                   ["-o", str(tmp_path / "s.html")]):  # fmt: skip
         result = runner.invoke(main, ["score", str(clouds_model), str(year), *option])
         assert result.exit_code == 2
         assert "for images with labels" in result.stderr

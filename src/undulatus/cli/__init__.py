@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from undulatus.cli.learning import fit, score, suggest, update
-from undulatus.cli.models import explain, info, map_command, twin
+from undulatus.cli.models import cut, explain, info, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.cli.session import Session
 from undulatus.cli.watching import watch
@@ -123,6 +123,7 @@ def main() -> None:
 for command in (
     demo,
     twin,
+    cut,
     fit,
     score,
     suggest,

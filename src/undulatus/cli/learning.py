@@ -25,6 +25,7 @@ from undulatus.cli.console import (
     say,
     seed_option,
 )
+from undulatus.cli.data_options import data_options, flags_text, open_inputs
 from undulatus.cli.unfinished import fitting
 
 
@@ -69,7 +70,7 @@ all_touched_option = click.option(
 
 
 @click.command()
-@click.argument("data", type=EXISTING_PATH, nargs=-1, required=True)
+@data_options
 @click.option("-o", "--output", type=NEW_PATH, required=True, help="Model file to write.")
 @click.option(
     "--label",
@@ -171,7 +172,7 @@ all_touched_option = click.option(
 @click.option("--restart", is_flag=True, help="Discard a fit that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
 def fit(
-    data: tuple[Path, ...],
+    inputs: Any,
     output: Path,
     label: str | None,
     ram: str | None,
@@ -183,22 +184,26 @@ def fit(
     """Fit a model to DATA: labelled images, a scene, or spectra.
 
     Images are GeoTIFF, VRT, netCDF, Zarr, Sentinel-2 SAFE or Landsat folders; several may be
-    given. Only their labelled pixels are read, and whole polygons are held out. For a scene, one
-    classifier is fitted for each range of the sun's height; for spectra, one on their principal
-    components. The state of a fit by vff or rff is kept beside OUTPUT until it is finished: after
-    Ctrl-C or a crash, --resume continues to the same model.
+    given. Only their labelled pixels are read, and whole polygons are held out. Scenes are files
+    of SEVIRI (native, HRIT segments or folders of them, netCDF, satpy's CF) with their --mask,
+    Zarr or netCDF; several of one place are one scene with all their times. One classifier is
+    fitted for each range of the sun's height; for spectra, one on their principal components.
+
+    The state of a fit by vff or rff is kept beside OUTPUT until it is finished: after Ctrl-C or a
+    crash, --resume continues to the same model.
     """
     from undulatus.storage import save_model
 
     if resume and restart:
         raise click.UsageError("--resume continues a fit and --restart discards it: give one.")
     with fitting(output, overwrite=overwrite, resume=resume, restart=restart) as checkpoint:
-        if _are_images(data, label):
-            model, held_out, unit = _fit_images(list(data), label, checkpoint, ram, options)
-        elif (labelled := _split_label(data[0], label)) is not None:
+        if _are_images(inputs, label):
+            images = list(inputs.paths)
+            model, held_out, unit = _fit_images(images, label, checkpoint, ram, options)
+        elif (labelled := _split_label(inputs, label)) is not None:
             model, held_out, unit = _fit_images(*labelled, checkpoint, ram, options)
         else:
-            model, held_out, unit = _fit_chain(data, label, checkpoint, ram, options)
+            model, held_out, unit = _fit_chain(inputs, label, checkpoint, ram, options)
         model.provenance_ |= {"version": version("undulatus"), "command": recipe()}
         save_model(model, output)
     click.echo(f"model: {output.resolve()} ({held_out} {unit} held out for undulatus score)")
@@ -211,19 +216,33 @@ FOR_IMAGES = (
 """Options of ``fit`` that are for images alone."""
 
 
-def _are_images(data: tuple[Path, ...], label: str | None) -> bool:
+def _are_images(inputs: Any, label: str | None) -> bool:
     """Return whether DATA are images: by their format, or because LABELS are a file."""
     from undulatus.scenes.files.images import RASTERS, find_product_folder
     from undulatus.scenes.files.labels import LABEL_FILES
+    from undulatus.scenes.files.opening import SENSORS
 
-    if label is not None and Path(label).suffix.lower() in LABEL_FILES:
-        return True
-    return len(data) > 1 or any(
-        path.suffix.lower() in RASTERS or find_product_folder(path) is not None for path in data
-    )
+    rasters = [
+        path
+        for path in inputs.paths
+        if path.suffix.lower() in RASTERS or find_product_folder(path) is not None
+    ]
+    labelled = label is not None and Path(label).suffix.lower() in LABEL_FILES
+    if not rasters and not labelled:
+        return False
+    if inputs.options:
+        raise click.UsageError(f"{flags_text(inputs.options)}: for scenes, but DATA are images.")
+    for path in inputs.paths:
+        sensor = next((each for each in SENSORS if each.recognises(path)), None)
+        if rasters and sensor is not None and path not in rasters:
+            raise click.UsageError(
+                f"DATA are of several kinds: {rasters[0]} is an image, {path} of {sensor.name}. "
+                f"Give those of one kind."
+            )
+    return True
 
 
-def _split_label(path: Path, label: str | None) -> tuple[Any, Any] | None:
+def _split_label(inputs: Any, label: str | None) -> tuple[Any, Any] | None:
     """Return the bands of an image in netCDF or Zarr, and the variable that labels them.
 
     None if it is another file, or has no such variable: scenes have times, spectra no rows.
@@ -232,7 +251,8 @@ def _split_label(path: Path, label: str | None) -> tuple[Any, Any] | None:
     from undulatus.scenes.files.opening import open_map
     from undulatus.scenes.spectra import is_spectra
 
-    if label is None or path.suffix not in (".zarr", *NETCDF):
+    path, *others = inputs.paths
+    if label is None or path.suffix not in (".zarr", *NETCDF) or others or inputs.options:
         return None
     opened = open_map(path)
     if label not in opened or is_spectra(opened) or opened.sizes.get("time", 1) > 1:
@@ -276,7 +296,7 @@ def _fit_images(
 
 
 def _fit_chain(
-    data: tuple[Path, ...],
+    inputs: Any,
     label: str | None,
     checkpoint: Path,
     ram: str | None,
@@ -287,14 +307,14 @@ def _fit_chain(
     from undulatus.products.memory_budget import parse_size, within_memory
     from undulatus.products.provenance import Provenance
     from undulatus.products.sounder import fit_spectra
-    from undulatus.scenes.files.opening import open_data
     from undulatus.scenes.spectra import is_spectra
 
     given = [name for name in FOR_IMAGES if options.pop(name)]
     if given:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise click.UsageError(f"{named}: for images with labels, but DATA is {data[0]}.")
-    opened = open_data(data[0])
+        raise click.UsageError(
+            f"{flags_text(given)}: for images with labels, but DATA is {inputs.name}."
+        )
+    opened = open_inputs(inputs)
     spectral = is_spectra(opened)
     if options["components"] is not None and not spectral:
         raise click.UsageError("--components is for spectra, but DATA is a scene.")
@@ -321,7 +341,7 @@ def _fit_chain(
 
 @click.command()
 @click.argument("model", type=MODEL_PATH)
-@click.argument("data", type=EXISTING_PATH, nargs=-1, required=True)
+@data_options
 @click.option(
     "--label",
     "--labels",
@@ -374,7 +394,7 @@ def _fit_chain(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all scores.")
 def score(
     model: Path,
-    data: tuple[Path, ...],
+    inputs: Any,
     label: str | None,
     as_json: bool,
     outputs: tuple[Path, ...],
@@ -395,25 +415,25 @@ def score(
     from undulatus.products.map_files import ModelFile
     from undulatus.products.provenance import Provenance
 
-    require_model(model, *data)
+    require_model(model, *inputs.paths)
     loaded = ModelFile.load(model)
     fitted = loaded.fitted
     known = Provenance.of(fitted)
-    if known.chain == "image" or (known.chain is None and _are_images(data, label)):
+    if known.chain == "image" or (known.chain is None and _are_images(inputs, label)):
+        if inputs.options:
+            raise click.UsageError(f"{flags_text(inputs.options)}: for scenes, not for images.")
         for output in outputs:
             require_new(output, overwrite=overwrite)
-        labelled = _split_label(data[0], label or known.label)
-        images, labels = (list(data), label) if labelled is None else labelled
+        labelled = _split_label(inputs, label or known.label)
+        images, labels = (list(inputs.paths), label) if labelled is None else labelled
         _score_images(loaded, images, labels, as_json, outputs, options)
         return
     given = [name for name, value in (options | {"outputs": outputs}).items() if value]
-    if given or len(data) > 1:
+    if given:
         flags = {"maps": "--map", "outputs": "-o"}
         named = ", ".join(flags.get(name, f"--{name.replace('_', '-')}") for name in given)
-        raise click.UsageError(
-            f"{named or 'several DATA'}: for images with labels, but DATA is {data[0]}."
-        )
-    _score_chain(fitted, data[0], label, as_json)
+        raise click.UsageError(f"{named}: for images with labels, but DATA is {inputs.name}.")
+    _score_chain(fitted, inputs, label, as_json)
 
 
 def _score_images(
@@ -458,16 +478,15 @@ def _score_images(
         (say if as_json else click.echo)(f"report: {output.resolve()}")
 
 
-def _score_chain(fitted: Any, data: Path, label: str | None, as_json: bool) -> None:
+def _score_chain(fitted: Any, inputs: Any, label: str | None, as_json: bool) -> None:
     """Score a model on a scene or spectra."""
     from undulatus.products.basis import scoring_basis
     from undulatus.products.classes import is_scored_as_mask
     from undulatus.products.landmarks import score_scene
     from undulatus.products.sounder import score_spectra
-    from undulatus.scenes.files.opening import open_data
     from undulatus.scenes.spectra import is_spectra
 
-    opened = open_data(data)
+    opened = open_inputs(inputs)
     score_data = score_spectra if is_spectra(opened) else score_scene
     parts = score_data(fitted, opened, label=label, progress=say)
     basis = scoring_basis(fitted, opened)

@@ -1,4 +1,4 @@
-"""Commands for data and models: ``twin``, ``map``, ``info`` and ``explain``."""
+"""Commands for data and models: ``twin``, ``cut``, ``map``, ``info`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import click
 
 from undulatus.cli.console import (
     EXISTING_FILE,
-    EXISTING_PATH,
     MODEL_PATH,
     NEW_PATH,
     command_line,
@@ -22,6 +21,7 @@ from undulatus.cli.console import (
     seed_option,
     split_span,
 )
+from undulatus.cli.data_options import data_options, open_inputs
 from undulatus.cli.session import printable
 
 _new_dataset_option = click.option(
@@ -94,12 +94,44 @@ def _with_history(made: Any) -> Any:
     return made.assign_attrs(add_history(made.attrs, command_line()))
 
 
+# cut
+
+
+@click.command()
+@data_options
+@_new_dataset_option
+@click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
+def cut(inputs: Any, output: Path, resume: bool) -> None:
+    """Write part of DATA, scenes, to one file.
+
+    The pixels of a box and the acquisitions of some times, with their masks. Months of full-disc
+    files are read once, and every other command reads OUTPUT, which holds what they need of them:
+    calibrated bands, the sun's height, position and mask.
+    """
+    from undulatus.errors import SceneError
+    from undulatus.scenes.files.writing import write_dataset
+    from undulatus.scenes.scene import check_scene
+
+    if not resume:
+        require_new(output, overwrite=None)
+    scene = open_inputs(inputs)
+    if not {"y", "x"} <= set(scene.dims) or "image" in scene:
+        raise SceneError(f"{inputs.name} is not a scene, of which alone parts can be written.")
+    check_scene(scene)
+    with progress_bar("writing") as progress:
+        write_dataset(
+            _with_history(scene), output, progress, resume=resume, fingerprint=inputs.digest()
+        )
+    shape = f"{scene.sizes.get('time', 1):,} acquisitions of {scene.sizes['y']:,} x "
+    click.echo(f"{shape}{scene.sizes['x']:,} pixels: {output.resolve()}")
+
+
 # map
 
 
 @click.command(name="map")
 @click.argument("model", type=MODEL_PATH)
-@click.argument("data", type=EXISTING_PATH)
+@data_options
 @click.option(
     "-o",
     "--output",
@@ -148,7 +180,7 @@ def _with_history(made: Any) -> Any:
 @click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
 def map_command(
     model: Path,
-    data: Path,
+    inputs: Any,
     output: Path,
     encoding: str,
     pictures: tuple[str, ...],
@@ -159,7 +191,11 @@ def map_command(
     ram: str | None,
     resume: bool,
 ) -> None:
-    """Classify every pixel of DATA, a scene, an image or spectra.
+    """Classify every pixel of DATA: a scene, an image or spectra.
+
+    Scenes are files of SEVIRI (native, HRIT segments or folders of them, netCDF, satpy's CF), Zarr
+    or netCDF; several of one place are one scene with all their times. Files of spectra may be
+    several, too.
 
     Writes the mask or the class, the probability, the latent variance, the distance from the
     training data and a quality flag of each pixel; classes in a .tif are bytes with a colour
@@ -170,15 +206,15 @@ def map_command(
     from undulatus.products.browse import browse_image
     from undulatus.products.map_files import ModelFile, map_of_file
     from undulatus.scenes.files import NETCDF
-    from undulatus.scenes.files.opening import open_data, open_map
+    from undulatus.scenes.files.opening import open_map
     from undulatus.scenes.spectra import is_spectra
 
     if (pictures or video) and output.suffix not in (".zarr", *NETCDF):
         raise click.UsageError(
             f"--picture and --video need a map in .zarr or .nc, but OUTPUT is {output.name}."
         )
-    require_model(model, data)
-    opened = open_data(data)
+    require_model(model, *inputs.paths)
+    opened = open_inputs(inputs)
     if (pictures or video) and is_spectra(opened):
         raise click.UsageError("--picture and --video are for scenes, but DATA are spectra.")
     if pages is not None:
@@ -190,7 +226,7 @@ def map_command(
         require_new(pages, overwrite=None)
     with map_of_file(
         ModelFile.load(model),
-        data,
+        inputs,
         scene=opened,
         encoding=encoding,
         legend=None if legend is None else read_legend(legend),

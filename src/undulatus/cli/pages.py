@@ -21,6 +21,7 @@ from undulatus.cli.console import (
     split_span,
     trial_progress,
 )
+from undulatus.cli.data_options import open_inputs
 from undulatus.paper.scales import LANDMARK_SCALES, LANDMARKS, SOUNDER, SOUNDER_SCALES
 
 WIDEST_LINE = 99
@@ -71,9 +72,12 @@ def demo(output: Path) -> None:
 @click.argument("maps", type=EXISTING_PATH)
 @click.option(
     "--scene",
+    "scenes",
     type=EXISTING_PATH,
-    show_default="the one named in MAPS",
-    help="Scene or image that the maps were made from.",
+    multiple=True,
+    show_default="what is named in MAPS",
+    help="Scene or image that the maps were made from; may be given several times. It is read as "
+    "MAPS say: calibration, masks, times and box.",
 )
 @click.option("-o", "--output", type=NEW_PATH, required=True, help="New folder to write.")
 @click.option(
@@ -98,7 +102,7 @@ def demo(output: Path) -> None:
 )
 def browse(
     maps: Path,
-    scene: Path | None,
+    scenes: tuple[Path, ...],
     output: Path,
     span: str | None,
     model: Path | None,
@@ -122,7 +126,7 @@ def browse(
     if maps.suffix.lower() not in RASTERS:
         opened = open_map(maps)
         if opened.sizes.get("time", 1) > 1:
-            _browse_acquisitions(maps, opened, scene, output, span)
+            _browse_acquisitions(maps, opened, scenes, output, span)
             return
     if span is not None:
         raise click.UsageError(f"--span is for maps of several times, but {maps.name} has one.")
@@ -130,7 +134,7 @@ def browse(
         page = browse_image(
             maps,
             output,
-            scene=scene,
+            scene=scenes,
             model=model,
             spectra_step=int(spectra_step),
             say=say,
@@ -140,7 +144,7 @@ def browse(
 
 
 def _browse_acquisitions(
-    path: Path, maps: Any, scene: Path | None, output: Path, span: str | None
+    path: Path, maps: Any, scenes: tuple[Path, ...], output: Path, span: str | None
 ) -> None:
     from undulatus.products.browse import build_site
 
@@ -148,7 +152,7 @@ def _browse_acquisitions(
     with progress_bar("building pages") as progress:
         page = build_site(
             maps,
-            _open_scene_of(maps, scene),
+            _open_scene_of(maps, scenes),
             output,
             title=path.name,
             start=start,
@@ -158,14 +162,15 @@ def _browse_acquisitions(
     click.echo(f"open in a browser: {page.resolve()}")
 
 
-def _open_scene_of(maps: Any, given: Path | None) -> Any:
+def _open_scene_of(maps: Any, given: tuple[Path, ...]) -> Any:
     """Open the given scene, or else the one the maps name; return None if it does not exist."""
-    from undulatus.scenes.files.opening import open_scene
+    from undulatus.scenes.files.inputs import Inputs
 
-    path = given or (Path(maps.attrs["scene"]) if "scene" in maps.attrs else None)
-    if path is not None and path.exists():
-        return open_scene(path)
-    reason = "do not name their scene" if path is None else f"are of {path}, which does not exist"
+    inputs = Inputs.of_map(maps.attrs, given)
+    lost = None if inputs is None else inputs.lost
+    if inputs is not None and lost is None:
+        return open_inputs(inputs)
+    reason = "do not name their scene" if lost is None else f"are of {lost}, which does not exist"
     say(
         f"The maps {reason}: RGB, infrared, and L2 mask or label are left out. Give --scene to "
         f"show them."

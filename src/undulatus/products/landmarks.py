@@ -190,7 +190,8 @@ def _affordable_pixels(scene: xr.Dataset, pixels: int, ram: int | None) -> int:
         least = fixed + LEAST_PIXELS * PIXEL_BYTES * len(DAYLIGHT)
         raise SceneError(
             f"{ram / 1e9:.2g} GB of memory are too little to learn from this scene: allow "
-            f"{least / 1e9:.2g} GB, or fit on fewer days (scene.isel(time=...))."
+            f"{least / 1e9:.2g} GB, or fit on fewer days or pixels (--time, --box; in Python "
+            f"scene.isel(...))."
         )
     return min(pixels, affordable)
 
@@ -287,8 +288,9 @@ def read_mask(scene: xr.Dataset, name: str) -> Array:
     if name not in scene:
         raise SceneError(
             f"The scene has no {name!r} to learn from. Found: "
-            f"{', '.join(map(str, scene.data_vars))}. Open a sensor's files with "
-            f"their mask (undulatus.scenes.open_scene(..., mask=...)), or name another label."
+            f"{', '.join(map(str, scene.data_vars))}. Give a sensor's files with their mask "
+            f"(--mask, in Python undulatus.scenes.open_scene(..., mask=...)), or name another "
+            f"label."
         )
     return np.asarray(require_dims(scene[name], *DIMS).values)
 

@@ -20,7 +20,8 @@ from undulatus.products.legend import Legend
 from undulatus.products.maps import MapSummary, map_scene, summarise_map
 from undulatus.products.memory_budget import within_memory
 from undulatus.scenes.files.geotiff import geotiff_paths
-from undulatus.scenes.files.opening import input_digest, open_data, open_map, open_raster_map
+from undulatus.scenes.files.inputs import Inputs
+from undulatus.scenes.files.opening import open_map, open_raster_map
 from undulatus.scenes.files.writing import GEOTIFF, Progress, add_history, write_dataset
 from undulatus.scenes.files.zarr_store import discard_unfinished
 from undulatus.storage import load_model
@@ -56,8 +57,8 @@ class FileMap:
 
     Attributes
     ----------
-    data : path
-        What it is a map of.
+    data : Inputs
+        What it is a map of, and how it was read.
     scene, maps : Dataset
         The data as they were opened, and their map.
     fingerprint : str
@@ -66,7 +67,7 @@ class FileMap:
         What version 0.1.0 had in its place, with the path of the data and not their content.
     """
 
-    data: Path
+    data: Inputs
     scene: xr.Dataset
     maps: xr.Dataset
     fingerprint: str
@@ -88,7 +89,7 @@ class FileMap:
         if resume and discard_unfinished(output, self.earlier_fingerprint):
             say(
                 f"{output} was begun by an earlier version, which did not record the content of "
-                f"{self.data}: it is begun anew."
+                f"{self.data.name}: it is begun anew."
             )
         write_dataset(self.maps, output, progress, resume=resume, fingerprint=self.fingerprint)
         return self._count_pixels(output)
@@ -108,7 +109,7 @@ class FileMap:
 @contextmanager
 def map_of_file(
     model: ModelFile,
-    data: Path,
+    data: Path | Inputs,
     *,
     scene: xr.Dataset | None = None,
     encoding: str = "cf",
@@ -123,8 +124,8 @@ def map_of_file(
     ----------
     model : ModelFile
         The model, and the file it came from.
-    data : path
-        A scene, an image or spectra.
+    data : path or Inputs
+        A scene, an image or spectra; several files, or options to read them with, as ``Inputs``.
     scene : Dataset, optional
         ``data`` as they were opened already.
     encoding, legend, allow_outside
@@ -134,37 +135,36 @@ def map_of_file(
     command : str
         What was asked for, for the ``history`` of the map.
     """
-    opened = open_data(data) if scene is None else scene
+    inputs = Inputs.of(data)
+    opened = inputs.open() if scene is None else scene
     named = Legend.of(model.fitted) if legend is None else legend
     options = encoding if legend is None else f"{encoding} {_legend_digest(legend)}"
     with within_memory(ram, opened, len(named.classes)) as chunked:
         maps = map_scene(
             model.fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
         )
-        maps.attrs |= _origin(model, data, opened, command or f"map of {data.name}")
+        maps.attrs |= _origin(model, inputs, opened, command or f"map of {inputs.name}")
         yield FileMap(
-            data=data,
+            data=inputs,
             scene=opened,
             maps=maps,
-            fingerprint=f"{model.sha256} {input_digest(data)} {options}",
-            earlier_fingerprint=f"{model.sha256} {data.resolve()} {options}",
+            fingerprint=f"{model.sha256} {inputs.digest()} {options}",
+            earlier_fingerprint=f"{model.sha256} {inputs.paths[0].resolve()} {options}",
         )
 
 
-def _origin(model: ModelFile, data: Path, scene: xr.Dataset, made: str) -> dict[str, str]:
+def _origin(model: ModelFile, inputs: Inputs, scene: xr.Dataset, made: str) -> dict[str, Any]:
     """Return the attributes that say what a map was made from, and how."""
-    sources = {
-        "scene": str(data.absolute()),
-        "model": str(model.path.absolute()),
-        "model_sha256": model.sha256,
-    }
-    listed = ", ".join(f"{name} {value}" for name, value in sources.items())
-    title = f"Map of {data.name} by {model.path.name}"
+    of_model = {"model": str(model.path.absolute()), "model_sha256": model.sha256}
+    listed = ", ".join(f"{name} {value}" for name, value in of_model.items())
+    first, more = inputs.paths[0], len(inputs.paths) - 1
+    title = f"Map of {first.name}{f' and {more:,} more' if more else ''} by {model.path.name}"
     if "source" in scene.attrs:
         # A twin is named as such.
         title += f" ({scene.attrs['source']})"
     named = {"title": str(scene.attrs.get("title", title))}
-    return named | sources | add_history(scene.attrs, f"{made} ({listed})")
+    history = add_history(scene.attrs, f"{made} (scene {inputs.name}, {listed})")
+    return named | inputs.attributes() | of_model | history
 
 
 def _legend_digest(legend: Legend) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import xarray as xr
 
 from undulatus._files import as_reading_errors
@@ -37,6 +36,7 @@ from undulatus.scenes.scene import (
     acquisition_time,
     check_scene,
 )
+from undulatus.scenes.times import TimeSpan, parse_time
 
 Array = npt.NDArray[Any]
 
@@ -299,15 +299,7 @@ def acquisitions_between(view: MapView, start: Any = None, end: Any = None) -> A
     An ``end`` that is text without an hour, such as ``2010-07-14``, includes that whole day (or
     month).
     """
-    inside = np.ones(len(view.times), bool)
-    if start is not None:
-        inside &= view.times >= parse_time(start)
-    if end is not None:
-        day = isinstance(end, str) and len(end) <= len("2010-07-14")
-        last = parse_time(end)
-        if day:
-            last = pd.Period(end).end_time.to_datetime64()
-        inside &= view.times <= last
+    inside = TimeSpan(start, end).contains(view.times)
     if not inside.any():
         raise SceneError(
             f"No acquisition was taken between {start} and {end}: the scene covers {view.span}. "
@@ -321,19 +313,6 @@ def time_text(time: np.datetime64) -> str:
     if np.isnat(time):
         return "time unknown"
     return f"{np.datetime_as_string(time, 'm').replace('T', ' ')} UTC"
-
-
-def parse_time(time: Any) -> np.datetime64:
-    """Return a time given as text, a datetime or a datetime64, in UTC."""
-    try:
-        stamp = pd.Timestamp(time)
-    except (TypeError, ValueError) as error:
-        raise SceneError(
-            f"{time!r} is not a time. Write it as 2010-07-14T12:00 (UTC), or pass a datetime."
-        ) from error
-    if stamp.tzinfo is not None:
-        stamp = stamp.tz_convert("UTC").tz_localize(None)
-    return np.datetime64(stamp.to_datetime64(), "ns")
 
 
 def blocks_of_time(view: MapView, chosen: Array) -> list[Array]:

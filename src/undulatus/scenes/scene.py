@@ -46,6 +46,9 @@ CLOUD_TRUTH = "cloud_truth"
 
 DIMS = ("time", "y", "x")
 
+CALIBRATIONS = ("nominal", "GSICS", "meirink-2023")
+"""How counts of SEVIRI are made radiances."""
+
 MISSING_CODE = 255
 """The value of masks, labels and strata that are missing."""
 
@@ -248,7 +251,7 @@ def _sun_problems(scene: xr.Dataset, angle: Array | None) -> list[str]:
             "no time to compute the sun's position from: give the acquisitions a time in UTC, "
             "without a zone (scene.assign_coords(time=...)), or add solar_zenith_angle in degrees."
         )
-    if _lonlats(scene) is None:
+    if find_lonlats(scene) is None:
         problems.append(
             "no longitude and latitude, and no area: add them as variables over (y, x), "
             'a pyresample area as scene.attrs["area"], or solar_zenith_angle in degrees.'
@@ -260,7 +263,7 @@ def find_zenith(scene: xr.Dataset) -> xr.DataArray:
     """Return the scene's own solar zenith angle, or compute it from its time and coordinates."""
     if ANGLE in scene:
         return scene[ANGLE]
-    time, lonlats = acquisition_time(scene), _lonlats(scene)
+    time, lonlats = acquisition_time(scene), find_lonlats(scene)
     if time is None or lonlats is None:
         raise SceneError("The scene cannot be used:\n- " + "\n- ".join(_sun_problems(scene, None)))
     # Where bands have different chunks, scene.chunksizes raises; unified ones do not.
@@ -305,7 +308,8 @@ def _utc(moment: Any) -> np.datetime64:
     return np.datetime64(moment, "ns")
 
 
-def _lonlats(scene: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray] | None:
+def find_lonlats(scene: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray] | None:
+    """Return longitude and latitude in degrees, (y, x), or None if they are not known."""
     for longitude, latitude in (("longitude", "latitude"), ("lon", "lat")):
         if longitude in scene.variables and latitude in scene.variables:
             return scene[longitude], scene[latitude]
@@ -324,5 +328,14 @@ def check_calibration(scene: xr.Dataset, fitted_on: str | None) -> None:
         raise SceneError(
             f"The scene has calibration mode {found!r}, but the model was fitted on "
             f"{fitted_on!r}: reflectances differ by several percent between them.\n"
-            f"Open the scene with calibration={fitted_on!r}, or fit a model on {found!r} data."
+            f"{_calibration_remedy(fitted_on)} fit a model on {found!r} data."
         )
+
+
+def _calibration_remedy(mode: str) -> str:
+    if mode not in CALIBRATIONS:
+        return "Files cannot be opened with that:"
+    return (
+        f"Open the scene with that calibration (--calibration {mode}, in Python "
+        f"calibration={mode!r}), or"
+    )

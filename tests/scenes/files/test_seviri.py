@@ -16,6 +16,7 @@ from pyorbital.astronomy import sun_zenith_angle
 from undulatus.errors import SceneError
 from undulatus.scenes import masks
 from undulatus.scenes.features import landmark_features
+from undulatus.scenes.files import satpy_files, seviri
 from undulatus.scenes.files.satpy_files import READERS
 from undulatus.scenes.files.seviri import open_scene
 from undulatus.scenes.illumination import COSINE_FLOOR
@@ -333,7 +334,7 @@ def test_a_folder_of_files_is_a_series(series):
 
 
 def test_two_acquisitions_of_the_same_time_are_refused(series):
-    with pytest.raises(SceneError, match="Two acquisitions have the time 2010-06-01T12:00"):
+    with pytest.raises(SceneError, match=r"have the time 2010-06-01T12:00:00: .*\.nc, twice\."):
         open_scene([series[NOON], series[NOON]], bands=SOME)
 
 
@@ -453,15 +454,32 @@ def test_the_reader_is_guessed_from_the_name_of_a_file(
     assert recorder == [(reader, 1, kwargs)]
 
 
-def test_a_folder_of_segments_is_one_acquisition(tmp_path, recorder):
-    for band in ("IR_108___", "VIS006___"):
-        for segment in ("000001", "000002"):
-            (tmp_path / SEGMENT.format(band, segment, "__")).write_bytes(b"x")
+def touch_segments(folder, *, without=()):
+    """Make files with the names of an acquisition of three bands, but for some."""
+    parts = [
+        (band, f"00000{n}") for band in ("IR_108___", "VIS006___", "HRV______") for n in (1, 2)
+    ]
+    for band, segment in [*parts, ("_________", "PRO___"), ("_________", "EPI___")]:
+        if (band.strip("_"), segment.strip("_")) not in without:
+            (folder / SEGMENT.format(band, segment, "__")).write_bytes(b"x")
+
+
+def test_a_folder_of_segments_is_one_acquisition_without_bands_that_are_not_needed(
+    tmp_path, recorder
+):
+    touch_segments(tmp_path)
     with pytest.raises(
-        SceneError, match=r"\(and 3 more\) cannot be read by satpy's seviri_l1b_hrit"
+        SceneError, match=r"\(and 5 more\) cannot be read by satpy's seviri_l1b_hrit"
     ):
         open_scene(tmp_path)
-    assert recorder == [("seviri_l1b_hrit", 4, {"calib_mode": "nominal"})]
+    assert recorder == [("seviri_l1b_hrit", 6, {"calib_mode": "nominal"})]
+
+
+def test_segments_that_are_missing_are_named(tmp_path, recorder):
+    touch_segments(tmp_path, without={("", "EPI"), ("IR_108", "000002")})
+    with pytest.raises(SceneError, match="missing: epilogue; IR_108 segment 2\n"):
+        open_scene(tmp_path)
+    assert recorder == []
 
 
 def test_compressed_segments_need_a_library(tmp_path, monkeypatch):
@@ -488,7 +506,7 @@ def test_a_name_without_a_reader_gets_the_list_of_readers(tmp_path):
 def test_files_for_two_readers_are_refused(tmp_path):
     for name in (NATIVE, NETCDF):
         (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(SceneError, match="need several readers"):
+    with pytest.raises(SceneError, match=r"need several readers.*\n.*--reader"):
         open_scene(tmp_path)
     with pytest.raises(SceneError, match="seviri_l1b_native"):
         open_scene(tmp_path, reader="seviri_l1b_native")
@@ -538,68 +556,10 @@ def test_without_satpy_the_error_says_how_to_install_it(tmp_path, monkeypatch):
         open_scene(tmp_path / NATIVE)
 
 
-def write_native(path, counts, first_line=2676, first_column=2366):
-    """Write a Level-1.5 file in the native format: counts (line, band, column) of all bands.
-
-    The first line is the southernmost, the first column the easternmost, as scanned.
-    """
-    from satpy.readers.seviri_l1b_native_hdr import GSDTRecords, get_native_header, native_trailer
-
-    lines, bands, columns = counts.shape
-    header = np.zeros(1, get_native_header(True))
-    header["15_MAIN_PRODUCT_HEADER"]["FormatName"] = (b"FormatName                  : ", b"NATIVE")
-    for key, value in {
-        "SelectedBandIDs": ("X" * bands).ljust(12, "-"),
-        "SouthLineSelectedRectangle": first_line,
-        "NorthLineSelectedRectangle": first_line + lines - 1,
-        "EastColumnSelectedRectangle": first_column,
-        "WestColumnSelectedRectangle": first_column + columns - 1,
-        "NumberLinesVISIR": lines,
-        "NumberColumnsVISIR": columns,
-        "NumberLinesHRV": 3 * lines,
-        "NumberColumnsHRV": 3 * columns,
-    }.items():
-        header["15_SECONDARY_PRODUCT_HEADER"][key] = (key.encode(), str(value).encode())
-    data = header["15_DATA_HEADER"]
-    data["SatelliteStatus"]["SatelliteDefinition"]["SatelliteId"] = 322
-    data["GeometricProcessing"]["EarthModel"] = (2, 6378.169, 6356.5838, 6356.5838)
-    day, noon = (NOON.date() - datetime.date(1958, 1, 1)).days, 12 * 3_600_000
-    planned = data["ImageAcquisition"]["PlannedAcquisitionTime"]
-    planned["TrueRepeatCycleStart"] = (day, noon, 0, 0)
-    planned["PlannedRepeatCycleEnd"] = (day, noon + 900_000, 0, 0)
-    grid = data["ImageDescription"]["ReferenceGridVIS_IR"]
-    grid["LineDirGridStep"] = grid["ColumnDirGridStep"] = STEP / 1000
-    grid["GridOrigin"] = 2
-    data["ImageDescription"]["Level15ImageProduction"]["PlannedChanProcessing"] = 2
-    nominal = data["RadiometricProcessing"]["Level15ImageCalibration"]
-    nominal["CalSlope"], nominal["CalOffset"] = 0.2, -10.2
-    data["RadiometricProcessing"]["MPEFCalFeedback"]["GSICSCalCoeff"][0, 3:] = 0.21
-    data["RadiometricProcessing"]["MPEFCalFeedback"]["GSICSOffsetCount"][0, 3:] = -51.0
-
-    moment = [("Days", ">u2"), ("Milliseconds", ">u4")]
-    line = [
-        ("packet", [("header", GSDTRecords.gp_pk_header), ("more", GSDTRecords.gp_pk_sh1)]),
-        *[("version", "u1"), ("satid", "u2"), ("time", "u2", 5), ("lineno", "u4")],
-        *[("band", "u1"), ("acq_time", moment), ("quality", "u1", 3)],
-        ("data", "u1", columns * 10 // 8),
-    ]
-    records = np.zeros((lines, bands), line)
-    records["acq_time"]["Days"] = day
-    records["acq_time"]["Milliseconds"] = (noon + 400_000 + 600 * np.arange(lines))[:, None]
-    bits = (counts[..., None] >> np.arange(9, -1, -1)) & 1
-    records["data"] = np.packbits(bits.reshape(lines, bands, -1).astype("u1"), axis=-1)
-    trailer = np.zeros(1, native_trailer)
-    scan = trailer["15TRAILER"]["ImageProductionStats"]["ActualScanningSummary"]
-    scan["ForwardScanStart"] = (day, noon + 10_000)
-    scan["ForwardScanEnd"] = (day, noon + 760_000)
-    path.write_bytes(header.tobytes() + records.tobytes() + trailer.tobytes())
-
-
 @pytest.fixture
-def native(tmp_path):
+def native(tmp_path, seviri_files):
     counts = np.random.default_rng(5).integers(300, 700, (12, 11, 16))
-    write_native(tmp_path / NATIVE, counts)
-    return tmp_path / NATIVE
+    return seviri_files.write_native(tmp_path / NATIVE, counts)
 
 
 no_orbit = pytest.mark.filterwarnings("ignore:No orbit polynomial valid:UserWarning")
@@ -639,8 +599,8 @@ def test_the_calibration_changes_the_bands_it_is_for(native):
 
 
 @no_orbit
-def test_missing_bands_of_a_native_file_are_named(tmp_path):
-    write_native(tmp_path / NATIVE, np.full((12, 9, 16), 500))
+def test_missing_bands_of_a_native_file_are_named(tmp_path, seviri_files):
+    seviri_files.write_native(tmp_path / NATIVE, np.full((12, 9, 16), 500))
     with pytest.raises(
         SceneError, match=r"Z-NA\.nat lacks bands\.\n  missing: IR_120\n"
     ) as caught:
@@ -699,3 +659,142 @@ def test_a_mask_that_cannot_be_read_is_named(tmp_path, satpy_scene):
     (tmp_path / name).write_bytes(b"GRIB, but not for long")
     with pytest.raises(SceneError, match=f"{name} cannot be read by satpy's seviri_l2_grib"):
         open_scene(scene, mask=tmp_path / name)
+
+
+# Boxes and times
+
+
+@no_orbit
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_box_has_the_pixels_of_the_whole_that_lie_in_it(native, monkeypatch, at_once):
+    monkeypatch.setattr(seviri, "READ_AT_ONCE", 2**30 if at_once else 0)
+    whole = open_scene(native).load()
+    west, south, east, north = box = (-16.05, 23.6, -15.85, 23.8)
+    part = open_scene(native, box=box)
+    assert all((array.chunks is None) == at_once for array in part.data_vars.values())
+    inside = (whole["longitude"] >= west) & (whole["longitude"] <= east)
+    inside &= (whole["latitude"] >= south) & (whole["latitude"] <= north)
+    rows, columns = (np.flatnonzero(inside.any(dim).values) for dim in ("x", "y"))
+    assert 1 < len(rows) < 12
+    assert 1 < len(columns) < 16
+    expected = whole.isel(y=rows, x=columns)
+    # The grid of a copy of some lines is computed from its own corner, in metres as float32.
+    xr.testing.assert_allclose(part, expected, rtol=1e-5)
+    assert_array_equal(part["acq_time"], expected["acq_time"])
+    assert part.attrs["area"].shape == part["VIS006"].shape
+
+
+@no_orbit
+def test_only_the_lines_of_a_box_are_read_from_a_native_file(native, monkeypatch):
+    seen = []
+    copy = satpy_files.copy_lines
+    monkeypatch.setattr(
+        satpy_files, "copy_lines", lambda *args: seen.append(args[2:]) or copy(*args)
+    )
+    part = open_scene(native, box=(-16.05, 23.6, -15.85, 23.8))
+    (first, last), *_ = seen
+    assert last - first + 1 == part.sizes["y"]
+
+
+def test_a_box_without_pixels_says_where_the_data_are(satpy_scene):
+    with pytest.raises(SceneError, match="No pixel lies in the box 10,40,12,42") as caught:
+        open_scene(satpy_scene(), box="10,40,12,42")
+    assert "reach from -16.3 to -15.5 east" in str(caught.value)
+
+
+def test_only_acquisitions_of_a_span_are_opened(series, recorder):
+    moment = np.datetime_as_string(np.datetime64(NOON), unit="m")
+    with pytest.raises(SceneError, match="the disc is gone"):
+        open_scene(list(series.values()), time=f"{moment}/")
+    assert len(recorder) == 1
+    with pytest.raises(SceneError, match=r"their names tell 2010-06-01T11:45 to 2010-06-01T12:15"):
+        open_scene(list(series.values()), time="2011")
+
+
+def test_acquisitions_outside_a_span_are_left_out_though_names_are_near(series):
+    paths = list(series.values())
+    assert open_scene(paths, time="2010-06-01T12:00", bands=SOME)["time"] == np.datetime64(NOON)
+    after = open_scene(paths, time="2010-06-01T12:00/2010-06-01", bands=SOME)
+    assert after.sizes["time"] == 2
+    with pytest.raises(SceneError, match="they are of 2010-06-01T11:45 to 2010-06-01T12:15"):
+        open_scene(paths, time="2010-06-01T12:01", bands=SOME)
+
+
+@no_orbit
+def test_files_of_two_platforms_or_services_are_not_joined(tmp_path, seviri_files):
+    counts = np.full((8, 11, 8), 500)
+    late = NOON + QUARTER
+    one = seviri_files.write_native(tmp_path / NATIVE, counts)
+    other = tmp_path / seviri_files.native_name(late, "MSG3")
+    seviri_files.write_native(other, counts, start=late, satellite=323)
+    with pytest.raises(SceneError, match=r"is of platform Meteosat-9, .*of Meteosat-10: give"):
+        open_scene([one, other])
+    seviri_files.write_native(other, counts, start=late, longitude=45.5)
+    with pytest.raises(SceneError, match=r"seen from 45\.5 degrees east, not seen from 0"):
+        open_scene([one, other])
+    seviri_files.write_native(other, counts[:4], start=late)
+    with pytest.raises(SceneError, match="4 pixels, the first has 8"):
+        open_scene([one, other])
+
+
+@no_orbit
+def test_segments_are_read_as_the_native_file_of_the_same_counts(tmp_path, seviri_files):
+    counts = np.random.default_rng(8).integers(300, 700, (64, 11, 64))
+    opened = open_scene(seviri_files.write_hrit(tmp_path / "hrit", counts), bands=SOME)
+    seviri_files.write_native(tmp_path / NATIVE, counts)
+    native = open_scene(tmp_path / NATIVE, bands=SOME)
+    assert_array_equal(opened["IR_108"], native["IR_108"])
+    assert_array_equal(opened["acq_time"], native["acq_time"])
+    part = open_scene(tmp_path / "hrit", bands=SOME, box=(-30, -30, 30, 30))
+    assert part.sizes["y"] < 64
+    xr.testing.assert_allclose(part, opened.sel(y=part["y"], x=part["x"]))
+
+
+def test_several_masks_are_counted(tmp_path, series):
+    paths = []
+    for minutes in (0, 15, 120):
+        mask = masks.encode(masks.decode(CLM).drop_vars("time"), "cf").rename("cloud_mask")
+        moment = NOON + datetime.timedelta(minutes=minutes)
+        paths.append(tmp_path / f"mask_{moment:%Y%m%dT%H%M%SZ}.nc")
+        mask.to_netcdf(paths[-1])
+    said = []
+    opened = open_scene(list(series.values()), mask=paths, bands=SOME, say=said.append)
+    assert said == ["masks: 2 of 3 acquisitions have one, 1 masks belong to none"]
+    assert (opened["cloud_mask_l2"][0] == 255).all()
+    assert_array_equal(opened["cloud_mask_l2"][2], masks.decode(CLM))
+    with pytest.raises(SceneError, match="mask: 2010-06-01T14:00\n  scene: 2010-06-01T11:45 to"):
+        open_scene(list(series.values()), mask=paths[2:], bands=SOME)
+    (tmp_path / "again").mkdir()
+    twice = tmp_path / "again" / paths[0].name
+    twice.write_bytes(paths[0].read_bytes())
+    with pytest.raises(SceneError, match="Two masks have the time 2010-06-01T12:00:00"):
+        open_scene(list(series.values()), mask=[*paths, twice], bands=SOME)
+
+
+def test_a_mask_of_the_whole_without_coordinates_is_cut_with_the_scene(satpy_scene):
+    box = (-16.05, 23.6, -15.85, 23.8)
+    whole, part = (open_scene(satpy_scene(), mask=CLM, bands=SOME, box=b) for b in (None, box))
+    expected = whole.sel(y=part["y"], x=part["x"])
+    assert part.sizes["y"] < 20
+    assert_array_equal(part["cloud_mask_l2"], expected["cloud_mask_l2"])
+
+
+@no_orbit
+@pytest.mark.parametrize("box", [None, (-0.5, -0.5, 0.5, 0.5)])
+def test_the_cloud_mask_of_eumetsat_is_read_from_grib(tmp_path, seviri_files, box):
+    codes = np.random.default_rng(0).integers(0, 4, (64, 64))
+    clm = tmp_path / "MSG2-SEVI-MSGCLMK-0100-0100-20100601120000.000000000Z-NA.grb"
+    seviri_files.write_clm(clm, codes)
+    counts = np.full((64, 11, 64), 400)
+    # Both have the sub-satellite point in their middle.
+    seviri_files.write_native(tmp_path / NATIVE, counts, first_line=1825, first_column=1825)
+    opened = open_scene(tmp_path / NATIVE, mask=clm, bands=SOME, box=box)
+    if box is not None:
+        whole = open_scene(tmp_path / NATIVE, bands=SOME)
+        rows, columns = (
+            whole.indexes[dim].get_indexer(opened[dim], method="nearest") for dim in ("y", "x")
+        )
+        codes = codes[np.ix_(rows, columns)]
+        assert codes.shape < (64, 64)
+    expected = np.select([codes == 3, codes == 2], [255, 1], 0)
+    assert_array_equal(opened["cloud_mask_l2"], expected)

@@ -33,7 +33,7 @@ from undulatus.products.predict import OUT_OF_RANGE
 from undulatus.products.views import MapClass, upright_order
 from undulatus.scenes.files.geotiff import layers_path
 from undulatus.scenes.files.images import RASTERS
-from undulatus.scenes.files.opening import open_data
+from undulatus.scenes.files.inputs import Inputs
 from undulatus.scenes.files.windows import Bands, Grid, dataset_bands, on_one_grid, raster_bands
 from undulatus.scenes.scene import ANGLE, BANDS, CLOUD_TRUTH, LEVEL2_MASK
 
@@ -327,11 +327,13 @@ def _images_in(variable: xr.DataArray) -> Iterator[tuple[str, xr.DataArray]]:
         yield name, variable.isel({others[0]: index}, drop=True)
 
 
-def open_picture(path: Path, maps: ImageMap) -> Picture:
-    """Return the picture of the image or scene at a path, which must be on the grid of its map."""
+def open_picture(source: Path | Inputs, maps: ImageMap) -> Picture:
+    """Return the picture of an image or a scene in files, which must be on the grid of its map."""
+    inputs = Inputs.of(source)
+    path = inputs.paths[0]
     if path.suffix.lower() in RASTERS:
         return make_picture(raster_bands(path), maps, path)
-    return make_picture(scene_bands(open_data(path), path), maps, path)
+    return make_picture(scene_bands(inputs.open(), path), maps, path)
 
 
 def make_picture(bands: Bands, maps: ImageMap, path: Path) -> Picture:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -36,6 +36,7 @@ from undulatus.products.panels import COLOUR_SCALES, GROUND, HATCH, ColourScale,
 from undulatus.products.provenance import Provenance
 from undulatus.products.templates import render_template
 from undulatus.scenes.files.images import RASTERS
+from undulatus.scenes.files.inputs import Inputs
 from undulatus.scenes.files.opening import open_map
 from undulatus.storage import load_model
 
@@ -53,7 +54,7 @@ def browse_image(
     path: Path,
     output: str | os.PathLike[str],
     *,
-    scene: Path | None = None,
+    scene: Path | Sequence[Path] | None = None,
     model: Path | None = None,
     spectra_step: int = 1,
     say: Callable[[str], None] = lambda line: None,
@@ -66,13 +67,19 @@ def browse_image(
     """
     is_raster = path.suffix.lower() in RASTERS
     maps = raster_map(path) if is_raster else dataset_map(open_map(path), path)
-    image = scene or _named_in(maps.attrs, "scene", "image and spectra are", "--scene", say)
-    fitted = model or _named_in(maps.attrs, "model", "training spectra are", "--model", say)
+    image = Inputs.of_map(maps.attrs, scene)
+    if image is None or image.lost is not None:
+        lost = None if image is None else image.lost
+        _say_absent(lost, "scene", "image and spectra are", say)
+    fitted = model or (Path(maps.attrs["model"]) if "model" in maps.attrs else None)
+    if fitted is None or not fitted.exists():
+        _say_absent(fitted, "model", "training spectra are", say)
+        fitted = None
     if not maps.probabilities:
         say(f"{path} has no other layers beside it: probabilities and uncertainty are left out.")
     return build_image_site(
         maps,
-        None if image is None else open_picture(image, maps),
+        None if image is None or image.lost is not None else open_picture(image, maps),
         output,
         title=path.name,
         model=None if fitted is None else load_model(fitted),
@@ -81,16 +88,10 @@ def browse_image(
     )
 
 
-def _named_in(
-    attrs: Any, what: str, absent: str, option: str, say: Callable[[str], None]
-) -> Path | None:
-    """Return a file that a map names in an attribute; None, and say so, if it does not exist."""
-    path = Path(attrs[what]) if what in attrs else None
-    if path is not None and path.exists():
-        return path
+def _say_absent(path: Path | None, what: str, absent: str, say: Callable[[str], None]) -> None:
+    """Say that a map names no such file, or one that does not exist."""
     reason = f"does not name its {what}" if path is None else f"names {path}, which does not exist"
-    say(f"The map {reason}: {absent} left out. Give {option} to show them.")
-    return None
+    say(f"The map {reason}: {absent} left out. Give --{what} to show them.")
 
 
 def build_image_site(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from undulatus.scenes.files.images import (
     open_image,
     open_raster,
 )
+from undulatus.scenes.files.series import join_stored
 from undulatus.scenes.files.writing import with_named_labels
 from undulatus.scenes.files.zarr_reading import open_zarr
 from undulatus.scenes.files.zarr_store import Manifest, find_manifest
@@ -52,7 +54,7 @@ class Sensor:
     file_names : tuple of str
         Patterns of the names of its files, as in ``*.nat``.
     open : callable
-        Takes a path, and options if it has any, and returns a lazy Dataset that
+        Takes a path, or a list of them, and options if it has any, and returns a lazy Dataset that
         :func:`undulatus.scenes.check_scene` accepts, or ``check_spectra``. A file that cannot be
         read is a :class:`SceneError` that names it.
     is_sounder : bool
@@ -82,27 +84,22 @@ SENSORS = (SEVIRI, IASI)
 """Every sensor; ``tests/scenes/files/test_sensors.py`` holds each to the same contract."""
 
 
-def open_scene(path: str | os.PathLike[str], **options: Any) -> xr.Dataset:
+def open_scene(source: Any, **options: Any) -> xr.Dataset:
     """Open a scene: Zarr or netCDF in the form of a scene, or files of one of ``SENSORS``.
 
     Parameters
     ----------
-    path : path
-        A ``.zarr`` folder, a ``.nc`` file, or a file or folder of a sensor, by its original name.
+    source : path or list of paths
+        ``.zarr`` folders, ``.nc`` files, or files or folders of a sensor, by their original
+        names. Several of one place, grid and platform are joined along time.
     options
-        Passed to the function that opens the sensor's files; for SEVIRI, also under any other
-        name, :func:`undulatus.scenes.files.seviri.open_scene`.
+        Those of :func:`undulatus.scenes.files.seviri.open_scene`: ``reader``, ``calibration``,
+        ``mask``, ``mask_encoding``, ``time``, ``box``, ``say``, ``progress``. With a ``reader``,
+        files of SEVIRI may have any name that it accepts. Of scenes in Zarr and netCDF,
+        ``calibration`` says how they were calibrated.
     """
-    path = _existing(path)
-    if _is_zarr(path) or path.suffix in NETCDF:
-        return _as_scene(_open(path), path, options)
-    sensor = _find_sensor(path, is_sounder=False)
-    if sensor is None and not options:
-        raise SceneError(
-            f"{path} has a name of no known format: scenes are read from .zarr, .nc, and files of "
-            f"sensors under their original names.\n{_names_of_sensors(is_sounder=False)}"
-        )
-    return (sensor or SEVIRI).open(path, **options)
+    paths = [_existing(path) for path in satpy_files.as_paths(source)]
+    return _open_scenes([_find_scene(path, options) for path in paths], options)
 
 
 def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> xr.Dataset:
@@ -135,21 +132,38 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         ) from error
 
 
-def open_data(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Open spectra, a scene, or an image (as ``image``), whichever a path holds.
+def open_data(source: Any, **options: Any) -> xr.Dataset:
+    """Open spectra, a scene, or an image (as ``image``), whichever a path or several hold.
 
     Images are what :func:`undulatus.scenes.open_image` opens but for netCDF and Zarr, whose
     variables stay as they are.
+
+    Parameters
+    ----------
+    source : path or list of paths
+        One image, spectra as for :func:`open_spectra`, or scenes as for :func:`open_scene`.
+    options
+        Those of :func:`open_scene`, for scenes only.
     """
-    path = Path(path)
-    if path.suffix.lower() in RASTERS or find_product_folder(path) is not None:
-        return open_image(path).to_dataset(name="image")
-    if _find_sensor(path, is_sounder=True):
-        return open_spectra(path)
-    if not (_is_zarr(path) or path.suffix in NETCDF):
-        return open_scene(path)
-    opened = _open(_existing(path))
-    return _as_spectra(opened) if is_spectra(opened) else _as_scene(opened, path, {})
+    found = [_find_data(Path(path), options) for path in satpy_files.as_paths(source)]
+    kinds = {each.kind: each for each in found}
+    if len(kinds) > 1:
+        raise _mixed(kinds.values())
+    if _SCENE in kinds:
+        return _open_scenes(found, options)
+    given = [name for name, value in options.items() if value and name not in _REPORTING]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise SceneError(f"{flags}: for scenes, but {found[0].path} holds {found[0].kind}.")
+    if _IMAGES in kinds:
+        if len(found) > 1:
+            raise SceneError(
+                f"{found[0].path} and {len(found) - 1} more are images: give one at a time."
+            )
+        return open_image(found[0].path).to_dataset(name="image")
+    if len(found) == 1 and found[0].stored is not None:
+        return _as_spectra(found[0].stored)
+    return open_spectra([each.path for each in found])
 
 
 def is_data(path: Path) -> bool:
@@ -190,12 +204,15 @@ def open_raster_map(path: str | os.PathLike[str]) -> xr.Dataset:
     return bands.assign_coords(band=names).to_dataset("band")
 
 
-def input_digest(path: Path) -> str:
-    """Return a checksum of what a path holds, which changes when it is replaced.
+def input_digest(path: Path | Sequence[Path]) -> str:
+    """Return a checksum of what a path, or several, hold, which changes when it is replaced.
 
     Of Zarr that undulatus wrote it is that of all values. Of other files and folders see
     :func:`undulatus._files.content_digest`; the files that a VRT refers to are included.
     """
+    if not isinstance(path, Path):
+        each = [input_digest(one) for one in path]
+        return each[0] if len(each) == 1 else sha256(" ".join(each).encode()).hexdigest()
     if _is_zarr(path) and find_manifest(path) is not None:
         return Manifest.of(path).digest()
     if path.suffix.lower() not in RASTERS:
@@ -204,6 +221,74 @@ def input_digest(path: Path) -> str:
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         with rasterio.open(path) as file:
             return content_digest(found for name in file.files if (found := Path(name)).exists())
+
+
+# What a path holds
+
+_IMAGES, _SPECTRA, _SCENE = "an image", "spectra", "a scene"
+
+_REPORTING = ("say", "progress")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a path holds: the sensor that opens it, or what was opened already."""
+
+    path: Path
+    kind: str
+    sensor: Sensor | None = None
+    stored: xr.Dataset | None = None
+
+    def __str__(self) -> str:
+        what = self.kind if self.sensor is None else f"{self.kind} of {self.sensor.name}"
+        return f"{self.path} is {what}"
+
+
+def _find_data(path: Path, options: dict[str, Any]) -> _Found:
+    if path.suffix.lower() in RASTERS or find_product_folder(path) is not None:
+        return _Found(path, _IMAGES)
+    path = _existing(path)
+    if sensor := _find_sensor(path, is_sounder=True):
+        return _Found(path, _SPECTRA, sensor)
+    return _find_scene(path, options)
+
+
+def _find_scene(path: Path, options: dict[str, Any]) -> _Found:
+    """Return how a path is opened; spectra in Zarr and netCDF are told from scenes."""
+    sensor = _find_sensor(path, is_sounder=False)
+    if _is_zarr(path) or path.suffix in NETCDF:
+        stored = _open(path)
+        if is_spectra(stored):
+            return _Found(path, _SPECTRA, stored=stored)
+        has_bands = bool(set(BANDS) & set(stored.variables))
+        foreign = sensor or {"reader", "calibration"} & options.keys()
+        if _is_zarr(path) or not (_is_from_satpy(stored) or (foreign and not has_bands)):
+            return _Found(path, _SCENE, stored=stored)
+        stored.close()
+    elif sensor is None and not options.get("reader"):
+        raise SceneError(
+            f"{path} has a name of no known format: scenes are read from .zarr, .nc, and files of "
+            f"sensors under their original names.\n{_names_of_sensors(is_sounder=False)}"
+        )
+    return _Found(path, _SCENE, sensor or SEVIRI)
+
+
+def _open_scenes(found: list[_Found], options: dict[str, Any]) -> xr.Dataset:
+    """Open files of one sensor, or scenes that are stored in Zarr and netCDF."""
+    by_sensor = {None if each.sensor is None else each.sensor.name: each for each in found}
+    if len(by_sensor) > 1:
+        raise _mixed(by_sensor.values())
+    sensor = found[0].sensor
+    if sensor is not None:
+        paths = [each.path for each in found]
+        return sensor.open(paths[0] if len(paths) == 1 else paths, **options)
+    stored = [(str(each.path), _in_blocks(each.stored)) for each in found if each.stored]
+    return join_stored(stored, **options)
+
+
+def _mixed(found: Iterable[_Found]) -> SceneError:
+    listed = "\n".join(f"  {each}" for each in found)
+    return SceneError(f"DATA are of several kinds:\n{listed}\nGive those of one kind together.")
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:
@@ -231,18 +316,6 @@ def _names_of_sensors(*, is_sounder: bool) -> str:
 
 def _is_zarr(path: Path) -> bool:
     return path.suffix == ".zarr" or (path / "zarr.json").exists()
-
-
-def _as_scene(opened: xr.Dataset, path: Path, options: dict[str, Any]) -> xr.Dataset:
-    """Return a scene in blocks; files of a sensor, or that satpy wrote, are opened as such."""
-    if not _is_zarr(path):
-        sensor = _find_sensor(path, is_sounder=False)
-        from_satpy = _is_from_satpy(opened)
-        has_bands = bool(set(BANDS) & set(opened.variables))
-        if from_satpy or ((options or sensor) and not has_bands):
-            opened.close()
-            return (sensor or SEVIRI).open(path, **options)
-    return _in_blocks(opened)
 
 
 def _is_from_satpy(scene: xr.Dataset) -> bool:

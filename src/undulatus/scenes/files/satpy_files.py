@@ -5,14 +5,21 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from undulatus.errors import SceneError
+from undulatus.scenes.files.native_lines import copy_lines
 from undulatus.scenes.scene import BANDS, REFLECTANCE
+from undulatus.scenes.scene import CALIBRATIONS as MODES
+from undulatus.scenes.times import NAME_MARGIN, TimeSpan, in_spans, span_text, time_in_name
 
 HRIT = "seviri_l1b_hrit"
 """The reader of files of which an acquisition has many."""
@@ -26,9 +33,9 @@ READERS = {
 """satpy's readers, and the names of files from which each is guessed."""
 
 CALIBRATIONS = {
-    "seviri_l1b_native": ("nominal", "GSICS", "meirink-2023"),
-    HRIT: ("nominal", "GSICS", "meirink-2023"),
-    "seviri_l1b_nc": ("nominal",),
+    "seviri_l1b_native": MODES,
+    HRIT: MODES,
+    "seviri_l1b_nc": MODES[:1],
 }
 """The calibrations of each reader that calibrates."""
 
@@ -84,14 +91,17 @@ def common_reader(files: list[Path]) -> str:
     if len(guesses) > 1:
         raise SceneError(
             f"The files need several readers: {', '.join(f.name for f in guesses.values())}.\n"
-            f"Open those of each reader by themselves."
+            f"Give those of each reader by themselves, or choose one (--reader, in Python "
+            f"reader=...)."
         )
     return str(next(iter(guesses)))
 
 
 def _remedy() -> str:
     known = "\n".join(f"  {name}: {', '.join(names)}" for name, names in READERS.items())
-    return f"Name the reader (reader=...); these are guessed from names:\n{known}"
+    return (
+        f"Name the reader (--reader, in Python reader=...); these are guessed from names:\n{known}"
+    )
 
 
 def check_calibration(asked: str, reader: str) -> str:
@@ -102,26 +112,93 @@ def check_calibration(asked: str, reader: str) -> str:
         if mode.lower() == asked.lower():
             return mode
     raise SceneError(
-        f"{reader} cannot calibrate by {asked!r}. Choose from: {', '.join(CALIBRATIONS[reader])}."
+        f"{reader} cannot calibrate by {asked!r}. Choose from (--calibration): "
+        f"{', '.join(CALIBRATIONS[reader])}."
     )
 
 
-def group_by_acquisition(files: list[Path], reader: str) -> list[list[Path]]:
-    """Return the files in one list per acquisition."""
+def group_by_acquisition(
+    files: list[Path], reader: str, bands: tuple[str, ...]
+) -> list[list[Path]]:
+    """Return the files in one list per acquisition; segments of other bands are left out."""
     if reader != HRIT:
         return [[file] for file in files]
-    groups: dict[tuple[str, ...], list[Path]] = {}
+    groups: dict[tuple[str, ...], dict[str, Path]] = {}
     for file in files:
         # H-000-MSG2__-MSG2________-IR_108___-000001___-201006011200-__: service and time.
         parts = file.name.split("-")
-        groups.setdefault(tuple(parts[3:4] + parts[6:7]), []).append(file)
+        band = parts[4].strip("_") if len(parts) > 6 else ""
+        if band and band not in bands:
+            continue
+        group = groups.setdefault(tuple(parts[3:4] + parts[6:7]), {})
+        if file.name in group:
+            raise SceneError(f"{group[file.name]} and {file} are the same segment. Leave one out.")
+        group[file.name] = file
         packed = file.name.endswith("-C_")
         if packed and importlib.util.find_spec("pyPublicDecompWT") is None:
             raise SceneError(
                 f"{file} is compressed (-C_), and the library that unpacks it is not installed.\n"
                 f"Install it (pip install pyPublicDecompWT), or unpack the files first."
             )
-    return list(groups.values())
+    for group in groups.values():
+        _require_segments(list(group.values()))
+    return [list(group.values()) for group in groups.values()]
+
+
+def _require_segments(files: list[Path]) -> None:
+    """Raise if an acquisition lacks its prologue, its epilogue, or segments of some bands."""
+    kinds = {file.name.split("-")[5].strip("_") for file in files}
+    lacking = [
+        name for key, name in (("PRO", "prologue"), ("EPI", "epilogue")) if key not in kinds
+    ]
+    segments: dict[str, set[int]] = {}
+    for file in files:
+        _, _, _, _, band, part, *_ = file.name.split("-")
+        if part.strip("_").isdigit():
+            segments.setdefault(band.strip("_"), set()).add(int(part.strip("_")))
+    every = set().union(*segments.values())
+    expected = set(range(min(every, default=0), max(every, default=-1) + 1))
+    for band, found in segments.items():
+        if missing := sorted(expected - found):
+            lacking.append(f"{band} segment {', '.join(map(str, missing))}")
+    if lacking:
+        raise SceneError(
+            f"{files[0]} (and {len(files) - 1} more) are not a whole acquisition.\n"
+            f"  missing: {'; '.join(lacking)}\n"
+            f"Fetch these files, or leave the acquisition out (--time)."
+        )
+
+
+def groups_within(spans: tuple[TimeSpan, ...], groups: list[list[Path]]) -> list[list[Path]]:
+    """Return the acquisitions whose names tell no time outside the spans."""
+    told = [time_in_name(group[0].name) for group in groups]
+    kept = [
+        group
+        for group, time in zip(groups, told, strict=True)
+        if time is None or in_spans(spans, np.asarray(time), NAME_MARGIN)
+    ]
+    if not kept:
+        known = np.array([time for time in told if time is not None])
+        raise SceneError(
+            f"No file was taken in the time that was asked for: their names tell "
+            f"{span_text(known)}."
+        )
+    return kept
+
+
+@contextmanager
+def only_lines(files: list[Path], reader: str, first: int, last: int) -> Iterator[list[Path]]:
+    """Give files that have the lines of an acquisition from ``first`` up to ``last``, at least.
+
+    Lines count from the south, ``last`` not included. For native files, a short copy for as long
+    as the context lasts; others are read in parts as they are.
+    """
+    if reader != "seviri_l1b_native":
+        yield files
+        return
+    with TemporaryDirectory(prefix="undulatus-") as folder:
+        short = copy_lines(files[0], Path(folder), first, last - 1)
+        yield files if short is None else [short]
 
 
 def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[str, ...]) -> Any:
@@ -138,7 +215,12 @@ def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[st
     calibrated = len(CALIBRATIONS.get(reader, ())) > 1
     upright = {"upper_right_corner": "NE"} if reader != "satpy_cf_nc" else {}
     more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-    with as_satpy_errors(f"{files[0]}{more} cannot be read by satpy's {reader}") as complaints:
+    with (
+        warnings.catch_warnings(),
+        as_satpy_errors(f"{files[0]}{more} cannot be read by satpy's {reader}") as complaints,
+    ):
+        # The satellite's own position is not used.
+        warnings.filterwarnings("ignore", "No orbit polynomial valid")
         scene = import_satpy().Scene(
             filenames=[str(file) for file in files],
             reader=reader,
@@ -163,6 +245,10 @@ def import_satpy() -> Any:
     return satpy
 
 
+_LOGS = ("satpy", "native_msg", "hrit_msg", "hrit_base", "nc_msg")
+"""Where satpy and its readers of SEVIRI log."""
+
+
 class _Complaints(logging.Handler):
     """Collects what satpy logs about bands it could not load, so that no traceback is printed."""
 
@@ -179,8 +265,9 @@ class _Complaints(logging.Handler):
 @contextmanager
 def as_satpy_errors(what: str) -> Iterator[list[str]]:
     """Turn whatever satpy raises into a :class:`SceneError`; give its reasons for lost bands."""
-    complaints, log = _Complaints(), logging.getLogger("satpy")
-    log.addHandler(complaints)
+    complaints, logs = _Complaints(), [logging.getLogger(name) for name in _LOGS]
+    for log in logs:
+        log.addHandler(complaints)
     try:
         yield complaints.reasons
     except SceneError:
@@ -191,7 +278,8 @@ def as_satpy_errors(what: str) -> Iterator[list[str]]:
             f"Is it complete, and does it have its original name? If not, fetch it again."
         ) from error
     finally:
-        log.removeHandler(complaints)
+        for log in logs:
+            log.removeHandler(complaints)
 
 
 def missing_bands_error(

@@ -12,35 +12,43 @@ the coordinate ``spatial_ref``.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import xarray as xr
 
 from undulatus.errors import SceneError
-from undulatus.scenes import masks
-from undulatus.scenes.files import NETCDF
-from undulatus.scenes.files.mask_files import align_mask, open_mask
+from undulatus.scenes.box import Box, Window
+from undulatus.scenes.files.mask_files import Cut, add_mask
 from undulatus.scenes.files.satpy_files import (
-    as_paths,
     as_satpy_errors,
     check_calibration,
     common_reader,
     find_files,
     group_by_acquisition,
-    import_satpy,
+    groups_within,
     load_bands,
     load_missing_bands,
     missing_bands_error,
+    only_lines,
 )
+from undulatus.scenes.files.series import join_series, shared_place
 from undulatus.scenes.illumination import solar_zenith_angle, sun_normalised
-from undulatus.scenes.scene import BANDS, LEVEL2_MASK, REFLECTANCE, Band, acquisition_time
+from undulatus.scenes.scene import BANDS, REFLECTANCE, Band, acquisition_time
+from undulatus.scenes.times import in_spans, parse_spans, span_text
 
 CHUNKS = {"y": 464, "x": 3712}
 """One HRIT segment: sixteen features of a block are 110 MB."""
+
+READ_AT_ONCE = 2**30
+"""Bytes of a box, over all acquisitions, up to which it is read when it is opened. Thousands of
+small images as lazy blocks would take longer to plan than to read."""
+
+CHIP_PIXELS = 2**18
+"""Pixels of a block of images that were read at once."""
 
 _SCENE_ATTRIBUTES = (
     *("platform_name", "sensor", "start_time", "end_time"),
@@ -61,11 +69,15 @@ def open_scene(
     source: Any,
     *,
     reader: str | None = None,
-    calibration: str = "nominal",
+    calibration: str | None = None,
     mask: Any = None,
     mask_encoding: str | None = None,
+    time: str | Iterable[str] | None = None,
+    box: Any = None,
     bands: Iterable[str] = tuple(BANDS),
     chunks: Mapping[str, int] = CHUNKS,
+    say: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> xr.Dataset:
     """Return a lazy scene: (y, x), or (time, y, x) for several acquisitions.
 
@@ -76,53 +88,143 @@ def open_scene(
         are not yet. Files are grouped into acquisitions, which are sorted by time.
     reader : str, optional
         One of :data:`undulatus.scenes.files.satpy_files.READERS`; guessed from names by default.
-    calibration : str
-        How counts become radiances: nominal, GSICS or meirink-2023. For data that are already
-        calibrated (a Scene, satpy_cf_nc), how that was done. It is kept in the attributes.
+    calibration : str, optional
+        How counts become radiances: nominal (default), GSICS or meirink-2023. For data that are
+        already calibrated (a Scene, satpy_cf_nc), how that was done. It is kept in the attributes.
     mask : path, paths or DataArray, optional
-        A Level-2 cloud mask, which becomes ``cloud_mask_l2``: netCDF, Zarr, or the GRIB of
-        EUMETSAT's CLM.
+        Level-2 cloud masks, which become ``cloud_mask_l2``: netCDF, HDF5, Zarr, or the GRIB of
+        EUMETSAT's CLM. Each belongs to the acquisition within 7.5 minutes of its time.
     mask_encoding : str, optional
         One of :data:`undulatus.scenes.masks.ENCODINGS`; found from its attributes by default.
+    time : str or list of str, optional
+        Only acquisitions of these times, UTC: ``START/END``, or a month, day, hour or minute.
+        Files whose names tell another time are not opened.
+    box : four numbers or str, optional
+        West, south, east and north in degrees: only the smallest window with all pixels therein.
+        If it is small it is read at once, and of native files only its scan lines.
     bands : iterable of str
         Which of :data:`undulatus.scenes.scene.BANDS` to read.
     chunks : mapping
         Pixels of a block along each dimension.
+    say : callable
+        Is told in a line how many acquisitions have a mask.
+    progress : callable
+        Is called with the number of acquisitions opened, and of all.
     """
     bands = tuple(bands)
     if unknown := set(bands) - set(BANDS):
         raise SceneError(
             f"There are no bands {', '.join(sorted(unknown))}. Choose from: {', '.join(BANDS)}."
         )
+    how = _Opening(bands, calibration, dict(chunks), None if box is None else Box.of(box))
+    spans = parse_spans(time)
     if hasattr(source, "available_dataset_names"):
-        loaded = [("the Scene", load_missing_bands(source, bands))]
+        scene = load_missing_bands(source, bands)
+        acquisitions = [("the Scene", how.acquisition(scene, "the Scene"))]
     else:
         files = find_files(source, reader)
         reader = reader or common_reader(files)
-        calibration = check_calibration(calibration, reader)
-        groups = group_by_acquisition(files, reader)
-        loaded = [
-            (str(group[0]), load_bands(group, reader, calibration, bands)) for group in groups
-        ]
-    acquisitions: list[xr.Dataset] = []
-    for name, scene in loaded:
-        arrays = _checked(scene, bands, calibration, name)
-        first = acquisitions[0] if acquisitions else None
-        acquisitions.append(_acquisition(arrays, dict(chunks), first, name))
-    opened = _sorted_by_time(acquisitions)
-    if mask is not None:
-        labels = _mask(mask, mask_encoding, opened)
-        opened[LEVEL2_MASK] = labels.chunk(opened[bands[0]].chunksizes)
-    return opened
+        if reader != "satpy_cf_nc" or calibration is not None:
+            how.calibration = check_calibration(calibration or "nominal", reader)
+        groups = groups_within(spans, group_by_acquisition(files, reader, bands))
+        acquisitions = []
+        for count, opened in enumerate(how.each(groups, reader), 1):
+            acquisitions.append(opened)
+            progress(count, len(groups))
+    times = np.array([opened["time"].values for _, opened in acquisitions])
+    inside = in_spans(spans, times)
+    if not inside.any():
+        raise SceneError(
+            f"No acquisition was taken in the time that was asked for: they are of "
+            f"{span_text(times)}."
+        )
+    joined = join_series([acquisitions[index] for index in np.flatnonzero(inside)])
+    if how.at_once and "time" in joined.dims:
+        chip = joined.sizes["y"] * joined.sizes["x"]
+        joined = joined.chunk(time=max(1, CHIP_PIXELS // chip))
+    if mask is None:
+        return joined
+    return add_mask(joined, mask, mask_encoding, cut=how.cut, at_once=how.at_once, say=say)
+
+
+class _Opening:
+    """How acquisitions are opened, and the grid of the first, which the others share."""
+
+    def __init__(
+        self, bands: tuple[str, ...], calibration: str | None, chunks: dict[str, int], box: Any
+    ) -> None:
+        self.bands, self.calibration, self.chunks, self.box = bands, calibration, chunks, box
+        self.cut: Cut | None = None
+        self.at_once = False
+        self._first: xr.Dataset | None = None
+
+    def each(self, groups: list[list[Path]], reader: str) -> Iterator[tuple[str, xr.Dataset]]:
+        """Yield the name of each acquisition, and the acquisition."""
+        for files in groups:
+            name = str(files[0])
+            if self.box is not None and self.cut is None:
+                self._find_window(self._load(files, reader), name, len(groups))
+            if self.cut is None or not self.at_once:
+                yield name, self.acquisition(self._load(files, reader), name)
+                continue
+            rows, last = self.cut.window["y"], self.cut.rows
+            # So little is read faster without threads.
+            with (
+                dask.config.set(scheduler="sync"),
+                only_lines(files, reader, last - rows.stop, last - rows.start) as some,
+            ):
+                window = self.cut.window if some == files else {"x": self.cut.window["x"]}
+                opened = self.acquisition(self._load(some, reader), name, window)
+                with as_satpy_errors(f"{name} cannot be read by satpy's {reader}"):
+                    opened.load()
+            yield name, opened
+
+    def _load(self, files: list[Path], reader: str) -> Any:
+        return load_bands(files, reader, self.calibration or "nominal", self.bands)
+
+    def _find_window(self, scene: Any, name: str, count: int) -> None:
+        arrays = _checked(scene, self.bands, self.calibration, name)
+        whole = _acquisition(arrays, self.chunks, None, name)
+        window = self.box.window(whole["longitude"], whole["latitude"])
+        self.cut = Cut(window, whole.sizes["y"], whole.sizes["x"])
+        pixels = np.prod([part.stop - part.start for part in window.values()])
+        self.at_once = bool(4 * (len(self.bands) + 1) * pixels * count <= READ_AT_ONCE)
+
+    def acquisition(self, scene: Any, name: str, window: Window | None = None) -> xr.Dataset:
+        """Return one acquisition, cut to the window, on the grid of the first."""
+        if self.box is not None and self.cut is None:
+            self._find_window(scene, name, 1)
+        arrays = _checked(scene, self.bands, self.calibration, name)
+        if window is None and self.cut is not None:
+            window = self.cut.window
+        if window is not None:
+            arrays = {band: _cut(array, window) for band, array in arrays.items()}
+        opened = _acquisition(arrays, self.chunks, self._first, name)
+        self._first = opened if self._first is None else self._first
+        return opened
+
+
+def _cut(array: xr.DataArray, window: Window) -> xr.DataArray:
+    """Return a window of a band, and of its area."""
+    cut = array.isel(window)
+    area: Any = array.attrs.get("area")
+    if area is not None:
+        cut.attrs["area"] = area[window.get("y", slice(None)), window.get("x", slice(None))]
+    return cut
 
 
 def _checked(
-    scene: Any, bands: tuple[str, ...], calibration: str, name: str
+    scene: Any, bands: tuple[str, ...], asked: str | None, name: str
 ) -> dict[str, xr.DataArray]:
-    """Return the bands of a satpy Scene, or raise an error that lists what is wrong with them."""
+    """Return the bands of a satpy Scene, or raise an error that lists what is wrong with them.
+
+    Without a calibration that was ``asked`` for, it is the one that the first band records.
+    """
     if any(band not in scene for band in bands):
         raise missing_bands_error(name, scene, bands)
     arrays = {band: scene[band] for band in bands}
+    recorded = arrays[bands[0]].attrs.get("calibration_mode")
+    calibration = str(asked or recorded or "nominal")
     problems = [
         problem
         for band, array in arrays.items()
@@ -163,8 +265,8 @@ def _problems(array: xr.DataArray, band: Band, calibration: str) -> Iterator[str
     recorded = array.attrs.get("calibration_mode", calibration)
     if recorded != calibration:
         yield (
-            f"{band.name} was calibrated by {recorded!r}, not {calibration!r}: "
-            f"say so (calibration={recorded!r})."
+            f"{band.name} was calibrated by {recorded!r}, not {calibration!r}: say so "
+            f"(--calibration {recorded}, in Python calibration={recorded!r})."
         )
 
 
@@ -181,7 +283,11 @@ def _acquisition(
             f"them with satpy.\n{error}"
         ) from error
     opened = xr.Dataset(dict(zip(arrays, bare, strict=True))).chunk(chunks)
-    place = _place(sample, opened, name) if first is None else _shared_place(first, opened, name)
+    if first is None:
+        place = _place(sample, opened, name)
+    else:
+        _require_projection(first, sample, name)
+        place = shared_place(first, opened, name)
     opened = opened.assign_coords(place).assign_coords(_times(sample, opened, name))
     angle = solar_zenith_angle(
         opened.get("acq_time", opened["time"]), opened["longitude"], opened["latitude"]
@@ -277,60 +383,16 @@ def _place(array: xr.DataArray, opened: xr.Dataset, name: str) -> dict[str, xr.D
     return place
 
 
-def _shared_place(first: xr.Dataset, opened: xr.Dataset, name: str) -> dict[str, xr.DataArray]:
-    for dim in ("y", "x"):
-        same = opened.sizes[dim] == first.sizes[dim]
-        if same and dim in first.coords and dim in opened.coords:
-            gaps = np.abs(first[dim].values - opened[dim].values)
-            same = gaps.max() <= 0.5 * np.abs(np.diff(first[dim].values)).max(initial=0.0)
-        if not same:
-            raise SceneError(
-                f"{name} is on another grid than the first acquisition (along {dim}).\n"
-                f"Open them separately, or resample them to one grid with satpy."
-            )
-    shared = ("y", "x", "longitude", "latitude", "spatial_ref")
-    return {key: first.coords[key] for key in shared if key in first.coords}
-
-
-def _sorted_by_time(acquisitions: list[xr.Dataset]) -> xr.Dataset:
-    if len(acquisitions) == 1:
-        return acquisitions[0]
-    ordered = sorted(acquisitions, key=lambda each: each["time"].values)
-    for earlier, later in pairwise(each["time"].values for each in ordered):
-        if earlier == later:
-            raise SceneError(f"Two acquisitions have the time {earlier}. Leave one out.")
-    timed = all("acq_time" in each.coords for each in ordered)
-    return xr.concat(
-        ordered if timed else [each.drop_vars("acq_time", errors="ignore") for each in ordered],
-        dim="time",
-        data_vars="all",
-        coords=["acq_time"] if timed else "minimal",
-        compat="override",
-        join="override",
-        combine_attrs="drop_conflicts",
-    )
-
-
-def _mask(mask: Any, encoding: str | None, opened: xr.Dataset) -> xr.DataArray:
-    given = [mask] if isinstance(mask, xr.DataArray) else [_open_mask(p) for p in as_paths(mask)]
-    decoded = [masks.decode(each, encoding) for each in given]
-    if len(decoded) == 1:
-        return align_mask(decoded[0], opened)
-    if not all("time" in each.coords and each.sizes == decoded[0].sizes for each in decoded):
+def _require_projection(first: xr.Dataset, array: xr.DataArray, name: str) -> None:
+    """Raise if a band is seen from elsewhere than the first acquisition, on the same grid."""
+    ours, theirs = (getattr(each.attrs.get("area"), "crs", None) for each in (first, array))
+    if ours is not None and theirs is not None and ours != theirs:
         raise SceneError(
-            "Several masks must have one size, and each must have a time: combine them with "
-            'xarray (xr.concat(..., dim="time")), and pass the result.'
+            f"{name} is in another projection than the first acquisition: {_origin(theirs)}, not "
+            f"{_origin(ours)}.\nGive files of one service together, and others by themselves."
         )
-    together = xr.concat(decoded, "time", coords="minimal", compat="override", join="override")
-    return align_mask(together, opened)
 
 
-def _open_mask(path: Path) -> xr.DataArray:
-    if not path.exists():
-        raise SceneError(f"{path} does not exist. Check its name and folder.")
-    if path.is_dir() or path.suffix in (*NETCDF, ".h5", ".zarr"):
-        return open_mask(path)
-    with as_satpy_errors(f"{path} cannot be read by satpy's seviri_l2_grib"):
-        scene = import_satpy().Scene(filenames=[str(path)], reader="seviri_l2_grib")
-        scene.load(["cloud_mask"], upper_right_corner="NE")
-        return scene["cloud_mask"]
+def _origin(crs: Any) -> str:
+    degrees = crs.to_cf().get("longitude_of_projection_origin")
+    return crs.name if degrees is None else f"seen from {degrees:g} degrees east"

@@ -1,0 +1,107 @@
+"""Files that are read together and how, as a map records them and finds them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+import xarray as xr
+
+from undulatus.scenes.files.opening import input_digest, open_data
+
+SCENE = "scene"
+"""Attribute of maps: the path or paths of the data."""
+
+OPTIONS = "scene_options"
+"""Attribute of maps: how the data were read, in JSON; only if there is more than the paths."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Files, and the options of :func:`undulatus.scenes.open_scene` that they are read with."""
+
+    paths: tuple[Path, ...]
+    reader: str | None = None
+    calibration: str | None = None
+    mask: tuple[Path, ...] = ()
+    mask_encoding: str | None = None
+    time: tuple[str, ...] = ()
+    box: str | None = None
+
+    @classmethod
+    def of(cls, source: Self | Path | str) -> Self:
+        """Return inputs as they are, or those of one path."""
+        return source if isinstance(source, cls) else cls((Path(str(source)),))
+
+    @classmethod
+    def of_map(
+        cls, attrs: Mapping[str, Any], moved: Path | Sequence[Path] | None = None
+    ) -> Self | None:
+        """Return what a map was made of, or None if it does not say so.
+
+        ``moved`` are the data, if they are not where the map says.
+        """
+        listed: Any = moved or attrs.get(SCENE)
+        if listed is None:
+            return None
+        paths = [listed] if isinstance(listed, (str, Path)) else list(listed)
+        options = json.loads(attrs.get(OPTIONS, "{}"))
+        masks = tuple(Path(path) for path in options.pop("mask", ()))
+        times = tuple(options.pop("time", ()))
+        return cls(tuple(map(Path, paths)), mask=masks, time=times, **options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given, by name."""
+        values = {name: value for name, value in vars(self).items() if name != "paths"}
+        return {name: value for name, value in values.items() if value}
+
+    @property
+    def name(self) -> str:
+        """The first path, and how many more there are."""
+        more = f" (and {len(self.paths) - 1:,} more)" if len(self.paths) > 1 else ""
+        return f"{self.paths[0]}{more}"
+
+    @property
+    def lost(self) -> Path | None:
+        """The first file that does not exist, if there is one."""
+        return next((path for path in (*self.paths, *self.mask) if not path.exists()), None)
+
+    def open(
+        self,
+        say: Callable[[str], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> xr.Dataset:
+        """Open the files as one scene, one image, or spectra, lazily."""
+        reporting = {"say": say, "progress": progress}
+        options = self.options | {name: call for name, call in reporting.items() if call}
+        if "mask" in options:
+            options["mask"] = list(self.mask)
+        source = self.paths[0] if len(self.paths) == 1 else list(self.paths)
+        return open_data(source, **options)
+
+    def digest(self) -> str:
+        """Return a checksum of the files and the options: that of the one file without any."""
+        content = input_digest(self.paths)
+        if not self.options:
+            return content
+        told = _as_json(replace(self, mask=()).options)
+        masks = input_digest(self.mask) if self.mask else ""
+        return sha256(f"{content} {told} {masks}".encode()).hexdigest()
+
+    def attributes(self) -> dict[str, Any]:
+        """Return what a map records, from which :meth:`of_map` makes the same inputs."""
+        paths = [str(path.absolute()) for path in self.paths]
+        attrs: dict[str, Any] = {SCENE: paths[0] if len(paths) == 1 else paths}
+        if self.options:
+            located = replace(self, mask=tuple(path.absolute() for path in self.mask))
+            attrs[OPTIONS] = _as_json(located.options)
+        return attrs
+
+
+def _as_json(options: Mapping[str, Any]) -> str:
+    return json.dumps(options, default=str, sort_keys=True)
