@@ -182,10 +182,13 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         All must have the same classes. ``regimes`` must have numbers as edges, and named
         features in the order of the columns that their classifiers were fitted on.
         """
+        regimes = tuple(regimes)
+        _require_contiguous(regimes)
         # With clones as parameter, the result can be fitted again.
         unfitted = {name: clone(member) for name, member in estimators.items()}
-        model = cls(unfitted, tuple(regimes), by, blend)
-        model.regimes_ = model.regimes
+        model = cls(unfitted, regimes, by, blend)
+        model.regimes_ = regimes
+        model._require_blend(regimes)
         model.estimators_ = {regime.name: estimators[regime.name] for regime in model.regimes_}
         model.classes_ = _common_classes(model.estimators_)
         model._set_feature_names()
@@ -541,7 +544,7 @@ def _require_contiguous(regimes: tuple[Regime, ...]) -> None:
             )
     known = [edge for regime in regimes for edge in (regime.low, regime.high) if edge != MEDIAN]
     if MEDIAN in (regimes[0].low, regimes[-1].high) or any(
-        not later >= earlier for earlier, later in pairwise(map(float, known))
+        not high > low for low, high in (r.edges for r in regimes if MEDIAN not in (r.low, r.high))
     ):
         raise InputError(f"regimes must have rising edges with numbers at the ends, got {known}.")
 
