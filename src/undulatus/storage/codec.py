@@ -274,7 +274,8 @@ def memory_order(array: Array) -> str:
     >>> memory_order(np.ones((3, 2)).T), memory_order(np.ones((3, 2))[::-1])
     ('F', '-C')
     """
-    if array.ndim != 2 or array.flags.c_contiguous:
+    # A single row or column lies the same way in either order.
+    if array.ndim != 2 or array.flags.c_contiguous or 1 in array.shape:
         return "C"
     row, column = array.strides
     return ("-" if row < 0 else "") + ("F" if abs(row) < abs(column) else "C")
