@@ -67,6 +67,7 @@ PROVENANCE = {
 # Sound files
 
 
+@cache
 def make_rows(n: int, seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return rows of two features, and one of three classes of each."""
     rng = np.random.default_rng(seed)
@@ -281,9 +282,14 @@ class Tally:
             self.seconds, self.slowest = other.seconds, other.slowest
 
 
+@cache
+def _names() -> list[str]:
+    return sorted(sound_files())
+
+
 def forged_file(index: int, seed: int) -> tuple[str, bytes]:
     """Return the name of the sound file that an input is made from, and its content."""
-    names = sorted(sound_files())
+    names = _names()
     name = names[index % len(names)]
     return name, forge(sound_files()[name], random.Random(f"{seed}/{index}"))
 

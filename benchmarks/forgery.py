@@ -11,7 +11,8 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,18 @@ OTHERS = (
 )  # fmt: skip
 
 
-@dataclass
+@dataclass(frozen=True)
 class Array:
     """An array in a file: what is said of it, and its bytes."""
 
     dtype: str
     shape: list[Any]
     content: bytes
+
+    @cached_property
+    def digest(self) -> str:
+        """The checksum of the bytes."""
+        return hashlib.sha256(self.content).hexdigest()
 
     def values(self) -> np.ndarray[Any, Any] | None:
         """Return the values, or None if the bytes are no such array."""
@@ -71,7 +77,14 @@ class Parts:
 
 
 def take_apart(content: bytes) -> Parts:
-    """Return the parts of a sound file."""
+    """Return the parts of a sound file, to be changed."""
+    text, arrays = _read(content)
+    return Parts(json.loads(text), dict(arrays), {})
+
+
+@cache
+def _read(content: bytes) -> tuple[str, dict[str, Array]]:
+    """Return the header of a sound file as JSON, and its arrays."""
     start = 8 + int.from_bytes(content[:8], "little")
     entries = json.loads(content[8:start])
     text = entries.pop("__metadata__")[KEY].partition(" ")[2]
@@ -83,12 +96,12 @@ def take_apart(content: bytes) -> Parts:
         )
         for name, entry in entries.items()
     }
-    return Parts(json.loads(text)["header"], arrays, {})
+    return json.dumps(json.loads(text)["header"]), arrays
 
 
 def put_together(parts: Parts) -> bytes:
     """Return the content of a file, with checksums and lengths that are right."""
-    digests = {name: hashlib.sha256(a.content).hexdigest() for name, a in parts.arrays.items()}
+    digests = {name: array.digest for name, array in parts.arrays.items()}
     digests |= parts.lies.get("digests", {})
     text = json.dumps({"header": parts.header, "sha256": digests})
     text = text.replace(f'"{DEEP}"', "[" * 20_000 + "]" * 20_000).replace(f'"{HUGE}"', "9" * 400)
@@ -264,15 +277,14 @@ def change_values(parts: Parts, rng: random.Random) -> None:
     values = array.values()
     if values is None or values.size == 0 or values.dtype.kind == "b":
         return
-    flat = values.reshape(-1)
+    flat, whole = values.reshape(-1), values.dtype.kind == "i"
     with np.errstate(all="ignore"):
-        if values.dtype.kind == "f" and rng.random() < 0.4:
+        if not whole and rng.random() < 0.4:
             flat *= rng.choice([-1.0, 0.0, 1e-3, 1e3, 1e20, 10.0 ** rng.uniform(-320, 308)])
         else:
             for _ in range(rng.choice((1, 1, 2, flat.size))):
-                number = float(rng.choice(NUMBERS))
-                place = rng.randrange(flat.size)
-                flat[place] = number if values.dtype.kind == "f" else int(min(abs(number), 9e18)) if number == number else 0
+                number = np.nan_to_num(float(rng.choice(NUMBERS))) if whole else rng.choice(NUMBERS)
+                flat[rng.randrange(flat.size)] = int(min(abs(number), 9e18)) if whole else number
     parts.arrays[name] = Array.of(values)
 
 
@@ -310,7 +322,7 @@ def reshape_array(parts: Parts, rng: random.Random) -> None:
     try:
         parts.arrays[name] = Array.of(np.ascontiguousarray(rng.choice(shapes)(values)))
     except (IndexError, ValueError):
-        parts.arrays[name].shape = [*array.shape, 1]
+        parts.arrays[name] = replace(array, shape=[*array.shape, 1])
 
 
 def retype_array(parts: Parts, rng: random.Random) -> None:

@@ -18,7 +18,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -126,111 +126,132 @@ def _require_shallow(value: Any) -> None:
 
 # Checking
 
+Fault = tuple[str, str]
+"""Where in a value something is wrong, such as ``.weight[1]``, and what."""
+
+Finder = Callable[[Any], Fault | None]
+
 
 def require(value: Any, hint: Any, name: str) -> None:
     """Raise a :class:`FormError` that names the first part of a value that its hint forbids."""
-    fault = _find_fault(value, hint, name)
+    fault = _finder(hint)(value)
     if fault is not None:
-        raise FormError(fault)
+        raise FormError(f"{name}{fault[0]} {fault[1]}")
 
 
-def conforms(value: Any, hint: Any) -> bool:
-    """Whether a value is what a hint says."""
-    return _find_fault(value, hint, "") is None
-
-
-def _find_fault(value: Any, hint: Any, name: str) -> str | None:
-    """Return in words what is wrong with a value; None if nothing is."""
-    if hint is Any:
-        return None
+@lru_cache(maxsize=1000)
+def _finder(hint: Any) -> Finder:
+    """Return the function that finds what is wrong with a value, made once for each hint."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda value: None
     if origin is Annotated:
-        fault = _find_fault(value, arguments[0], name)
-        if fault is None and not all(each.holds(value) for each in arguments[1:]):
-            fault = _fault(value, hint, name)
-        return fault
+        return _finder_of_conditions(hint)
     if origin in (Union, UnionType):
-        return _find_fault_in_union(value, hint, name)
+        return _finder_of_union(hint)
     if origin is Literal:
-        known = any(type(value) is type(each) and value == each for each in arguments)
-        return None if known else _fault(value, hint, name)
+        known = {(type(each), each) for each in arguments}
+        return lambda value: (
+            None
+            if isinstance(value, Hashable) and (type(value), value) in known
+            else _fault(value, hint)
+        )
     if is_typeddict(hint):
-        return _find_fault_in_fields(value, hint, name)
+        return _finder_of_fields(hint)
     if origin in (list, tuple):
-        return _find_fault_in_list(value, hint, name)
+        return _finder_of_list(hint)
     if origin is dict:
-        if not isinstance(value, dict):
-            return _fault(value, hint, name)
-        items = [(key, each, arguments[1]) for key, each in value.items()]
-        return _first_fault(items, f"{name}.")
-    return None if _is_plain(value, hint) else _fault(value, hint, name)
-
-
-def _is_plain(value: Any, kind: Any) -> bool:
-    if kind in (None, NoneType):
-        return value is None
+        each = _finder(arguments[1])
+        return lambda value: (
+            _first_fault([(f".{key}", item, each) for key, item in value.items()])
+            if isinstance(value, dict)
+            else _fault(value, hint)
+        )
     # bool is a kind of int, and whole numbers are real ones.
-    if kind is float:
-        return type(value) in (int, float)
-    return type(value) is kind
+    kinds = {None: (NoneType,), float: (int, float)}.get(hint, (hint,))
+    return lambda value: None if type(value) in kinds else _fault(value, hint)
 
 
-def _find_fault_in_union(value: Any, hint: Any, name: str) -> str | None:
-    faults = [_find_fault(value, each, name) for each in get_args(hint)]
-    if None in faults:
-        return None
-    # What is wrong inside of a list or an object says more than that it is one.
-    return next(
-        (text for text in faults if text and not text.startswith(f"{name} is ")),
-        _fault(value, hint, name),
-    )
+def _finder_of_conditions(hint: Any) -> Finder:
+    kind, *conditions = get_args(hint)
+    find = _finder(kind)
+
+    def finder(value: Any) -> Fault | None:
+        fault = find(value)
+        if fault is None and not all(each.holds(value) for each in conditions):
+            fault = _fault(value, hint)
+        return fault
+
+    return finder
 
 
-def _find_fault_in_list(value: Any, hint: Any, name: str) -> str | None:
+def _finder_of_union(hint: Any) -> Finder:
+    finders = [_finder(each) for each in get_args(hint)]
+
+    def finder(value: Any) -> Fault | None:
+        faults = []
+        for find in finders:
+            fault = find(value)
+            if fault is None:
+                return None
+            faults.append(fault)
+        # What is wrong inside of a list or an object says more than that it is one.
+        return next((fault for fault in faults if fault[0]), _fault(value, hint))
+
+    return finder
+
+
+def _finder_of_list(hint: Any) -> Finder:
     kinds = get_args(hint)
-    if not isinstance(value, list):
-        return _fault(value, hint, name)
-    if get_origin(hint) is list or kinds[-1] is Ellipsis:
-        kinds = kinds[:1] * len(value)
-    if len(kinds) != len(value):
-        return _fault(value, hint, name)
-    items = [(f"[{place}]", *pair) for place, pair in enumerate(zip(value, kinds, strict=True))]
-    return _first_fault(items, name)
+    alike = get_origin(hint) is list or kinds[-1] is Ellipsis
+    finders = [_finder(each) for each in (kinds[:1] if alike else kinds)]
+
+    def finder(value: Any) -> Fault | None:
+        if not isinstance(value, list) or not (alike or len(value) == len(finders)):
+            return _fault(value, hint)
+        own = finders * len(value) if alike else finders
+        for place, (item, find) in enumerate(zip(value, own, strict=True)):
+            fault = find(item)
+            if fault is not None:
+                return f"[{place}]{fault[0]}", fault[1]
+        return None
+
+    return finder
 
 
-def _find_fault_in_fields(value: Any, hint: Any, name: str) -> str | None:
-    if not isinstance(value, dict):
-        return _fault(value, hint, name)
-    fields, required = _fields_of(hint)
-    missing = sorted(required - value.keys())
-    if missing:
-        return f"{name} lacks {', '.join(missing)}"
-    odd = [key for key in value if key not in fields]
-    if odd:
-        return f"{name} has {reprlib.repr(odd[0])}, which is not known"
-    return _first_fault([(key, each, fields[key]) for key, each in value.items()], f"{name}.")
-
-
-def _first_fault(items: list[tuple[str, Any, Any]], prefix: str) -> str | None:
-    for key, value, hint in items:
-        fault = _find_fault(value, hint, f"{prefix}{key}")
-        if fault is not None:
-            return fault
-    return None
-
-
-@lru_cache(maxsize=100)
-def _fields_of(hint: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the hints of a TypedDict's fields, and which of them must be there."""
+def _finder_of_fields(hint: Any) -> Finder:
     hints = get_type_hints(hint, include_extras=True)
     # Hints that are texts hide NotRequired from the class itself.
     spared = {name for name, own in hints.items() if get_origin(own) is NotRequired}
-    fields = {name: get_args(own)[0] if name in spared else own for name, own in hints.items()}
-    return fields, frozenset(hint.__required_keys__ - spared)
+    required = hint.__required_keys__ - spared
+    fields = {
+        name: _finder(get_args(own)[0] if name in spared else own) for name, own in hints.items()
+    }
+
+    def finder(value: Any) -> Fault | None:
+        if not isinstance(value, dict):
+            return _fault(value, hint)
+        missing = sorted(required - value.keys())
+        if missing:
+            return "", f"lacks {', '.join(missing)}"
+        odd = [key for key in value if key not in fields]
+        if odd:
+            return "", f"has {reprlib.repr(odd[0])}, which is not known"
+        return _first_fault([(f".{key}", item, fields[key]) for key, item in value.items()])
+
+    return finder
 
 
-def _fault(value: Any, hint: Any, name: str) -> str:
-    return f"{name} is {reprlib.repr(value)}, but {in_words(hint)} is expected"
+def _first_fault(items: list[tuple[str, Any, Finder]]) -> Fault | None:
+    for place, value, find in items:
+        fault = find(value)
+        if fault is not None:
+            return place + fault[0], fault[1]
+    return None
+
+
+def _fault(value: Any, hint: Any) -> Fault:
+    return "", f"is {reprlib.repr(value)}, but {in_words(hint)} is expected"
 
 
 _WORDS = {

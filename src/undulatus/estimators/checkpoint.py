@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, get_type_hints
 
@@ -171,7 +172,7 @@ class Checkpoint(Generic[State]):
         if differences:
             raise self._refusal("belongs to another fit", differences)
         values = _all_values(tensors, header)
-        if set(values) != set(_field_names(self._state)):
+        if set(values) != set(_hints(self._state)):
             raise self._refusal("was written by another version of undulatus")
         state: State = _read_state(self._path, self._state, values, self._sizes)
         return state
@@ -189,7 +190,7 @@ def count_iterations(path: str | os.PathLike[str]) -> int:
     """Return how many outer iterations are done in a checkpoint, of whatever fit it is."""
     values = _all_values(*open_tensors(path))
     for kind in (BatchState, Walk):
-        if set(values) == set(_field_names(kind)):
+        if set(values) == set(_hints(kind)):
             return int(_read_state(path, kind, values, {}).n_iter)
     raise ModelFileError(path, "is not a checkpoint of this version of undulatus.")
 
@@ -205,7 +206,7 @@ def _read_state(
     """Return the state that values make, once each is what its field and its name say."""
     known = dict(sizes)
     try:
-        for name, hint in _hints(kind):
+        for name, hint in _hints(kind).items():
             _require_value(name, hint, values[name], known)
         if known.get("k", 0) != 2 * known.get("D", 0) and "k" in known:
             raise FormError("the sizes of its arrays do not fit each other")
@@ -236,12 +237,16 @@ def _require_value(name: str, hint: Any, value: Any, sizes: dict[str, int]) -> N
             raise FormError(f"{name} is {value}, but a positive number is expected")
 
 
-def _hints(kind: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the type hint of every value of a state by its path."""
+    found = {}
     for name, hint in get_type_hints(kind).items():
         if is_dataclass(hint):
-            yield from _hints(hint, f"{prefix}{name}.")
+            found |= {f"{name}.{path}": own for path, own in _hints(hint).items()}
         else:
-            yield prefix + name, hint
+            found[name] = hint
+    return found
 
 
 def _flatten(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -251,10 +256,6 @@ def _flatten(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flatten(value, f"{prefix}{field.name}.")
         else:
             yield prefix + field.name, value
-
-
-def _field_names(kind: Any) -> Iterator[str]:
-    return (name for name, _ in _hints(kind))
 
 
 def _build_state(kind: Any, values: dict[str, Any], prefix: str = "") -> Any:
