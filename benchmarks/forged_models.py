@@ -80,7 +80,11 @@ def make_rows(n: int, seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
 def sound_files() -> dict[str, bytes]:
     """Return the content of a small file of every kind, by name."""
     found = {}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), single_threaded_blas():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(),
+        single_threaded_blas(),
+    ):
         # Whether a model is the best there is does not matter here.
         warnings.simplefilter("ignore")
         path = Path(folder) / "file"
@@ -127,8 +131,9 @@ def _models() -> Iterator[tuple[str, Any]]:
     noise = np.array([0.1, 3.0])
     spectral = make_pipeline(SpectralPCA(2, noise=noise), "passthrough", VFFGPC(2, **one))
     yield "pipeline-spectral", spectral.fit(X, y)
-    yield "pipeline-incremental", make_pipeline(IncrementalPCA(1), GPC(max_iter=1)).fit(
-        X[:9], cloudy[:9]
+    yield (
+        "pipeline-incremental",
+        make_pipeline(IncrementalPCA(1), GPC(max_iter=1)).fit(X[:9], cloudy[:9]),
     )
     yield from _regimes(X, y, one)
 
@@ -138,9 +143,12 @@ def _regimes(X: Any, y: Any, one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     two = (Regime("day", 0.0, 60.0), Regime("day/1", 60.0, np.inf, ("BT9",)))
     blended = RegimeClassifier(RFFGPC(2, **one), two, by=ANGLE, blend=5.0).fit(table, y > 0)
     yield "regimes", blended.update(table[::30], y[::30] > 0)
-    yield "regimes-classes", RegimeClassifier(
-        make_pipeline(StandardScaler(), VFFGPC(2, **one)), two[:1], by=ANGLE
-    ).fit(table[table[ANGLE] < 60.0], y[table[ANGLE] < 60.0])
+    yield (
+        "regimes-classes",
+        RegimeClassifier(make_pipeline(StandardScaler(), VFFGPC(2, **one)), two[:1], by=ANGLE).fit(
+            table[table[ANGLE] < 60.0], y[table[ANGLE] < 60.0]
+        ),
+    )
 
 
 def _with_named_regimes(content: bytes) -> bytes:
@@ -226,8 +234,7 @@ def judge(name: str, path: Path) -> str:
             return _judge_checkpoint(name, path)
         model = load_model(path)
     except ModelFileError as error:
-        assert str(path) in str(error), "the error does not name the file"
-        return REFUSED
+        return REFUSED if str(path) in str(error) else LOST
     try:
         found = predict_all(model)
     except PhaseTooLargeError:
@@ -348,30 +355,29 @@ def main() -> None:
     began, told, total = time.monotonic(), 0.0, Tally()
     starts = range(asked.first, asked.first + asked.count, CHUNK)
     with ProcessPoolExecutor(count_cores()) as pool:
+        ends = [min(start + CHUNK, asked.first + asked.count) for start in starts]
         jobs = [
-            pool.submit(
-                try_files,
-                start,
-                min(CHUNK, asked.first + asked.count - start),
-                asked.seed,
-                asked.keep,
-            )
-            for start in starts
+            pool.submit(try_files, start, end - start, asked.seed, asked.keep)
+            for start, end in zip(starts, ends, strict=True)
         ]
-        for job in as_completed(jobs):
-            part = job.result()
-            total.add(part)
-            for text in part.lost:
-                print(text, file=sys.stderr, flush=True)
-            elapsed = time.monotonic() - began
-            if elapsed - told > 10.0:
-                told, done = elapsed, total.outcomes.total()
-                print(
-                    f"{done:,} of {asked.count:,}, {done / elapsed:.0f} a second, "
-                    f"{total.outcomes[LOST]} lost",
-                    file=sys.stderr,
-                    flush=True,
-                )
+        try:
+            for job in as_completed(jobs):
+                part = job.result()
+                total.add(part)
+                for text in part.lost:
+                    print(text, file=sys.stderr, flush=True)
+                elapsed = time.monotonic() - began
+                if elapsed - told > 10.0:
+                    told, done = elapsed, total.outcomes.total()
+                    print(
+                        f"{done:,} of {asked.count:,}, {done / elapsed:.0f} a second, "
+                        f"{total.outcomes[LOST]} lost",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     print_tally(total)
     raise SystemExit(1 if total.outcomes[LOST] else 0)
 

@@ -23,16 +23,20 @@ DEEP = "@deep@"
 """Stands for deeply nested lists until the header is written."""
 HUGE = "@huge@"
 """Stands for a whole number of 400 digits."""
+LETTERS = '0123456789eE+-.,:"[]{}nft \\u'
+"""What JSON is made of."""
 NUMBERS = (
     0, 1, -1, 2, 3, 7, 255, 2**31, 2**62, -(2**63), 10**15, 0.0, -0.0, 0.5, -0.5, 1e-320, 1e-300,
     1e-30, 1e12, 1e30, -1e30, 1e100, 1e154, -1e200, 1.7e308, float("nan"), float("inf"),
     float("-inf"),
 )  # fmt: skip
 OTHERS = (
-    None, True, False, "", "junk", "1", "nan", "0.5", "inf", "-inf", "a" * 5000, "\ud800", "../../x",
-    "\x1b[31m", "GPC", "VFFGPC", "Pipeline", "PCA", "passthrough", "rbf", "single", "double", "<f8",
-    "<i8", "<U400000000", "<U9999", "object", "O", "<f2", "V8", "<M8[s]", ",i8", "C", "F", "-C", DEEP,
-    HUGE, [], {}, [[]], [None], [0.5], [1, 2], ["a", "b"], {"array": [], "dtype": "<f8"},
+    None, True, False, "", "junk", "1", "nan", "0.5", "inf", "-inf", "a" * 5000, "\ud800",
+    "../../x", "\x1b[31m", "GPC", "VFFGPC", "Pipeline", "PCA", "passthrough", "rbf", "single",
+    "double",
+    "<f8", "<i8", "<U400000000", "<U9999", "object", "O", "<f2", "V8", "<M8[s]", ",i8", "C",
+    "F", "-C",
+    DEEP, HUGE, [], {}, [[]], [None], [0.5], [1, 2], ["a", "b"], {"array": [], "dtype": "<f8"},
     {"array": ["inf"], "dtype": "<f8", "scalar": True}, {"array": [1.5], "dtype": "<f8"},
     {"pairs": [[1, 2], [1, 3]]}, {"pairs": [[{}, 1]]}, {"junk": 1}, [{}] * 1000,
 )  # fmt: skip
@@ -159,7 +163,7 @@ def _places(value: Any, parent: Any = None, key: Any = None) -> Iterator[tuple[A
 
 
 def _pick(parts: Parts, rng: random.Random) -> tuple[Any, Any]:
-    return rng.choice(list(_places(parts.header)) or [(parts.header, None)])
+    return rng.choice(list(_places(parts.header)) or [({"": None}, "")])
 
 
 def _junk(rng: random.Random) -> Any:
@@ -251,7 +255,7 @@ def spoil_text(parts: Parts, rng: random.Random) -> None:
         own = random.Random(seed)
         characters = list(text)
         for _ in range(own.randint(1, 4)):
-            characters[own.randrange(len(characters))] = own.choice('0123456789eE+-.,:"[]{}nft \\u')
+            characters[own.randrange(len(characters))] = own.choice(LETTERS)
         return "".join(characters)
 
     parts.lies["text"] = spoil
@@ -283,8 +287,10 @@ def change_values(parts: Parts, rng: random.Random) -> None:
             flat *= rng.choice([-1.0, 0.0, 1e-3, 1e3, 1e20, 10.0 ** rng.uniform(-320, 308)])
         else:
             for _ in range(rng.choice((1, 1, 2, flat.size))):
-                number = np.nan_to_num(float(rng.choice(NUMBERS))) if whole else rng.choice(NUMBERS)
-                flat[rng.randrange(flat.size)] = int(min(abs(number), 9e18)) if whole else number
+                number: Any = rng.choice(NUMBERS)
+                if whole:
+                    number = int(min(abs(np.nan_to_num(float(number))), 9e18))
+                flat[rng.randrange(flat.size)] = number
     parts.arrays[name] = Array.of(values)
 
 
@@ -337,7 +343,8 @@ def retype_array(parts: Parts, rng: random.Random) -> None:
 def rename_array(parts: Parts, rng: random.Random) -> None:
     """Give an array another name, that of another or a new one."""
     name, array = _any_array(parts, rng)
-    other = rng.choice([*parts.arrays, "extra", "0/extra", "updates/0/rows", f"0/{name}", "a" * 999])
+    new = ("extra", "0/extra", "updates/0/rows", f"0/{name}", "a" * 999)
+    other = rng.choice([*parts.arrays, *new])
     if other in parts.arrays:
         parts.arrays[name], parts.arrays[other] = parts.arrays[other], array
     else:
@@ -372,6 +379,9 @@ def lie_about_array(parts: Parts, rng: random.Random) -> None:
         return
 
     def lie(entries: dict[str, Any]) -> None:
+        if name not in entries:
+            # A later step took it away.
+            return
         entry, others = entries[name], [own for own in entries if own != "__metadata__"]
         if way == 1:
             entry["data_offsets"] = entries[others[0]]["data_offsets"]

@@ -507,9 +507,9 @@ class StoredArray:
             step = max(1, PART_BYTES * len(rows) // max(needed, 1))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
-                if file.readinto(part.reshape(-1).view(np.uint8)) != part.nbytes:
+                if file.readinto(part.reshape(-1).view(np.uint8).data) != part.nbytes:
                     raise EOFError("it has become shorter")
-                digest.update(part)
+                digest.update(part.data)
                 self._require_values(part, check(part, first))
         if digest.hexdigest() != self.digest:
             raise ModelFileError(
@@ -611,7 +611,7 @@ def _require_layout(entries: Mapping[str, Any], length: int) -> None:
 
 
 def _digest(array: Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array)).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
 def _text_digest(text: str) -> str:

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, get_type_hints
 
@@ -172,7 +171,7 @@ class Checkpoint(Generic[State]):
         if differences:
             raise self._refusal("belongs to another fit", differences)
         values = _all_values(tensors, header)
-        if set(values) != set(_hints(self._state)):
+        if set(values) != set(_HINTS[self._state]):
             raise self._refusal("was written by another version of undulatus")
         state: State = _read_state(self._path, self._state, values, self._sizes)
         return state
@@ -190,7 +189,7 @@ def count_iterations(path: str | os.PathLike[str]) -> int:
     """Return how many outer iterations are done in a checkpoint, of whatever fit it is."""
     values = _all_values(*open_tensors(path))
     for kind in (BatchState, Walk):
-        if set(values) == set(_hints(kind)):
+        if set(values) == set(_HINTS[kind]):
             return int(_read_state(path, kind, values, {}).n_iter)
     raise ModelFileError(path, "is not a checkpoint of this version of undulatus.")
 
@@ -206,7 +205,7 @@ def _read_state(
     """Return the state that values make, once each is what its field and its name say."""
     known = dict(sizes)
     try:
-        for name, hint in _hints(kind).items():
+        for name, hint in _HINTS[kind].items():
             _require_value(name, hint, values[name], known)
         if known.get("k", 0) != 2 * known.get("D", 0) and "k" in known:
             raise FormError("the sizes of its arrays do not fit each other")
@@ -237,16 +236,18 @@ def _require_value(name: str, hint: Any, value: Any, sizes: dict[str, int]) -> N
             raise FormError(f"{name} is {value}, but a positive number is expected")
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _find_hints(kind: Any) -> dict[str, Any]:
     """Return the type hint of every value of a state by its path."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, hint in get_type_hints(kind).items():
         if is_dataclass(hint):
-            found |= {f"{name}.{path}": own for path, own in _hints(hint).items()}
+            found |= {f"{name}.{path}": own for path, own in _find_hints(hint).items()}
         else:
             found[name] = hint
     return found
+
+
+_HINTS: dict[Any, dict[str, Any]] = {kind: _find_hints(kind) for kind in (BatchState, Walk)}
 
 
 def _flatten(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

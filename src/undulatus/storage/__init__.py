@@ -37,7 +37,16 @@ OLDEST_SCHEMA = 1
 FORMAT = "undulatus-model"
 """Marks the file as one that holds a model."""
 
-REMEDY = "Fit it again, all steps together and on rows that are not all equal."
+FAULTS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    ArithmeticError,
+    RecursionError,
+)
+"""Errors of a header that no check foresaw."""
 
 
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
@@ -57,15 +66,20 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     try:
         tensors, header = describe_model(model, CODECS)
     except InvalidModelError as error:
-        raise InputError(
-            f"The model cannot be saved, because it could not be loaded again: it {error}\n{REMEDY}"
-        ) from error
+        raise _cannot_be_saved(str(error)) from error
     marks: Header = {"format": FORMAT, "schema": SCHEMA, "package_version": version("undulatus")}
     provenance = getattr(model, "provenance_", None)
     if provenance is not None:
         marks["provenance"] = _plain(provenance, "provenance_")
     # In this order: the header is read by people, too.
     write_tensors(path, tensors, {**marks, **header}, partial(_read_back, tensors, header, marks))
+
+
+def _cannot_be_saved(reason: str) -> InputError:
+    return InputError(
+        f"The model cannot be saved, because it could not be loaded again: it {reason}\n"
+        f"Fit it again, all steps together and on rows that are not all equal."
+    )
 
 
 def _read_back(tensors: Tensors, header: Header, marks: Header, unfinished: Path) -> None:
@@ -75,13 +89,13 @@ def _read_back(tensors: Tensors, header: Header, marks: Header, unfinished: Path
     try:
         model = load_model(unfinished)
     except ModelFileError as error:
-        reason = str(error).removeprefix(f"{unfinished}: ")
-        raise InputError(
-            f"The model cannot be saved, because it could not be loaded again: it {reason}\n"
-            f"{REMEDY}"
-        ) from error
+        raise _cannot_be_saved(str(error).removeprefix(f"{unfinished}: ")) from error
     found, described = describe_model(model, CODECS)
-    changed = [name for name in tensors if not np.array_equal(found.get(name), tensors[name])]
+    changed = [
+        name
+        for name in tensors
+        if name not in found or not np.array_equal(found[name], tensors[name])
+    ]
     changed += [name for name in header if described.get(name) != header[name]]
     if getattr(model, "provenance_", None) != marks.get("provenance"):
         changed.append("provenance_")
@@ -146,11 +160,8 @@ def load_model(path: str | os.PathLike[str]) -> Any:
         raise
     except (InvalidModelError, InputError) as error:
         raise ModelFileError(path, str(error)) from error
-    except (
-        KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError,
-    ) as error:  # fmt: skip
-        reason = reprlib.repr(error)
-        raise ModelFileError(path, f"has a broken header ({reason}).") from error
+    except FAULTS as error:
+        raise ModelFileError(path, f"has a broken header ({reprlib.repr(error)}).") from error
     if "provenance" in marks:
         model.provenance_ = marks["provenance"]
     return model

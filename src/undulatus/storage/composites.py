@@ -75,9 +75,7 @@ def _build_pipeline(tensors: Stored, header: Header) -> Any:
             with naming_part(f"step {name!r}"):
                 step = build_model(parts[str(number)], described, codecs)
         steps.append((name, step))
-    model = Pipeline(
-        steps, transform_input=header["transform_input"], verbose=header["verbose"]
-    )
+    model = Pipeline(steps, transform_input=header["transform_input"], verbose=header["verbose"])
     _require_chain(model)
     return model
 
@@ -171,9 +169,7 @@ def _build_regimes(tensors: Stored, header: Header) -> Any:
             if _n_features_in(member) != len(regime.features or ()):
                 raise InvalidModelError("names other features than its classifier has.")
         estimators[regime.name] = member
-    model = RegimeClassifier.from_fitted(
-        estimators, regimes, header["by"], float(header["blend"])
-    )
+    model = RegimeClassifier.from_fitted(estimators, regimes, header["by"], float(header["blend"]))
     classes = decode_value(header["classes"])
     if classes.dtype != model.classes_.dtype or not np.array_equal(classes, model.classes_):
         raise InvalidModelError("has other classes than its classifiers.")

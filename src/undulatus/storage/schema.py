@@ -398,5 +398,3 @@ def rising(rows: Array) -> bool:
     """Whether each column rises, but for rounding."""
     steps = np.diff(rows, axis=0)
     return bool((steps >= -1e-9 * np.abs(rows).max(axis=0)).all())
-
-
