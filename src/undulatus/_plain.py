@@ -112,7 +112,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 def _require_shallow(value: Any) -> None:
     level = [value] if isinstance(value, dict | list) else []
-    for _ in range(DEEPEST):
+    for _ in range(DEEPEST + 1):
         if not level:
             return
         level = [
@@ -196,7 +196,8 @@ def _finder_of_union(hint: Any) -> Finder:
                 return None
             faults.append(fault)
         # What is wrong inside of a list or an object says more than that it is one.
-        return next((fault for fault in faults if fault[0]), _fault(value, hint))
+        inside = [fault for fault in faults if fault[0] or not fault[1].startswith("is ")]
+        return inside[0] if inside else _fault(value, hint)
 
     return finder
 
