@@ -311,6 +311,8 @@ def try_files(first: int, count: int, seed: int, keep: str | None = None) -> Tal
         single_threaded_blas(),
     ):
         warnings.simplefilter("error")
+        # A step with names after one that gives none: scikit-learn says so, and goes on.
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
         path = Path(folder) / "forged.undulatus"
         for index in range(first, first + count):
             name, content = forged_file(index, seed)

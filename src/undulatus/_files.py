@@ -510,7 +510,7 @@ class StoredArray:
                 if file.readinto(part.reshape(-1).view(np.uint8).data) != part.nbytes:
                     raise EOFError("it has become shorter")
                 digest.update(part.data)
-                self._require_values(part, check(part, first))
+                self._require(_find_fault(part) or check(part, first))
         if digest.hexdigest() != self.digest:
             raise ModelFileError(
                 self.path,
@@ -518,11 +518,7 @@ class StoredArray:
             )
         return array
 
-    def _require_values(self, part: Array, fault: str | None) -> None:
-        if part.dtype.kind == "f" and not np.isfinite(part).all():
-            fault = "NaN or infinity"
-        elif part.dtype.kind == "b" and (part.view(np.uint8) > 1).any():
-            fault = "bytes that are neither true nor false"
+    def _require(self, fault: str | None) -> None:
         if fault is not None:
             raise ModelFileError(self.path, f"holds {fault} in {self.name!r}.")
 
@@ -536,6 +532,15 @@ class StoredArray:
             raise ModelFileError(
                 self.path, f"cannot be read at {self.name!r} ({error})."
             ) from error
+
+
+def _find_fault(part: Array) -> str | None:
+    """Return in words what no array may hold; None if there is nothing of it."""
+    if part.dtype.kind == "f" and not np.isfinite(part).all():
+        return "NaN or infinity"
+    if part.dtype.kind == "b" and (part.view(np.uint8) > 1).any():
+        return "bytes that are neither true nor false"
+    return None
 
 
 class _Entry(TypedDict):

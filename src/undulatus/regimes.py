@@ -361,10 +361,12 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             return (assigned == index).astype(np.float64)
         low, high = self.regimes_[index].edges
         share = np.ones(len(condition))
-        if index > 0:
-            share = np.minimum(share, 0.5 + (condition - low) / (2.0 * self.blend))
-        if index + 1 < len(self.regimes_):
-            share = np.minimum(share, 0.5 + (high - condition) / (2.0 * self.blend))
+        # Far from the edge of a narrow blend the share overflows, and is clipped to 0 or 1.
+        with np.errstate(over="ignore"):
+            if index > 0:
+                share = np.minimum(share, 0.5 + (condition - low) / (2.0 * self.blend))
+            if index + 1 < len(self.regimes_):
+                share = np.minimum(share, 0.5 + (high - condition) / (2.0 * self.blend))
         share = np.clip(share, 0.0, 1.0)
         # Rounding must not take a row's own regime away from it.
         return np.where(assigned == index, np.maximum(share, 1e-12), share)

@@ -259,6 +259,29 @@ def test_what_is_known_of_provenance_agrees_with_what_chains_store():
     assert set(schema.Provenance.__annotations__) == stored
 
 
+# Found by the fuzzer
+
+
+def test_a_nan_that_signals_is_refused_before_it_is_computed_with(path):
+    def alter(header, arrays):
+        signalling = np.full(3, 0x7FF4000000000000, np.uint64).view(np.float64)
+        arrays["updates/0/codes"] = Array("F64", [3], signalling.tobytes())
+
+    assert_refused(forged("vff-updated", path, alter), "NaN or infinity")
+
+
+VALID = {
+    "waves without a length": ("rff-single", set_array("0/frequencies", lambda own: 0.0 * own)),
+    "a blend of denormals": ("regimes", set_field("blend", to=1e-310)),
+    "a wide range of regimes": ("regimes", set_field("regimes", 0, 1, to="-1.7e+308")),
+}
+
+
+@pytest.mark.parametrize(("name", "alter"), VALID.values(), ids=VALID)
+def test_an_odd_model_that_is_still_one_predicts_validly(name, alter, path):
+    forged_models.predict_all(load_model(forged(name, path, alter)))
+
+
 # Small files that ask for much
 
 ASK_FOR_MUCH = """
