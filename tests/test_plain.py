@@ -1,5 +1,6 @@
 """Plain values: JSON that is read strictly, and hints that values are compared with."""
 
+import json
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
@@ -21,8 +22,6 @@ plain = st.recursive(
 
 @given(plain)
 def test_any_plain_value_is_read_as_it_was_written(value):
-    import json
-
     assert read_json(json.dumps(value)) == value
 
 
@@ -82,7 +81,7 @@ FITTING = [
 ]
 
 
-@pytest.mark.parametrize(("value", "hint"), FITTING, ids=str)
+@pytest.mark.parametrize(("value", "hint"), FITTING)
 def test_a_value_that_fits_its_hint_passes(value, hint):
     require(value, hint, "it")
 
@@ -112,7 +111,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("value", "hint", "words"), WRONG, ids=str)
+@pytest.mark.parametrize(("value", "hint", "words"), WRONG)
 def test_a_value_that_does_not_fit_is_named_with_what_is_expected(value, hint, words):
     with pytest.raises(FormError, match=words):
         require(value, hint, "it")

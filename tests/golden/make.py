@@ -18,7 +18,8 @@ every folder it finds. A folder holds
     knows them by name, ``provenance`` as JSON where the model has one, and what it predicts, under
     the name of the method. Where a method returns two things, they are columns of one array.
 ``NAME.scene.nc``, ``NAME.map.nc``, ``NAME.map.zarr``, ``NAME.map.tif``
-    A scene, and the map that the model of that name makes of it. A GeoTIFF has the classes alone.
+    A scene, and the map that the model of that name makes of it. Beside a GeoTIFF of classes are
+    its other layers, in ``NAME.map_layers.tif``.
 
 New features of a release get new models here; old ones stay, so that folders can be compared.
 """
