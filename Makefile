@@ -34,7 +34,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 CORE := tests/gp tests/estimators tests/storage tests/test_errors.py tests/test_files.py \
-	tests/test_layers.py tests/test_public_names.py tests/test_regimes.py tests/test_system.py
+	tests/test_layers.py tests/test_plain.py tests/test_public_names.py tests/test_regimes.py tests/test_system.py
 
 check: lint ## lint, types, and the tests of the core but for slow ones
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" \

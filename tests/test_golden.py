@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import rasterio
 import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -20,7 +21,8 @@ from undulatus.products.maps import map_scene
 
 GOLDEN = Path(__file__).parent / "golden"
 MODELS = sorted(GOLDEN.glob("*/*.undulatus"))
-MAPS = sorted(GOLDEN.glob("*/*.map.*"))
+MAPS = sorted([*GOLDEN.glob("*/*.map.nc"), *GOLDEN.glob("*/*.map.zarr")])
+IMAGES = sorted(GOLDEN.glob("*/*.map.tif"))
 ABOUT_ROWS = ("rows", "columns", "provenance")
 
 # What a model promises for any order of its sums, and so for any machine.
@@ -37,6 +39,7 @@ def in_folder(path):
 
 each_model = pytest.mark.parametrize("path", MODELS, ids=in_folder)
 each_map = pytest.mark.parametrize("path", MAPS, ids=in_folder)
+each_image = pytest.mark.parametrize("path", IMAGES, ids=in_folder)
 
 
 @cache
@@ -110,7 +113,7 @@ def test_a_map_is_made_again_from_its_scene_and_model(path):
     stored = opened(path, mask_and_scale=False)
     scene = opened(path.with_name(f"{name_of(path)}.scene.nc"))
     model = load_model(path.with_name(f"{name_of(path)}.undulatus"))
-    if not hasattr(model, "provenance_"):
+    if "cloud_mask" in stored and not hasattr(model, "provenance_"):
         # 0.1.0 took the second class for cloud; now a legend says so.
         Legend(tuple(model.classes_.tolist()), cloud=str(model.classes_[1])).attach_to(model)
     again = map_scene(model, scene)
@@ -127,12 +130,32 @@ def test_a_map_is_made_again_from_its_scene_and_model(path):
             assert found.attrs["flag_meanings"] == expected.attrs["flag_meanings"]
 
 
+@each_image
+def test_a_geotiff_holds_the_classes_and_layers_that_are_made_again(path):
+    scene = opened(path.with_name(f"{name_of(path)}.scene.nc"))
+    again = map_scene(load_model(path.with_name(f"{name_of(path)}.undulatus")), scene)
+    with rasterio.open(path) as file:
+        assert_array_equal(file.read(1), again["class"].values)
+        assert file.tags(1)["flag_meanings"] == again["class"].attrs["flag_meanings"]
+        # Coordinates are of the middles of pixels, 10 m apart.
+        assert file.xy(0, 0) == (scene["x"][0], scene["y"][0])
+    with rasterio.open(path.with_name(f"{name_of(path)}.map_layers.tif")) as file:
+        found = dict(zip(file.descriptions, file.read(), strict=True))
+    for place, name in enumerate(again["class_name"].values):
+        expected = again["class_probability"].values[place]
+        assert_close(found[f"class_probability_{name}"].ravel(), expected.ravel(), SINGLE)
+
+
 @each_map
 def test_a_stored_map_opens_with_the_places_and_times_of_its_scene(path):
     stored = opened(path)
     scene = opened(path.with_name(f"{name_of(path)}.scene.nc"))
     assert stored.coords
     for name, coordinate in stored.coords.items():
-        assert_array_equal(coordinate.values, scene[name].values)
-    missing = np.isnan(stored["cloud_probability"].values)
-    assert_array_equal(np.isnan(stored["cloud_mask"].values), missing)
+        if name != "class_name":
+            assert_array_equal(coordinate.values, scene[name].values)
+    codes = "cloud_mask" if "cloud_mask" in stored else "class"
+    missing = np.isnan(stored[codes.replace("_mask", "") + "_probability"].values)
+    # That of each class, or of cloud alone.
+    missing = missing.reshape(-1, *stored[codes].shape)
+    assert_array_equal(np.broadcast_to(np.isnan(stored[codes].values), missing.shape), missing)

@@ -16,6 +16,7 @@ MAY_IMPORT = {  # besides itself and EVERYWHERE
     "errors": set(),
     "_system": set(),
     "_files": set(),
+    "_plain": set(),
     "_lazy": set(),
     "_daylight": set(),
     "_progress": set(),
@@ -30,7 +31,7 @@ MAY_IMPORT = {  # besides itself and EVERYWHERE
     "cli": {"scenes", "estimators", "regimes", "storage", "datasets", "products", "paper"},
     "__init__": {"estimators", "regimes", "storage"},
 }
-EVERYWHERE = {"errors", "_system", "_files", "_lazy", "_daylight", "_progress"}
+EVERYWHERE = {"errors", "_system", "_files", "_plain", "_lazy", "_daylight", "_progress"}
 HOME_OF = {
     "sklearn": {"estimators", "regimes", "storage", "datasets", "products", "paper"},
     "xarray": {"scenes", "products", "paper"},

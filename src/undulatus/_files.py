@@ -15,18 +15,22 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import prod
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from undulatus.errors import InputError, ModelFileError, SceneError
+from undulatus._plain import Condition, FormError, read_json, require
+from undulatus._system import available_memory
+from undulatus.errors import InputError, ModelFileError, SceneError, UndulatusError
 
 Array = npt.NDArray[Any]
 
@@ -39,8 +43,16 @@ LOCK_SECONDS = 0.2
 SAMPLE_BYTES = 2**16
 """Bytes in each of the samples by which a file is recognised."""
 
-ALLOWED_DTYPES = ("float64", "float32", "int64", "bool")
-"""Types of arrays that a file of arrays may hold."""
+_DTYPES = {"F64": np.float64, "F32": np.float32, "I64": np.int64, "BOOL": np.bool_}
+"""Types of arrays that a file of arrays may hold, as safetensors calls them."""
+
+LONGEST_HEADER = 100_000_000
+"""Bytes before the arrays of a file, as safetensors has it."""
+
+PART_BYTES = 2**20
+"""Arrays are read and checked by parts of about this size."""
+
+_Size = Annotated[int, Condition("a size", lambda value: value >= 0)]
 
 _KEY = "undulatus"
 """Where the metadata of a safetensors file holds our JSON."""
@@ -394,55 +406,55 @@ def _json(record: dict[str, Any]) -> str:
 # Files of arrays: safetensors, whose header holds our JSON and the SHA-256 of every array
 
 
-def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Array], header: Any) -> None:
-    """Write arrays and a JSON-able header to one file, or replace it."""
+def write_tensors(
+    path: str | os.PathLike[str],
+    tensors: dict[str, Array],
+    header: Any,
+    check: Callable[[Path], None] = lambda unfinished: None,
+) -> None:
+    """Write arrays and a JSON-able header to one file, or replace it.
+
+    ``check`` is called with the finished file before that gets its name; if it raises, whatever
+    was at ``path`` stays.
+    """
     path = Path(path)
     tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    digests = {name: _digest(array) for name, array in tensors.items()}
-    text = json.dumps({"header": header, "sha256": digests}, allow_nan=False)
-    payload = save(tensors, metadata={_KEY: f"{_text_digest(text)} {text}"})
+    text = _header_text(header, {name: _digest(array) for name, array in tensors.items()})
+    metadata = {_KEY: f"{_text_digest(text)} {text}"}
     try:
         with replacing(path) as unfinished:
-            unfinished.write_bytes(payload)
+            unfinished.write_bytes(save(tensors, metadata=metadata))
+            check(unfinished)
     except OSError as error:
         raise ModelFileError(path, f"cannot be written: {error.strerror}.") from error
 
 
+def _header_text(header: Any, digests: Mapping[str, str]) -> str:
+    return json.dumps({"header": header, "sha256": digests}, allow_nan=False)
+
+
 def is_tensor_file(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a file of undulatus, such as a model; whether it is sound is not said."""
-    if not Path(path).is_file():
-        return False
     try:
-        with safe_open(path, framework="numpy") as file:
-            return _KEY in (file.metadata() or {})
-    except (SafetensorError, OSError):
+        return _KEY in _open(path).metadata
+    except ModelFileError:
         return False
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], Any]:
     """Return the arrays and the header of a file, or raise a :class:`ModelFileError`."""
-    if not Path(path).is_file():
-        raise ModelFileError(path, "there is no such file.")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            text = _checked_header(path, (file.metadata() or {}).get(_KEY))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        document = json.loads(text)
-        header, digests = document["header"], document["sha256"]
-    except (SafetensorError, OSError, TypeError, AttributeError) as error:
-        raise ModelFileError(
-            path, f"is truncated, or not a file of undulatus ({error})."
-        ) from error
-    except (json.JSONDecodeError, KeyError, RecursionError) as error:
-        raise ModelFileError(path, f"has a broken header ({error}).") from error
-    if not isinstance(digests, dict) or set(digests) != set(tensors):
-        raise ModelFileError(path, "lists other tensors in its header than it holds.")
-    for name, array in tensors.items():
-        _check_tensor(path, name, array, digests[name])
-    return tensors, header
+    stored, header = open_tensors(path)
+    return {name: tensor.read() for name, tensor in stored.items()}, header
 
 
-def _checked_header(path: str | os.PathLike[str], value: str | None) -> str:
+def open_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, StoredArray], Any]:
+    """Return the arrays of a file, not yet read, and its header.
+
+    What the file says of its arrays agrees with its length; what they hold is checked when they
+    are read.
+    """
+    file = _open(path)
+    value = file.metadata.get(_KEY)
     if value is None:
         raise ModelFileError(path, "is a safetensors file, but not one of undulatus.")
     digest, _, text = value.partition(" ")
@@ -450,22 +462,177 @@ def _checked_header(path: str | os.PathLike[str], value: str | None) -> str:
         raise ModelFileError(
             path, "is damaged: the checksum of its header does not match. Use another copy."
         )
-    return text
-
-
-def _check_tensor(path: str | os.PathLike[str], name: str, array: Array, digest: str) -> None:
-    if array.dtype.name not in ALLOWED_DTYPES:
-        raise ModelFileError(path, f"holds {name!r} as {array.dtype}, which no model uses.")
-    if _digest(array) != digest:
-        raise ModelFileError(
-            path, f"is damaged: the checksum of {name!r} does not match. Use another copy."
+    try:
+        document = read_json(text)
+        require(document, _Document, "the header")
+    except FormError as error:
+        raise ModelFileError(path, f"has a broken header ({error}).") from error
+    digests = document["sha256"]
+    if set(digests) != set(file.entries):
+        raise ModelFileError(path, "lists other tensors in its header than it holds.")
+    stored = {}
+    for name, entry in file.entries.items():
+        if entry["dtype"] not in _DTYPES:
+            raise ModelFileError(
+                path, f"holds {name!r} as {entry['dtype'][:9]}, which no model uses."
+            )
+        stored[name] = StoredArray(
+            path,
+            name,
+            np.dtype(_DTYPES[entry["dtype"]]),
+            tuple(entry["shape"]),
+            file.start + entry["data_offsets"][0],
+            digests[name],
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ModelFileError(path, f"holds NaN or infinity in {name!r}.")
+    return stored, document["header"]
+
+
+RowCheck = Callable[[Array, int], str | None]
+"""Says in words what is wrong with some rows of an array, of which the first has this number."""
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file: its type and shape are known, its values can be read."""
+
+    path: str | os.PathLike[str]
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    digest: str
+
+    def read(self, check: RowCheck = lambda rows, first: None) -> Array:
+        """Return the values, or raise a :class:`ModelFileError`.
+
+        They are read, hashed and checked by parts: of a file that is refused, no more is in memory
+        than the parts before the first that is wrong.
+        """
+        needed = prod(self.shape) * self.dtype.itemsize
+        if needed > PART_BYTES and needed > available_memory():
+            raise ModelFileError(
+                self.path,
+                f"holds {self.name!r} of {_size(needed)}, but {_size(int(available_memory()))} of "
+                f"memory is available.",
+            )
+        digest = hashlib.sha256()
+        with self._refusing(), Path(self.path).open("rb") as file:
+            file.seek(self.offset)
+            array = np.empty(self.shape, self.dtype)
+            rows = array.reshape(1) if array.ndim == 0 else array
+            step = max(1, PART_BYTES * len(rows) // max(needed, 1))
+            for first in range(0, len(rows), step):
+                part = rows[first : first + step]
+                if file.readinto(part.reshape(-1).view(np.uint8).data) != part.nbytes:
+                    raise EOFError("it has become shorter")
+                digest.update(part.data)
+                self._require(_find_fault(part) or check(part, first))
+        if digest.hexdigest() != self.digest:
+            raise ModelFileError(
+                self.path,
+                f"is damaged: the checksum of {self.name!r} does not match. Use another copy.",
+            )
+        return array
+
+    def _require(self, fault: str | None) -> None:
+        if fault is not None:
+            raise ModelFileError(self.path, f"holds {fault} in {self.name!r}.")
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except UndulatusError:
+            raise
+        except (OSError, EOFError, MemoryError, ValueError) as error:
+            raise ModelFileError(
+                self.path, f"cannot be read at {self.name!r} ({error})."
+            ) from error
+
+
+def _find_fault(part: Array) -> str | None:
+    """Return in words what no array may hold; None if there is nothing of it."""
+    if part.dtype.kind == "f" and not np.isfinite(part).all():
+        return "NaN or infinity"
+    if part.dtype.kind == "b" and (part.view(np.uint8) > 1).any():
+        return "bytes that are neither true nor false"
+    return None
+
+
+class _Entry(TypedDict):
+    """What a safetensors file says of an array."""
+
+    dtype: str
+    shape: list[_Size]
+    data_offsets: tuple[_Size, _Size]
+
+
+class _Document(TypedDict):
+    """Our JSON."""
+
+    header: Any
+    sha256: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _TensorFile:
+    metadata: dict[str, str]
+    entries: dict[str, Any]
+    start: int
+    """Where the arrays begin."""
+
+
+def _open(path: str | os.PathLike[str]) -> _TensorFile:
+    """Return what a safetensors file says it holds, compared with its length."""
+    try:
+        _require_regular(path)
+        with Path(path).open("rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            start = int.from_bytes(file.read(8), "little") + 8
+            if length < 8 or start > min(length, LONGEST_HEADER):
+                raise FormError("the length of its header is wrong")
+            text = file.read(start - 8)
+        document = read_json(text.decode())
+        require(document, dict[str, Any], "it")
+        metadata = document.pop("__metadata__", {})
+        require(metadata, dict[str, str], "its metadata")
+        require(document, dict[str, _Entry], "its list of arrays")
+        _require_layout(document, length - start)
+    except (OSError, ValueError) as error:
+        raise ModelFileError(
+            path, f"is truncated, or not a file of undulatus ({error})."
+        ) from error
+    return _TensorFile(metadata, document, start)
+
+
+def _require_regular(path: str | os.PathLike[str]) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else reason
+        raise ModelFileError(path, f"{reason}.") from error
+    if not stat.S_ISREG(mode):
+        raise ModelFileError(path, "there is no such file: this is a folder or a device.")
+
+
+def _require_layout(entries: Mapping[str, Any], length: int) -> None:
+    """Require that arrays follow each other without gaps, each as long as its shape says."""
+    end = 0
+    for entry in sorted(entries.values(), key=itemgetter("data_offsets")):
+        first, last = entry["data_offsets"]
+        needed = last - first
+        if entry["dtype"] in _DTYPES:
+            needed = prod(entry["shape"]) * np.dtype(_DTYPES[entry["dtype"]]).itemsize
+        if first != end or last < first or last - first != needed:
+            raise FormError("the lengths of its arrays are wrong")
+        end = last
+    if end != length:
+        raise FormError("the lengths of its arrays do not add up to its own")
 
 
 def _digest(array: Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
 def _text_digest(text: str) -> str:

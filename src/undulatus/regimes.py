@@ -190,10 +190,13 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         All must have the same classes. ``regimes`` must have numbers as edges, and named
         features in the order of the columns that their classifiers were fitted on.
         """
+        regimes = tuple(regimes)
+        _require_contiguous(regimes)
         # With clones as parameter, the result can be fitted again.
         unfitted = {name: clone(member) for name, member in estimators.items()}
-        model = cls(unfitted, tuple(regimes), by, blend)
-        model.regimes_ = model.regimes
+        model = cls(unfitted, regimes, by, blend)
+        model.regimes_ = regimes
+        model._require_blend(regimes)
         model.estimators_ = {regime.name: estimators[regime.name] for regime in model.regimes_}
         model.classes_ = _common_classes(model.estimators_)
         model._set_feature_names()
@@ -366,10 +369,12 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             return (assigned == index).astype(np.float64)
         low, high = self.regimes_[index].edges
         share = np.ones(len(condition))
-        if index > 0:
-            share = np.minimum(share, 0.5 + (condition - low) / (2.0 * self.blend))
-        if index + 1 < len(self.regimes_):
-            share = np.minimum(share, 0.5 + (high - condition) / (2.0 * self.blend))
+        # Far from the edge of a narrow blend the share overflows, and is clipped to 0 or 1.
+        with np.errstate(over="ignore"):
+            if index > 0:
+                share = np.minimum(share, 0.5 + (condition - low) / (2.0 * self.blend))
+            if index + 1 < len(self.regimes_):
+                share = np.minimum(share, 0.5 + (high - condition) / (2.0 * self.blend))
         share = np.clip(share, 0.0, 1.0)
         # Rounding must not take a row's own regime away from it.
         return np.where(assigned == index, np.maximum(share, 1e-12), share)
@@ -549,7 +554,7 @@ def _require_contiguous(regimes: tuple[Regime, ...]) -> None:
             )
     known = [edge for regime in regimes for edge in (regime.low, regime.high) if edge != MEDIAN]
     if MEDIAN in (regimes[0].low, regimes[-1].high) or any(
-        not later >= earlier for earlier, later in pairwise(map(float, known))
+        not high > low for low, high in (r.edges for r in regimes if MEDIAN not in (r.low, r.high))
     ):
         raise InputError(f"regimes must have rising edges with numbers at the ends, got {known}.")
 

@@ -106,8 +106,9 @@ def walk_state(dtype=np.float64):
     rng = np.random.default_rng(0)
 
     def position():
-        gram, projected = rng.normal(size=(6, 6)), rng.normal(size=6)
-        return Position(rng.normal(size=(3, 2)).astype(dtype), 1.25, 0.75, gram, projected)
+        frequencies, variances = rng.normal(size=(3, 2)).astype(dtype), np.array([0.75])
+        gram, projected = rng.normal(size=(1, 6, 6)), rng.normal(size=(1, 6))
+        return Position(frequencies, 1.25, variances, gram, projected)
 
     return Walk(
         step=50,

@@ -1,13 +1,15 @@
 """Write the golden files of a release: small models, scenes and maps, and what was predicted.
 
-Run it once for each release, by that release, from the root of the repository:
+Run it for each release, by that release, from the root of the repository:
 
     python tests/golden/make.py
 
-It writes the folder ``tests/golden/VERSION``, which is then committed. Files of earlier releases
-are never written again: they show that what users have on disk still loads and predicts the same,
-so the script refuses to write into a folder that is there. ``tests/test_golden.py`` reads every
-folder it finds. A folder holds
+It writes the folder ``tests/golden/VERSION``, which is then committed. A development version, such
+as 0.2.0.dev0, writes the folder of the release to come, 0.2.0, and replaces it: run it whenever
+the schema of model files or the layers of maps change, and for the last time by the release
+itself. Files of a release are never written again: they show that what users have on disk still
+loads and predicts the same, so the script refuses to replace them. ``tests/test_golden.py`` reads
+every folder it finds. A folder holds
 
 ``NAME.undulatus``
     A fitted model. One that works in single precision says so in its name.
@@ -15,13 +17,15 @@ folder it finds. A folder holds
     For each model, under ``NAME/``: ``rows`` to predict, the ``columns`` they have where the model
     knows them by name, ``provenance`` as JSON where the model has one, and what it predicts, under
     the name of the method. Where a method returns two things, they are columns of one array.
-``NAME.scene.nc``, ``NAME.map.nc``, ``NAME.map.zarr``
-    A scene, and the map that the model of that name makes of it.
+``NAME.scene.nc``, ``NAME.map.nc``, ``NAME.map.zarr``, ``NAME.map.tif``
+    A scene, and the map that the model of that name makes of it. Beside a GeoTIFF of classes are
+    its other layers, in ``NAME.map_layers.tif``.
 
 New features of a release get new models here; old ones stay, so that folders can be compared.
 """
 
 import json
+import shutil
 import warnings
 from importlib.metadata import version
 from itertools import chain
@@ -38,6 +42,7 @@ from sklearn.preprocessing import StandardScaler
 # All that the script needs of the package: when a module moves, this is the place to follow.
 from undulatus import GPC, RFFGPC, VFFGPC, save_model
 from undulatus.estimators.pca import SpectralPCA
+from undulatus.products.images import fit_image
 from undulatus.products.landmarks import fit_scene
 from undulatus.products.maps import map_scene
 from undulatus.products.sounder import fit_spectra
@@ -58,23 +63,38 @@ METHODS = (
 PAPER = {"posterior": "bound", "warp": False}
 """Models of 0.1.0 were the paper's, with one set of waves that do not fade."""
 ROWS_TO_PREDICT = 40
+EXACT_ROWS = 30
+"""Rows that an exact model learns from: its file grows with their square."""
 UNDECIDED = 1e-4
-"""Another rounding must not change a label: no probability is this close to 1/2."""
+"""Another rounding must not change a label: no probability is this close to 1/2, or to that of
+another class."""
 
 
 def main():
-    folder = Path(__file__).parent / version("undulatus")
-    if folder.exists():
-        raise SystemExit(f"{folder} is there already, and golden files are never rewritten.")
+    release, development, _ = version("undulatus").partition(".dev")
+    folder = Path(__file__).parent / release
+    if folder.exists() and not development:
+        raise SystemExit(f"{folder} is there already, and those of a release are not rewritten.")
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     predictions = {}
-    cases = chain(classifiers(), committees(), labels_and_weights(), pipelines(), regimes())
+    cases = chain(
+        classifiers(),
+        committees(),
+        labels_and_weights(),
+        many_classes(),
+        updates(),
+        pipelines(),
+        regimes(),
+    )
     with warnings.catch_warnings():
         # Whether a model is the best there is does not matter here.
         warnings.simplefilter("ignore", ConvergenceWarning)
         for name, model, rows in cases:
             keep(name, model, rows, folder, predictions)
-        for name, model, scene, suffixes in [landmarks(), sounder(), scores(), image()]:
+        # Whole spectra are in 0.1.0: they would make this folder half as large again.
+        scenes = [landmarks(), scores(), image(), image_of_classes()]
+        for name, model, scene, suffixes in scenes:
             scene = keep_maps(name, model, scene, folder, suffixes)
             keep(name, model, rows_of(model, scene), folder, predictions)
     np.savez_compressed(folder / "predictions.npz", **predictions)
@@ -95,9 +115,10 @@ def keep(name, model, rows, folder, predictions):
             found = np.column_stack(found) if isinstance(found, tuple) else found
             # Classes may be Python strings in an array of objects, which only a pickle could hold.
             predictions[f"{name}/{method}"] = found.astype(str) if found.dtype == object else found
-    doubt = np.abs(predictions[f"{name}/predict_proba"][:, 1] - 0.5)
-    if doubt.min() < UNDECIDED:
-        raise SystemExit(f"{name} cannot decide about row {doubt.argmin()}: change its seed.")
+    ordered = np.sort(predictions[f"{name}/predict_proba"], axis=1)
+    lead = ordered[:, -1] - ordered[:, -2]
+    if lead.min() < 2.0 * UNDECIDED:
+        raise SystemExit(f"{name} cannot decide about row {lead.argmin()}: change its seed.")
 
 
 def keep_maps(name, model, scene, folder, suffixes):
@@ -120,6 +141,14 @@ def cloudy_rows(n, seed):
     return pd.DataFrame(np.hstack([reflectance, temperature]), columns=BANDS), latent > 0.2
 
 
+def three_classes(n, seed):
+    """Return the table of five bands, and one of three words for each row."""
+    table, _ = cloudy_rows(n, seed)
+    warm, bright = (table[name] - table[name].median() for name in ("BT9", "R1"))
+    codes = np.where(bright / 0.15 - warm / 10.0 > 0.6, 0, np.where(warm > 0.0, 1, 2))
+    return table, np.array(["cloud", "land", "water"])[codes]
+
+
 def classifiers():
     """Yield name, fitted model and rows of each classifier: solvers, precisions, kernels."""
     table, cloud = cloudy_rows(400, seed=0)
@@ -140,7 +169,7 @@ def classifiers():
         "vff-matern52": _vff(kernel="matern52"),
     }
     for name, model in models.items():
-        n = 60 if name == "gpc" else len(table)
+        n = EXACT_ROWS if name == "gpc" else len(table)
         yield name, model.fit(table.to_numpy()[:n], cloud[:n].astype(int)), rows
 
 
@@ -163,7 +192,7 @@ def committees():
         "vff-committee-single": VFFGPC(6, max_iter=20, precision="single", **members),
     }
     for name, model in models.items():
-        n = 60 if name == "gpc-level" else len(table)
+        n = EXACT_ROWS if name == "gpc-level" else len(table)
         yield name, model.fit(table.to_numpy()[:n], cloud[:n]), rows
 
 
@@ -175,7 +204,7 @@ def labels_and_weights():
     words = np.where(cloud, "cloud", "clear")
     day = np.arange(len(X)) // 40
     balanced = {"class_weight": "balanced", "prior_correction": "training"}
-    exact = GPC(kernel="matern52", **balanced, **PAPER).fit(X[:60], words[:60])
+    exact = GPC(kernel="matern52", **balanced, **PAPER).fit(X[:EXACT_ROWS], words[:EXACT_ROWS])
     yield "gpc-matern52-balanced-words", exact, rows
     yield "vff-booleans-names", _vff().fit(table, cloud), unseen
     yield "vff-words", _vff().fit(X, words.astype(object), groups=day), rows
@@ -187,6 +216,48 @@ def labels_and_weights():
     given = _vff(frequencies=start, standardize=False).fit((X - mean) / deviation, words)
     given.provenance_ = {"source": "a table", "shares": shares, "days": [0, 1], "note": None}
     yield "vff-given-frequencies", given, (rows - mean) / deviation
+
+
+def many_classes():
+    """Yield name, fitted model and rows of models of three classes."""
+    table, words = three_classes(400, seed=10)
+    rows = three_classes(ROWS_TO_PREDICT, seed=11)[0]
+    few = {"n_members": 2, "max_iter": 5, "random_state": 0}
+    shares = {"cloud": 0.2, "land": 0.3, "water": 0.5}
+    models = {
+        "classes-gpc": GPC(max_iter=5),
+        "classes-rff-single": RFFGPC(6, precision="single", **few),
+        "classes-vff": VFFGPC(5, **few),
+        "classes-vff-priors": VFFGPC(5, prior_correction=shares, class_weight="balanced", **few),
+        "classes-vff-tolerant": VFFGPC(5, variance_tolerance=1e-2, **few),
+        "classes-pipeline": Pipeline([("reduce", PCA(3)), ("classify", VFFGPC(5, **few))]),
+    }
+    for name, model in models.items():
+        n = EXACT_ROWS if "gpc" in name else len(table)
+        given = table.to_numpy()[:n] if "pipeline" in name else table[:n]
+        yield name, model.fit(given, words[:n]), rows.to_numpy() if "pipeline" in name else rows
+
+
+def updates():
+    """Yield name, fitted model and rows of models with corrections."""
+    table, words = three_classes(300, seed=12)
+    more, labels = three_classes(5, seed=13)
+    rows = three_classes(ROWS_TO_PREDICT, seed=14)[0].to_numpy()
+    X, wet = table.to_numpy(), words == "water"
+    few = {"n_members": 2, "max_iter": 5, "random_state": 0}
+    exact = GPC(max_iter=5).fit(X[:EXACT_ROWS], wet[:EXACT_ROWS])
+    yield "updated-gpc", exact.update(more.to_numpy(), labels == "water"), rows
+    twice = VFFGPC(5, **few).fit(X, words).update(more.to_numpy(), labels)
+    weights = np.arange(1.0, 4.0)
+    yield "updated-vff", twice.update(more.to_numpy()[:3], labels[:3], weights), rows
+    table[ANGLE] = np.linspace(0.0, 120.0, len(table))
+    more[ANGLE] = [10.0, 20.0, 30.0, 100.0, 110.0]
+    unseen = three_classes(ROWS_TO_PREDICT, seed=15)[0]
+    unseen[ANGLE] = np.linspace(0.0, 119.0, len(unseen))
+    # Names that only numbered tensors can tell apart.
+    named = (Regime("day", 0.0, 90.0), Regime("day/1", 90.0, np.inf, ("BT7", "BT9", "BT10")))
+    model = RegimeClassifier(VFFGPC(5, **few), named, blend=5.0).fit(table, words)
+    yield "updated-regimes-classes", model.update(more, labels), unseen
 
 
 def pipelines():
@@ -203,7 +274,7 @@ def pipelines():
         "scaler-pca-rff-single": [StandardScaler(), PCA(2), _rff(precision="single")],
     }
     for name, parts in steps.items():
-        n = 60 if "gpc" in name else len(X)
+        n = EXACT_ROWS if "gpc" in name else len(X)
         model = Pipeline([(f"step {number}", part) for number, part in enumerate(parts)])
         yield f"pipeline-{name}", model.fit(X[:n], cloud[:n].astype(int)), rows
     named = Pipeline([("scale", StandardScaler()), ("classify", _vff())]).fit(table, cloud)
@@ -239,17 +310,6 @@ def landmarks():
     return "landmarks", model, scene, ("nc", "zarr")
 
 
-def sounder():
-    """Return the model of some synthetic spectra, and a few of them, one with a missing value."""
-    spectra = synthetic_sounder(300, seed=5).load()
-    model = fit_spectra(spectra, n_frequencies=3, components=2)
-    few = spectra.isel(sample=slice(6)).copy(deep=True)
-    few["radiance"][{"sample": 2, "channel": 1000}] = np.nan
-    # Two bytes a value: the file would be three times as large otherwise.
-    few["radiance"].encoding = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -32768}
-    return "sounder", model, few, ("nc",)
-
-
 def scores():
     """Return the model of 300 scores a spectrum, as EUMETSAT sends them; here, some channels."""
     spectra = synthetic_sounder(300, seed=5).load()
@@ -273,13 +333,37 @@ def image():
     return "image-single", model, bands.to_dataset(name="image"), ("nc",)
 
 
+def image_of_classes():
+    """Return a model of three classes with features made from bands, and an image of these."""
+    rng = np.random.default_rng(16)
+    truth = np.repeat(np.repeat([[0, 1, 2], [2, 0, 1]], 9, axis=0), 8, axis=1)
+    spectra = np.array([[0.9, 0.8], [0.2, 0.5], [0.1, 0.05]])
+    pixels = spectra[truth].transpose(2, 0, 1) + 0.03 * rng.normal(size=(2, *truth.shape))
+    pixels[0, 3, 4] = np.nan
+    coords = {
+        "band": ["red", "nir"],
+        "y": 5e6 - 10.0 * np.arange(truth.shape[0]),
+        "x": 3e5 + 10.0 * np.arange(truth.shape[1]),
+    }
+    bands = xr.DataArray(pixels.astype(np.float32), coords, ("band", "y", "x"))
+    places = {"dims": ("y", "x"), "coords": {name: coords[name] for name in ("y", "x")}}
+    labels = xr.DataArray(truth.astype(np.uint8) + 1, **places)
+    model = fit_image(
+        bands, labels, indices=["NDVI"], windows=[3], n_frequencies=5, members=2, seed=0
+    )
+    return "image-classes", model, bands.to_dataset(name="image"), ("nc", "tif")
+
+
 def rows_of(model, scene):
     """Return some rows for a model that was fitted for maps of a scene."""
+    if "image_features" in getattr(model, "provenance_", {}):
+        low, high = model.feature_quantiles_[[1, 5]]
+        rows = np.random.default_rng(0).uniform(low, high, (ROWS_TO_PREDICT, len(low)))
+        return pd.DataFrame(rows, columns=model.feature_names_in_)
     if "image" in scene:
         return cloudy_rows(ROWS_TO_PREDICT, seed=9)[0]
     if isinstance(model, Pipeline):
-        measured = scene["scores" if "scores" in scene else "radiance"]
-        return measured.values[[0, 3]].astype(np.float64)
+        return scene["scores"].values[[0, 3]].astype(np.float64)
     # Values between the quartiles of what was learned from by day.
     low, high = model.estimators_["high"].feature_quantiles_[[2, 4]]
     rng = np.random.default_rng(0)

@@ -512,8 +512,13 @@ def test_scales_and_variances_must_be_positive(rewrite, value):
         else:
             header["latents"][0]["signal_variance"] = value
 
-    for spoil in (spoil_scale, spoil_warp, spoil_variance):
-        assert "not positive" in assert_refused(rewrite(spoil))
+    expected = {
+        spoil_scale: "not from 1e-30 to 40 in 'scale'",
+        spoil_warp: "not positive in 'warp_width'",
+        spoil_variance: f"signal_variance is {value}, but a positive number",
+    }
+    for spoil, words in expected.items():
+        assert words in assert_refused(rewrite(spoil))
 
 
 def test_a_wrong_number_of_classes_or_feature_names_is_refused(rewrite):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
 
-from undulatus._files import read_tensors, write_tensors
+from undulatus._files import StoredArray, open_tensors, write_tensors
+from undulatus._plain import FormError, require
 from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.training import TrainingData
 from undulatus.gp.batch import BatchState
@@ -29,6 +30,51 @@ _REASONS = {
     "with another one is another fit"
 }
 """Why a setting matters, where one may wonder."""
+
+_POSITION = {
+    "frequencies": "Dd",
+    "signal_variances": "C",
+    "gram": "Ckk",
+    "projected": "Ck",
+}
+
+_SHAPES = {
+    "start.unit_frequencies": "Dd",
+    "ascent.theta": "t",
+    "ascent.best_theta": "t",
+    "xi": "m",
+    **{f"{own}.{name}": s for own in ("position", "best") for name, s in _POSITION.items()},
+    **{f"frequency_adam.{name}": "Dd" for name in ("mean", "square")},
+    **{f"scale_adam.{name}": "d" for name in ("mean", "square")},
+    "losses": "i",
+}
+"""Shapes of the arrays of a state, a letter for each size: see :func:`state_sizes`."""
+
+_POSITIVE = ("lengthscale", "signal_variance", "signal_variances", "frequency_unit")
+"""Last parts of the names of values that are positive."""
+
+
+class _Fingerprint(TypedDict):
+    data: str
+    settings: dict[str, str]
+
+
+def state_sizes(
+    n_frequencies: int, n_features: int, n_latents: int, n_rows: int, *, learns: bool
+) -> dict[str, int]:
+    """Return the sizes of the arrays in the state of a fit, by their letters.
+
+    ``learns`` says whether frequencies are hyperparameters, or the lengthscale alone.
+    """
+    own = n_frequencies * n_features if learns else 1
+    return {
+        "D": n_frequencies,
+        "d": n_features,
+        "C": n_latents,
+        "k": 2 * n_frequencies,
+        "t": n_latents + own,
+        "m": n_latents * n_rows,
+    }
 
 
 @dataclass(frozen=True)
@@ -81,15 +127,21 @@ class Checkpoint(Generic[State]):
 
     A state is a dataclass of arrays, plain values, tuples of plain values, and dataclasses of
     these. In the file every value is known by its path, such as ``position.frequencies``.
-    A file that this fit cannot continue is refused, never overwritten.
+    A file that this fit cannot continue is refused, never overwritten. ``sizes`` are those of
+    :func:`state_sizes`, as far as they are known.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], fingerprint: Fingerprint, state: type[State]
+        self,
+        path: str | os.PathLike[str],
+        fingerprint: Fingerprint,
+        state: type[State],
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
         self._path = Path(path)
         self._fingerprint = fingerprint
         self._state: type[State] = state
+        self._sizes = dict(sizes or {})
 
     def save(self, state: State) -> None:
         """Write the state, atomically."""
@@ -103,7 +155,7 @@ class Checkpoint(Generic[State]):
         """Return the state to continue from, or None if there is no file yet."""
         if not self._path.exists():
             return None
-        tensors, header = read_tensors(self._path)
+        tensors, header = open_tensors(self._path)
         if not isinstance(header, dict) or "fingerprint" not in header:
             raise ModelFileError(
                 self._path, "is not a checkpoint. Move it away, or choose another checkpoint."
@@ -111,13 +163,17 @@ class Checkpoint(Generic[State]):
         written_for = header["fingerprint"]
         if not isinstance(written_for, dict) or set(written_for) != set(asdict(self._fingerprint)):
             raise self._refusal("was written by another version of undulatus")
+        try:
+            require(written_for, _Fingerprint, "fingerprint")
+        except FormError as error:
+            raise ModelFileError(self._path, f"has a broken header: {error}.") from error
         differences = self._fingerprint.differences(Fingerprint(**written_for))
         if differences:
             raise self._refusal("belongs to another fit", differences)
-        values: dict[str, Any] = {**tensors, **header["values"]}
-        if set(values) != set(_field_names(self._state)):
+        values = _all_values(tensors, header)
+        if set(values) != set(_HINTS[self._state]):
             raise self._refusal("was written by another version of undulatus")
-        state: State = _build_state(self._state, values)
+        state: State = _read_state(self._path, self._state, values, self._sizes)
         return state
 
     def _refusal(self, reason: str, differences: Sequence[str] = ()) -> InputError:
@@ -131,13 +187,67 @@ class Checkpoint(Generic[State]):
 
 def count_iterations(path: str | os.PathLike[str]) -> int:
     """Return how many outer iterations are done in a checkpoint, of whatever fit it is."""
-    tensors, header = read_tensors(path)
-    plain = header.get("values") if isinstance(header, dict) else None
-    values = {**tensors, **(plain if isinstance(plain, dict) else {})}
+    values = _all_values(*open_tensors(path))
     for kind in (BatchState, Walk):
-        if set(values) == set(_field_names(kind)):
-            return int(_build_state(kind, values).n_iter)
+        if set(values) == set(_HINTS[kind]):
+            return int(_read_state(path, kind, values, {}).n_iter)
     raise ModelFileError(path, "is not a checkpoint of this version of undulatus.")
+
+
+def _all_values(tensors: Mapping[str, StoredArray], header: Any) -> dict[str, Any]:
+    plain = header.get("values") if isinstance(header, dict) else None
+    return {**(plain if isinstance(plain, dict) else {}), **tensors}
+
+
+def _read_state(
+    path: str | os.PathLike[str], kind: Any, values: dict[str, Any], sizes: Mapping[str, int]
+) -> Any:
+    """Return the state that values make, once each is what its field and its name say."""
+    known = dict(sizes)
+    try:
+        for name, hint in _HINTS[kind].items():
+            _require_value(name, hint, values[name], known)
+        if known.get("k", 0) != 2 * known.get("D", 0) and "k" in known:
+            raise FormError("the sizes of its arrays do not fit each other")
+        arrays = {
+            name: value.read() for name, value in values.items() if isinstance(value, StoredArray)
+        }
+        for name, array in arrays.items():
+            if name.rpartition(".")[2] in _POSITIVE and not (array > 0).all():
+                raise FormError(f"{name} holds numbers that are not positive")
+    except FormError as error:
+        raise ModelFileError(path, f"is a damaged checkpoint: {error}.") from error
+    return _build_state(kind, {**values, **arrays})
+
+
+def _require_value(name: str, hint: Any, value: Any, sizes: dict[str, int]) -> None:
+    """Raise a :class:`FormError` unless a value, maybe an array not yet read, suits its field."""
+    if isinstance(value, StoredArray):
+        found = zip(_SHAPES.get(name, ""), value.shape, strict=False)
+        fits = value.dtype.kind == "f" and len(value.shape) == len(_SHAPES.get(name, ""))
+        if not fits or not all(size == sizes.setdefault(letter, size) for letter, size in found):
+            raise FormError(f"{name} has the type {value.dtype} and the shape {value.shape}")
+        return
+    if name in _SHAPES and not (value is None and name == "ascent.best_theta"):
+        raise FormError(f"{name} is no array")
+    if name not in _SHAPES:
+        require(value, hint, name)
+        if name.rpartition(".")[2] in _POSITIVE and not value > 0:
+            raise FormError(f"{name} is {value}, but a positive number is expected")
+
+
+def _find_hints(kind: Any) -> dict[str, Any]:
+    """Return the type hint of every value of a state by its path."""
+    found: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        if is_dataclass(hint):
+            found |= {f"{name}.{path}": own for path, own in _find_hints(hint).items()}
+        else:
+            found[name] = hint
+    return found
+
+
+_HINTS: dict[Any, dict[str, Any]] = {kind: _find_hints(kind) for kind in (BatchState, Walk)}
 
 
 def _flatten(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -147,14 +257,6 @@ def _flatten(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flatten(value, f"{prefix}{field.name}.")
         else:
             yield prefix + field.name, value
-
-
-def _field_names(kind: Any, prefix: str = "") -> Iterator[str]:
-    for name, hint in get_type_hints(kind).items():
-        if is_dataclass(hint):
-            yield from _field_names(hint, f"{prefix}{name}.")
-        else:
-            yield prefix + name
 
 
 def _build_state(kind: Any, values: dict[str, Any], prefix: str = "") -> Any:

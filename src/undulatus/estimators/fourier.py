@@ -28,7 +28,7 @@ from undulatus.estimators.base import (
     ProgressLine,
     make_generator,
 )
-from undulatus.estimators.checkpoint import Checkpoint, fingerprint
+from undulatus.estimators.checkpoint import Checkpoint, fingerprint, state_sizes
 from undulatus.estimators.fourier_prediction import FourierPredictor
 from undulatus.estimators.training import (
     TrainingData,
@@ -586,12 +586,16 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
         settings["class"] = type(self).__name__
         known_by = fingerprint(data, settings)
         path = os.fspath(self.checkpoint)
-        if self.n_members == 1:
-            return [Checkpoint(path, known_by, state)]
-        return [
-            Checkpoint(f"{path}.{member}", known_by, state)
-            for member in range(1, self.n_members + 1)
-        ]
+        sizes = state_sizes(
+            self.n_frequencies,
+            self.n_features_in_,
+            len(data.overview.log_odds),
+            data.n_rows,
+            learns=self._learns_frequencies,
+        )
+        members = range(1, self.n_members + 1)
+        paths = [path] if self.n_members == 1 else [f"{path}.{member}" for member in members]
+        return [Checkpoint(own, known_by, state, sizes) for own in paths]
 
     def _stops_early(self) -> bool:
         if self.early_stopping == "auto":

@@ -41,7 +41,8 @@ def phases(
 def _far_rows(x: Array, frequencies: Array) -> Array:
     """Return the numbers of the rows whose phases need double precision."""
     # Bound by |x||w|, not |x·w|: products that cancel lose as many digits as a large sum.
-    limit = (SINGLE_PHASE_LIMIT / np.linalg.norm(frequencies, axis=1).max()) ** 2
+    longest = max(float(np.linalg.norm(frequencies, axis=1).max()), 1e-12)
+    limit = (SINGLE_PHASE_LIMIT / longest) ** 2
     # No row is longer than one of largest values throughout, which is cheaper to find.
     if x.shape[1] * float(max(x.max(), -x.min())) ** 2 <= limit:
         return np.empty(0, np.intp)

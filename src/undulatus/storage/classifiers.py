@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
+from scipy.linalg.lapack import dtrcon
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.estimators import GPC, RFFGPC, VFFGPC
-from undulatus.estimators.updates import Update
-from undulatus.gp.blocks import Standardisation, Warp, count_latents
+from undulatus.estimators.updates import MOST_ROWS, Update
+from undulatus.gp.blocks import Standardisation, Warp, count_latents, longest_row, row_lengths
 from undulatus.gp.exact import ExactFit, ExactPosterior
 from undulatus.gp.passes import FourierFit, LatentFit
 from undulatus.gp.posterior import Posterior
+from undulatus.storage import schema
 from undulatus.storage.codec import (
+    Array,
     Codec,
     Header,
     InvalidModelError,
+    Stored,
+    Tensor,
     Tensors,
     decode_value,
     encode_value,
     join_tensors,
     list_feature_names,
+    require_fields,
+    require_params,
     restore_feature_names,
     split_tensors,
     with_memory_order,
 )
-
-Shapes = dict[str, tuple[int | None, ...]]
+from undulatus.storage.schema import Form, Forms, lower_triangle, up_to, within
 
 FACTOR_ORDER = "F"
 """Memory order of LAPACK's factors."""
@@ -44,21 +51,32 @@ COMMITTEE = "committee"
 UPDATES = "updates"
 """The field of a header that counts updates, and the first part of their tensors' names."""
 
-_UPDATE_SHAPES: dict[str, tuple[int | str, ...]] = {
-    "rows": ("n", "d"),
-    "codes": ("n",),
-    "weight": ("n",),
-    "precision": ("members", "latents", "n"),
-    "projected": ("members", "latents", "n"),
-    "range_before": (2, "d"),
-}
-"""Tensors of an update: names and numbers of its dimensions."""
+_UPDATE_TENSORS = ("rows", "codes", "weight", "precision", "projected", "range_before")
+"""Tensors of an update."""
 
 LATENTS = "latents"
 """The field of a header that lists latent functions, where there may be several."""
 
 WARP = ("warp_middle", "warp_width")
 """Tensors of a standardisation that compresses tails."""
+
+LARGEST = 1e100
+"""Products of two numbers up to this, and their sums, do not overflow in double precision."""
+
+LARGEST_OF_ROOTS = {"double": 1e50, "single": 1e6}
+"""Entries of a root by the precision of predictions; those of a fit are at most about 1 ..."""
+
+LARGEST_OF_WAVES = {"double": LARGEST, "single": 1e12}
+"""... and frequencies and weights: sums of their products and squares must not overflow."""
+
+FARTHEST = 1e18
+"""Standardised training values: beyond this no row can be classified, whatever the waves."""
+
+LARGEST_INVERSE = 1e12
+"""Norm of a factor's inverse; by its definition the inverse of a GPC's is at most about 1."""
+
+MOST_THREADS = 1024
+"""Threads that a file may ask for by ``n_jobs``."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,9 @@ class _ClassifierLayout:
 
     model: type
     describe: Callable[[Any], tuple[Tensors, Header]]
-    shapes: Callable[[Tensors, Header], Shapes]
+    hint: Callable[[Header, int], Any]
+    """Returns what its header may be, by a part of it and the number of latent functions."""
+    forms: Callable[[Stored, Header], Forms]
     restore: Callable[[Any, Tensors, Header], None]
 
 
@@ -99,42 +119,76 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
     return {name: np.asarray(array) for name, array in tensors.items()}, header
 
 
-def _build(layout: _ClassifierLayout, tensors: Tensors, header: Header) -> Any:
-    params = {name: decode_value(value) for name, value in header["params"].items()}
-    # Version 0.1.0 had one member with the bound's posterior, whose waves went on for ever.
-    earlier: dict[str, Any] = {"posterior": "bound", "warp": False}
-    if layout.model is not GPC:
-        earlier |= {"n_members": 1, "spread": 0.0}
-    model = layout.model(**(earlier | params))
-    tensors, updates = _separate_updates(tensors, header)
-    d = header["n_features"]
-    shapes: Shapes = {"centre": (d,), "scale": (d,), "feature_quantiles": (None, d)}
-    warped = any(name in tensors for name in WARP)
-    if warped:
-        shapes |= dict.fromkeys(WARP, (d,))
-    _require_shapes(tensors, {**shapes, **layout.shapes(tensors, header)})
-    for name in ("scale", *WARP[1:][:warped]):
-        _require_positive(tensors[name])
-    model.n_features_in_ = d
+def _build(layout: _ClassifierLayout, stored: Stored, header: Header) -> Any:
+    require_fields(header.get("classes"), schema.EncodedArray, "classes")
+    classes = _restore_classes(header["classes"])
+    latents = count_latents(len(classes))
+    require_fields(header, layout.hint(header, latents))
+    _require_report(header["fitted"]["fit_report_"])
+    model = _restore_params(layout, header["params"], classes)
+    model.n_features_in_ = header["n_features"]
     restore_feature_names(model, header["feature_names"])
-    model.classes_ = decode_value(header["classes"])
-    if model.classes_.ndim != 1 or len(model.classes_) < 2:
-        raise InvalidModelError(
-            f"holds classes of shape {model.classes_.shape}, but two or more are expected."
-        )
-    warp = Warp(*(tensors[name] for name in WARP)) if warped else None
-    model.standardisation_ = Standardisation(tensors["centre"], tensors["scale"], warp)
-    model.feature_quantiles_ = tensors["feature_quantiles"]
+    model.classes_ = classes
     model._prior_shift = np.array(header["prior_shift"], dtype=np.float64, ndmin=1)
-    latents = count_latents(len(model.classes_))
     if model._prior_shift.shape != (latents,):
         raise InvalidModelError(
             f"holds a shift of the prior of shape {model._prior_shift.shape}, but ({latents},) is "
             f"expected."
         )
+    model.fit_report_ = header["fitted"]["fit_report_"]
+    stored, updates = _separate_updates(stored, header)
+    forms = layout.forms(stored, header)
+    tensors = schema.read_forms(stored, {**_shared_forms(stored, header["n_features"]), **forms})
+    _restore_standardisation(model, tensors)
     layout.restore(model, tensors, header)
     _restore_updates(model, updates)
     return model
+
+
+def _restore_params(layout: _ClassifierLayout, described: Header, classes: Array) -> Any:
+    params = {name: decode_value(value) for name, value in described.items()}
+    # Version 0.1.0 had one member with the bound's posterior, whose waves went on for ever.
+    earlier: dict[str, Any] = {"posterior": "bound", "warp": False}
+    if layout.model is not GPC:
+        earlier |= {"n_members": 1, "spread": 0.0}
+    try:
+        model = layout.model(**(earlier | params))
+    except TypeError as error:
+        raise InvalidModelError(f"has a wrong parameter: {error}") from error
+    require_params(model)
+    if abs(getattr(model, "n_jobs", None) or 1) > MOST_THREADS:
+        raise InvalidModelError(f"asks for {model.n_jobs} threads.")
+    for name in ("class_weight", "prior_correction", "frequencies"):
+        value = getattr(model, name, None)
+        numbers = list(value.values()) if isinstance(value, dict) else value
+        if numbers is None or isinstance(numbers, str):
+            continue
+        array = np.asarray(numbers)
+        if array.dtype.kind not in "iuf" or (name != "frequencies" and not (array >= 0).all()):
+            raise InvalidModelError(f"has {name}={value!r}, which are not numbers that it takes.")
+    return model
+
+
+def _restore_classes(described: Header) -> Array:
+    classes: Array = decode_value(described)
+    if classes.ndim != 1 or not 2 <= len(classes) <= schema.MOST_PARTS:
+        raise InvalidModelError(
+            f"holds classes of shape {classes.shape}, but two or more are expected."
+        )
+    if not (classes[1:] > classes[:-1]).all():
+        raise InvalidModelError("holds classes that are not sorted, or some of them twice.")
+    return classes
+
+
+def _require_report(report: Header) -> None:
+    known = schema.FitReport.__annotations__
+    require_fields(
+        {name: value for name, value in report.items() if name in known},
+        schema.FitReport,
+        "fit_report_",
+    )
+    if "precision" not in report:
+        raise InvalidModelError("has a broken header: fit_report_ lacks precision.")
 
 
 def _plain(values: Any) -> Any:
@@ -142,24 +196,37 @@ def _plain(values: Any) -> Any:
     return float(values[0]) if len(values) == 1 else values.tolist()
 
 
-def _require_positive(values: Any) -> None:
-    if not np.all(values > 0):
-        raise InvalidModelError("holds a scale or signal variance that is not positive.")
+def _shared_forms(stored: Stored, d: int) -> Forms:
+    """Return the forms of the tensors that every classifier has."""
+    any_size, quantiles = up_to(inf), Form((7, d), up_to(inf))
+    forms = {
+        "centre": Form((d,), any_size),
+        "scale": Form((d,), schema.positive),
+        "feature_quantiles": quantiles,
+    }
+    if any(name in stored for name in WARP):
+        # What a warp gives lies between -36 and 36.
+        forms |= {"centre": Form((d,), up_to(40.0)), "scale": Form((d,), within(1e-30, 40.0))}
+        forms |= {WARP[0]: Form((d,), any_size), WARP[1]: Form((d,), schema.positive)}
+    return forms
 
 
-def _require_shapes(tensors: Tensors, shapes: Shapes) -> None:
-    if set(tensors) != set(shapes):
-        odd = ", ".join(sorted(set(tensors) ^ set(shapes)))
-        raise InvalidModelError(f"lacks tensors, or has unexpected ones: {odd}.")
-    for name, shape in shapes.items():
-        found = tensors[name].shape
-        fits = len(found) == len(shape) and all(
-            expected in (None, size) for expected, size in zip(shape, found, strict=True)
-        )
-        if not fits or tensors[name].dtype != np.float64:
-            raise InvalidModelError(
-                f"holds {name!r} as {tensors[name].dtype} {found}, but {shape} is expected."
-            )
+def _restore_standardisation(model: Any, tensors: Tensors) -> None:
+    warp = Warp(*(tensors[name] for name in WARP)) if WARP[0] in tensors else None
+    model.standardisation_ = Standardisation(tensors["centre"], tensors["scale"], warp)
+    model.feature_quantiles_ = tensors["feature_quantiles"]
+    if not schema.rising(model.feature_quantiles_):
+        raise InvalidModelError("holds 'feature_quantiles' that do not rise.")
+
+
+def _numbered(count: int, forms: Forms) -> Forms:
+    return {f"{number}/{key}": form for number in range(count) for key, form in forms.items()}
+
+
+def _in_parts(tensors: dict[str, Tensor], count: int) -> list[dict[str, Tensor]]:
+    """Return the tensors of numbered parts, in order; those without a number are left out."""
+    own = {name: tensor for name, tensor in tensors.items() if "/" in name}
+    return list(split_tensors(own, [str(number) for number in range(count)]).values())
 
 
 # Updates of any of them
@@ -170,42 +237,47 @@ def _describe_updates(model: Any) -> Tensors:
         {
             f"{UPDATES}/{number}": {
                 name: np.asarray(getattr(update, name), dtype=np.float64)
-                for name in _UPDATE_SHAPES
+                for name in _UPDATE_TENSORS
             }
             for number, update in enumerate(getattr(model, "updates_", ()))
         }
     )
 
 
-def _separate_updates(tensors: Tensors, header: Header) -> tuple[Tensors, list[Tensors]]:
+def _separate_updates(stored: Stored, header: Header) -> tuple[Stored, list[Stored]]:
     """Return the tensors of a fit, and those of each update of it, in order."""
-    own = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{UPDATES}/")}
-    names = [f"{UPDATES}/{number}" for number in range(header.get(UPDATES, 0))]
-    rest = {name: tensor for name, tensor in tensors.items() if name not in own}
+    own = {name: tensor for name, tensor in stored.items() if name.startswith(f"{UPDATES}/")}
+    count = header.get(UPDATES, 0)
+    if len(own) != count * len(_UPDATE_TENSORS):
+        raise InvalidModelError(f"holds {len(own)} tensors of {count} updates.")
+    names = [f"{UPDATES}/{number}" for number in range(count)]
+    rest = {name: tensor for name, tensor in stored.items() if name not in own}
     return rest, list(split_tensors(own, names).values())
 
 
-def _restore_updates(model: Any, updates: list[Tensors]) -> None:
+def _restore_updates(model: Any, updates: list[Stored]) -> None:
     k, d = len(model.classes_), model.n_features_in_
-    for own in updates:
-        sizes = {
-            "n": len(own.get("codes", ())),
-            "d": d,
-            "members": len(getattr(model, "members_", (model,))),
-            "latents": count_latents(k),
-        }
-        _require_shapes(
-            own,
-            {
-                name: tuple(sizes[size] if isinstance(size, str) else size for size in shape)
-                for name, shape in _UPDATE_SHAPES.items()
-            },
-        )
+    factors = len(getattr(model, "members_", (model,))), count_latents(k)
     codes = np.dtype(bool) if k == 2 else np.min_scalar_type(k - 1)
-    if updates:
-        model.updates_ = tuple(
-            Update(**(own | {"codes": own["codes"].astype(codes)})) for own in updates
-        )
+    found = []
+    for stored in updates:
+        n = stored["codes"].shape[0] if "codes" in stored and stored["codes"].shape else 0
+        forms = {
+            "rows": Form((n, d), up_to(inf)),
+            "codes": Form((None,), schema.codes_below(k), MOST_ROWS),
+            "weight": Form((n,), within(0.0, inf)),
+            "precision": Form((*factors, n), within(0.0, inf)),
+            "projected": Form((*factors, n), up_to(inf)),
+            "range_before": Form((2, d), up_to(inf)),
+        }
+        own = schema.read_forms(stored, forms)
+        if not schema.rising(own["range_before"]):
+            raise InvalidModelError("holds an update of a range that does not rise.")
+        found.append(Update(**(own | {"codes": own["codes"].astype(codes)})))
+    if isinstance(model, GPC) and sum(len(own.rows) for own in found) >= len(model.training_):
+        raise InvalidModelError("holds updates of more rows than it has.")
+    if found:
+        model.updates_ = tuple(found)
 
 
 # RFFGPC and VFFGPC
@@ -258,71 +330,85 @@ def _latent_tensors(own: LatentFit) -> Tensors:
     }
 
 
-def _fourier_shapes(tensors: Tensors, header: Header) -> Shapes:
+def _fourier_hint(header: Header, latents: int) -> Any:
     if COMMITTEE not in header:
-        return _member_shapes(tensors, header["n_features"], None)
-    parts = zip(_split_members(tensors, header).items(), header[COMMITTEE], strict=True)
-    shapes = {
-        name: _member_shapes(own, header["n_features"], facts.get(LATENTS))
-        for (name, own), facts in parts
-    }
-    return {f"{name}/{key}": shape for name, own in shapes.items() for key, shape in own.items()}
+        return schema.FourierBefore
+    return schema.FourierOfTwoClasses if latents == 1 else schema.FourierOfMoreClasses
 
 
-def _member_shapes(tensors: Tensors, d: int, latents: list[Header] | None) -> Shapes:
-    k = 2 * len(tensors["frequencies"])
-    own: Shapes = {"bound_history": (None,), "posterior_mean": (k,), "posterior_root": (k, k)}
-    if latents is not None:
-        numbered = range(len(latents))
-        own = {f"{number}/{key}": own[key] for number in numbered for key in own}
-    return {"frequencies": (None, d), **own}
-
-
-def _split_members(tensors: Tensors, header: Header) -> dict[str, Tensors]:
-    """Return the tensors of each member of a committee, by its number."""
-    own = {name: tensor for name, tensor in tensors.items() if "/" in name}
-    names = [str(number) for number in range(len(header[COMMITTEE]))]
-    if not names:
+def _fourier_forms(stored: Stored, header: Header) -> Forms:
+    report, d = header["fitted"]["fit_report_"], header["n_features"]
+    precision = report.get("prediction_precision", report["precision"])
+    if COMMITTEE not in header:
+        return _member_forms(stored, d, None, precision)
+    members = header[COMMITTEE]
+    if not members:
         raise InvalidModelError("holds a committee without members.")
-    return split_tensors(own, names)
+    return join_tensors(
+        {
+            str(number): _member_forms(own, d, facts.get(LATENTS), precision)
+            for number, (own, facts) in enumerate(
+                zip(_in_parts(stored, len(members)), members, strict=True)
+            )
+        }
+    )
+
+
+def _member_forms(stored: Stored, d: int, latents: list[Header] | None, precision: str) -> Forms:
+    shape = stored["frequencies"].shape if "frequencies" in stored else ()
+    k = 2 * shape[0] if shape else 0
+    waves, roots = LARGEST_OF_WAVES[precision], LARGEST_OF_ROOTS[precision]
+    own = {
+        "bound_history": Form((None,), up_to(inf), schema.MOST_BOUNDS),
+        "posterior_mean": Form((k,), up_to(waves)),
+        "posterior_root": Form((k, k), lower_triangle(roots)),
+    }
+    if latents is not None:
+        own = _numbered(len(latents), own)
+    return {"frequencies": Form((None, d), up_to(waves)), **own}
 
 
 def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
-    model.fit_report_ = header["fitted"]["fit_report_"]
     if COMMITTEE in header:
-        parts = _split_members(tensors, header).values()
-        described = zip(parts, header[COMMITTEE], strict=True)
-        model.members_ = tuple(
-            _restore_member(own, facts, model._n_latents) for own, facts in described
+        facts = header[COMMITTEE]
+        parts = _in_parts(tensors, len(facts))
+    else:
+        fitted = header["fitted"]
+        known = {"held_back_nll": [], **fitted["fit_report_"]}
+        require_fields(known["held_back_nll"], list[float], "held_back_nll")
+        facts, parts = (
+            [
+                {
+                    "signal_variance": fitted["signal_variance_"],
+                    "lengthscale": fitted["lengthscale_"],
+                    "n_iter": fitted["n_iter_"],
+                    "stopped": known["stopped"],
+                    "held_back_nll": known["held_back_nll"],
+                    "posterior": header["posterior"],
+                }
+            ],
+            [tensors],
         )
-        return
-    fitted = header["fitted"]
-    facts = {
-        "signal_variance": fitted["signal_variance_"],
-        "lengthscale": fitted["lengthscale_"],
-        "n_iter": fitted["n_iter_"],
-        "stopped": fitted["fit_report_"]["stopped"],
-        "held_back_nll": fitted["fit_report_"].get("held_back_nll", []),
-        "posterior": header["posterior"],
-    }
-    model.members_ = (_restore_member(tensors, facts, model._n_latents),)
+    described = zip(parts, facts, strict=True)
+    model.members_ = tuple(_restore_member(own, each, model._n_latents) for own, each in described)
+    _require_own_range(model)
 
 
-def _restore_member(tensors: Tensors, facts: dict[str, Any], n_latents: int) -> FourierFit:
-    spread = facts.get("spread", 0.0)
-    if not (np.isfinite(spread) and spread >= 0.0):
-        raise InvalidModelError(f"holds a spread of {spread}.")
+def _require_own_range(model: Any) -> None:
+    """Require that rows like those of the training data can be classified."""
+    x = model.standardisation_(model.feature_quantiles_, np.float64)
+    median = row_lengths(x[[len(x) // 2]])
+    if not np.abs(x).max() <= FARTHEST or not median <= longest_row(model.frequencies_):
+        raise InvalidModelError("holds scales or frequencies that its own training data exceed.")
+
+
+def _restore_member(tensors: Tensors, facts: Mapping[str, Any], n_latents: int) -> FourierFit:
     described = facts.get(LATENTS, [facts])
     if len(described) != n_latents:
         raise InvalidModelError(
             f"holds {len(described)} latent functions, but its classes need {n_latents}."
         )
-    if LATENTS in facts:
-        numbers = [str(number) for number in range(n_latents)]
-        own = {name: tensor for name, tensor in tensors.items() if "/" in name}
-        parts = list(split_tensors(own, numbers).values())
-    else:
-        parts = [tensors]
+    parts = _in_parts(tensors, n_latents) if LATENTS in facts else [tensors]
     return FourierFit(
         frequencies=tensors["frequencies"],
         lengthscale=facts["lengthscale"],
@@ -332,21 +418,17 @@ def _restore_member(tensors: Tensors, facts: dict[str, Any], n_latents: int) -> 
         n_iter=facts["n_iter"],
         outcome=facts["stopped"],
         held_back_losses=tuple(facts["held_back_nll"]),
-        spread=spread,
+        spread=facts.get("spread", 0.0),
     )
 
 
-def _restore_latent(tensors: Tensors, facts: dict[str, Any]) -> LatentFit:
-    _require_positive(facts["signal_variance"])
-    own_level = facts.get("level", 0.0)
-    if not np.isfinite(own_level):
-        raise InvalidModelError(f"holds a level of {own_level}.")
+def _restore_latent(tensors: Tensors, facts: Mapping[str, Any]) -> LatentFit:
     root = with_memory_order(tensors["posterior_root"], FACTOR_ORDER)
     return LatentFit(
         signal_variance=facts["signal_variance"],
         posterior=Posterior(mean=tensors["posterior_mean"], root=root, **facts["posterior"]),
         bounds=tuple(tensors["bound_history"].tolist()),
-        level=own_level,
+        level=facts.get("level", 0.0),
     )
 
 
@@ -378,22 +460,29 @@ def _exact_tensors(fit: ExactFit) -> Tensors:
     }
 
 
-def _exact_shapes(tensors: Tensors, header: Header) -> Shapes:
-    n = len(tensors["training"])
-    own: Shapes = {"bound_history": (None,), "alpha": (n,), "roots": (n,), "factor": (n, n)}
+def _exact_hint(header: Header, latents: int) -> Any:
+    return schema.Exact if LATENTS in header else schema.ExactBefore
+
+
+def _exact_forms(stored: Stored, header: Header) -> Forms:
+    shape = stored["training"].shape if "training" in stored else ()
+    n = shape[0] if shape else 0
+    own = {
+        "bound_history": Form((None,), up_to(inf), schema.MOST_BOUNDS),
+        "alpha": Form((n,), up_to(LARGEST)),
+        "roots": Form((n,), within(0.0, LARGEST)),
+        "factor": Form((n, n), lower_triangle(LARGEST)),
+    }
     if LATENTS in header:
-        numbered = range(len(header[LATENTS]))
-        own = {f"{number}/{key}": own[key] for number in numbered for key in own}
-    return {"training": (None, header["n_features"]), **own}
+        own = _numbered(len(header[LATENTS]), own)
+    return {"training": Form((None, header["n_features"]), up_to(LARGEST)), **own}
 
 
 def _restore_exact(model: Any, tensors: Tensors, header: Header) -> None:
     model.training_ = tensors["training"]
-    model.fit_report_ = header["fitted"]["fit_report_"]
     if LATENTS in header:
         facts = header[LATENTS]
-        own = {name: tensor for name, tensor in tensors.items() if "/" in name}
-        parts = list(split_tensors(own, [str(number) for number in range(len(facts))]).values())
+        parts = _in_parts(tensors, len(facts))
     else:
         # Version 0.1.0 had two classes and knew no level.
         fitted = header["fitted"]
@@ -418,15 +507,16 @@ def _restore_exact(model: Any, tensors: Tensors, header: Header) -> None:
     )
 
 
-def _restore_exact_fit(tensors: Tensors, facts: Header) -> ExactFit:
-    _require_positive(facts["signal_variance"])
+def _restore_exact_fit(tensors: Tensors, facts: Mapping[str, Any]) -> ExactFit:
+    factor = with_memory_order(tensors["factor"], FACTOR_ORDER)
+    _require_bounded_inverse(factor)
     return ExactFit(
         lengthscale=facts["lengthscale"],
         signal_variance=facts["signal_variance"],
         posterior=ExactPosterior(
             alpha=tensors["alpha"],
             roots=tensors["roots"],
-            factor=with_memory_order(tensors["factor"], FACTOR_ORDER),
+            factor=factor,
             jitter=facts["jitter"],
         ),
         bounds=tuple(tensors["bound_history"].tolist()),
@@ -435,10 +525,18 @@ def _restore_exact_fit(tensors: Tensors, facts: Header) -> ExactFit:
     )
 
 
+def _require_bounded_inverse(factor: Array) -> None:
+    """Require that no prediction overflows when it is multiplied by the factor's inverse."""
+    norm = np.abs(factor).sum(axis=0).max()
+    share, _ = dtrcon(factor, norm="1", uplo="L")
+    if not share * norm * LARGEST_INVERSE >= 1.0:
+        raise InvalidModelError("holds a 'factor' that cannot be inverted.")
+
+
 _LAYOUTS = (
-    _ClassifierLayout(GPC, _describe_exact, _exact_shapes, _restore_exact),
-    _ClassifierLayout(RFFGPC, _describe_fourier, _fourier_shapes, _restore_fourier),
-    _ClassifierLayout(VFFGPC, _describe_fourier, _fourier_shapes, _restore_fourier),
+    _ClassifierLayout(GPC, _describe_exact, _exact_hint, _exact_forms, _restore_exact),
+    _ClassifierLayout(RFFGPC, _describe_fourier, _fourier_hint, _fourier_forms, _restore_fourier),
+    _ClassifierLayout(VFFGPC, _describe_fourier, _fourier_hint, _fourier_forms, _restore_fourier),
 )
 
 CODECS = {

@@ -7,24 +7,43 @@ JSON, to name the tensors of a model within a model, and to keep the memory orde
 from __future__ import annotations
 
 import os
+import re
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from undulatus._files import StoredArray
+from undulatus._plain import FormError, require
 from undulatus.errors import InputError
 
 Array = npt.NDArray[Any]
 
 Tensors = dict[str, Array]
 
+Stored = dict[str, StoredArray]
+"""Tensors of a file that are not yet read."""
+
+Tensor = TypeVar("Tensor", Array, StoredArray)
+
 Header = dict[str, Any]
 
 MEMORY_ORDERS = ("C", "F", "-C", "-F")
 """``"C"`` is row by row, ``"F"`` column by column; with ``"-"`` the last row comes first."""
+
+
+LONGEST_LABEL = 10_000
+"""Characters of a class that is a text, and of its type."""
+
+MOST_BYTES = 2**26
+"""Bytes of an array in a header."""
+
+_ITEMS: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
+"""What JSON has for the items of an array, by the kind of its dtype."""
 
 
 class InvalidModelError(ValueError):
@@ -44,7 +63,7 @@ class Codec:
 
     model: type
     describe: Callable[[Any], tuple[Tensors, Header]]
-    build: Callable[[Tensors, Header], Any]
+    build: Callable[[Stored, Header], Any]
 
 
 def find_codec(
@@ -73,11 +92,28 @@ def describe_model(
     return tensors, {"kind": codec.model.__name__, **header}
 
 
-def build_model(tensors: Tensors, header: Header, codecs: Mapping[str, Codec]) -> Any:
+def build_model(tensors: Stored, header: Any, codecs: Mapping[str, Codec]) -> Any:
     """Return the model that tensors and a header describe; it must have one of ``codecs``."""
-    if header["kind"] not in codecs:
-        raise InvalidModelError(f"holds a {header['kind']!r}, which is not known here.")
-    return codecs[header["kind"]].build(tensors, header)
+    kind = header.get("kind") if isinstance(header, dict) else None
+    if not isinstance(kind, str) or kind not in codecs:
+        raise InvalidModelError(f"holds a {reprlib.repr(kind)}, which is not known here.")
+    return codecs[kind].build(tensors, header)
+
+
+def require_fields(value: Any, hint: Any, name: str = "header") -> None:
+    """Raise an :class:`InvalidModelError` unless a part of a header is what a hint says."""
+    try:
+        require(value, hint, name)
+    except FormError as error:
+        raise InvalidModelError(f"has a broken header: {error}.") from error
+
+
+def require_params(model: Any) -> None:
+    """Raise an :class:`InvalidModelError` unless a model takes its own parameters."""
+    try:
+        model._validate_params()
+    except ValueError as error:
+        raise InvalidModelError(f"has a wrong parameter: {error}") from error
 
 
 # Models within models
@@ -92,7 +128,7 @@ def naming_part(part: str) -> Iterator[None]:
         raise InvalidModelError(f"has {part}, which {error}") from error
 
 
-def join_tensors(parts: Mapping[str, Tensors]) -> Tensors:
+def join_tensors(parts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the tensors of all parts, each under the name of its part and a slash.
 
     >>> join_tensors({"day": {"scale": 1}, "night": {"scale": 2}})
@@ -101,19 +137,27 @@ def join_tensors(parts: Mapping[str, Tensors]) -> Tensors:
     return {f"{name}/{key}": t for name, own in parts.items() for key, t in own.items()}
 
 
-def split_tensors(tensors: Tensors, names: Iterable[str]) -> dict[str, Tensors]:
+def split_tensors(
+    tensors: dict[str, Tensor], names: Iterable[str]
+) -> dict[str, dict[str, Tensor]]:
     """Return the tensors of each part by its name: the inverse of :func:`join_tensors`."""
-    parts: dict[str, Tensors] = {name: {} for name in names}
+    parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
     for key, tensor in tensors.items():
-        owners = [name for name in parts if key.startswith(f"{name}/")]
-        if not owners:
-            raise InvalidModelError(
-                f"holds a tensor that belongs to no part of the model: {key!r}."
-            )
-        # "day/haze/scale" begins with the names of both parts "day" and "day/haze".
-        owner = max(owners, key=len)
+        owner = _find_owner(key, parts)
         parts[owner][key.removeprefix(f"{owner}/")] = tensor
     return parts
+
+
+def _find_owner(key: str, names: Mapping[str, Any]) -> str:
+    # "day/haze/scale" begins with the names of both parts "day" and "day/haze".
+    owner, slash, _ = key.rpartition("/")
+    while slash and owner not in names:
+        owner, slash, _ = owner.rpartition("/")
+    if not slash:
+        raise InvalidModelError(
+            f"holds a tensor that belongs to no part of the model: {reprlib.repr(key)}."
+        )
+    return owner
 
 
 # Values
@@ -149,18 +193,59 @@ def encode_value(value: Any) -> Any:
 
 def decode_value(value: Any) -> Any:
     """Return the value that :func:`encode_value` was given."""
+    if isinstance(value, list):
+        raise InvalidModelError(f"holds the list {reprlib.repr(value)} as a value.")
     if not isinstance(value, dict):
         return value
     if "pairs" in value:
-        return {decode_value(key): decode_value(item) for key, item in value["pairs"]}
+        return _decode_pairs(value)
+    if not {"array", "dtype"} <= set(value) <= {"array", "dtype", "scalar"}:
+        raise InvalidModelError(f"holds {reprlib.repr(value)}, which is no value.")
+    array = _decode_array(value["array"], value["dtype"])
+    if "scalar" not in value:
+        return array
+    if value["scalar"] is not True or array.shape != (1,):
+        raise InvalidModelError(f"holds {reprlib.repr(value)}, which is no number.")
+    return array[0]
+
+
+def _decode_pairs(value: dict[str, Any]) -> dict[Any, Any]:
+    require_fields(value, dict[str, list[tuple[Any, Any]]], "value")
+    pairs = [(decode_value(key), decode_value(item)) for key, item in value["pairs"]]
+    for key, _ in pairs:
+        if isinstance(key, dict | np.ndarray):
+            raise InvalidModelError(f"holds the key {reprlib.repr(key)}.")
+    found = dict(pairs)
+    if set(value) != {"pairs"} or len(found) < len(pairs):
+        raise InvalidModelError(f"holds {reprlib.repr(value)}, which is no mapping.")
+    return found
+
+
+def _decode_array(items: Any, name: Any) -> Array:
+    """Return an array, whose items are of one type, from the list and its dtype."""
+    known = isinstance(name, str) and re.fullmatch(
+        r"object|[<>|]b1|[<>|][iu][1248]|[<>][f][248]|[<>]U\d{1,5}", name
+    )
+    if not known or not isinstance(items, list):
+        raise InvalidModelError(f"holds an array of the dtype {reprlib.repr(name)}.")
+    dtype, flat = np.dtype(name), items
+    while flat and isinstance(flat[0], list):
+        if not all(isinstance(item, list) for item in flat):
+            raise InvalidModelError("holds an array whose rows differ.")
+        flat = [item for row in flat for item in row]
+    if not all(type(item) is _ITEMS[dtype.kind] for item in flat):
+        raise InvalidModelError(f"holds an array of {name} with items of another type.")
+    longest = max(map(len, flat), default=0) if dtype.kind in "UO" else 0
+    if longest > LONGEST_LABEL or dtype.itemsize * len(flat) > MOST_BYTES:
+        raise InvalidModelError(f"holds an array of {name} that is too large.")
     try:
-        dtype = np.dtype(value["dtype"])
-    except SyntaxError as error:
-        raise ValueError(f"dtype {value['dtype']!r} in the header") from error
-    if dtype.kind not in "biufUO":
-        raise ValueError(f"dtype {dtype} in the header")
-    array = np.array(value["array"], dtype=dtype)
-    return array[0] if value.get("scalar") else array
+        with np.errstate(over="raise"):
+            array = np.array(items, dtype=dtype)
+    except (ValueError, OverflowError, FloatingPointError) as error:
+        raise InvalidModelError(f"holds an array of {name} that is none ({error}).") from error
+    if array.tolist() != items:
+        raise InvalidModelError(f"holds an array that does not fit its dtype {name}.")
+    return array
 
 
 def list_feature_names(model: Any) -> list[str] | None:
@@ -173,8 +258,7 @@ def restore_feature_names(model: Any, names: Any) -> None:
     """Set the feature names, if any, of a model whose ``n_features_in_`` is set."""
     if names is None:
         return
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InvalidModelError("holds names of features that are not strings.")
+    require_fields(names, list[str], "feature_names")
     if len(names) != model.n_features_in_:
         raise InvalidModelError(f"names {len(names)} features, but has {model.n_features_in_}.")
     model.feature_names_in_ = np.array(names, dtype=object)
@@ -190,7 +274,8 @@ def memory_order(array: Array) -> str:
     >>> memory_order(np.ones((3, 2)).T), memory_order(np.ones((3, 2))[::-1])
     ('F', '-C')
     """
-    if array.ndim != 2 or array.flags.c_contiguous:
+    # A single row or column lies the same way in either order.
+    if array.ndim != 2 or array.flags.c_contiguous or 1 in array.shape:
         return "C"
     row, column = array.strides
     return ("-" if row < 0 else "") + ("F" if abs(row) < abs(column) else "C")
@@ -199,7 +284,9 @@ def memory_order(array: Array) -> str:
 def with_memory_order(array: Array, order: str) -> Array:
     """Return a copy of an array that has one of ``MEMORY_ORDERS``."""
     if order not in MEMORY_ORDERS:
-        raise InvalidModelError(f"holds a matrix in the order {order!r}, which is unknown.")
+        raise InvalidModelError(
+            f"holds a matrix in the order {reprlib.repr(order)}, which is unknown."
+        )
     if order.startswith("-"):
         return with_memory_order(array[::-1], order[1:])[::-1]
     return array.copy(order="F" if order == "F" else "C")

@@ -5,21 +5,25 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
 from undulatus.regimes import Regime, RegimeClassifier
-from undulatus.storage import classifiers, transformers
+from undulatus.storage import classifiers, schema, transformers
 from undulatus.storage.codec import (
     Codec,
     Header,
     InvalidModelError,
+    Stored,
     Tensors,
     build_model,
     decode_value,
@@ -28,6 +32,7 @@ from undulatus.storage.codec import (
     find_codec,
     join_tensors,
     naming_part,
+    require_fields,
     split_tensors,
 )
 
@@ -55,7 +60,8 @@ def _describe_pipeline(model: Any) -> tuple[Tensors, Header]:
     return join_tensors(tensors), header
 
 
-def _build_pipeline(tensors: Tensors, header: Header) -> Any:
+def _build_pipeline(tensors: Stored, header: Header) -> Any:
+    require_fields(header, schema.PipelineHeader)
     entries = header["steps"]
     _require_names([name for name, _ in entries])
     if not entries or _is_passthrough(entries[-1][1]):
@@ -69,12 +75,7 @@ def _build_pipeline(tensors: Tensors, header: Header) -> Any:
             with naming_part(f"step {name!r}"):
                 step = build_model(parts[str(number)], described, codecs)
         steps.append((name, step))
-    wanted, verbose = header["transform_input"], header["verbose"]
-    if not isinstance(verbose, bool) or not (wanted is None or _are_strings(wanted)):
-        raise InvalidModelError(
-            f"holds verbose={verbose!r} or transform_input={wanted!r}, which no Pipeline can have."
-        )
-    model = Pipeline(steps, transform_input=wanted, verbose=verbose)
+    model = Pipeline(steps, transform_input=header["transform_input"], verbose=header["verbose"])
     _require_chain(model)
     return model
 
@@ -108,10 +109,12 @@ def _require_names(names: list[Any]) -> None:
     taken = set(Pipeline([]).get_params(deep=False))
     if not _are_strings(names) or len({*names}) < len(names):
         raise InvalidModelError(
-            f"has steps whose names are not strings, or not unique: {names!r}."
+            f"has steps whose names are not strings, or not unique: {reprlib.repr(names)}."
         )
     if any("__" in name or name in taken for name in names):
-        raise InvalidModelError(f"has steps with names that no step may have: {names!r}.")
+        raise InvalidModelError(
+            f"has steps with names that no step may have: {reprlib.repr(names)}."
+        )
 
 
 def _require_chain(model: Any) -> None:
@@ -131,15 +134,17 @@ def _require_chain(model: Any) -> None:
 
 def _describe_regimes(model: Any) -> tuple[Tensors, Header]:
     check_is_fitted(model, "estimators_")
-    tensors, members = {}, {}
-    for name, member in model.estimators_.items():
-        with naming_part(f"regime {name!r}"):
-            tensors[name], members[name] = describe_model(
-                member, MEMBER_CODECS, f" in regime {name!r}"
+    tensors, members = {}, []
+    # Tensors are named by the regime's number: its name may hold a slash.
+    for number, regime in enumerate(model.regimes_):
+        with naming_part(f"regime {regime.name!r}"):
+            tensors[str(number)], described = describe_model(
+                model.estimators_[regime.name], MEMBER_CODECS, f" in regime {regime.name!r}"
             )
+            members.append(described)
     header = {
         "by": model.by,
-        "blend": model.blend,
+        "blend": float(model.blend),
         "classes": encode_value(model.classes_),
         "regimes": [
             [regime.name, *map(repr, regime.edges), list(regime.features)]
@@ -151,35 +156,65 @@ def _describe_regimes(model: Any) -> tuple[Tensors, Header]:
     return join_tensors(tensors), header
 
 
-def _build_regimes(tensors: Tensors, header: Header) -> Any:
-    regimes = tuple(
-        Regime(str(name), float(low), float(high), tuple(map(str, features)))
+def _build_regimes(tensors: Stored, header: Header) -> Any:
+    require_fields(header, schema.Regimes)
+    regimes = [
+        Regime(name, _read_edge(low), _read_edge(high), tuple(features))
         for name, low, high, features in header["regimes"]
-    )
-    parts = split_tensors(tensors, [regime.name for regime in regimes])
+    ]
     estimators = {}
-    for regime in regimes:
+    for regime, own, described in _pair_members(tensors, header, regimes):
         with naming_part(f"regime {regime.name!r}"):
-            described = header["members"][regime.name]
-            member = build_model(parts[regime.name], described, MEMBER_CODECS)
+            member = build_model(own, described, MEMBER_CODECS)
             if _n_features_in(member) != len(regime.features or ()):
                 raise InvalidModelError("names other features than its classifier has.")
         estimators[regime.name] = member
-    model = RegimeClassifier.from_fitted(
-        estimators, regimes, str(header["by"]), float(header["blend"])
-    )
-    model.classes_ = decode_value(header["classes"])
-    updates = tuple(tuple(map(str, names)) for names in header.get("updates", ()))
+    model = RegimeClassifier.from_fitted(estimators, regimes, header["by"], float(header["blend"]))
+    classes = decode_value(header["classes"])
+    if classes.dtype != model.classes_.dtype or not np.array_equal(classes, model.classes_):
+        raise InvalidModelError("has other classes than its classifiers.")
+    updates = tuple(map(tuple, header.get("updates", ())))
     if updates:
         _require_updates(estimators, updates)
         model.updates_ = updates
     return model
 
 
+def _read_edge(text: str) -> float:
+    try:
+        edge = float(text)
+    except ValueError:
+        edge = math.nan
+    if repr(edge) != text or math.isnan(edge):
+        raise InvalidModelError(f"has the edge {reprlib.repr(text)} of a regime.")
+    return edge
+
+
+def _pair_members(
+    tensors: Stored, header: Header, regimes: list[Regime]
+) -> Iterator[tuple[Regime, Stored, Any]]:
+    """Yield each regime with its tensors and the header of its classifier."""
+    described = header["members"]
+    # Up to schema 2 both were known by the regime's name.
+    if isinstance(described, dict):
+        keys: list[str] = [regime.name for regime in regimes]
+        described = [described.get(key) for key in keys]
+    else:
+        keys = [str(number) for number in range(len(regimes))]
+    if len(described) != len(regimes) or len(header["members"]) != len(regimes):
+        raise InvalidModelError(
+            f"has {len(regimes)} regimes and {len(header['members'])} classifiers."
+        )
+    parts = split_tensors(tensors, keys)
+    yield from zip(regimes, (parts[key] for key in keys), described, strict=True)
+
+
 def _require_updates(estimators: Any, updates: tuple[tuple[str, ...], ...]) -> None:
     """Require that each classifier holds the updates that the model says it has a part in."""
     for name, count in Counter(name for names in updates for name in names).items():
-        member = estimators.get(name)
+        if name not in estimators:
+            raise InvalidModelError(f"has an update of the regime {name!r}, which it lacks.")
+        member = estimators[name]
         last = member.steps[-1][1] if type(member) is Pipeline else member
         if len(getattr(last, "updates_", ())) < count:
             raise InvalidModelError(f"has {count} updates in regime {name!r}, which holds fewer.")
@@ -188,8 +223,10 @@ def _require_updates(estimators: Any, updates: tuple[tuple[str, ...], ...]) -> N
 def _n_features_in(model: Any) -> int:
     # A Pipeline asks its first step, which may be "passthrough".
     if type(model) is Pipeline:
-        return next(step.n_features_in_ for _, step in model.steps if not _is_passthrough(step))
-    return model.n_features_in_
+        return next(
+            int(step.n_features_in_) for _, step in model.steps if not _is_passthrough(step)
+        )
+    return int(model.n_features_in_)
 
 
 MEMBER_CODECS: dict[str, Codec] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,16 +14,21 @@ from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from undulatus._files import StoredArray
 from undulatus.estimators.pca import SpectralPCA
+from undulatus.storage import schema
 from undulatus.storage.codec import (
     Codec,
     Header,
     InvalidModelError,
+    Stored,
     Tensors,
     decode_value,
     encode_value,
     list_feature_names,
     memory_order,
+    require_fields,
+    require_params,
     restore_feature_names,
     with_memory_order,
 )
@@ -36,6 +42,10 @@ The form of an array is its shape, spelled with "d" for the features in and "k" 
 
 DTYPES = ("float64", "float32", "int64")
 """What an array may hold."""
+
+LARGEST = {"float64": 1e75, "float32": 1e12, "int64": 2**62}
+"""Largest number by type: products of three do not overflow. What is to be positive is at least
+one over it."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ LAYOUTS = (
         },
         needed={"with_mean": "mean_", "with_std": "scale_"},
         positive=("scale_",),
+        not_negative=("var_",),
     ),
     TransformerLayout(
         PCA,
@@ -123,6 +134,7 @@ def _describe(layout: TransformerLayout, model: Any) -> tuple[Tensors, Header]:
         if hasattr(model, name)
     }
     _require_valid(layout, params, values)
+    _require_values(layout, values)
     tensors = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     header = {
         "params": {
@@ -139,19 +151,29 @@ def _describe(layout: TransformerLayout, model: Any) -> tuple[Tensors, Header]:
     return tensors, header
 
 
-def _build(layout: TransformerLayout, tensors: Tensors, header: Header) -> Any:
+def _build(layout: TransformerLayout, stored: Stored, header: Header) -> Any:
+    require_fields(header, schema.Transformer)
     fitted = {name: decode_value(value) for name, value in header["fitted"].items()}
-    both = set(tensors) & set(fitted)
+    both = set(stored) & set(fitted)
     if both:
         raise InvalidModelError(
             f"holds both as a tensor and in its header: {', '.join(sorted(both))}."
         )
-    values = {**fitted, **tensors}
     params = {name: decode_value(value) for name, value in header["params"].items()}
-    _require_valid(layout, params, values)
-    for name, order in header["order"].items():
+    try:
+        model = layout.model(**params)
+    except TypeError as error:
+        raise InvalidModelError(f"has a wrong parameter: {error}") from error
+    require_params(model)
+    _require_valid(layout, params, {**fitted, **stored})
+    orders = header["order"]
+    if set(orders) != {name for name, tensor in stored.items() if len(tensor.shape) == 2}:
+        raise InvalidModelError("holds a matrix without its order, or an order without a matrix.")
+    tensors = {name: tensor.read() for name, tensor in stored.items()}
+    values = {**fitted, **tensors}
+    _require_values(layout, values)
+    for name, order in orders.items():
         values[name] = with_memory_order(tensors[name], order)
-    model = layout.model(**params)
     for name, value in values.items():
         setattr(model, name, value)
     restore_feature_names(model, header["feature_names"])
@@ -189,11 +211,18 @@ def _require_valid(
     for parameter, name in layout.needed.items():
         if params[parameter] and values[name] is None:
             raise InvalidModelError(f"lacks {name!r}, which {parameter} needs.")
-    for name in layout.positive:
-        if values[name] is not None and not (values[name] > 0).all():
+
+
+def _require_values(layout: TransformerLayout, values: Mapping[str, Any]) -> None:
+    """Require finite numbers with which no product overflows, positive where they must be."""
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    for name, array in arrays.items():
+        if not (np.abs(array) <= LARGEST[array.dtype.name]).all():
+            raise InvalidModelError(f"holds {name!r} as {_value_text(array)}.")
+        least = 1.0 / LARGEST[array.dtype.name]
+        if name in layout.positive and not (array >= least).all():
             raise InvalidModelError(f"holds {name!r} with numbers that are not positive.")
-    for name in layout.not_negative:
-        if not (values[name] >= 0).all():
+        if name in layout.not_negative and not (array >= 0).all():
             raise InvalidModelError(f"holds {name!r} with numbers that are negative.")
 
 
@@ -204,9 +233,8 @@ def _with_sizes(form: str, sizes: Mapping[str, Any]) -> str | tuple[Any, ...]:
 
 
 def _has_form(value: Any, form: str | tuple[Any, ...]) -> bool:
-    if isinstance(value, np.ndarray):
-        usual = value.dtype.name in DTYPES and bool(np.isfinite(value).all())
-        return usual and value.shape == form
+    if isinstance(value, np.ndarray | StoredArray):
+        return value.dtype.name in DTYPES and value.shape == form
     if value is None or isinstance(value, str):
         return form == (NOTHING if value is None else TEXT)
     if isinstance(value, bool) or not isinstance(value, Real) or not np.isfinite(float(value)):
@@ -215,10 +243,14 @@ def _has_form(value: Any, form: str | tuple[Any, ...]) -> bool:
 
 
 def _value_text(value: Any) -> str:
+    if isinstance(value, StoredArray):
+        return f"{value.dtype} {value.shape}"
     if not isinstance(value, np.ndarray):
-        return repr(value)
+        return reprlib.repr(value)
     finite = value.dtype.kind not in "fiu" or np.isfinite(value).all()
-    return f"{value.dtype} {value.shape}{'' if finite else ' with NaN or infinity'}"
+    large = finite and value.dtype.kind == "f" and np.abs(value).max(initial=0.0) > 1e12
+    odd = " with NaN or infinity" if not finite else " with enormous numbers" if large else ""
+    return f"{value.dtype} {value.shape}{odd}"
 
 
 CODECS = {
