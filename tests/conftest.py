@@ -20,6 +20,16 @@ from undulatus._system import single_threaded_blas
 hypothesis.settings.register_profile("undulatus", derandomize=True, deadline=None, max_examples=40)
 hypothesis.settings.load_profile("undulatus")
 
+# pytest --hypothesis-profile search: other examples every time, and many.
+hypothesis.settings.register_profile(
+    "search",
+    derandomize=False,
+    deadline=None,
+    max_examples=3000,
+    print_blob=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
 
 def _frozen(*arrays):
     for array in arrays:

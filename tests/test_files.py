@@ -21,6 +21,7 @@ from safetensors.numpy import save as save_safetensors
 
 from undulatus import _files
 from undulatus._files import (
+    _host_digest,
     SAMPLE_BYTES,
     JsonLines,
     ReadingError,
@@ -94,6 +95,23 @@ write_text(Path(sys.argv[1]), "text")
     run = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert run.returncode == 9
     assert not path.exists()
+
+
+def test_what_killed_processes_left_is_removed_and_what_living_ones_write_is_not(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, *others = (
+        tmp_path / f".page.unfinished-{host}-{process}-0a1b2c3d.html"
+        for host, process in (
+            (_host_digest(), ended.pid),
+            (_host_digest(), os.getppid()),
+            ("00000000", ended.pid),
+        )
+    )
+    for path in (left, *others):
+        path.touch()
+    write_text(tmp_path / "page.html", "text")
+    assert files_in(tmp_path) == sorted([*(path.name for path in others), "page.html"])
 
 
 def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path):

@@ -8,6 +8,7 @@ locked, so that a second writer is refused at once.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +54,39 @@ _KEY = "undulatus"
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path``, which is renamed to ``path`` at the end.
 
-    Until then, and after an error, whatever was at ``path`` stays.
+    Until then, and after an error, whatever was at ``path`` stays. What a process of this machine
+    that was killed left under its temporary name is removed.
     """
-    with _renamed_at_the_end(_beside(path, f"unfinished-{secrets.token_hex(4)}"), path) as given:
+    host, process = _host_digest(), os.getpid()
+    _sweep(path, host, process)
+    word = f"unfinished-{host}-{process}-{secrets.token_hex(4)}"
+    with _renamed_at_the_end(_beside(path, word), path) as given:
         yield given
+
+
+@lru_cache(1024)
+def _sweep(path: Path, host: str, own_process: int) -> None:
+    """Remove temporary files of ``path`` whose processes have ended, once in each process."""
+    pattern = f".{glob.escape(path.stem)}.unfinished-{host}-*-*{glob.escape(path.suffix)}"
+    for left in path.parent.glob(pattern):
+        process = left.name.removeprefix(f".{path.stem}.unfinished-{host}-").partition("-")[0]
+        if process.isdigit() and not _lives(int(process)):
+            with suppress(OSError):
+                left.unlink()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _host_digest() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def write_text(path: Path, text: str) -> None:
