@@ -21,11 +21,11 @@ from safetensors.numpy import save as save_safetensors
 
 from undulatus import _files
 from undulatus._files import (
-    _host_digest,
     SAMPLE_BYTES,
     JsonLines,
     ReadingError,
     WritingError,
+    _host_digest,
     as_reading_errors,
     as_scene_errors,
     as_writing_errors,

@@ -431,8 +431,9 @@ def encode_labels(classifier: str, y: Any, n_rows: int) -> tuple[Array, Array]:
         raise InputError(f"Unknown label type: y must be 1-D, got shape {labels.shape}.")
     if _may_be_mixed(y, labels):
         _require_one_type(np.asarray(y, dtype=object).ravel(), "y")
-        # Numbers in an array of objects, as of a table with text elsewhere, are numbers.
-        labels = np.array(labels.tolist())
+        if not isinstance(labels[0], str):
+            # Numbers in an array of objects, as of a table with text elsewhere, are numbers.
+            labels = np.array(labels.tolist())
     classes = _distinct(labels)
     require_classes(classifier, classes)
     return classes, encode(labels, classes)
