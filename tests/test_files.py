@@ -114,6 +114,18 @@ def test_what_killed_processes_left_is_removed_and_what_living_ones_write_is_not
     assert files_in(tmp_path) == sorted([*(path.name for path in others), "page.html"])
 
 
+def test_a_file_is_replaced_through_a_link_which_stays(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "page.html", tmp_path / "latest.html"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert files_in(tmp_path) == ["elsewhere", "latest.html"]
+    assert files_in(tmp_path / "elsewhere") == ["page.html"]
+
+
 def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path):
     path = tmp_path / "page.html"
     with replacing(path) as first, replacing(path) as second:

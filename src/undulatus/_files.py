@@ -54,9 +54,11 @@ _KEY = "undulatus"
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path``, which is renamed to ``path`` at the end.
 
-    Until then, and after an error, whatever was at ``path`` stays. What a process of this machine
+    Until then, and after an error, whatever was at ``path`` stays. Where ``path`` is a link, the
+    file that it leads to is replaced, and the link stays. What a process of this machine
     that was killed left under its temporary name is removed.
     """
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     host, process = _host_digest(), os.getpid()
     _sweep(path, host, process)
     word = f"unfinished-{host}-{process}-{secrets.token_hex(4)}"

@@ -401,7 +401,7 @@ def test_a_mask_that_is_no_data_array_is_refused_with_its_remedy(image, named):
 
 @pytest.mark.parametrize("dtype", ["complex64", "U8", "O", "M8[s]"])
 def test_bands_that_are_not_real_numbers_are_refused(image, named, dtype):
-    with pytest.raises(SceneError, match="B02 holds .* not real numbers"):
+    with pytest.raises(SceneError, match=r"B02 holds .* not real numbers"):
         map_scene(named, image.to_dataset("band").astype(int).astype(dtype))
 
 
@@ -416,7 +416,7 @@ def test_bands_that_share_no_pixel_are_refused(image, named):
     bands = [image.sel(band=name, drop=True).rename(name) for name in BANDS]
     bands[2] = bands[2].assign_coords(x=bands[2].x + 0.5)
     joined = xr.merge(bands, join="outer")
-    with pytest.raises(SceneError, match="No pixel has a value of every band.*B08 in 2,000"):
+    with pytest.raises(SceneError, match=r"No pixel has a value of every band.*B08 in 2,000"):
         map_scene(named, joined)
     missing = image.where(image.band != "B08").to_dataset("band")
     assert np.all(map_scene(named, missing)["quality_flag"].values & MISSING)

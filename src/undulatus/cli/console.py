@@ -23,6 +23,8 @@ class PlainPath(click.Path):
     def convert(self, value: Any, param: Any, ctx: click.Context | None) -> Any:
         """Return the path; reading a pipe would wait for ever, writing one would replace it."""
         path = Path(value)
+        if not str(value):
+            self.fail("the path is empty.")
         try:
             status = os.lstat(path)
             if stat.S_ISLNK(status.st_mode):
@@ -131,7 +133,7 @@ def printable(text: str) -> str:
 
 def say(line: str) -> None:
     """Print a line on standard error."""
-    click.echo(line, err=True)
+    click.echo(printable(line), err=True)
 
 
 @contextmanager
@@ -232,7 +234,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
             line[name].ljust(width) if isinstance(rows[0][name], str) else line[name].rjust(width)
             for name, width in widths.items()
         ]
-        click.echo("  ".join(aligned).rstrip())
+        click.echo(printable("  ".join(aligned).rstrip()))
 
 
 def _cell_text(value: Any) -> str:

@@ -15,6 +15,7 @@ from undulatus.cli.console import (
     MODEL_PATH,
     NEW_PATH,
     print_table,
+    printable,
     progress_bar,
     ram_option,
     require_model,
@@ -446,7 +447,7 @@ def _score_images(
         say(found.basis.statement)
         click.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        click.echo(found.table())
+        click.echo(printable(found.table()))
     for output in outputs:
         write_report(found, output, title)
         (say if as_json else click.echo)(f"report: {output.resolve()}")
@@ -493,7 +494,7 @@ def _print_by_class(parts: list[Any]) -> None:
         columns = _part_columns(part)
         if "all" in (columns.get("part"), columns.get("stratum")):
             regime = f", regime {part.regime}" if columns.get("regime", "all") != "all" else ""
-            click.echo(f"\n{part.reference}{regime}\n{part.scores.table()}")
+            click.echo(printable(f"\n{part.reference}{regime}\n{part.scores.table()}"))
 
 
 # suggest and update

@@ -259,7 +259,11 @@ def standardise(
     if not options.standardize:
         _require_moderate(summary)
         # Kernels depend on differences alone, but phases of rows far from zero lose digits.
-        return Standardisation(summary.mean, np.ones_like(summary.mean)), summary.variance
+        varies = np.sqrt(summary.variance) > _rounding(summary.mean)
+        return (
+            Standardisation(summary.mean, np.ones_like(summary.mean)),
+            np.where(varies, summary.variance, 0.0),
+        )
     if options.warp:
         return _standardise_warped(some, weight)
     centre, scale = summary.mean, _positive_scale(summary.mean, summary.variance)
@@ -282,7 +286,7 @@ def _standardise_warped(some: Array, weight: Array | None) -> tuple[Standardisat
     rows = some.astype(np.float64)
     middle = np.quantile(rows, 0.5, axis=0, weights=weight, method="inverted_cdf")
     distance = np.average(np.abs(rows - middle), axis=0, weights=weight)
-    width = np.where(distance <= 10 * np.finfo(np.float64).eps * np.abs(middle), 1.0, distance)
+    width = np.where(distance <= _rounding(middle), 1.0, distance)
     warp = Warp(middle, width)
     warped = warp(rows, np.float64)
     mean = np.average(warped, axis=0, weights=weight)
@@ -294,7 +298,12 @@ def _standardise_warped(some: Array, weight: Array | None) -> tuple[Standardisat
 def _positive_scale(mean: Array, variance: Array) -> Array:
     """Return the deviation of each feature, or one where it varies by rounding only, (d,)."""
     scale = np.sqrt(variance)
-    return np.where(scale <= 10 * np.finfo(np.float64).eps * np.abs(mean), 1.0, scale)
+    return np.where(scale <= _rounding(mean), 1.0, scale)
+
+
+def _rounding(mean: Array) -> Array:
+    """Return how far a constant may deviate from its mean by rounding, (d,)."""
+    return np.asarray(10 * np.finfo(np.float64).eps * np.abs(mean))
 
 
 def log_odds(shares: Array) -> Array:

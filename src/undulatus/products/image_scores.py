@@ -27,7 +27,7 @@ import xarray as xr
 from undulatus.errors import InputError, SceneError
 from undulatus.products.area import AreaEstimates, Design, estimate_areas
 from undulatus.products.basis import Basis
-from undulatus.products.images import GDAL_CACHE, image_names, open_images
+from undulatus.products.images import image_names, open_images
 from undulatus.products.known_labels import KnownPixels, basis_of, known_pixels
 from undulatus.products.legend import Legend
 from undulatus.products.mapped_areas import (
@@ -37,6 +37,7 @@ from undulatus.products.mapped_areas import (
     mapped_areas,
     open_class_map,
 )
+from undulatus.products.memory_budget import GDAL_CACHE
 from undulatus.products.predict import feature_names, finite_rows
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import BINS, ManyClassScores, score_classes

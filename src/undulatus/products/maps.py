@@ -92,9 +92,9 @@ def map_scene(
     Dataset
         With the scene's coordinates and attributes. Two classes of which one is cloud have
         ``cloud_mask`` (uint8), ``cloud_probability``, ``cloud_latent_variance`` and
-        ``cloud_training_distance`` (float32), and ``quality_flag`` (bits of uint8, or of uint16 with
-        more than 15 regimes). So have the
-        classes 0 and 1 if nothing else is known of them; attributes then do not speak of cloud.
+        ``cloud_training_distance`` (float32), and ``quality_flag`` (bits, in uint8 or, with more
+        than 15 regimes, uint16). So have the classes 0 and 1 if nothing else is known of them;
+        attributes then do not speak of cloud.
         Other classes have ``class`` (uint8, with CF flags), ``class_probability``,
         ``class_latent_variance``, ``class_entropy`` (of the probabilities, nats),
         ``class_training_distance`` and ``quality_flag``. The probability is that of the second of

@@ -39,7 +39,6 @@ from undulatus.errors import InputError, SceneError
 from undulatus.estimators.coordinates import posterior_coordinates
 from undulatus.estimators.updates import MOST_ROWS
 from undulatus.products.images import (
-    GDAL_CACHE,
     ImagePixels,
     Progress,
     draw_pixels,
@@ -47,6 +46,7 @@ from undulatus.products.images import (
     label_pixels,
     open_images,
 )
+from undulatus.products.memory_budget import GDAL_CACHE
 from undulatus.products.outside import OTHER_UNITS, require_inside
 from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
