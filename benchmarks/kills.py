@@ -256,6 +256,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    # Children of a shell's background job would ignore Ctrl-C, as this process does.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         records = try_kinds(options.kills, options.what.split(","), options.seed, Path(folder))
     problems = 0

@@ -180,3 +180,20 @@ def image_files(small_image, tmp_path_factory):
     small_image.write(folder / "truth.tif", values=small_image.truth, names=None)
     small_image.polygons().to_file(folder / "fields.gpkg")
     return folder
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how many faults of ``tests/faults`` were tried, survived and lost."""
+    outcomes = {
+        name: outcome
+        for outcome in ("passed", "failed", "error")
+        for report in terminalreporter.stats.get(outcome, [])
+        for key, name in getattr(report, "user_properties", [])
+        if key == "fault"
+    }
+    if outcomes:
+        lost = [name for name, outcome in outcomes.items() if outcome != "passed"]
+        terminalreporter.write_line(
+            f"faults: tried {len(outcomes)}, survived {len(outcomes) - len(lost)}, "
+            f"lost {len(lost)}{''.join(f'{chr(10)}  {name}' for name in lost)}"
+        )
