@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -217,9 +217,12 @@ class Trial:
             self.seconds = min(self.seconds, time.monotonic() - start)
             return 0
         self.record.kills[sent.name] += 1
-        # Until Python runs its own code, Ctrl-C ends it as any other signal does.
+        # While Python itself starts, Ctrl-C ends it as any other signal does, or with an error.
+        starting = "Fatal Python error: init_" in errors
         allowed = {-sent, INTERRUPTED} if sent == signal.SIGINT else {-sent}
-        if code not in allowed or (code == INTERRUPTED and "Traceback" in errors):
+        if (code not in allowed and not starting) or (
+            code == INTERRUPTED and "Traceback" in errors
+        ):
             self.record.problems.append(f"{sent.name} gave exit status {code}:\n{errors}")
         return 1
 
@@ -270,7 +273,7 @@ def main() -> None:
         )
         problems += len(record.problems)
     if options.json is not None:
-        options.json.write_text(json.dumps({k: asdict(r) for k, r in records.items()}, indent=2))
+        options.json.write_text(json.dumps({k: vars(r) for k, r in records.items()}, indent=2))
     sys.exit(1 if problems else 0)
 
 

@@ -274,7 +274,8 @@ def as_scene_errors(path: Path) -> Iterator[None]:
             ) from error
         # Libraries do not always pass on what the system said.
         hint = " Is the disk full?" if number in FULL or number is None else ""
-        raise SceneError(f"{path} could not be written: {error}.{hint}") from error
+        reason = str(error).rstrip(".")
+        raise SceneError(f"{path} could not be written: {reason}.{hint}") from error
 
 
 def _is_about_an_input(error: OSError | RuntimeError, path: Path) -> bool:
@@ -310,6 +311,8 @@ def locked(path: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
+        # Where no file can be made there is no other writer either: that is an OSError.
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o644))
         raise SceneError(
             f"{path} is being written by {_writer(file)}. Wait for it, or write elsewhere."
         ) from error

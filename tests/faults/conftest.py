@@ -3,8 +3,8 @@
 import warnings
 
 import pytest
-
 from tests.faults.fault import Workshop
+
 from undulatus import save_model
 from undulatus.products import fit_image, fit_scene
 from undulatus.scenes import synthetic_landmark, write_dataset

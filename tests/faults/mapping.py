@@ -5,8 +5,8 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import xarray as xr
+from tests.faults.fault import BANDS, Fault, gives, missing, refused, same
 
-from tests.faults.fault import BANDS, Fault, exits, gives, missing, refused, same
 from undulatus import scenes
 from undulatus.errors import InputError, MissingBandsError, OutsideTrainingError, SceneError
 from undulatus.products import map_scene
@@ -45,9 +45,10 @@ def in_many_regimes(shop, count=20):
     return len(np.unique(mapped["quality_flag"].values >> 4))
 
 
-def days(shop, **changed):
-    """Return four acquisitions of the synthetic scene, in memory."""
-    return scenes.open_data(shop.store / "days.zarr").isel(time=slice(40, 44)).load()
+def days(shop):
+    """Return four acquisitions of the synthetic scene, in memory; the sun is to be computed."""
+    scene = scenes.open_data(shop.store / "days.zarr").drop_vars("solar_zenith_angle")
+    return scene.isel(time=slice(40, 44)).load()
 
 
 def map_days(shop, scene, **options):
@@ -291,9 +292,9 @@ FAULTS = (
         "times with a zone",
         lambda shop: map_days(
             shop,
-            days(shop)
-            .drop_vars("solar_zenith_angle", errors="ignore")
-            .assign_coords(time=pd.date_range("2010-01-01", periods=4, tz="Europe/Madrid")),
+            days(shop).assign_coords(
+                time=pd.date_range("2010-01-01", periods=4, tz="Europe/Madrid")
+            ),
         ),
         refused(SceneError, "time in UTC, without a zone"),
     ),

@@ -6,7 +6,6 @@ The end of a run says how many were tried, survived and lost (``tests/conftest.p
 from collections import Counter
 
 import pytest
-
 from tests.faults import files, learning, mapping
 
 FAULTS = (*learning.FAULTS, *mapping.FAULTS, *files.FAULTS)
