@@ -22,6 +22,16 @@ from undulatus._system import single_threaded_blas
 hypothesis.settings.register_profile("undulatus", derandomize=True, deadline=None, max_examples=40)
 hypothesis.settings.load_profile("undulatus")
 
+# pytest --hypothesis-profile search: other examples every time, and many.
+hypothesis.settings.register_profile(
+    "search",
+    derandomize=False,
+    deadline=None,
+    max_examples=3000,
+    print_blob=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
 
 def _frozen(*arrays):
     for array in arrays:
@@ -183,3 +193,20 @@ def seviri_files():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how many faults of ``tests/faults`` were tried, survived and lost."""
+    outcomes = {
+        name: outcome
+        for outcome in ("passed", "failed", "error")
+        for report in terminalreporter.stats.get(outcome, [])
+        for key, name in getattr(report, "user_properties", [])
+        if key == "fault"
+    }
+    if outcomes:
+        lost = [name for name, outcome in outcomes.items() if outcome != "passed"]
+        terminalreporter.write_line(
+            f"faults: tried {len(outcomes)}, survived {len(outcomes) - len(lost)}, "
+            f"lost {len(lost)}{''.join(f'{chr(10)}  {name}' for name in lost)}"
+        )

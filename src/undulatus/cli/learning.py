@@ -26,6 +26,7 @@ from undulatus.cli.console import (
     seed_option,
 )
 from undulatus.cli.data_options import data_options, flags_text, open_inputs
+from undulatus.cli.session import printable
 from undulatus.cli.unfinished import fitting
 
 
@@ -467,7 +468,7 @@ def _score_images(
         say(found.basis.statement)
         click.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        click.echo(found.table())
+        click.echo(printable(found.table()))
     origin = {
         "model": str(model.path.absolute()),
         "model_sha256": model.sha256,
@@ -518,7 +519,7 @@ def _print_by_class(parts: list[Any]) -> None:
         columns = _part_columns(part)
         if "all" in (columns.get("part"), columns.get("stratum")):
             regime = f", regime {part.regime}" if columns.get("regime", "all") != "all" else ""
-            click.echo(f"\n{part.reference}{regime}\n{part.scores.table()}")
+            click.echo(printable(f"\n{part.reference}{regime}\n{part.scores.table()}"))
 
 
 # suggest and update

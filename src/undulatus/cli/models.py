@@ -432,5 +432,5 @@ def explain(model: Path, output: Path | None) -> None:
     explanations = explain_model(load_model(model))
     draw_explanation(explanations, picture, title=model.name)
     write_csv(explanations, table)
-    click.echo("\n".join(summary_lines(explanations)))
+    _print("\n".join(summary_lines(explanations)))
     click.echo(f"\npicture: {picture.resolve()}\ntable: {table.resolve()}")

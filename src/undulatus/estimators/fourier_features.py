@@ -11,10 +11,11 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from undulatus.errors import as_input_errors
+from undulatus._system import available_memory
+from undulatus.errors import NotEnoughMemoryError, as_input_errors
 from undulatus.estimators.base import make_generator
-from undulatus.estimators.training import column_namer, validate_rows
-from undulatus.gp.blocks import require_finite, require_phases
+from undulatus.estimators.training import column_namer, into_memory, validate_rows
+from undulatus.gp.blocks import require_finite, require_phases, unmasked
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.kernels import KERNELS, find_kernel, mean_distance
 from undulatus.gp.moments import summarise
@@ -97,6 +98,8 @@ class FourierFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self.lengthscale_ = 0.5 * mean_distance(summary.variance)
         else:
             self.lengthscale_ = float(self.lengthscale)
+        # Drawn, and divided by the lengthscale.
+        self._require_memory(2 * 8.0 * self.n_frequencies * self.n_features_in_)
         rng = make_generator(self.random_state)
         unit = find_kernel(self.kernel).draw(rng, self.n_frequencies, self.n_features_in_)
         self.frequencies_ = unit / self.lengthscale_
@@ -106,12 +109,21 @@ class FourierFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Return the features, (n, 2 D): all cosines first, then all sines."""
         check_is_fitted(self)
         with as_input_errors():
-            rows = np.asarray(validate_rows(self, X, reset=False))
+            rows = unmasked(into_memory(validate_rows(self, X, reset=False))[:])
         columns = column_namer(self)
         require_finite(rows, columns)
         x = np.ascontiguousarray(rows, dtype=np.promote_types(rows.dtype, np.float32))
         require_phases(x, self.frequencies_, columns)
+        # Phases, and the cosines and sines.
+        self._require_memory(3.0 * x.itemsize * len(x) * len(self.frequencies_))
         return fourier_features(x, self.frequencies_)
+
+    def _require_memory(self, needed: float) -> None:
+        available = available_memory()
+        if needed > available:
+            name = f"{type(self).__name__} with n_frequencies={self.n_frequencies}"
+            advice = "Ask for fewer frequencies, or transform fewer rows at a time."
+            raise NotEnoughMemoryError(name, needed, available, advice)
 
     @property
     def _n_features_out(self) -> int:

@@ -57,6 +57,10 @@ QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 QUANTILE_ROWS = 100_000
 """Quantiles are estimated from at most this many rows."""
 
+SMALLEST_EXTENT, LARGEST_EXTENT, HEAVIEST = 1e-15, 1e15, 1e37
+"""Features that are not standardised may vary by no less and no more, and by no more than the last
+times the weight of all rows: squares and sums of others do not fit into single precision."""
+
 FINGERPRINT_ROWS = 1000
 """Rows that enter a fingerprint of the data."""
 
@@ -191,6 +195,7 @@ def prepare_rows(
         classes, codes = encode_labels(options.classifier, y, rows.shape[0])
         weight = read_weights(sample_weight, rows.shape[0])
         totals = class_totals(codes, weight, len(classes))
+        require_weight(options.classifier, classes, totals)
         observed = class_shares(codes, weight, len(classes))
         factors = class_factors(options.class_weight, classes, totals)
         weight = apply_class_weights(factors, codes, weight)
@@ -252,19 +257,36 @@ def standardise(
     as the mean distance from it.
     """
     if not options.standardize:
+        _require_moderate(summary)
         # Kernels depend on differences alone, but phases of rows far from zero lose digits.
-        return Standardisation(summary.mean, np.ones_like(summary.mean)), summary.variance
+        varies = np.sqrt(summary.variance) > _rounding(summary.mean)
+        return (
+            Standardisation(summary.mean, np.ones_like(summary.mean)),
+            np.where(varies, summary.variance, 0.0),
+        )
     if options.warp:
         return _standardise_warped(some, weight)
     centre, scale = summary.mean, _positive_scale(summary.mean, summary.variance)
     return Standardisation(centre, scale), summary.variance / scale**2
 
 
+def _require_moderate(summary: FeatureSummary) -> None:
+    """Raise if features as they are would overflow, or be lost, in single precision."""
+    extent = float(np.sqrt(summary.variance.sum()))
+    heaviest = extent * max(summary.total_weight, 1.0)
+    if extent > 0 and not (SMALLEST_EXTENT < extent < LARGEST_EXTENT and heaviest < HEAVIEST):
+        raise InputError(
+            f"The features vary by {extent:.3g} around their means, with weights of "
+            f"{summary.total_weight:.3g} in total: too far from 1 to be used as they are. Rescale "
+            f"them, or leave standardize=True."
+        )
+
+
 def _standardise_warped(some: Array, weight: Array | None) -> tuple[Standardisation, Array]:
     rows = some.astype(np.float64)
     middle = np.quantile(rows, 0.5, axis=0, weights=weight, method="inverted_cdf")
     distance = np.average(np.abs(rows - middle), axis=0, weights=weight)
-    width = np.where(distance <= 10 * np.finfo(np.float64).eps * np.abs(middle), 1.0, distance)
+    width = np.where(distance <= _rounding(middle), 1.0, distance)
     warp = Warp(middle, width)
     warped = warp(rows, np.float64)
     mean = np.average(warped, axis=0, weights=weight)
@@ -276,7 +298,12 @@ def _standardise_warped(some: Array, weight: Array | None) -> tuple[Standardisat
 def _positive_scale(mean: Array, variance: Array) -> Array:
     """Return the deviation of each feature, or one where it varies by rounding only, (d,)."""
     scale = np.sqrt(variance)
-    return np.where(scale <= 10 * np.finfo(np.float64).eps * np.abs(mean), 1.0, scale)
+    return np.where(scale <= _rounding(mean), 1.0, scale)
+
+
+def _rounding(mean: Array) -> Array:
+    """Return how far a constant may deviate from its mean by rounding, (d,)."""
+    return np.asarray(10 * np.finfo(np.float64).eps * np.abs(mean))
 
 
 def log_odds(shares: Array) -> Array:
@@ -413,6 +440,9 @@ def encode_labels(classifier: str, y: Any, n_rows: int) -> tuple[Array, Array]:
         raise InputError(f"Unknown label type: y must be 1-D, got shape {labels.shape}.")
     if _may_be_mixed(y, labels):
         _require_one_type(np.asarray(y, dtype=object).ravel(), "y")
+        if not isinstance(labels[0], str):
+            # Numbers in an array of objects, as of a table with text elsewhere, are numbers.
+            labels = np.array(labels.tolist())
     classes = _distinct(labels)
     require_classes(classifier, classes)
     return classes, encode(labels, classes)
@@ -439,7 +469,11 @@ def _require_one_type(values: Array, name: str) -> None:
 def require_classes(classifier: str, classes: Array) -> None:
     """Raise unless there are two classes or more, of a type that classes may have."""
     # Repeated, or many classes would be taken for numbers to regress on.
-    check_classification_targets(np.repeat(classes, 3))
+    try:
+        check_classification_targets(np.repeat(classes, 3))
+    except TypeError as error:
+        # Of labels that are bytes.
+        raise InputError(str(error)) from error
     if len(classes) >= MOST_LABELS:
         raise InputError(
             f"y holds {len(classes)} different labels or more, such as {classes[0]!r} and "

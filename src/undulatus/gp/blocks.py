@@ -41,6 +41,9 @@ BLOCK_BYTES = 4 * 2**20
 PHASE_LIMIT = 1e6
 """Largest length of x times w for which a double-precision phase is good to 1e-9 radians."""
 
+TINY = float(np.finfo(np.float64).tiny)
+"""The smallest number with all its digits."""
+
 FARTHEST = 1e15
 """Widths from the middle at which a warp ends."""
 
@@ -394,7 +397,7 @@ def require_phases(
 
 def longest_row(frequencies: Array) -> float:
     """Return the length of a standardised row beyond which a phase has lost its digits."""
-    return PHASE_LIMIT / max(float(np.linalg.norm(frequencies, axis=1).max()), 1e-12)
+    return PHASE_LIMIT / max(float(np.linalg.norm(frequencies, axis=1).max()), TINY)
 
 
 def require_lengths(

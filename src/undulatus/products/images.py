@@ -29,6 +29,7 @@ from undulatus._progress import working_on
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
 from undulatus.products.legend import Legend
+from undulatus.products.memory_budget import GDAL_CACHE
 from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
 from undulatus.scenes.files.images import (
@@ -53,9 +54,6 @@ MAX_PIXELS = {"vff": 50_000, "rff": 50_000, "gpc": 5_000}
 
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the training spectra of a class that a model keeps."""
-
-GDAL_CACHE = 32 * 2**20
-"""Bytes of tiles that GDAL keeps while pixels are read; its own default is a twentieth of all."""
 
 
 # Labelled pixels

@@ -82,8 +82,9 @@ def map_scene(
         Names, codes and colours of the classes, and which is cloud; by default what is known of
         the model (:meth:`undulatus.products.Legend.of`).
     mask : DataArray of bool, optional
-        True where a pixel is left out. Pixels that are NaN, or have the value of the attribute
-        ``_FillValue``, are left out anyway.
+        True where a pixel is left out; it may be of part of the scene, if it has coordinates.
+        Pixels that are NaN, or have the value of the attribute ``_FillValue``, are left out
+        anyway.
     allow_outside : bool
         Map pixels even if most of them are outside what the model learned from, and read none
         before.
@@ -93,8 +94,9 @@ def map_scene(
     Dataset
         With the scene's coordinates and attributes. Two classes of which one is cloud have
         ``cloud_mask`` (uint8), ``cloud_probability``, ``cloud_latent_variance`` and
-        ``cloud_training_distance`` (float32), and ``quality_flag`` (uint8 bits). So have the
-        classes 0 and 1 if nothing else is known of them; attributes then do not speak of cloud.
+        ``cloud_training_distance`` (float32), and ``quality_flag`` (bits, in uint8 or, with more
+        than 15 regimes, uint16). So have the classes 0 and 1 if nothing else is known of them;
+        attributes then do not speak of cloud.
         Other classes have ``class`` (uint8, with CF flags), ``class_probability``,
         ``class_latent_variance``, ``class_entropy`` (of the probabilities, nats),
         ``class_training_distance`` and ``quality_flag``. The probability is that of the second of
@@ -112,7 +114,7 @@ def map_scene(
     require_room_for_regimes(model)
     inputs = find_inputs(model, dataset)
     if mask is not None:
-        _require_same_pixels(mask, inputs.image)
+        mask = _matched(mask, inputs.image)
     named = Legend.of(model) if legend is None else legend.for_model(model)
     if not allow_outside:
         _require_inside(model, inputs, mask)
@@ -184,7 +186,7 @@ def summarise_map(result: xr.Dataset) -> MapSummary:
 
     Reads ``quality_flag``, and ``class`` in a map that has it, block by block.
     """
-    quality = da.asarray(result[QUALITY].data).astype(np.uint8)
+    quality = da.asarray(result[QUALITY].data).astype(np.uint16)
     mapped = (quality & MISSING) == 0
     counted = [
         mapped.sum(),
@@ -202,25 +204,34 @@ def summarise_map(result: xr.Dataset) -> MapSummary:
     return MapSummary(pixels, missing, doubtful, outside, dict(zip(names, each, strict=True)))
 
 
-def _require_same_pixels(mask: xr.DataArray, image: xr.DataArray) -> None:
-    """Raise unless a mask has the pixels of an image, or the same for all along a dimension."""
+def _matched(mask: xr.DataArray, image: xr.DataArray) -> xr.DataArray:
+    """Return a mask of the pixels of an image; beyond its own coordinates it leaves none out.
+
+    A mask of other pixels is an error; one without a dimension is the same along it.
+    """
+    if not isinstance(mask, xr.DataArray):
+        raise SceneError(
+            f"The mask is a {type(mask).__name__}, but a DataArray is needed, whose dimensions "
+            f"are known by name: xarray.DataArray(mask, dims={image.dims})."
+        )
+    partial = {}
     for dim in map(str, mask.dims):
         differs = ""
         if dim not in image.dims:
             differs = f"has a dimension {dim!r}, which the data do not have"
+        elif dim in mask.indexes and dim in image.indexes:
+            own, whole = mask.indexes[dim], image.indexes[dim]
+            if not own.equals(whole):
+                partial[dim] = whole
+            if not (own.is_unique and own.isin(whole).all()):
+                differs = f"has other coordinates along {dim} than the data"
         elif mask.sizes[dim] != image.sizes[dim]:
             differs = f"has {mask.sizes[dim]} pixels along {dim}, and the data {image.sizes[dim]}"
-        elif (
-            dim in mask.coords
-            and dim in image.coords
-            and not np.array_equal(mask[dim].values, image[dim].values)
-        ):
-            differs = f"has other coordinates along {dim} than the data"
         if differs:
             raise SceneError(
-                f"The mask {differs}. Give a mask of the same pixels: "
-                f"mask.reindex_like(data, fill_value=False) leaves none out beyond its own."
+                f"The mask {differs}. Give a mask of pixels of the data, with their coordinates."
             )
+    return mask.reindex(partial, fill_value=False) if partial else mask
 
 
 # Blocks of pixels
@@ -262,7 +273,7 @@ def _as_blocks(inputs: Inputs, mask: xr.DataArray | None) -> _Blocks:
 def _classify(model: Any, inputs: Inputs, mask: xr.DataArray | None = None) -> da.Array:
     """Return the predictions of all pixels, lazy, of :func:`prediction_type`."""
     blocks = _as_blocks(inputs, mask)
-    known = prediction_type(len(model.classes_))
+    known = prediction_type(model)
     return da.map_blocks(
         _classify_block,
         *blocks.features,
@@ -304,7 +315,7 @@ def _classify_block(
 ) -> Array:
     """Return the predictions of the pixels of a block."""
     shape = blocks[0].shape[:-1]
-    predictions = np.empty(shape, prediction_type(len(model.classes_)))
+    predictions = np.empty(shape, prediction_type(model))
     rows = max(1, SLAB_PIXELS // max(int(np.prod(shape[1:])), 1))
     for first in range(0, shape[0], rows):
         slab = slice(first, first + rows)
@@ -360,9 +371,24 @@ def _require_inside(model: Any, inputs: Inputs, mask: xr.DataArray | None) -> No
     values = np.concatenate([value for value, _ in rows])
     suns = [sun for _, sun in rows if sun is not None]
     sun = np.concatenate(suns) if suns else None
+    if not hasattr(model, "regimes_"):
+        _require_common_pixels(values, inputs.names)
     first = inputs.arrays[0]
     measured = f"{first.name or 'values'} ({first.attrs.get('units', '1')})"
     require_inside(prepare_model(model), values, inputs.names, sun, measured)
+
+
+def _require_common_pixels(values: Array, names: tuple[str, ...] | None) -> None:
+    """Raise if every feature has values, but never in the same pixels."""
+    finite = np.isfinite(values)
+    if finite.any(axis=0).all() and not finite.all(axis=1).any():
+        counts = np.count_nonzero(finite, axis=0)
+        listed = [f"{name} in {count:,}" for name, count in zip(names or (), counts, strict=False)]
+        raise SceneError(
+            f"No pixel has a value of every band, of {len(values):,} looked at"
+            f"{': ' if listed else ''}{', '.join(listed)}. Are they on different grids, joined "
+            f"by xarray? Bring all bands to one grid first, such as by interp(...)."
+        )
 
 
 def _spread_windows(

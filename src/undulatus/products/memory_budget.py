@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import dask
+import rasterio
 import xarray as xr
 from dask.utils import format_bytes, parse_bytes
 
 from undulatus._system import count_cores
 from undulatus.errors import InputError, SceneError
+from undulatus.scenes.files.images import BAND_DIMS
 
 PROCESS_BYTES = 400 * 2**20
 """Bytes of the process itself: Python, the libraries, a model."""
@@ -22,6 +24,9 @@ COPIES = 4
 
 LARGEST_BLOCK = 256 * 2**20
 """Bytes beyond which a larger block is no faster."""
+
+GDAL_CACHE = 32 * 2**20
+"""Bytes of tiles that GDAL keeps; its own default is a twentieth of the machine's memory."""
 
 RESULT_BYTES = 64
 """Bytes of a pixel's results until they are written, for two classes, ..."""
@@ -84,7 +89,7 @@ def within_memory(
         yield dataset
         return
     plan = plan_blocks(dataset, parse_size(ram), n_classes)
-    with dask.config.set(num_workers=plan.workers):
+    with dask.config.set(num_workers=plan.workers), rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE):
         yield plan.dataset
 
 
@@ -98,7 +103,11 @@ def _block_bytes(
             continue
         size = math.prod(min(chunks.get(d, n), n) for d, n in array.sizes.items())
         values += size * max(array.dtype.itemsize, 4)
-        pixels = max(pixels, size)
+        # The bands of an image in one array are of the same pixels.
+        bands = math.prod(
+            min(chunks.get(d, 1), n) for d, n in array.sizes.items() if d in BAND_DIMS
+        )
+        pixels = max(pixels, size // max(bands, 1))
     rows = "sample" if "sample" in chunks else None
     return COPIES * values + result_bytes * (chunks[rows] if rows else pixels)
 

@@ -45,34 +45,43 @@ LOW_CONFIDENCE, OUT_OF_RANGE, NEAR_TERMINATOR, MISSING = 1, 2, 4, 8
 REGIME_SHIFT = 4
 """The bits from here on hold the number of the regime, counted from one; zero is no regime."""
 
-MOST_REGIMES = 2 ** (8 - REGIME_SHIFT) - 1
-"""As many as the rest of the eight bits can number."""
+FEW_REGIMES, MOST_REGIMES = (2 ** (bits - REGIME_SHIFT) - 1 for bits in (8, 16))
+"""As many as the rest of eight bits can number, and of sixteen, which models of more have."""
 
 DOUBTFUL = 0.2
 """A pixel has low confidence if the other classes have more than this probability together."""
+
+NOT_MEASURED = 1e15
+"""A larger value that is also as many widths outside what was learned is a fill value that nobody
+declared, such as 1e20, 1e30 or 9.97e36: the pixel is missing."""
 
 TERMINATOR = (85.0, 95.0)
 """Solar zenith angles, degrees, between which day turns to night."""
 
 
-def prediction_type(n_classes: int) -> np.dtype[Any]:
-    """Return the structured type of what is known of a pixel.
+def prediction_type(model: Any) -> np.dtype[Any]:
+    """Return the structured type of what a model says of a pixel.
 
     The probability of each class, the variance of each latent function (two classes have one), the
     standard deviation of the latent mean over the members of a committee, the distance from what
     was learned (:meth:`~undulatus.products.training_range.TrainingRange.distance`), and bits of
     quality.
     """
+    n_classes = len(model.classes_)
     return np.dtype(
         [
             ("probability", np.float32, (n_classes,)),
             ("variance", np.float32, (_count_latents(n_classes),)),
             ("disagreement", np.float32),
             ("distance", np.float32),
-            ("quality", np.uint8),
+            ("quality", _quality_type(model)),
         ],
         align=True,
     )
+
+
+def _quality_type(model: Any) -> type[np.unsignedinteger[Any]]:
+    return np.uint8 if len(getattr(model, "regimes_", ())) <= FEW_REGIMES else np.uint16
 
 
 def _count_latents(n_classes: int) -> int:
@@ -95,6 +104,15 @@ class Inputs:
     pixels: tuple[Hashable, ...]
     names: tuple[str, ...] | None
     sun: xr.DataArray | None = None
+
+    def __post_init__(self) -> None:
+        for array in self.arrays:
+            if array.dtype.kind not in "fiub":
+                raise SceneError(
+                    f"{array.name or 'The image'} holds {array.dtype}, which are not real "
+                    f"numbers. Give the values of a band as numbers (astype, or .real of complex "
+                    f"ones)."
+                )
 
     @property
     def stacked(self) -> bool:
@@ -281,13 +299,34 @@ def _variable_inputs(dataset: xr.Dataset, names: tuple[str, ...]) -> Inputs | No
         for name in names
     ]
     if None not in wanted:
-        first = dataset[wanted[0]]
-        arrays = [dataset[name].broadcast_like(first) for name in wanted]
-        return Inputs(tuple(array.transpose(*first.dims) for array in arrays), first.dims, names)
+        # One that has all dimensions: others may be the same for all rows, or all times.
+        whole = max((dataset[name] for name in wanted), key=lambda array: array.ndim)
+        _require_one_grid(dataset, wanted, whole)
+        arrays = [dataset[name].broadcast_like(whole) for name in wanted]
+        return Inputs(tuple(array.transpose(*whole.dims) for array in arrays), whole.dims, names)
     if not set(names) <= set(FEATURES):
         absent = [name for name, found in zip(names, wanted, strict=True) if found is None]
         raise MissingBandsError("the scene", "The model", absent)
     return None
+
+
+def _require_one_grid(
+    dataset: xr.Dataset, wanted: list[Hashable | None], whole: xr.DataArray
+) -> None:
+    """Raise if a band has dimensions of its own, as those of a coarser grid have."""
+    for name in wanted:
+        band = dataset[name]
+        if not set(band.dims) <= set(whole.dims):
+            raise SceneError(
+                f"{name} and {whole.name} are on different grids.\n"
+                f"  {name}: {_shape_text(band)}\n  {whole.name}: {_shape_text(whole)}\n"
+                f"Bring all bands to one grid first, such as by scene[{str(name)!r}].interp(...) "
+                f"of xarray to the coordinates of {whole.name}."
+            )
+
+
+def _shape_text(array: xr.DataArray) -> str:
+    return ", ".join(f"{size} along {dim}" for dim, size in array.sizes.items())
 
 
 def _only_variable(description: str, variables: list[Hashable]) -> Hashable | None:
@@ -386,7 +425,7 @@ def predict_block(
         where the classifier has none, the disagreement where it is not a committee, and the
         distance where it keeps no quantiles of its features.
     """
-    predictions = np.zeros(len(values), prediction_type(len(model.classes_)))
+    predictions = np.zeros(len(values), prediction_type(model))
     for field in ("probability", "variance", "disagreement", "distance"):
         predictions[field] = np.nan
     if isinstance(model, RegimeClassifier):
@@ -395,6 +434,10 @@ def predict_block(
         _predict_by_regime(model, values, names, sun, predictions)
     else:
         _predict_alike(model, values, predictions)
+    lost = np.flatnonzero(predictions["distance"] > NOT_MEASURED)
+    lost = lost[(np.abs(values[lost]) > NOT_MEASURED).any(axis=1)]
+    for field in ("probability", "variance", "disagreement"):
+        predictions[field][lost] = np.nan
     # Column by column: numpy's maximum along so short an axis takes several times as long.
     largest, quality = reduce(np.maximum, predictions["probability"].T), predictions["quality"]
     quality[1.0 - largest > DOUBTFUL] |= LOW_CONFIDENCE
@@ -574,8 +617,9 @@ def quality_attributes(model: Any) -> dict[str, Any]:
         masks.append((2 ** len(regimes).bit_length() - 1) << REGIME_SHIFT)
         values.append((index + 1) << REGIME_SHIFT)
         meanings.append(f"regime_{regime.name}")
+    bits = _quality_type(model)
     return {
-        "flag_masks": np.array(masks, np.uint8),
-        "flag_values": np.array(values, np.uint8),
+        "flag_masks": np.array(masks, bits),
+        "flag_values": np.array(values, bits),
         "flag_meanings": " ".join(meanings),
     }

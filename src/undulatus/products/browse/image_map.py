@@ -118,7 +118,7 @@ class ImageMap:
             found.append(deviation_bytes(self._variance(layers, codes)))
         if "outside" in self.planes:
             quality = layers[QUALITY]
-            bits = np.where(np.isfinite(quality), quality, 0.0).astype(np.uint8)
+            bits = np.where(np.isfinite(quality), quality, 0.0).astype(np.uint16)
             outside = np.where(bits & OUT_OF_RANGE, np.uint8(BYTE_OF_ONE), np.uint8(0))
             found.append(np.where(codes == MISSING_BYTE, np.uint8(MISSING_BYTE), outside))
         return np.stack(found)

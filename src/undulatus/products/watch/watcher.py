@@ -33,7 +33,6 @@ from undulatus._files import (
     content_digest,
     locked,
     remove,
-    remove_unfinished,
     write_text,
 )
 from undulatus.errors import InputError, SceneError, UndulatusError
@@ -476,7 +475,6 @@ class Watcher:
     def remove_leftovers(self) -> None:
         """Remove what a killed process left behind, in all folders that the watcher writes to."""
         self.tidy()
-        remove_unfinished(self.health.path)
         reasons = self.output / SET_ASIDE_NAME
         for file in list(reasons.iterdir()) if reasons.is_dir() else []:
             name = file.name.removesuffix(".txt")

@@ -215,8 +215,9 @@ def each_time(source: xr.Dataset | xr.DataArray) -> Iterator[xr.DataArray]:
 def band_names(image: xr.DataArray) -> list[str] | None:
     """Return the names of the bands along an image's last or ``band`` dimension, if it has any."""
     dim = next(dim for dim in BAND_DIMS if dim in image.dims)
-    if dim in image.coords and image[dim].dtype.kind in "UOT":
-        return [str(name) for name in image[dim].values]
+    if dim in image.coords and image[dim].dtype.kind in "UOTS":
+        names = image[dim].values.tolist()
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
     # Where rioxarray puts the descriptions of bands.
     descriptions = image.attrs.get("long_name")
     if isinstance(descriptions, str):

@@ -1,0 +1,712 @@
+"""Faults of files, stores, paths and disks, and of commands that are stopped."""
+
+import os
+import pickle
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from unittest.mock import patch
+
+import dask
+import numpy as np
+import xarray as xr
+from tests.faults.fault import Fault, exits, gives, refused, same
+
+from undulatus import datasets, save_model, scenes
+from undulatus._files import locked, read_tensors, write_tensors
+from undulatus.errors import DatasetError, ModelFileError, SceneError
+from undulatus.products import maps
+from undulatus.scenes import write_dataset
+from undulatus.scenes.files.zarr_store import find_manifest
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+CHUNK = "days.zarr/IR_108/c/0/0/0"
+
+MODEL = "clouds.undulatus"
+
+MAP = ("map", MODEL, "days.zarr", "-o", "map.zarr")
+
+FIT = (
+    *("fit", "days.zarr", "--method", "rff", "-D", "3", "--members", "1"),
+    *("--holdout", "0.5", "-o", "new.undulatus"),
+)
+
+SCORE = ("score", MODEL, "days.zarr")
+
+COVER = ("map", "cover.undulatus", "image.tif", "--allow-outside", "-o")
+
+
+# Damage
+
+
+def flip(path, place=0.5):
+    """Change one bit of a file."""
+    content = bytearray(Path(path).read_bytes())
+    content[int(place * len(content))] ^= 1
+    Path(path).write_bytes(content)
+
+
+def cut(path, share=0.5):
+    """Keep the first part of a file."""
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content[: int(share * len(content))])
+
+
+def forge(path, change):
+    """Change tensors and header of a model, and mend all checksums."""
+    tensors, header = read_tensors(path)
+    change(tensors, header)
+    write_tensors(path, tensors, header)
+
+
+def with_data(shop, damage, command=MAP):
+    """Spoil the synthetic days, and run a command on them."""
+    shop.copy("days.zarr", MODEL)
+    damage()
+    return shop.run(*command)
+
+
+def with_model(shop, damage, *command):
+    """Spoil a model, and run a command with it."""
+    path = shop.copy(MODEL)
+    damage(path)
+    return shop.run(*(command or ("info", MODEL)))
+
+
+def with_image(shop, damage, command=(*COVER, "map.tif")):
+    """Spoil an image, and run a command on it."""
+    path = shop.copy("cover.undulatus", "image.tif")
+    damage(path)
+    return shop.run(*command)
+
+
+def foreign(**damage):
+    """Return a function that makes the days a store of another program, and cuts a chunk."""
+
+    def make():
+        scene = scenes.open_data("days.zarr").load().drop_encoding()
+        shutil.rmtree("days.zarr")
+        scene.to_zarr("days.zarr", zarr_format=2, consolidated=False)
+        cut("days.zarr/IR_108/0.0.0", **damage)
+
+    return make
+
+
+def lose_line_of_manifest():
+    """Lose a chunk, and the line that says that it was written."""
+    manifest = find_manifest(Path("days.zarr"))
+    lines = manifest.read_text().splitlines(keepends=True)
+    manifest.write_text("".join(line for line in lines if "IR_108/c/0/0/0" not in line))
+    os.unlink(CHUNK)
+
+
+def replace_days(shop):
+    """Put other days in the place of those that were there."""
+    other = scenes.open_data(shop.store / "days.zarr").load()
+    other["IR_108"] = (other["IR_108"] + 0.5).assign_attrs(other["IR_108"].attrs)
+    shutil.rmtree("days.zarr")
+    write_dataset(other.chunk(time=96), "days.zarr")
+
+
+def map_deleted(shop):
+    """Delete a scene after it was opened, and write its map."""
+    shop.copy("days.zarr", MODEL)
+    mapped = maps.map_scene(shop.load(MODEL), scenes.open_data("days.zarr"), allow_outside=True)
+    shutil.rmtree("days.zarr")
+    write_dataset(mapped, "map.zarr")
+
+
+# Stops
+
+
+@contextmanager
+def interrupt_map():
+    """Press Ctrl-C while the second block of a map is classified."""
+    classify, calls = maps._classify_block, []
+
+    def classify_or_stop(*blocks, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return classify(*blocks, **options)
+
+    with (
+        patch.object(maps, "_classify_block", classify_or_stop),
+        dask.config.set(num_workers=1),
+    ):
+        yield
+
+
+def stop_map(shop, command=MAP):
+    """Stop a map by Ctrl-C when one block is done, and return the status of the command."""
+    shop.copy(*(name for name in ("days.zarr", MODEL) if not os.path.exists(name)))
+    with interrupt_map():
+        return shop.run(*command).exit_code
+
+
+def bytes_of(path):
+    """Return a model's bytes, or those of all chunks of a store."""
+    path = Path(path)
+    if path.is_file():
+        return path.read_bytes()
+    chunks = sorted(file for file in path.rglob("c/**/*") if file.is_file())
+    return b"".join(str(file.relative_to(path)).encode() + file.read_bytes() for file in chunks)
+
+
+def resumed(shop, command, stop):
+    """Stop a command, resume it, and compare what it wrote with that of an undisturbed run."""
+    shop.copy("days.zarr", MODEL)
+    output = command[-1]
+    undisturbed = shop.run(*command)
+    assert undisturbed.exit_code == 0, undisturbed.output
+    whole = bytes_of(output)
+    (shutil.rmtree if os.path.isdir(output) else os.unlink)(output)
+    there = shop.listing()
+    stop(shop, command)
+    assert not os.path.exists(output)
+    again = shop.run(*command, "--resume")
+    assert again.exit_code == 0, again.output
+    left = {*shop.listing()} - {*there}
+    assert {Path(name).parts[len(shop.folder.parts)] for name in left} == {output}
+    return bytes_of(output), whole
+
+
+def killed(at):
+    """Return a function that runs a command which kills itself when ``at`` is called again."""
+
+    def stop(shop, command):
+        program = f"""
+import os, signal, sys, warnings
+from undulatus.cli import main
+import undulatus.scenes.files.zarr_store, undulatus.estimators.checkpoint as checkpoint
+warnings.simplefilter("ignore")
+usual, calls = {at}, []
+def die(*given):
+    usual(*given)
+    calls.append(1)
+    if len(calls) > 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+{at} = die
+main({list(command)!r})
+"""
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+        assert run.returncode == -signal.SIGKILL, run.stderr
+
+    return stop
+
+
+def interrupted(shop, command):
+    """Press Ctrl-C in a fit of all regimes."""
+    with shop.interrupt(1):
+        result = shop.run(*command)
+    assert result.exit_code == 130, result.output
+
+
+def refit_after_interrupt(shop):
+    shop.copy("days.zarr")
+    interrupted(shop, FIT)
+    return shop.run(*FIT)
+
+
+def said_when_interrupted(shop):
+    """Interrupt a fit that would replace a model; return what it said if the model is there."""
+    shop.copy("days.zarr", MODEL)
+    shutil.copy(MODEL, "new.undulatus")
+    with shop.interrupt(1):
+        result = shop.run(*FIT, "--overwrite")
+    assert bytes_of("new.undulatus") == bytes_of(MODEL)
+    return result.exit_code, result.output.splitlines()[-1]
+
+
+def while_another_writes(shop, command):
+    """Run a command while another process writes its output."""
+    shop.copy("days.zarr", MODEL)
+    with locked(Path(command[-1])):
+        result = shop.run(*command)
+    shop.before = [name for name in shop.before if not name.endswith(".lock")]
+    return result
+
+
+# Disks and paths
+
+
+def on_a_small_disk(shop, output, room=20_000):
+    """Map to a disk on which no file can be larger than so many bytes."""
+    shop.copy("days.zarr", "cover.undulatus", "image.tif", MODEL)
+    command = COVER if output.endswith(".tif") else MAP[:-1]
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
+    try:
+        return shop.run(*command, output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def on_a_full_disk(shop):
+    """Map to a disk that has no room left."""
+    shop.copy("days.zarr", MODEL)
+    usage = shutil.disk_usage(".")._replace(free=100)
+    with patch.object(shutil, "disk_usage", lambda path: usage):
+        return shop.run(*MAP)
+
+
+ODD_PATHS = {
+    "a pipe": ("pipe", lambda: os.mkfifo("pipe"), 2, "neither a file nor a folder"),
+    "a link to nowhere": (
+        *("link.zarr", lambda: os.symlink("nowhere", "link.zarr")),
+        *(2, "link to nowhere, which does not exist"),
+    ),
+    "/dev/full": ("/dev/full", lambda: None, 2, "a pipe or a device"),
+    "a name of 5,000 characters": ("x" * 5000, lambda: None, 2, "x...x.*File name too long"),
+    "an empty name": ("", lambda: None, 2, "the path is empty"),
+    "a folder that exists": ("folder", lambda: os.mkdir("folder"), 1, "folder (exists|cannot)"),
+    "a name in a folder that does not exist": (
+        *("nowhere/map.zarr", lambda: None, 1, "folder nowhere does not exist"),
+    ),
+}
+"""Paths by what they are: name, how to make it, and what a command must say."""
+
+
+def written_to(shop, path, make, command):
+    """Run a command whose output is an odd path."""
+    shop.copy("days.zarr", MODEL)
+    make()
+    return shop.run(*command[:-1], path)
+
+
+def through_a_link(shop):
+    """Replace a model through a link; return whether it is a link still, and its target new."""
+    shop.copy("days.zarr", MODEL)
+    os.symlink(MODEL, "new.undulatus")
+    before = bytes_of(MODEL)
+    result = shop.run(*FIT, "--overwrite")
+    assert result.exit_code == 0, result.output
+    return os.path.islink("new.undulatus"), bytes_of(MODEL) != before
+
+
+def beside_each_other(shop):
+    """Map to x.tif, then to x.tiff; return the files there are."""
+    shop.copy("cover.undulatus", "image.tif")
+    for output in ("x.tif", "x.tiff"):
+        result = shop.run(*COVER, output)
+        assert result.exit_code == 0, result.output
+    return sorted(path.name for path in Path().glob("x*"))
+
+
+def in_odd_folders(shop):
+    """Map with names of spaces and letters of many alphabets."""
+    shop.copy("days.zarr", MODEL)
+    os.mkdir("été 日本")
+    os.rename("days.zarr", "été 日本/días ☁.zarr")
+    return shop.run("map", MODEL, "été 日本/días ☁.zarr", "-o", "été 日本/карта.nc")
+
+
+def escapes_in(shop, *command):
+    """Return the control characters that a command prints about a model full of them."""
+    labels = np.array(["\x1b[31mred", "\x1b]0;owned\x07"])[shop.y]
+    columns = ["a\x1b[2J", "b\r\x9b", "c\u202e"]
+    save_model(shop.fit(shop.table.set_axis(columns, axis=1), labels), "odd.undulatus")
+    result = shop.run(*command)
+    assert result.exit_code == 0, result.output
+    return re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", result.output)
+
+
+# Models and downloads
+
+
+def write_pickle(path):
+    class Harmful:
+        def __reduce__(self):
+            return os.mkdir, ("harm",)
+
+    Path(path).write_bytes(pickle.dumps(Harmful()))
+
+
+def older_model(shop):
+    scene = xr.open_dataset(GOLDEN / "0.1.0" / "image-single.scene.nc")
+    with scene:
+        model = shop.load(GOLDEN / "0.1.0" / "image-single.undulatus")
+        return len(maps.map_scene(model, scene.load(), allow_outside=True).data_vars)
+
+
+def fetched(shop, content, expected, cached=None):
+    """Fetch ``table.csv`` of a package that pip answers with ``content``."""
+    package = replace(
+        datasets._S2CLOUDLESS,
+        archive="package-1.0.tar.gz",
+        sha256=sha256(expected).hexdigest(),
+        files={"table.csv": sha256(b"1,2\n").hexdigest()},
+    )
+    home = shop.folder / "data" / package.archive
+    if cached is not None:
+        home.mkdir(parents=True)
+        (home / "table.csv").write_bytes(cached)
+
+    def answer(command, **options):
+        Path(command[-1]).write_bytes(content)
+
+    with (
+        patch.dict(os.environ, {"UNDULATUS_DATA": str(shop.folder / "data")}),
+        patch.object(subprocess, "run", answer),
+    ):
+        (path,) = datasets._fetch(package, "table.csv")
+        return path.read_bytes()
+
+
+def scored(shop, days):
+    """Score the model of the synthetic days on some of them; return the first line."""
+    shop.copy(MODEL)
+    held_out = shop.load(MODEL).provenance_["held_out_days"]
+    scene = scenes.open_data(shop.store / "days.zarr").load()
+    is_held_out = np.isin(scene["time"].values.astype("M8[D]").astype(str), held_out)
+    chosen = {"both": slice(None), "training": ~is_held_out, "later": slice(None)}[days]
+    part = scene.isel(time=chosen)
+    if days == "later":
+        part = part.assign_coords(time=part["time"] + np.timedelta64(5, "D"))
+    write_dataset(part.chunk(time=96), "part.zarr")
+    result = shop.run("score", MODEL, "part.zarr")
+    assert result.exit_code == 0, result.output
+    return next(line for line in result.output.splitlines() if line.startswith("Scored"))
+
+
+FAULTS = (
+    # Zarr
+    *(
+        Fault(
+            f"a lost chunk of Zarr in undulatus {command[0]}",
+            lambda shop, command=command: with_data(shop, lambda: os.unlink(CHUNK), command),
+            exits(1, "chunk c/0/0/0 of IR_108 is missing"),
+        )
+        for command in (MAP, FIT, SCORE)
+    ),
+    *(
+        Fault(
+            f"a changed bit of a chunk of Zarr in undulatus {command[0]}",
+            lambda shop, command=command: with_data(shop, lambda: flip(CHUNK), command),
+            exits(1, "chunk c/0/0/0 of IR_108 is damaged.*another SHA-256"),
+        )
+        for command in (MAP, FIT, SCORE)
+    ),
+    Fault(
+        "a chunk of Zarr cut short",
+        lambda shop: with_data(shop, lambda: cut(CHUNK)),
+        exits(1, "chunk c/0/0/0 of IR_108 is damaged"),
+    ),
+    Fault(
+        "changed metadata of Zarr",
+        lambda shop: with_data(shop, lambda: flip("days.zarr/IR_108/zarr.json")),
+        exits(1, "the metadata IR_108/zarr.json is damaged"),
+    ),
+    Fault(
+        "a chunk of Zarr and its line of the manifest lost",
+        lambda shop: with_data(shop, lose_line_of_manifest),
+        exits(1, "chunk c/0/0/0 of IR_108 is missing"),
+    ),
+    Fault(
+        "a torn chunk in a store of another program",
+        lambda shop: with_data(shop, foreign(share=0.5)),
+        exits(1, "chunk 0.0.0 of IR_108 cannot be decoded"),
+    ),
+    Fault(
+        "a store that is deleted while it is mapped",
+        map_deleted,
+        refused(SceneError, "chunk .* is missing"),
+    ),
+    Fault(
+        "an empty folder in place of a store",
+        lambda shop: with_data(shop, lambda: (shutil.rmtree("days.zarr"), os.mkdir("days.zarr"))),
+        exits(1, "days.zarr"),
+    ),
+    # Other files
+    Fault(
+        "a GeoTIFF cut short",
+        lambda shop: with_image(shop, cut),
+        exits(1, "image.tif"),
+    ),
+    Fault(
+        "a GeoTIFF of no bytes",
+        lambda shop: with_image(shop, lambda path: path.write_bytes(b"")),
+        exits(1, "image.tif cannot be read"),
+    ),
+    Fault(
+        "a netCDF file cut short",
+        lambda shop: (
+            scenes.open_data(shop.store / "days.zarr").load().to_netcdf("days.nc"),
+            cut("days.nc"),
+            shop.copy(MODEL),
+            shop.run("map", MODEL, "days.nc", "-o", "map.zarr"),
+        )[-1],
+        exits(1, "days.nc"),
+    ),
+    # Maps that exist, are resumed, or have another writer
+    Fault(
+        "a map that exists",
+        lambda shop: (shop.copy("days.zarr", MODEL), shop.run(*MAP), shop.run(*MAP))[-1],
+        exits(1, "map.zarr exists"),
+    ),
+    Fault("a map stopped by Ctrl-C", stop_map, gives(130)),
+    Fault(
+        "a map stopped by Ctrl-C and resumed",
+        lambda shop: resumed(shop, MAP, stop_map),
+        same(),
+    ),
+    Fault(
+        "a map stopped by kill -9 and resumed",
+        lambda shop: resumed(
+            shop, MAP, killed("undulatus.scenes.files.zarr_store.RecordingStore._record")
+        ),
+        same(),
+    ),
+    Fault(
+        "a map resumed after its input was replaced",
+        lambda shop: (stop_map(shop), replace_days(shop), shop.run(*MAP, "--resume"))[-1],
+        exits(1, "fingerprint: the model, the input or the options .* have changed"),
+    ),
+    Fault(
+        "a finished map resumed after its input was replaced",
+        lambda shop: (
+            shop.copy("days.zarr", MODEL),
+            shop.run(*MAP),
+            replace_days(shop),
+            shop.run(*MAP, "--resume"),
+        )[-1],
+        exits(1, "fingerprint: the model, the input or the options .* have changed"),
+    ),
+    Fault(
+        "two writers of a map",
+        lambda shop: while_another_writes(shop, MAP),
+        exits(1, r"map.zarr is being written by process \d+"),
+    ),
+    Fault(
+        "two fits to one model",
+        lambda shop: while_another_writes(shop, FIT),
+        exits(1, r"new.undulatus is being written by process \d+"),
+    ),
+    # Fits that are stopped, or would replace a model
+    Fault(
+        "a model that exists",
+        lambda shop: (
+            shop.copy("days.zarr", MODEL),
+            shop.run(*FIT[:-1], MODEL),
+        )[-1],
+        exits(1, "clouds.undulatus exists.*--overwrite"),
+    ),
+    Fault(
+        "Ctrl-C in undulatus fit",
+        said_when_interrupted,
+        gives((130, "Run the same command with --resume to continue.")),
+    ),
+    Fault(
+        "a fit stopped by Ctrl-C and resumed",
+        lambda shop: resumed(shop, FIT, interrupted),
+        same(),
+    ),
+    Fault(
+        "a fit stopped by kill -9 and resumed",
+        lambda shop: resumed(shop, FIT, killed("checkpoint.Checkpoint.save")),
+        same(),
+    ),
+    Fault(
+        "a fit begun anew beside one that was stopped",
+        refit_after_interrupt,
+        exits(1, "An unfinished fit lies beside new.undulatus.*--resume .*--restart"),
+    ),
+    # Scores
+    Fault(
+        "scores of days that were held out",
+        lambda shop: scored(shop, "both"),
+        gives(lambda line: "1 day held out of the fit" in line),
+    ),
+    Fault(
+        "scores of days that the model learned from",
+        lambda shop: scored(shop, "training"),
+        gives(lambda line: "TRAINED on" in line),
+    ),
+    Fault(
+        "scores of new days",
+        lambda shop: scored(shop, "later"),
+        gives(lambda line: "2 days that the model has not seen" in line),
+    ),
+    # Disks
+    *(
+        Fault(
+            f"a disk that fills while {output} is written",
+            lambda shop, output=output: on_a_small_disk(shop, output),
+            exits(1, r"map\S* could not be written: .*Is the disk full"),
+        )
+        for output in ("map.nc", "map.tif")
+    ),
+    Fault(
+        "a disk that fills while map.zarr is written",
+        lambda shop: on_a_small_disk(shop, "map.zarr"),
+        exits(
+            1, "could not be written: .*Is the disk full.*--resume", keeps=".map.unfinished.zarr"
+        ),
+    ),
+    Fault(
+        "a disk that is full", on_a_full_disk, exits(1, "map.zarr does not fit on its disk.*free")
+    ),
+    Fault(
+        "an output where nothing can be written",
+        lambda shop: (shop.copy("days.zarr", MODEL), shop.run(*MAP[:-1], "/proc/map.zarr"))[-1],
+        exits(1, "/proc/.*could not be written"),
+    ),
+    # Paths
+    *(
+        Fault(
+            f"{what} as the output of undulatus {command[0]}",
+            lambda shop, path=path, make=make, command=command: written_to(
+                shop, path, make, command
+            ),
+            exits(code, words),
+        )
+        for what, (path, make, code, words) in ODD_PATHS.items()
+        for command in (MAP, FIT)
+    ),
+    *(
+        Fault(
+            f"{what} as a model",
+            lambda shop, path=path, make=make: (make(), shop.run("info", path))[-1],
+            exits(2, ""),
+        )
+        for what, (path, make, _, _) in ODD_PATHS.items()
+    ),
+    Fault("a model replaced through a link", through_a_link, gives((True, True))),
+    Fault(
+        "x.tif beside x.tiff",
+        beside_each_other,
+        gives(["x.tif", "x.tiff", "x_layers.tif", "x_layers.tiff"]),
+    ),
+    Fault("names with spaces and letters of many alphabets", in_odd_folders, exits(0, "mapped")),
+    # Mistakes on the command line
+    *(
+        Fault(
+            f"swapped arguments of undulatus {name}",
+            lambda shop, name=name, more=more: (
+                shop.copy("days.zarr", MODEL, "image.tif"),
+                shop.run(name, "days.zarr", MODEL, *more),
+            )[-1],
+            exits(2, "clouds.undulatus is a model, and days.zarr is not: MODEL comes first"),
+        )
+        for name, more in (
+            ("map", ("-o", "map.zarr")),
+            ("score", ()),
+            ("suggest", ("-o", "points.csv")),
+        )
+    ),
+    Fault(
+        "a picture of a time that the scene does not have",
+        lambda shop: with_data(shop, lambda: None, (*MAP, "--picture", "2031-01-01T12:00")),
+        exits(1, "No acquisition was taken at 2031-01-01.*covers 2010-01-01"),
+    ),
+    Fault(
+        "a video of a span that is none",
+        lambda shop: with_data(shop, lambda: None, (*MAP, "--video", "noon")),
+        exits(1, "'noon' is not a time"),
+    ),
+    Fault(
+        "a video of a GeoTIFF",
+        lambda shop: with_data(
+            shop, lambda: None, (*MAP[:-1], "map.tif", "--video", "2010-01-01/2010-01-02")
+        ),
+        exits(2, "need a map in .zarr or .nc"),
+    ),
+    Fault(
+        "an output of no known format",
+        lambda shop: with_data(shop, lambda: None, (*MAP[:-1], "map.xyz")),
+        exits(1, "map.xyz cannot be written: the name must end in one of .zarr"),
+    ),
+    Fault(
+        "a model of other bands",
+        lambda shop: (
+            shop.copy(MODEL, "image.tif"),
+            shop.run("map", MODEL, "image.tif", "-o", "map.tif"),
+        )[-1],
+        exits(1, "missing: .*BT9"),
+    ),
+    # Models
+    Fault("a model cut short", lambda shop: with_model(shop, cut), exits(1, "truncated")),
+    Fault(
+        "a changed bit in a model",
+        lambda shop: with_model(shop, lambda path: flip(path, 0.99)),
+        exits(1, "damaged: the checksum of"),
+    ),
+    Fault(
+        "a changed bit in the header of a model",
+        lambda shop: with_model(shop, lambda path: flip(path, 0.05)),
+        exits(1, "clouds.undulatus: (is damaged|is truncated|has a broken)"),
+    ),
+    Fault(
+        "a model of no bytes",
+        lambda shop: with_model(shop, lambda path: path.write_bytes(b"")),
+        exits(1, "clouds.undulatus: is truncated, or not a file of undulatus"),
+    ),
+    Fault(
+        "a header that says it is enormous",
+        lambda shop: with_model(shop, lambda path: path.write_bytes(b"\xff" * 8 + b"{}")),
+        exits(1, "clouds.undulatus: is truncated, or not a file of undulatus"),
+    ),
+    Fault(
+        "a pickle in place of a model",
+        lambda shop: with_model(shop, write_pickle),
+        exits(1, "not a file of undulatus"),
+    ),
+    Fault(
+        "a model of a later version",
+        lambda shop: with_model(
+            shop, lambda path: forge(path, lambda tensors, header: header.update(schema=99))
+        ),
+        exits(1, "has schema 99, but this version"),
+    ),
+    Fault(
+        "a forged model with NaN among its numbers",
+        lambda shop: with_model(
+            shop,
+            lambda path: forge(
+                path, lambda tensors, header: max(tensors.values(), key=np.size).fill(np.nan)
+            ),
+        ),
+        exits(1, "holds NaN or infinity"),
+    ),
+    Fault("a model of an earlier version", older_model, gives(lambda layers: layers >= 5)),
+    Fault(
+        "a model that is not there",
+        lambda shop: shop.load("nowhere.undulatus"),
+        refused(ModelFileError, "there is no such file"),
+    ),
+    *(
+        Fault(
+            f"commands to the terminal in a model, in undulatus {command[0]}",
+            lambda shop, command=command: escapes_in(shop, *command),
+            gives([]),
+        )
+        for command in (
+            ("info", "odd.undulatus"),
+            ("explain", "odd.undulatus", "-o", "odd.png"),
+        )
+    ),
+    # Downloads
+    Fault(
+        "another archive than the one that is pinned",
+        lambda shop: fetched(shop, content=b"other", expected=b"pinned"),
+        refused(DatasetError, "is not the expected file"),
+    ),
+    Fault(
+        "a changed file in the cache of data sets",
+        lambda shop: fetched(shop, content=b"other", expected=b"pinned", cached=b"6,6\n"),
+        refused(DatasetError, "is not the expected file"),
+    ),
+    Fault(
+        "a sound file in the cache of data sets",
+        lambda shop: fetched(shop, content=b"other", expected=b"pinned", cached=b"1,2\n"),
+        gives(b"1,2\n"),
+    ),
+)
