@@ -146,10 +146,19 @@ class Feeder:
             self.expected[path.name, MAPPED] += 1
 
     def _purge(self, now: float) -> None:
-        while self.old and now - self.old[0][0] > KEPT_SECONDS:
+        while (
+            self.old and now - self.old[0][0] > KEPT_SECONDS and self._is_handled(self.old[0][1])
+        ):
             _, name = self.old.popleft()
             for path in (*self.folder.glob(f"{name}.*"), *self.output.glob(f"{name}.*")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _is_handled(self, name: str) -> bool:
+        """Return whether an item has a map or a reason that is younger than its content."""
+        (path,) = self.folder.glob(f"{name}.*")
+        made = (self.output / f"{name}.nc", self.output / "set-aside" / f"{path.name}.txt")
+        changed = path.stat().st_mtime
+        return any(file.exists() and file.stat().st_mtime > changed for file in made)
 
     def finish(self) -> None:
         """Complete what is half copied."""

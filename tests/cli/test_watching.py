@@ -128,20 +128,18 @@ def test_a_service_is_refused_a_second_time_watched_and_stopped(
     assert not [path.name for path in output.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
-)
-def test_a_watcher_that_is_ended_is_continued_by_the_next(
-    number, status, runner, folder, clouds_model, tmp_path
+def test_watchers_that_are_killed_and_interrupted_are_continued_by_the_next(
+    runner, folder, clouds_model, tmp_path
 ):
     calm, rough = tmp_path / "calm", tmp_path / "rough"
     runner.invoke(main, watch(folder, clouds_model, "-o", calm, "--once"))
-    process = start(folder, clouds_model, "-o", rough)
-    wait_for(lambda: (rough / "watch.jsonl").exists() and len(inputs(rough)) >= 2)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == status, said
-    assert "Traceback" not in said
+    for number, status, count in ((signal.SIGKILL, -9, 1), (signal.SIGINT, 130, 3)):
+        process = start(folder, clouds_model, "-o", rough)
+        wait_for(lambda n=count: (rough / "watch.jsonl").exists() and len(inputs(rough)) >= n)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == status, said
+        assert "Traceback" not in said
     result = runner.invoke(main, watch(folder, clouds_model, "-o", rough, "--once"))
     assert result.exit_code == 0, result.output
     assert sorted(inputs(rough)) == sorted(os.listdir(folder))
