@@ -313,9 +313,8 @@ def test_a_key_given_twice_is_refused(path):
     assert_refused(path, "twice")
 
 
-def test_what_is_known_of_provenance_agrees_with_what_chains_store():
-    stored = set(Provenance.__dataclass_fields__)
-    assert set(schema.Provenance.__annotations__) == stored
+def test_every_field_of_provenance_that_chains_store_is_described():
+    assert set(Provenance.__dataclass_fields__) <= set(schema.Provenance.__annotations__)
 
 
 # Found by the fuzzer

@@ -303,6 +303,8 @@ class Provenance(TypedDict, total=False):
     held_out_cells: list[str] | None
     training_cells: list[str] | None
     seed: int | None
+    version: str | None
+    command: str | None
     source: str | None
     platform_name: str | None
     calibration_mode: str | None
