@@ -32,8 +32,8 @@ from undulatus.storage.codec import (
     join_tensors,
     list_feature_names,
     require_fields,
-    require_params,
     restore_feature_names,
+    restore_params,
     split_tensors,
     with_memory_order,
 )
@@ -74,9 +74,6 @@ FARTHEST = 1e18
 
 LARGEST_INVERSE = 1e12
 """Norm of a factor's inverse; by its definition the inverse of a GPC's is at most about 1."""
-
-MOST_THREADS = 1024
-"""Threads that a file may ask for by ``n_jobs``."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ def _build(layout: _ClassifierLayout, stored: Stored, header: Header) -> Any:
     latents = count_latents(len(classes))
     require_fields(header, layout.hint(header, latents))
     _require_report(header["fitted"]["fit_report_"])
-    model = _restore_params(layout, header["params"], classes)
+    model = _restore_params(layout, header["params"])
     model.n_features_in_ = header["n_features"]
     restore_feature_names(model, header["feature_names"])
     model.classes_ = classes
@@ -145,19 +142,12 @@ def _build(layout: _ClassifierLayout, stored: Stored, header: Header) -> Any:
     return model
 
 
-def _restore_params(layout: _ClassifierLayout, described: Header, classes: Array) -> Any:
-    params = {name: decode_value(value) for name, value in described.items()}
+def _restore_params(layout: _ClassifierLayout, described: Header) -> Any:
     # Version 0.1.0 had one member with the bound's posterior, whose waves went on for ever.
     earlier: dict[str, Any] = {"posterior": "bound", "warp": False}
     if layout.model is not GPC:
         earlier |= {"n_members": 1, "spread": 0.0}
-    try:
-        model = layout.model(**(earlier | params))
-    except TypeError as error:
-        raise InvalidModelError(f"has a wrong parameter: {error}") from error
-    require_params(model)
-    if abs(getattr(model, "n_jobs", None) or 1) > MOST_THREADS:
-        raise InvalidModelError(f"asks for {model.n_jobs} threads.")
+    model = restore_params(layout.model, described, earlier)
     for name in ("class_weight", "prior_correction", "frequencies"):
         value = getattr(model, name, None)
         numbers = list(value.values()) if isinstance(value, dict) else value
@@ -165,7 +155,7 @@ def _restore_params(layout: _ClassifierLayout, described: Header, classes: Array
             continue
         array = np.asarray(numbers)
         if array.dtype.kind not in "iuf" or (name != "frequencies" and not (array >= 0).all()):
-            raise InvalidModelError(f"has {name}={value!r}, which are not numbers that it takes.")
+            raise InvalidModelError(f"has numbers as {name} that it does not take.")
     return model
 
 

@@ -39,6 +39,9 @@ MEMORY_ORDERS = ("C", "F", "-C", "-F")
 LONGEST_LABEL = 10_000
 """Characters of a class that is a text, and of its type."""
 
+MOST_THREADS = 1024
+"""Threads that a file may ask for by ``n_jobs``."""
+
 MOST_BYTES = 2**26
 """Bytes of an array in a header."""
 
@@ -108,12 +111,20 @@ def require_fields(value: Any, hint: Any, name: str = "header") -> None:
         raise InvalidModelError(f"has a broken header: {error}.") from error
 
 
-def require_params(model: Any) -> None:
-    """Raise an :class:`InvalidModelError` unless a model takes its own parameters."""
+def restore_params(kind: type, described: Header, earlier: Header | None = None) -> Any:
+    """Return an unfitted model with the parameters of a header, which it must take.
+
+    ``earlier`` has those that files did not name before they existed.
+    """
+    params = {name: decode_value(value) for name, value in described.items()}
     try:
+        model: Any = kind(**((earlier or {}) | params))
         model._validate_params()
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidModelError(f"has a wrong parameter: {error}") from error
+    if abs(getattr(model, "n_jobs", None) or 1) > MOST_THREADS:
+        raise InvalidModelError(f"asks for {model.n_jobs} threads.")
+    return model
 
 
 # Models within models

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
@@ -303,6 +304,8 @@ class Provenance(TypedDict, total=False):
     held_out_cells: list[str] | None
     training_cells: list[str] | None
     seed: int | None
+    version: str | None
+    command: str | None
     source: str | None
     platform_name: str | None
     calibration_mode: str | None
@@ -317,11 +320,12 @@ class Form:
 
     shape: tuple[int | None, ...]
     check: RowCheck
-    most_rows: float = float("inf")
+    most_rows: float = inf
 
     def __str__(self) -> str:
         sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
-        return f"float64 ({sizes})"
+        most = "" if self.most_rows == inf else f" of at most {self.most_rows:,} rows"
+        return f"float64 ({sizes}){most}"
 
     def fits(self, tensor: Any) -> bool:
         """Whether an array, read or not, has the type and the shape."""

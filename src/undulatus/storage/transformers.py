@@ -28,8 +28,8 @@ from undulatus.storage.codec import (
     list_feature_names,
     memory_order,
     require_fields,
-    require_params,
     restore_feature_names,
+    restore_params,
     with_memory_order,
 )
 
@@ -159,13 +159,8 @@ def _build(layout: TransformerLayout, stored: Stored, header: Header) -> Any:
         raise InvalidModelError(
             f"holds both as a tensor and in its header: {', '.join(sorted(both))}."
         )
-    params = {name: decode_value(value) for name, value in header["params"].items()}
-    try:
-        model = layout.model(**params)
-    except TypeError as error:
-        raise InvalidModelError(f"has a wrong parameter: {error}") from error
-    require_params(model)
-    _require_valid(layout, params, {**fitted, **stored})
+    model = restore_params(layout.model, header["params"])
+    _require_valid(layout, model.get_params(deep=False), {**fitted, **stored})
     orders = header["order"]
     if set(orders) != {name for name, tensor in stored.items() if len(tensor.shape) == 2}:
         raise InvalidModelError("holds a matrix without its order, or an order without a matrix.")
