@@ -17,7 +17,11 @@ import numpy as np
 
 NAME = "IASI_xxx_1C_M01_20240819103856Z_20240819104152Z_N_C_20240819112911Z.nat"
 
-FIRST, LAST, POWERS = [2581, 5921, 9009, 9541, 10721], [5920, 9008, 9540, 10720, 11041], [7, 8, 9, 8, 9]
+FIRST, LAST, POWERS = (
+    [2581, 5921, 9009, 9541, 10721],
+    [5920, 9008, 9540, 10720, 11041],
+    [7, 8, 9, 8, 9],
+)
 """Ranges of channels and their scale factors, as files have them."""
 
 CHANNELS, PLACES = 8461, 8700
@@ -146,7 +150,9 @@ class NativeFile:
         text = ""
         for item in HEADER_LINES.replace("\n", " ").split(","):
             name, width = item.split()
-            is_text = name.endswith(("NAME", "START", "END", "ID", "1", "2", "3", "4", "UTC", "TIME"))
+            is_text = name.endswith(
+                ("NAME", "START", "END", "ID", "1", "2", "3", "4", "UTC", "TIME")
+            )
             filler = "x" * int(width) if is_text else "0"
             text += f"{name:<30}= {values.get(name, filler):>{int(width)}}\n"
         return _record(1, 0, 0, 2, text.encode())
@@ -185,7 +191,11 @@ class NativeFile:
             return table
         flags = {"GQisFlagQual": 120 if self.version == 4 else 1}
         return [
-            (name, kind if (self.version, name) != (3, "GS1cSpect") else "u2", flags.get(name, count))
+            (
+                name,
+                kind if (self.version, name) != (3, "GS1cSpect") else "u2",
+                flags.get(name, count),
+            )
             for name, kind, count in table
             if name not in NOT_IN_4
         ]
@@ -231,7 +241,9 @@ def plausible_fields(lines: int, seed: int = 0) -> dict[str, Any]:
         return np.stack([power, value], -1)
 
     def degrees(*bounds: tuple[float, float]) -> Any:
-        columns = [rng.integers(int(low * 1e6), int(high * 1e6), (lines, 120)) for low, high in bounds]
+        columns = [
+            rng.integers(int(low * 1e6), int(high * 1e6), (lines, 120)) for low, high in bounds
+        ]
         return np.stack(columns, -1)
 
     milliseconds = 38_336_000 + 8_000 * np.arange(lines)[:, None] + 213 * np.arange(30)

@@ -52,13 +52,20 @@ _LONGEST_HEADER = 2**16
 _MOST_RECORDS = 999_999
 """Records that the six digits of the main product header can count."""
 
+_POWERS_OF_TEN = np.array([float(f"1e{power}") for power in range(-128, 129)])
+"""Each the nearest number to it, which ``10.0**power`` is not for all."""
+
 _DIGITS = 20
 """More than any number in the main product header has."""
 
 _DAY = 86_401_000
 """Milliseconds of the longest day."""
 
-_PACKED = {b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "packed by gzip", b"BZh": "packed by bzip2"}
+_PACKED = {
+    b"PK\x03\x04": "a ZIP archive",
+    b"\x1f\x8b": "packed by gzip",
+    b"BZh": "packed by bzip2",
+}
 
 
 @dataclass(frozen=True)
@@ -84,14 +91,16 @@ class Source:
             with open(self.path, "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
                 if (status.st_size, status.st_mtime_ns) != (self.size, self.modified):
-                    raise SceneError(f"{self.path} has changed since it was opened. Open it again.")
+                    raise SceneError(
+                        f"{self.path} has changed since it was opened. Open it again."
+                    )
                 yield file
         except OSError as error:
             raise SceneError(f"{self.path} cannot be read: {error}.") from error
 
     def read(self, file: BinaryIO, offset: int, array: Array) -> None:
         """Fill a contiguous array with the bytes at an offset; raise if there are too few."""
-        room = memoryview(array.reshape(-1).view(np.uint8))
+        room: Any = memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
         file.seek(offset)
         while len(room):
             count = file.readinto(room)  # type: ignore[attr-defined]
@@ -194,7 +203,7 @@ def decode_times(times: Array) -> Array:
 
 def decode_scaled(numbers: Array) -> Array:
     """Return numbers of type ``SCALED`` in double precision, NaN where they are missing."""
-    values = numbers["value"] * 10.0 ** -numbers["scale"].astype(np.float64)
+    values = numbers["value"] * _POWERS_OF_TEN[128 - numbers["scale"].astype(int)]
     return np.where(numbers["value"] == MISSING, np.nan, values)
 
 

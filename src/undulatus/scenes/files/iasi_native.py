@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,9 @@ LINES_PER_BLOCK = 4
 """Lines of 120 spectra that are read at a time: 16 MB."""
 
 SPECTRA_PER_LINE = STEPS * PIXELS
+
+COUNTS = ("lines_lost", "spectra_flagged")
+"""Attributes that count what a file lacks."""
 
 AVHRR_CHANNELS = ("1", "2", "3A", "3B", "4", "5")
 
@@ -163,8 +167,9 @@ class Lines:
     version: int
     first_channel: int
     """The number of the first count of a spectrum."""
-    powers: tuple[int, ...]
-    """Powers of ten that the counts of each channel are divided by."""
+    powers: tuple[tuple[int, int], ...]
+    """How many channels there are, one after another, whose counts are divided by a power of ten,
+    and which power."""
 
     def read(self, starts: Array, name: str) -> Array:
         """Return a field of the lines whose records start at some bytes, (line, ...)."""
@@ -287,8 +292,8 @@ def _check_record(opened: EpsFile, record: Record, version: int) -> None:
         )
 
 
-def _powers(opened: EpsFile) -> tuple[int, ...]:
-    """Return the power of ten of each channel; as counts are in W per m⁻¹, 5 less than theirs."""
+def _powers(opened: EpsFile) -> tuple[tuple[int, int], ...]:
+    """Return :attr:`Lines.powers`: 5 less than the scale factors, which are for W per m⁻¹."""
     found = [
         record
         for record in opened.of_class(GLOBAL_DATA)
@@ -312,7 +317,7 @@ def _powers(opened: EpsFile) -> tuple[int, ...]:
     for first, last, power in zip(
         *(scales[name][0, :count] for name in ("first", "last", "power")), strict=True
     ):
-        inside = (_NUMBERS >= first) & (_NUMBERS <= last)
+        inside = (first <= _NUMBERS) & (last >= _NUMBERS)
         if inside.any() and power not in _POWERS:
             raise opened.damage(
                 f"channels {first} to {last} have the scale factor {power}; expected "
@@ -326,7 +331,8 @@ def _powers(opened: EpsFile) -> tuple[int, ...]:
         raise opened.damage(
             f"channel {_NUMBERS[bad]} has {covered[bad]} scale factors; expected one", record
         )
-    return tuple(powers.tolist())
+    edges = [0, *(np.flatnonzero(np.diff(powers)) + 1).tolist(), CHANNELS]
+    return tuple((last - first, int(powers[first])) for first, last in pairwise(edges))
 
 
 # The dataset
@@ -337,11 +343,12 @@ def _dataset(lines: Lines, starts: Array, numbers: Array) -> xr.Dataset:
     longitude = np.where(np.abs(place[:, 0]) <= 180.0, place[:, 0], np.nan)
     latitude = np.where(np.abs(place[:, 1]) <= 90.0, place[:, 1], np.nan)
     zenith = _degrees(lines.read(starts, "GGeoSondAnglesSUN"))[:, 0]
+    blocks = da.from_array(starts, chunks=LINES_PER_BLOCK)
     dataset = xr.Dataset(
         {
             "radiance": (
                 ("sample", "channel"),
-                _lazy(starts, partial(_radiances, lines), "f4", CHANNELS),
+                _lazy(blocks, partial(_radiances, lines), "f4", CHANNELS),
                 {"units": RADIANCE_UNITS},
             ),
             "day": (
@@ -354,14 +361,17 @@ def _dataset(lines: Lines, starts: Array, numbers: Array) -> xr.Dataset:
                 _flags(lines, starts),
                 {"long_name": "1 where a band of the spectrum is bad"},
             ),
-            **_lazy_variables(lines, starts),
+            **_lazy_variables(lines, blocks),
         },
         {
             "longitude": ("sample", longitude, {"units": "degrees_east"}),
             "latitude": ("sample", latitude, {"units": "degrees_north"}),
             "time": ("sample", _times(lines, starts)),
             "line": ("sample", np.repeat(numbers, SPECTRA_PER_LINE)),
-            "step": ("sample", np.tile(np.repeat(np.arange(STEPS, dtype="u1"), PIXELS), len(starts))),
+            "step": (
+                "sample",
+                np.tile(np.repeat(np.arange(STEPS, dtype="u1"), PIXELS), len(starts)),
+            ),
             "pixel": ("sample", np.tile(np.arange(PIXELS, dtype="u1"), STEPS * len(starts))),
             "wavenumber": ("channel", WAVENUMBERS, dict(WAVENUMBER_ATTRIBUTES)),
             "avhrr_channel": list(AVHRR_CHANNELS),
@@ -377,19 +387,19 @@ def _dataset(lines: Lines, starts: Array, numbers: Array) -> xr.Dataset:
     )
 
 
-def _lazy(starts: Array, read: Any, dtype: str, *shape: int) -> da.Array:
-    """Return what a function reads of some lines, (sample, *shape), block by block."""
-    blocks = da.from_array(starts, chunks=LINES_PER_BLOCK)
+def _lazy(blocks: da.Array, read: Any, dtype: str, *shape: int) -> da.Array:
+    """Return what a function reads of blocks of lines, (sample, *shape)."""
     rows = tuple(SPECTRA_PER_LINE * count for count in blocks.chunks[0])
-    return blocks.map_blocks(
+    return da.map_blocks(
         read,
+        blocks,
         new_axis=list(range(1, 1 + len(shape))),
         chunks=(rows, *shape),
         meta=np.empty((0,) * (1 + len(shape)), dtype),
     )
 
 
-def _lazy_variables(lines: Lines, starts: Array) -> dict[str, tuple[Any, ...]]:
+def _lazy_variables(lines: Lines, blocks: da.Array) -> dict[str, tuple[Any, ...]]:
     """Return the variables that nothing here needs, with dims and attributes."""
     sample, cluster = ("sample",), ("sample", "cluster")
     by_channel = (*cluster, "avhrr_channel")
@@ -434,7 +444,7 @@ def _lazy_variables(lines: Lines, starts: Array) -> dict[str, tuple[Any, ...]]:
     }
     sizes = {"cluster": 7, "avhrr_channel": len(AVHRR_CHANNELS)}
     return {
-        name: (dims, _lazy(starts, read, dtype, *(sizes[dim] for dim in dims[1:])), attributes)
+        name: (dims, _lazy(blocks, read, dtype, *(sizes[dim] for dim in dims[1:])), attributes)
         for name, (dims, read, dtype, attributes) in {
             **angles, **indices, **views, **clusters,
         }.items()
@@ -454,7 +464,8 @@ def _radiances(lines: Lines, starts: Array) -> Array:
     skipped = int(_NUMBERS[0]) - lines.first_channel
     sent = np.empty((_ROWS, _PLACES), field.base)
     counts = np.empty((_ROWS, CHANNELS), field.base.newbyteorder("="))
-    divisors = np.float32(10.0) ** np.array(lines.powers, np.float32)
+    widths, powers = np.array(lines.powers).T
+    divisors = np.repeat(10.0**powers, widths).astype(np.float32)
     radiances = np.empty((SPECTRA_PER_LINE * len(starts), CHANNELS), np.float32)
     with lines.source.opened() as file:
         for number, first in enumerate(range(0, len(radiances), _ROWS)):
