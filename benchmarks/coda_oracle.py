@@ -66,8 +66,9 @@ def _line(version: int) -> list[Any]:
         ("GEUMAvhrr1BQual", "uint8", 30, 4),
     ]  # fmt: skip
     return [
-        ("RECORD_HEADER", "header"), ("DEGRADED_INST_MDR", "uint8"), ("DEGRADED_PROC_MDR", "uint8"),
-        ("GEPSIasiMode", "uint32"), ("GEPSOPSProcessingMode", "uint32"), ("GEPSIdConf", "uint8", 32),
+        ("RECORD_HEADER", "header"), ("DEGRADED_INST_MDR", "uint8"),
+        ("DEGRADED_PROC_MDR", "uint8"), ("GEPSIasiMode", "uint32"),
+        ("GEPSOPSProcessingMode", "uint32"), ("GEPSIdConf", "uint8", 32),
         ("GEPSLocIasiAvhrr_IASI", "vsf", 30, 4, 2), ("GEPSLocIasiAvhrr_IIS", "vsf", 30, 25, 2),
         ("OBT", "uint8", 30, 6), ("OnboardUTC", "time", 30), ("GEPSDatIasi", "time", 30),
         ("GIsfLinOrigin", "int32", 2), ("GIsfColOrigin", "int32", 2), ("GIsfPds1", "micro", 2),
@@ -105,7 +106,12 @@ def _array(content: str, *dims: Any) -> str:
 
 def _record(name: str, rows: list[Any]) -> str:
     fields = "".join(_field(row[0], _array(_TYPES[row[1]], *row[2:])) for row in rows)
-    return f'<?xml version="1.0"?><cd:Record format="binary" name="{name}" {_XML}>{fields}</cd:Record>'
+    return _type("Record", name, fields)
+
+
+def _type(kind: str, name: str, content: str) -> str:
+    opening = f'<?xml version="1.0"?><cd:{kind} format="binary" name="{name}" {_XML}>'
+    return f"{opening}{content}</cd:{kind}>"
 
 
 def _named(name: str) -> str:
@@ -118,7 +124,10 @@ def _raw(count: Any) -> str:
 
 def _main_header() -> str:
     """Return the main product header: the counts of records at their places, all else raw."""
-    digits = '<cd:Integer format="ascii"><cd:ByteSize>6</cd:ByteSize><cd:NativeType>uint32</cd:NativeType></cd:Integer>'
+    digits = (
+        '<cd:Integer format="ascii"><cd:ByteSize>6</cd:ByteSize>'
+        "<cd:NativeType>uint32</cd:NativeType></cd:Integer>"
+    )
     rows, done = _field("RECORD_HEADER", _TYPES["header"]), 20
     for name, place in {"IPR": 2792, "GEADR": 2831, "VEADR": 2909, "MDR": 2987}.items():
         rows += _field(f"before_{name}", _raw(8 * (place - done))) + _field(
@@ -126,9 +135,7 @@ def _main_header() -> str:
         )
         done = place + 6
     rows += _field("rest", _raw(8 * (3307 - done)))
-    return (
-        f'<?xml version="1.0"?><cd:Record format="binary" name="MPHR_v2" {_XML}>{rows}</cd:Record>'
-    )
+    return _type("Record", "MPHR_v2", rows)
 
 
 def _product(version: int, name: str) -> str:
@@ -160,12 +167,13 @@ def _union(version: int) -> str:
     group, subclass = (
         f"int(:/RECORD_HEADER/{n})" for n in ("INSTRUMENT_GROUP", "RECORD_SUBCLASS")
     )
-    return (
-        f'<?xml version="1.0"?><cd:Union format="binary" name="LINE_{version}" {_XML}>'
-        f"<cd:FieldExpression>if({group} == 8 &amp;&amp; {subclass} == 2, 0, 1)</cd:FieldExpression>"
-        f"<cd:BitSize>$mdr_bit_size[index(.)]</cd:BitSize>"
-        f"{_field('MDR', _named(f'MDR_{version}'))}"
-        f"{_field('Dummy', _named('ANY'))}</cd:Union>"
+    which = f"if({group} == 8 &amp;&amp; {subclass} == 2, 0, 1)"
+    fields = _field("MDR", _named(f"MDR_{version}")) + _field("Dummy", _named("ANY"))
+    return _type(
+        "Union",
+        f"LINE_{version}",
+        f"<cd:FieldExpression>{which}</cd:FieldExpression>"
+        f"<cd:BitSize>$mdr_bit_size[index(.)]</cd:BitSize>{fields}",
     )
 
 
@@ -188,10 +196,11 @@ def _index() -> str:
 
 def write_definition(folder: Path) -> Path:
     """Write the definition that CODA needs into a folder, and return the folder."""
-    anything = (
-        f'<?xml version="1.0"?><cd:Record format="binary" name="ANY" {_XML}>'
-        f"{_field('RECORD_HEADER', _TYPES['header'])}"
-        f"{_field('data', _raw('(int(../RECORD_HEADER/RECORD_SIZE) - 20) * 8'))}</cd:Record>"
+    anything = _type(
+        "Record",
+        "ANY",
+        _field("RECORD_HEADER", _TYPES["header"])
+        + _field("data", _raw("(int(../RECORD_HEADER/RECORD_SIZE) - 20) * 8")),
     )
     files = {
         "index.xml": _index(),

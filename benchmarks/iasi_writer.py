@@ -55,8 +55,8 @@ OnboardUTC t 30, GEPSDatIasi t 30, GIsfLinOrigin i4 2, GIsfColOrigin i4 2, GIsfP
 GIsfPds2 i4 2, GIsfPds3 i4 2, GIsfPds4 i4 2, GEPS_CCD u1 30, GEPS_SP i4 30, GIrcImage u2 122880,
 GQisFlagQual u1 360, GQisFlagQualDetailed u2 120, GQisQualIndex v 1, GQisQualIndexIIS v 1,
 GQisQualIndexLoc v 1, GQisQualIndexRad v 1, GQisQualIndexSpect v 1, GQisSysTecIISQual u4 1,
-GQisSysTecSondQual u4 1, GGeoSondLoc i4 240, GGeoSondAnglesMETOP i4 240, GGeoIISAnglesMETOP i4 1500,
-GGeoSondAnglesSUN i4 240, GGeoIISAnglesSUN i4 1500, GGeoIISLoc i4 1500,
+GQisSysTecSondQual u4 1, GGeoSondLoc i4 240, GGeoSondAnglesMETOP i4 240,
+GGeoIISAnglesMETOP i4 1500, GGeoSondAnglesSUN i4 240, GGeoIISAnglesSUN i4 1500, GGeoIISLoc i4 1500,
 EARTH_SATELLITE_DISTANCE u4 1, IDefSpectDWn1b v 1, IDefNsfirst1b i4 1, IDefNslast1b i4 1,
 GS1cSpect i2 1044000, IDefCovarMatEigenVal1c v 200, IDefCcsChannelId i4 6,
 GCcsRadAnalNbClass i4 120, GCcsRadAnalWgt v 840, GCcsRadAnalY i4 840, GCcsRadAnalZ i4 840,
@@ -65,7 +65,10 @@ GCcsImageClassifiedNbLin i2 30, GCcsImageClassifiedNbCol i2 30, GCcsImageClassif
 GCcsImageClassifiedFirstCol v 30, GCcsRadAnalType u1 210, GIacVarImagIIS v 30, GIacAvgImagIIS v 30,
 GEUMAvhrr1BCldFrac u1 120, GEUMAvhrr1BLandFrac u1 120, GEUMAvhrr1BQual u1 120
 """
-"""Fields of a line of version 5: type and number of values; v is a power and an integer, t a time."""
+"""Fields of a line of version 5: type and number of values.
+
+``v`` is a power of ten and an integer, ``t`` a day and its milliseconds.
+"""
 
 NOT_IN_4 = ("GQisFlagQualDetailed", "GIacVarImagIIS", "GIacAvgImagIIS", "GEUMAvhrr1BCldFrac",
             "GEUMAvhrr1BLandFrac", "GEUMAvhrr1BQual")  # fmt: skip
@@ -158,8 +161,8 @@ class NativeFile:
         return _record(1, 0, 0, 2, text.encode())
 
     def _scale_factors(self) -> bytes:
-        ranges = [[*some, *[0] * (10 - len(some))] for some in self.scales]
-        return struct.pack(">h10h10h10hh", len(self.scales[0]), *sum(ranges, []), 7)
+        ranges = [number for some in self.scales for number in [*some, *[0] * (10 - len(some))]]
+        return struct.pack(">h10h10h10hh", len(self.scales[0]), *ranges, 7)
 
     def _line(self, line: int, background: bytes) -> bytes:
         parts, done = [], 0
@@ -251,7 +254,7 @@ def plausible_fields(lines: int, seed: int = 0) -> dict[str, Any]:
     return {
         "DEGRADED_INST_MDR": rng.integers(0, 2, (lines, 1)),
         "DEGRADED_PROC_MDR": rng.integers(0, 2, (lines, 1)),
-        "OnboardUTC": times + [0, 11],
+        "OnboardUTC": times + np.array([0, 11]),
         "GEPSDatIasi": times,
         "GQisFlagQual": (rng.random((lines, 120, 3)) < 0.01).astype(int),
         "GQisFlagQualDetailed": rng.integers(0, 2**16, (lines, 120)),

@@ -16,8 +16,8 @@ They may have ``noise`` (channel), each channel's standard deviation in units of
 - strata: ``surface_type`` (1 to 18), ``climate_zone`` (1 to 5), ``season`` (1 to 4), ``day`` (0
   or 1); in these and the labels, 255 is missing;
 - ``latitude``, ``longitude`` and ``time``, each (sample);
-- ``line``, ``step`` (0 to 29) and ``pixel`` (0 to 3), each (sample): the place in a swath, to which
-  :func:`as_swath` brings them back.
+- ``line``, ``step`` (0 to 29) and ``pixel`` (0 to 3), each (sample): the place in a swath, to
+  which :func:`as_swath` brings spectra back.
 
 Values that are not finite are missing, which is allowed.
 """

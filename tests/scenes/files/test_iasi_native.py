@@ -126,7 +126,7 @@ def test_other_fields_are_those_that_were_written(written):
         ("degraded_processing", "DEGRADED_PROC_MDR"),
     ):
         assert_array_equal(found[name], np.repeat(fields[field].reshape(-1), 120))
-    assert_array_equal(found["quality_flag"], fields["GQisFlagQual"].reshape(samples, 3))
+    assert_array_equal(found["bad_bands"], fields["GQisFlagQual"].reshape(samples, 3))
     since = found["time"].values - np.datetime64("2000-01-01", "ns")
     milliseconds = since.astype("timedelta64[ms]").astype(np.int64)
     days, parts = np.moveaxis(np.repeat(fields["GEPSDatIasi"].reshape(-1, 2), 4, axis=0), 1, 0)
@@ -309,7 +309,7 @@ def test_coda_reads_the_same_to_the_bit(tmp_path, version):
     }
     of_5 = {
         "quality_detail": ("GQisFlagQualDetailed", ...),
-        "quality_flag": ("GQisFlagQual", ...),
+        "bad_bands": ("GQisFlagQual", ...),
         "avhrr_cloud_fraction": ("GEUMAvhrr1BCldFrac", ...),
         "avhrr_land_fraction": ("GEUMAvhrr1BLandFrac", ...),
         "avhrr_quality": ("GEUMAvhrr1BQual", ...),
@@ -337,7 +337,7 @@ def test_coda_reads_the_same_to_the_bit(tmp_path, version):
     assert_array_equal(since.astype("timedelta64[ms]").astype(np.int64) / 1e3, seconds)
     radiance = (expected["GS1cSpect"][..., :CHANNELS] * SCALES).astype(np.float32)
     radiance = radiance.reshape(-1, CHANNELS)
-    radiance[found["quality_flag"].any("spectral_band")] = np.nan
+    radiance[found["bad_bands"].any("spectral_band")] = np.nan
     assert_array_equal(found["radiance"].values, radiance)
 
 

@@ -221,7 +221,7 @@ def open_native(path: Path) -> xr.Dataset:
         format_version=f"{opened.number('FORMAT_MAJOR_VERSION')}."
         f"{opened.number('FORMAT_MINOR_VERSION')}",
         lines_lost=len(measured) - len(kept),
-        spectra_flagged=int(dataset["quality_flag"].any("spectral_band").sum()),
+        spectra_flagged=int(dataset["bad_bands"].any("spectral_band").sum()),
     )
 
 
@@ -356,7 +356,7 @@ def _dataset(lines: Lines, starts: Array, numbers: Array) -> xr.Dataset:
                 np.where(np.isnan(zenith), MISSING_CODE, zenith < NIGHT).astype(np.uint8),
             ),
             "solar_zenith": ("sample", zenith, {"units": "degrees"}),
-            "quality_flag": (
+            "bad_bands": (
                 ("sample", "spectral_band"),
                 _flags(lines, starts),
                 {"long_name": "1 where a band of the spectrum is bad"},
