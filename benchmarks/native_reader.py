@@ -95,8 +95,9 @@ def compare_reading(path: Path, folder: Path) -> None:
             iasi_native._radiances(lines, block)
 
     def through_dask(workers: int) -> None:
+        # A copy, as a view would keep the whole block in memory.
         corner = da.map_blocks(
-            lambda block: block[:1, :1], spectra["radiance"].data, chunks=(1, 1)
+            lambda block: block[:1, :1].copy(), spectra["radiance"].data, chunks=(1, 1)
         )
         with dask.config.set(scheduler="threads", num_workers=workers):
             corner.compute()

@@ -292,6 +292,8 @@ def test_coda_reads_the_same_to_the_bit(tmp_path, version):
     if why_not:
         pytest.skip(f"{why_not}. To run: apt-get install python3-coda python3-numpy")
     fields = plausible_fields(2, seed=version)
+    # Beyond 22, powers of ten are not exact in double precision, and CODA's are not the nearest.
+    fields["GCcsRadAnalMean"][..., 0] = np.arange(2 * 5040).reshape(2, 5040) % 45 - 22
     counts = np.random.default_rng(0).integers(-32767, 32768, (2, 120, 8700)).astype(np.int16)
     path = NativeFile(counts, fields, version=version, lost=(1,)).write(tmp_path / NAME)
     found = open_spectra(path).load()

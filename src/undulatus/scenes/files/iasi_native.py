@@ -374,7 +374,6 @@ def _dataset(lines: Lines, starts: Array, numbers: Array) -> xr.Dataset:
             ),
             "pixel": ("sample", np.tile(np.arange(PIXELS, dtype="u1"), STEPS * len(starts))),
             "wavenumber": ("channel", WAVENUMBERS, dict(WAVENUMBER_ATTRIBUTES)),
-            "avhrr_channel": list(AVHRR_CHANNELS),
         },
     )
     if "GEUMAvhrr1BCldFrac" not in LAYOUTS[lines.version].names:  # type: ignore[operator]
@@ -434,8 +433,9 @@ def _lazy_variables(lines: Lines, blocks: da.Array) -> dict[str, tuple[Any, ...]
         )
         if field in LAYOUTS[lines.version].names  # type: ignore[operator]
     }
+    listed = {"avhrr_channels": " ".join(AVHRR_CHANNELS)}
     clusters = {
-        name: (dims, partial(_clusters, lines, field), "f8", {"units": text})
+        name: (dims, partial(_clusters, lines, field), "f8", {"units": text, **listed})
         for name, field, dims, text in (
             ("avhrr_cluster_fraction", "GCcsRadAnalWgt", cluster, "percent"),
             ("avhrr_cluster_radiance", "GCcsRadAnalMean", by_channel, units),
