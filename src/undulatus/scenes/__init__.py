@@ -24,6 +24,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         **{name: name for name in _MODULES},
+        "as_swath": "spectra",
         "check_scene": "scene",
         "check_spectra": "spectra",
         "open_data": "files.opening",

@@ -15,7 +15,9 @@ They may have ``noise`` (channel), each channel's standard deviation in units of
   ``cloudy`` (0 or 1), which is derived from the class if it is absent;
 - strata: ``surface_type`` (1 to 18), ``climate_zone`` (1 to 5), ``season`` (1 to 4), ``day`` (0
   or 1); in these and the labels, 255 is missing;
-- ``latitude``, ``longitude`` and ``time``, each (sample).
+- ``latitude``, ``longitude`` and ``time``, each (sample);
+- ``line``, ``step`` (0 to 29) and ``pixel`` (0 to 3), each (sample): the place in a swath, to
+  which :func:`as_swath` brings spectra back.
 
 Values that are not finite are missing, which is allowed.
 """
@@ -57,6 +59,9 @@ CLOUDY, CLOUD_CLASS = "cloudy", "cloud_class"
 
 CLOUD_AMOUNT = "effective_cloud_amount"
 """The true cloud fraction times emissivity, which only twins have."""
+
+STEPS, PIXELS = 30, 4
+"""Steps of a scan line of IASI, and pixels of a step."""
 
 CODES = {
     CLOUD_CLASS: range(4),
@@ -117,6 +122,60 @@ def check_spectra(spectra: xr.Dataset) -> xr.Dataset:
 def is_spectra(dataset: xr.Dataset) -> bool:
     """Return whether a dataset is meant to hold spectra, valid or not, rather than an image."""
     return "sample" in dataset.dims or any(name in dataset for name in MEASUREMENTS)
+
+
+def as_swath(spectra: xr.Dataset) -> xr.Dataset:
+    """Return spectra of whole scan lines with dims (line, step, pixel) in place of ``sample``.
+
+    Samples must be in the order in which IASI scans, as files are opened; lines of several files
+    follow one another, and ``line`` is the number of a line in its file. Lazy data stay lazy.
+
+    Examples
+    --------
+    >>> place = np.arange(240)
+    >>> spectra = xr.Dataset(
+    ...     {"latitude": ("sample", np.repeat([10.0, 20.0], 120))},
+    ...     {
+    ...         "line": ("sample", place // 120),
+    ...         "step": ("sample", place // 4 % 30),
+    ...         "pixel": ("sample", place % 4),
+    ...     },
+    ... )
+    >>> as_swath(spectra)["latitude"].shape
+    (2, 30, 4)
+    """
+    absent = [name for name in ("line", "step", "pixel") if name not in spectra.coords]
+    if absent:
+        raise SceneError(
+            f"The spectra have no {' and '.join(absent)}, so their places in a swath are not "
+            f"known. Open them from IASI's native files."
+        )
+    place = spectra["step"].values.astype(np.int64) * PIXELS + spectra["pixel"].values
+    whole = STEPS * PIXELS
+    if len(place) % whole or (place.reshape(-1, whole) != np.arange(whole)).any():
+        raise SceneError(
+            f"The spectra are not whole scan lines of {whole}, in the order of the scan. Select "
+            f"lines, not spectra (spectra.isel(sample=spectra['line'] < 10))."
+        )
+    dims = ("line", "step", "pixel")
+    swath = {
+        name: (array.dims, array.data, array.attrs)
+        if "sample" not in array.dims
+        else _reshaped(array, dims)
+        for name, array in spectra.variables.items()
+        if name not in dims
+    }
+    coords = {name: swath.pop(name) for name in spectra.coords if name in swath}
+    coords["line"] = ("line", spectra["line"].values[::whole], dict(spectra["line"].attrs))
+    coords["step"] = ("step", np.arange(STEPS), {})
+    coords["pixel"] = ("pixel", np.arange(PIXELS), {})
+    return xr.Dataset(swath, coords, spectra.attrs)
+
+
+def _reshaped(array: xr.Variable, dims: tuple[str, ...]) -> tuple[Any, ...]:
+    first = array.transpose("sample", ...)
+    shape = (-1, STEPS, PIXELS, *first.shape[1:])
+    return (*dims, *first.dims[1:]), first.data.reshape(shape), array.attrs
 
 
 def measurement(spectra: xr.Dataset) -> str:

@@ -4,13 +4,12 @@ Every member of ``SENSORS`` needs a sample here: a function that makes one of it
 """
 
 import datetime
-import sys
-from types import SimpleNamespace
 
 import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from benchmarks.iasi_writer import NAME, NativeFile, plausible_fields
 
 from undulatus.errors import SceneError
 from undulatus.scenes.channels import CHANNELS
@@ -55,53 +54,11 @@ def seviri_file(folder, monkeypatch):
     return path
 
 
-class FakeCoda:
-    """The functions of CODA, which is not on PyPI, for one line of spectra."""
-
-    class CodaError(Exception):
-        """What CODA raises."""
-
-    def open(self, path):
-        with open(path, "rb") as file:
-            if file.read() != b"native":
-                raise self.CodaError("unsupported product")
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *given):
-        return None
-
-    def get_size(self, product, *path):
-        return [1]
-
-    def get_field_available(self, product, *path):
-        return True
-
-    def fetch(self, product, *path):
-        fields = {
-            "GIADR_ScaleFactors": SimpleNamespace(
-                IDefScaleSondNbScale=1,
-                IDefScaleSondNslast=np.array([11041], np.int16),
-                IDefScaleSondScaleFactor=np.array([7], np.int16),
-            ),
-            "GS1cSpect": np.full((30, 4, 8700), 3000, np.int16),
-            "GQisFlagQual": np.zeros((30, 4, 3), np.uint8),
-            "IDefNsfirst1b": 2581,
-            "GGeoSondLoc": np.zeros((30, 4, 2)),
-            "GGeoSondAnglesSUN": np.full((30, 4, 2), 60.0),
-            "GEUMAvhrr1BCldFrac": np.zeros((30, 4), np.uint8),
-            "OnboardUTC": np.arange(30.0),
-        }
-        return fields[path[-1]]
-
-
 def iasi_file(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "coda", FakeCoda())
-    path = folder / "IASI_xxx_1C_M01_20240819103856Z_20240819104152Z_N_C_20240819112911Z.nat"
-    path.write_bytes(b"native")
-    return path
+    counts = np.full((1, 120, CHANNELS), 3000, np.int16)
+    return NativeFile(counts, plausible_fields(1), scales=([2581], [11041], [7])).write(
+        folder / NAME
+    )
 
 
 SAMPLES = {"SEVIRI": seviri_file, "IASI": iasi_file}

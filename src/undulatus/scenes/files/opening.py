@@ -110,7 +110,8 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     source : path or list of paths
         ``.zarr`` folders and ``.nc`` files in the form that
         :func:`undulatus.scenes.check_spectra` describes, or native files (``IASI_xxx_1C_...``),
-        which are read through CODA if it is installed. Several are concatenated.
+        whose variables ``docs/sounder.md`` lists. Several are concatenated; files of several
+        satellites are an error.
     """
     if isinstance(source, (str, os.PathLike)):
         return _open_spectra_file(_existing(source))
@@ -120,8 +121,9 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     parts = [_open_spectra_file(path) for path in paths]
     if len(parts) == 1:
         return parts[0]
+    _require_one_satellite(paths, parts)
     try:
-        return xr.concat(
+        joined = xr.concat(
             parts, "sample", data_vars="minimal", coords="minimal", compat="equals", join="exact",
             combine_attrs="drop_conflicts",
         )  # fmt: skip
@@ -130,6 +132,8 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         raise SceneError(
             f"{names} do not fit together: {error}. Open each by itself, and correct what differs."
         ) from error
+    counts = [name for name in iasi_native.COUNTS if all(name in part.attrs for part in parts)]
+    return joined.assign_attrs({name: sum(part.attrs[name] for part in parts) for name in counts})
 
 
 def open_data(source: Any, **options: Any) -> xr.Dataset:
@@ -369,6 +373,19 @@ def _open_spectra_file(path: Path) -> xr.Dataset:
             f"of sensors under their original names.\n{_names_of_sensors(is_sounder=True)}"
         )
     return _as_spectra(_open(path))
+
+
+def _require_one_satellite(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> None:
+    satellites: dict[str, list[str]] = {}
+    for path, part in zip(paths, parts, strict=True):
+        if "platform_name" in part.attrs:
+            satellites.setdefault(str(part.attrs["platform_name"]), []).append(path.name)
+    if len(satellites) > 1:
+        listed = "\n".join(f"  {name}: {', '.join(files)}" for name, files in satellites.items())
+        raise SceneError(
+            f"The spectra are of several satellites, whose instruments differ:\n{listed}\n"
+            f"Open the files of each by themselves."
+        )
 
 
 def _as_spectra(opened: xr.Dataset) -> xr.Dataset:

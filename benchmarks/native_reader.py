@@ -1,0 +1,179 @@
+"""Time the reading of IASI's native files beside CODA, the page cache, and Zarr. Prints a summary.
+
+python -m benchmarks.native_reader [LINES] [FOLDER]
+
+An orbit's file (750 lines, 2 GB) with spectra of the twin is written into FOLDER (a temporary one
+by default), with 13 links to it for a day. Everything is read from the page cache. Ways are timed
+by turns, so that other work on the machine slows all of them; the fastest turn of each counts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+
+from benchmarks import coda_oracle
+from benchmarks.iasi_writer import NAME, NativeFile, counts_of, plausible_fields
+from undulatus.products.maps import map_scene
+from undulatus.products.sounder import fit_spectra
+from undulatus.scenes import open_spectra, synthetic_sounder, write_dataset
+from undulatus.scenes.files import iasi_native
+
+ORBIT, ORBITS = 750, 14
+TURNS = 5
+CODA_LINES = 20
+SPECTRUM_OFFSET, SPECTRUM_BYTES = 276_790, 2_088_000
+"""Of the spectra in a line of version 5."""
+AS_FLOATS = 4 * 8461 / (2 * 8700)
+"""Bytes of radiances that are made of a byte of counts."""
+
+
+def write_day(folder: Path, lines: int) -> list[Path]:
+    """Write the file of an orbit, and links to it until a day is full."""
+    twin = synthetic_sounder(2_400, seed=1).load()
+    counts = counts_of(twin["radiance"].values.astype(np.float64)).reshape(20, 120, -1)
+    some = [counts[line % len(counts)] for line in range(lines)]
+    first = folder / NAME
+    if not first.exists():
+        NativeFile(some, plausible_fields(lines)).write(first)
+    paths = [first, *(folder / NAME.replace("M01", f"M01_{n}") for n in range(1, ORBITS))]
+    for path in paths[1:]:
+        if not path.exists():
+            os.link(first, path)
+    return paths
+
+
+@contextmanager
+def timed(seconds: dict[str, list[tuple[float, float]]], name: str) -> Iterator[None]:
+    """Add the wall-clock and processor seconds of a block to a list."""
+    began, busy = time.perf_counter(), time.process_time()
+    yield
+    taken = (time.perf_counter() - began, time.process_time() - busy)
+    seconds.setdefault(name, []).append(taken)
+
+
+def by_turns(ways: dict[str, Callable[[], object]], turns: int) -> dict[str, tuple[float, float]]:
+    """Return the least wall-clock and processor seconds of each way."""
+    seconds: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(turns):
+        for name, way in ways.items():
+            with timed(seconds, name):
+                way()
+    return {
+        name: (min(wall for wall, _ in all_of), min(busy for _, busy in all_of))
+        for name, all_of in seconds.items()
+    }
+
+
+def compare_reading(path: Path, folder: Path) -> None:
+    """Time radiances against the same bytes from the page cache, and CODA."""
+    spectra = open_spectra(path)
+    starts = _starts(path)
+    lines = _lines(path)
+    size = len(starts) * SPECTRUM_BYTES
+    blocks = np.split(starts, range(4, len(starts), 4))
+
+    def page_cache() -> None:
+        for block in blocks:
+            room = np.empty((len(block), SPECTRUM_BYTES), np.uint8)
+            with open(path, "rb", buffering=0) as file:
+                for start, row in zip(block, room, strict=True):
+                    file.seek(int(start) + SPECTRUM_OFFSET)
+                    file.readinto(row)
+
+    def radiances() -> None:
+        for block in blocks:
+            iasi_native._radiances(lines, block)
+
+    def through_dask(workers: int) -> None:
+        # A copy, as a view would keep the whole block in memory.
+        corner = da.map_blocks(
+            lambda block: block[:1, :1].copy(), spectra["radiance"].data, chunks=(1, 1)
+        )
+        with dask.config.set(scheduler="threads", num_workers=workers):
+            corner.compute()
+
+    found = by_turns(
+        {
+            "page cache": page_cache,
+            "radiances": radiances,
+            "radiances by dask, 1 thread": lambda: through_dask(1),
+            "radiances by dask, 2 threads": lambda: through_dask(2),
+        },
+        TURNS,
+    )
+    print(f"{len(starts)} lines, {size / 1e9:.2f} GB of counts")
+    base = found["page cache"][0]
+    for name, (wall, _) in found.items():
+        rate, share = size / wall / 1e9, base / wall
+        print(
+            f"  {name:30} {wall:6.3f} s, {rate:6.2f} GB/s of counts ({share:4.0%} of the page "
+            f"cache's), {rate * AS_FLOATS:6.2f} GB/s of radiances ({share * AS_FLOATS:4.0%})"
+        )
+    why_not = coda_oracle.why_not(folder)
+    if why_not:
+        print(f"  {why_not}")
+        return
+    _, about = coda_oracle.fetch(path, ["GS1cSpect"], folder, lines=CODA_LINES, keep=False)
+    coda = about["seconds"]["GS1cSpect"] / len(about["lines"])
+    ours = found["radiances by dask, 1 thread"][0] / len(starts)
+    print(f"  CODA: {coda * 1e3:.1f} ms a line; ours {ours * 1e3:.2f} ms: {coda / ours:.0f} times")
+
+
+def _lines(path: Path) -> iasi_native.Lines:
+    opened = iasi_native.open_records(path)
+    return iasi_native._check_lines(opened, opened.of_class(iasi_native.MEASUREMENT))
+
+
+def _starts(path: Path) -> np.ndarray:
+    opened = iasi_native.open_records(path)
+    return np.array([record.offset for record in opened.of_class(iasi_native.MEASUREMENT)])
+
+
+def compare_classifying(paths: list[Path], folder: Path, turns: int) -> None:
+    """Time the opening of a day, and the classification of files beside the same in Zarr."""
+    opened = by_turns({"open": lambda: open_spectra(paths)}, 3)
+    count = open_spectra(paths).sizes["sample"]
+    print(f"a day of {len(paths)} files, {count:,} spectra, opened in {opened['open'][0]:.2f} s")
+    model = fit_spectra(synthetic_sounder(6_000, seed=2), components=100)
+    store = folder / "orbit.zarr"
+    if not store.exists():
+        write_dataset(open_spectra(paths[0])[["radiance"]], store)
+
+    def classify(source: Path) -> None:
+        clouds = map_scene(model, open_spectra(source)[["radiance"]], allow_outside=True)
+        clouds["cloud_probability"].sum().compute()
+
+    found = by_turns(
+        {"native": lambda: classify(paths[0]), "Zarr": lambda: classify(store)}, turns
+    )
+    for name, (wall, busy) in found.items():
+        print(
+            f"  an orbit classified from {name:7} {wall:6.1f} s, {busy:6.1f} s of processors "
+            f"({wall / found['Zarr'][0]:.2f} and {busy / found['Zarr'][1]:.2f} of Zarr's)"
+        )
+
+
+def measure(lines: int, folder: Path) -> None:
+    """Write the files and print all times."""
+    paths = write_day(folder, lines)
+    compare_reading(paths[0], folder)
+    compare_classifying(paths, folder, turns=3)
+
+
+if __name__ == "__main__":
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else ORBIT
+    if len(sys.argv) > 2:
+        measure(wanted, Path(sys.argv[2]))
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            measure(wanted, Path(made))
