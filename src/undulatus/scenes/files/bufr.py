@@ -216,11 +216,32 @@ def _read_views(
             for name, (codes, _) in PER_VIEW.items()
             if (column := decoded.first(*codes)) is not None
         }
+        _require_on_earth(message, views)
         bad = instrument.bad_views(decoded)
         satellite = decoded.first(1007)
         number = -1 if satellite is None or np.isnan(satellite[0]) else int(satellite[0])
         parts.append(_Part(layout, views, _times(decoded), bad, number))
     return instruments[0], parts
+
+
+def _require_on_earth(message: Message, views: dict[str, Array]) -> None:
+    """Raise an error if places or angles are impossible: bits were lost before them."""
+    for name, most in _LARGEST.items():
+        wrong = np.abs(views.get(name, np.empty(0))) > most
+        if wrong.any():
+            raise message.failure(
+                f"it has a {name.replace('_', ' ')} of {views[name][wrong][0]:g} degrees, so it "
+                f"is damaged, or compressed otherwise than it says."
+            )
+
+
+_LARGEST = {
+    "latitude": 90.0,
+    "longitude": 360.0,
+    "satellite_zenith_angle": 90.0,
+    "solar_zenith_angle": 180.0,
+}
+"""Largest absolute values, degrees."""
 
 
 def _recognise(decoded: Decoded, measured: str | None) -> tuple[Instrument, Layout]:

@@ -38,6 +38,12 @@ _MISSING = -1e99
 _OPERATORS = 200_000
 """Descriptors from here on are operators; the values after the first are about other values."""
 
+SEQUENCES = (
+    *(301_011, 301_012, 301_013, 301_021, 310_008, 310_050, 310_051, 310_052, 310_053, 310_054),
+    *(310_060, 340_001, 340_002, 340_003, 340_004, 340_007, 340_008),
+)
+"""Sequences that the templates of sounders are made of: others are not given to eccodes."""
+
 _FACTORS = (31_000, 31_001, 31_002)
 """Elements that say how often the following ones are repeated."""
 
@@ -154,12 +160,32 @@ def _check(path: Path, number: int, start: int, content: mmap.mmap) -> Message:
             )
         if section == 3:
             subsets = int.from_bytes(content[place + 4 : place + 6], "big")
+            _check_template(message, content[place + 7 : place + size - size % 2])
         place += size
     if place != stop:
         raise message.failure(f"its sections end {stop - place:,} bytes before it does.")
     if not subsets:
         raise message.failure("it holds no subset, so no view.")
     return Message(path, number, start, length, subsets)
+
+
+def _check_template(message: Message, written: bytes) -> None:
+    """Refuse descriptors that belong to no sounder, some of which eccodes does not survive."""
+    pairs = np.frombuffer(written[: len(written) // 2 * 2], ">u2").astype(int)
+    kind, group, number = pairs >> 14, (pairs >> 8) & 63, pairs & 255
+    codes = kind * 100_000 + group * 1000 + number
+    other = codes[(kind == 3) & ~np.isin(codes, SEQUENCES)]
+    if len(other):
+        raise message.failure(
+            f"it is of the template {', '.join(f'{code:06d}' for code in other[:4])}, which is no "
+            f"infrared sounder's.",
+            "Give files of IASI, CrIS, AIRS or HIRS.",
+        )
+    for place in np.flatnonzero(kind == 1):
+        delayed = number[place] == 0
+        factor = codes[place + 1] if place + 1 < len(codes) else 0
+        if place + group[place] + delayed >= len(codes) or (delayed and factor not in _FACTORS):
+            raise message.failure("its template repeats more elements than it has.")
 
 
 def decode(message: Message) -> Decoded:
