@@ -44,6 +44,12 @@ SEQUENCES = (
 )
 """Sequences that the templates of sounders are made of: others are not given to eccodes."""
 
+QUALITY = (222_000, 223_000, 224_000, 225_000, 232_000, 235_000, 236_000, 237_000, 237_255)
+"""Operators after which values are about other values, such as their quality."""
+
+WIDEST = 24
+"""Bits or digits by which a template may change its elements: of more, eccodes aborts."""
+
 _FACTORS = (31_000, 31_001, 31_002)
 """Elements that say how often the following ones are repeated."""
 
@@ -160,7 +166,7 @@ def _check(path: Path, number: int, start: int, content: mmap.mmap) -> Message:
             )
         if section == 3:
             subsets = int.from_bytes(content[place + 4 : place + 6], "big")
-            _check_template(message, content[place + 7 : place + size - size % 2])
+            _check_template(message, content[place + 7 : place + size])
         place += size
     if place != stop:
         raise message.failure(f"its sections end {stop - place:,} bytes before it does.")
@@ -180,6 +186,13 @@ def _check_template(message: Message, written: bytes) -> None:
             f"it is of the template {', '.join(f'{code:06d}' for code in other[:4])}, which is no "
             f"infrared sounder's.",
             "Give files of IASI, CrIS, AIRS or HIRS.",
+        )
+    widths = (kind == 2) & np.isin(group, (1, 2, 7)) & (number > 0)
+    change = np.where(group == 7, number, np.abs(number - 128))
+    wrong = (kind == 2) & ~np.isin(codes, QUALITY) & ~(widths & (change <= WIDEST) | (number == 0))
+    if wrong.any():
+        raise message.failure(
+            f"its template has the operator {codes[wrong][0]:06d}, which no sounder's has."
         )
     for place in np.flatnonzero(kind == 1):
         delayed = number[place] == 0
@@ -290,6 +303,11 @@ def _quiet_eccodes() -> Any:
     """Import eccodes, and keep it from writing to stderr what its exceptions say too."""
     import eccodes
 
-    # Never closed: eccodes writes there as long as the process lives.
-    eccodes.codes_context_set_logging(open(os.devnull, "wb"))  # noqa: SIM115
+    eccodes.codes_context_set_logging(_nowhere())
     return eccodes
+
+
+@cache
+def _nowhere() -> Any:
+    """Return a file that swallows all; eccodes writes to it as long as the process lives."""
+    return open(os.open(os.devnull, os.O_WRONLY), "wb", buffering=0, closefd=False)
