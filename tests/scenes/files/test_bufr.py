@@ -237,12 +237,13 @@ def test_messages_are_read_compressed_or_not_alone_or_together(tmp_path):
 
 
 def test_several_views_in_a_message_without_compression_are_read(tmp_path):
-    keys = {"channelRadiance": 7, "latitude": 10.0}
+    keys = {f"#{row}#channelRadiance": 4 + row for row in (1, 2, 3)}
+    keys |= {f"#{row}#latitude": 10.0 * row for row in (1, 2, 3)}
     path = write(tmp_path / "a.bufr", encode(310008, 3, keys, compressed=False))
     decoded = bufr_messages.decode(bufr_messages.find_messages(path)[0])
     assert decoded.values.shape == (3, 156)
-    assert_array_equal(decoded.first(14045), [7.0, 7.0, 7.0])
-    assert_array_equal(decoded.first(5001), [10.0, 10.0, 10.0])
+    assert_array_equal(decoded.first(14045), [5.0, 6.0, 7.0])
+    assert_allclose(decoded.first(5001), [10.0, 20.0, 30.0], rtol=1e-12)
 
 
 def test_blocks_of_any_size_hold_the_same_spectra(tmp_path, monkeypatch):
