@@ -102,7 +102,7 @@ def _choose(
         return Basis("held out", f"Scored on {amount(known)} held out of the fit."), known
     if training is None:
         return unknown_basis(amount(everything)), everything
-    learned = _within(keys, training) | np.isin(keys, np.char.partition(np.array(training, dtype=str), " ")[:, 0])
+    learned = _within(keys, training) | np.isin(keys, [cell.split(" ")[0] for cell in training])
     if learned.all():
         return training_basis(amount(learned), elsewhere), everything
     statement = f"Scored on {amount(~learned)} that the model has not seen"

@@ -152,7 +152,9 @@ def fit_spectra(
         units=str(array.attrs.get("units", "1")),
         channels=array.shape[1],
         channel_set=spectra.attrs.get(CHANNEL_SET),
-        wavenumbers=spectra["wavenumber"].values.tolist() if CHANNEL_SET in spectra.attrs else None,
+        wavenumbers=spectra["wavenumber"].values.tolist()
+        if CHANNEL_SET in spectra.attrs
+        else None,
         training_spectra=len(y),
         spectra_with_missing_values=int(np.count_nonzero(~complete)),
         cloud_share=None if legend.cloud is None else shares[legend.cloud],

@@ -136,7 +136,11 @@ def open_bufr(path: Path, *, measured: str | None = None) -> xr.Dataset:
     instrument, parts = _read_views(messages, measured)
     layout = parts[0].layout
     variables = {
-        name: (("sample",), np.concatenate([part.views[name] for part in parts]), PER_VIEW[name][1])
+        name: (
+            ("sample",),
+            np.concatenate([part.views[name] for part in parts]),
+            PER_VIEW[name][1],
+        )
         for name in PER_VIEW
         if all(name in part.views for part in parts)
     }
