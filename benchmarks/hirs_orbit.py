@@ -3,10 +3,10 @@
 python -m benchmarks.hirs_orbit [--figure PATH] [--explain PATH] [--seed N]
 
 The label is the visible channel's, which no classifier sees. Stretches of five minutes of the
-orbit, 2,000 km, are held out in turn. All classifiers run in the same process, with their defaults;
-logistic regression on standardised channels. VFFGPC holds whole stretches back for its early
-stopping (``groups``). ``--figure`` draws the orbit on globes, ``--explain`` what a model of all
-labelled views looks at.
+orbit, 2,000 km, are held out in turn. All classifiers run in the same process, with their
+defaults; logistic regression on standardised channels. VFFGPC holds whole stretches back for its
+early stopping (``groups``). ``--figure`` draws the orbit on globes, ``--explain`` what a model of
+all labelled views looks at.
 """
 
 from __future__ import annotations

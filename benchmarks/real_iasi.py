@@ -13,6 +13,7 @@ twin's.
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def reconstruction(model: Any, radiance: np.ndarray) -> np.ndarray:
 
 
 def noise_of(radiance: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Return the noise of spectra in units of ``noise``: what few components leave, (channels,)."""
+    """Return the noise of spectra in units of ``noise``, (channels,): what components leave."""
     scaled = radiance / noise
     centred = scaled - scaled.mean(axis=0)
     left, values, right = np.linalg.svd(centred, full_matrices=False)
@@ -59,7 +60,7 @@ def noise_of(radiance: np.ndarray, noise: np.ndarray) -> np.ndarray:
 def by_range(values: np.ndarray) -> list[float]:
     """Return the root mean square of values over the channels of each range."""
     edges = np.searchsorted(WAVENUMBERS, RANGES)
-    return [float(np.sqrt(np.mean(values[..., a:b] ** 2))) for a, b in zip(edges, edges[1:])]
+    return [float(np.sqrt(np.mean(values[..., a:b] ** 2))) for a, b in pairwise(edges)]
 
 
 def describe(name: str, model: Any, radiance: np.ndarray) -> None:
@@ -71,8 +72,8 @@ def describe(name: str, model: Any, radiance: np.ndarray) -> None:
     certain = np.maximum(probability, 1.0 - probability)
     prior = np.mean(np.atleast_1d(model[-1].signal_variance_))
     print(
-        f"| {name} | {len(radiance):,} | {np.mean(distance > 0):.0%} | {np.median(distance):.2g} | "
-        f"{np.median(variance) / prior:.2f} | {np.median(certain):.2f} | "
+        f"| {name} | {len(radiance):,} | {np.mean(distance > 0):.0%} | {np.median(distance):.2g} "
+        f"| {np.median(variance) / prior:.2f} | {np.median(certain):.2f} | "
         f"{np.mean(certain > 0.95):.0%} |"
     )
 
@@ -99,7 +100,7 @@ def main() -> None:
     _try_map(model, real)
     residuals = {name: reconstruction(model, values) for name, values in spectra.items()}
     noise = noise_of(spectra["real, Antarctica"], twin["noise"].values)
-    names = [f"{low} to {high}" for low, high in zip(RANGES, RANGES[1:])]
+    names = [f"{low} to {high}" for low, high in pairwise(RANGES)]
     print("\n| cm⁻¹ | " + " | ".join(names) + " |\n" + "|---" * (len(names) + 1) + "|")
     rows = {
         **{f"residual of {name}": values for name, values in residuals.items()},

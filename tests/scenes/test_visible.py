@@ -83,5 +83,5 @@ def test_the_share_of_land_is_that_of_the_cell_of_a_place():
 
 
 def test_spectra_without_a_visible_channel_are_refused():
-    with pytest.raises(SceneError, match="no visible_radiance.*files of HIRS"):
+    with pytest.raises(SceneError, match=r"no visible_radiance.*files of HIRS"):
         label_by_brightness(views(latitude=1.0).drop_vars("visible_radiance"), LAND)

@@ -186,4 +186,5 @@ def _coastlines(land: Any) -> Iterator[Array]:
     blocks = land.share.reshape(rows, _COAST_CELL, columns, _COAST_CELL).mean(axis=(1, 3))
     latitude = land.latitude.reshape(rows, -1).mean(axis=1)
     longitude = land.longitude.reshape(columns, -1).mean(axis=1)
-    yield from contourpy.contour_generator(longitude, latitude, blocks).lines(50.0)
+    lines: Any = contourpy.contour_generator(longitude, latitude, blocks).lines(50.0)
+    yield from lines

@@ -203,9 +203,9 @@ def _require_wavenumbers(provenance: Provenance, spectra: xr.Dataset) -> None:
     if abs(found[farthest] - learned[farthest]) > SAME_CHANNEL:
         raise SceneError(
             f"The model was fitted on {provenance.channel_set}, but these spectra have other "
-            f"channels ({spectra.attrs.get(CHANNEL_SET, 'of IASI')}): channel {farthest + 1} is at "
-            f"{found[farthest]:.2f} per cm, in training at {learned[farthest]:.2f}. Instruments of "
-            f"the same name differ from satellite to satellite: fit a model for each."
+            f"channels ({spectra.attrs.get(CHANNEL_SET, 'of IASI')}): channel {farthest + 1} is "
+            f"at {found[farthest]:.2f} per cm, in training at {learned[farthest]:.2f}. "
+            f"Instruments of the same name differ between satellites: fit a model for each."
         )
 
 

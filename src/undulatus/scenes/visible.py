@@ -2,8 +2,8 @@ r"""Clear or cloudy by day, from the brightness of a sounder's visible channel.
 
 HIRS has one visible channel, at 0.69 µm, beside its infrared ones: a label for cloud that owes
 nothing to the infrared. Its *brightness* is its radiance divided by the cosine of the sun's zenith
-angle. It is close to a reflectance in per cent: the sea has 3 to 8, forest and grass 5 to 12, thick
-cloud 40 to 75. So a view is
+angle. It is close to a reflectance in per cent: the sea has 3 to 8, forest and grass 5 to 12,
+thick cloud 40 to 75. So a view is
 
 - **clear** below :data:`DARK`, which is just above the brightness of the bare surface;
 - **cloudy** above :data:`BRIGHT`, which no bare sea or vegetation reaches;
@@ -11,9 +11,10 @@ cloud 40 to 75. So a view is
 
 Labels are given only where brightness can mean nothing else: the sun at least 20° above the
 horizon, land or sea alone in the cell of 0.1°, no glitter of the sun on the sea (the direction of
-view at least 25° from the mirrored sun), and no place that may have snow or ice, which is as bright
-as cloud: the sea beyond 60° of latitude and land beyond 45°. A radiance that is missing by day is
-mostly that of the darkest sea, which calibration put below zero; it is not taken as a label.
+view at least 25° from the mirrored sun), and no place that may have snow or ice, which is as
+bright as cloud: the sea beyond 60° of latitude and land beyond 45°. A radiance that is missing by
+day is mostly that of the darkest sea, which calibration put below zero; it is not taken as a
+label.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def label_by_brightness(spectra: xr.Dataset, land_share: Array) -> xr.Dataset:
     absent = [name for name in _NEEDED if name not in spectra.variables]
     if absent:
         raise SceneError(
-            f"The spectra have no {', '.join(absent)}, so brightness cannot tell cloud. Give files "
-            f"of HIRS, whose twentieth channel is visible."
+            f"The spectra have no {', '.join(absent)}, so brightness cannot tell cloud. Give "
+            f"files of HIRS, whose twentieth channel is visible."
         )
     zenith = spectra["solar_zenith_angle"].values.astype(np.float64)
     cosine = np.cos(np.radians(zenith))
@@ -77,7 +78,7 @@ def label_by_brightness(spectra: xr.Dataset, land_share: Array) -> xr.Dataset:
     land = share_at(land_share, spectra["latitude"].values, spectra["longitude"].values)
     kind = _kinds(spectra, brightness, zenith, land)
     cloudy = np.where(kind < 2, kind, MISSING_CODE).astype(np.uint8)
-    return spectra.assign(
+    labelled = spectra.assign(
         brightness=("sample", brightness.astype(np.float32)),
         land_share=("sample", land, {"units": "percent"}),
         view_kind=(
@@ -88,14 +89,10 @@ def label_by_brightness(spectra: xr.Dataset, land_share: Array) -> xr.Dataset:
                 "flag_meanings": " ".join(KINDS),
             },
         ),
-        **{
-            CLOUDY: (
-                "sample",
-                cloudy,
-                {"flag_values": np.array([0, 1], np.uint8), "flag_meanings": "clear cloudy"},
-            )
-        },
     )
+    meanings = {"flag_values": np.array([0, 1], np.uint8), "flag_meanings": "clear cloudy"}
+    labelled[CLOUDY] = ("sample", cloudy, meanings)
+    return labelled
 
 
 def share_at(land_share: Array, latitude: Array, longitude: Array) -> Array:

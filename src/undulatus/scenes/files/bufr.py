@@ -135,7 +135,7 @@ def open_bufr(path: Path, *, measured: str | None = None) -> xr.Dataset:
     messages = find_messages(Path(path))
     instrument, parts = _read_views(messages, measured)
     layout = parts[0].layout
-    variables = {
+    variables: dict[str, Any] = {
         name: (
             ("sample",),
             np.concatenate([part.views[name] for part in parts]),

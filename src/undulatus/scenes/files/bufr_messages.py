@@ -1,11 +1,12 @@
 """BUFR: the messages of a file, checked before they are decoded by eccodes.
 
-A file is a row of messages, with anything between them, such as the headers of bulletins. A message
-has six sections, and says how long it and each of them is; these lengths are compared with the file
-before eccodes sees a byte, since eccodes is C code that trusts much of what it reads. A decoded
-message is a table: one row for each subset (a view of the Earth), one column for each element,
-known by its descriptor, the number that WMO's Manual on Codes (No. 306, volume I.2) gives it:
-5001 is 0 05 001, the latitude.
+A file is a row of messages, with anything between them, such as the headers of bulletins. A
+message has six sections, and says how long it and each of them is. These lengths are compared with
+the file, and the descriptors of the template with those of sounders, before eccodes sees a byte:
+eccodes is C code, and ends the process on some of what it does not expect. A decoded message is a
+table: one row for each subset (a view of the Earth), one column for each element, known by its
+descriptor, the number that WMO's Manual on Codes (No. 306, volume I.2) gives it: 5001 is 0 05 001,
+the latitude.
 """
 
 from __future__ import annotations
