@@ -232,7 +232,8 @@ def test_messages_are_read_compressed_or_not_alone_or_together(tmp_path):
     single = open_bufr(write(tmp_path / "b.bufr", hirs(compressed=False)))
     assert_array_equal(values_of(single), whole)
     # With headers of bulletins before and between messages.
-    mixed = write(tmp_path / "c", hirs(compressed=False), b"\r\n0001 IEMX01 EUMP\r\n", hirs())
+    header = b"\r\n0001 IEMX01 EUMP 221200\r\n"
+    mixed = write(tmp_path / "c", header, hirs(compressed=False), header, hirs())
     assert_array_equal(values_of(open_spectra(mixed)), np.concatenate([whole, whole]))
 
 

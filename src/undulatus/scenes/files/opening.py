@@ -38,6 +38,9 @@ from undulatus.scenes.spectra import is_spectra
 CONTIGUOUS_BYTES = 16 * 2**20
 """Bytes that are read at a time from a variable without chunks in its file."""
 
+BEGINNING_BYTES = 64
+"""Bytes among which a file's format is looked for, if its name does not tell it."""
+
 SPECTRA_ROWS = 512
 """Spectra in a block, where a file has no chunks: 17 MB."""
 
@@ -59,7 +62,7 @@ class Sensor:
     is_sounder : bool
         Whether its files hold spectra, not scenes.
     beginning : bytes, optional
-        What its files begin with, whatever their names.
+        What its files begin with, whatever their names; the header of a bulletin may come before.
     """
 
     name: str
@@ -72,7 +75,7 @@ class Sensor:
         """Return whether a file, or one in a folder, has the name of a file of this sensor."""
         if self.beginning and path.is_file():
             with suppress(OSError), open(path, "rb") as file:
-                if file.read(len(self.beginning)) == self.beginning:
+                if self.beginning in file.read(BEGINNING_BYTES):
                     return True
         files = path.iterdir() if path.is_dir() else [path]
         return any(fnmatchcase(file.name, names) for file in files for names in self.file_names)
