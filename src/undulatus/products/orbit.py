@@ -144,7 +144,7 @@ def draw_globes(
     path: Path, orbit: xr.Dataset, panels: Sequence[GlobePanel], centre: tuple[float, float]
 ) -> None:
     """Draw views of an orbit on globes side by side, with coastlines, and write the picture."""
-    figure = Figure(figsize=(4.3 * len(panels), 5.5), dpi=100, layout="constrained")
+    figure = Figure(figsize=(4.3 * len(panels), 5.2), dpi=100, layout="constrained")
     coasts = list(_coastlines(datasets.load_land_share()))
     for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw_globe(axis, coasts, centre)
