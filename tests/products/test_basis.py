@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from undulatus.products import score_scene, score_spectra, scoring_basis
-from undulatus.products.basis import counted, scored_times
+from undulatus.products.basis import counted, scored_spectra, scored_times
 from undulatus.products.provenance import Provenance
 from undulatus.products.sounder import fit_spectra
 from undulatus.scenes import synthetic_landmark, synthetic_sounder
@@ -97,6 +97,27 @@ def test_cells_of_spectra_are_held_out_learned_from_or_new(sounder, spectra):
     assert score_spectra(sounder, learned)[0].samples == trained.sum()
     elsewhere = learned.assign(season=("sample", np.full(learned.sizes["sample"], 9, np.uint8)))
     assert scoring_basis(sounder, elsewhere).kind == "new"
+
+
+class Remembering:
+    """A model that remembers cells in time."""
+
+    def __init__(self, training, held_out=()):
+        self.provenance_ = {"training_cells": list(training), "held_out_cells": list(held_out)}
+
+
+def views(*times):
+    return xr.Dataset(coords={"time": ("sample", np.array(times, "datetime64[ns]"))})
+
+
+def test_a_day_is_known_to_a_model_that_learned_a_stretch_of_it_and_the_reverse():
+    day, other = views("2018-11-22T12:00", "2018-11-23T12:00"), views("2018-11-22T15:00")
+    stretch = Remembering(["2018-11-22 11:45"], ["2018-11-22 15:00"])
+    basis, chosen = scored_spectra(stretch, day)
+    assert (basis.kind, chosen.tolist()) == ("new", [False, True])
+    assert scored_spectra(stretch, other)[0].kind == "held out"
+    assert scored_spectra(Remembering(["2018-11-22"]), other)[0].kind == "training"
+    assert scored_spectra(Remembering([]), other)[0].kind == "new"
 
 
 @pytest.mark.parametrize(

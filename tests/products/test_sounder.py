@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import accuracy_score, confusion_matrix
 from sklearn.pipeline import make_pipeline
@@ -14,6 +15,7 @@ from undulatus.errors import InputError, SceneError
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.products import Legend, predict
 from undulatus.products import sounder as sounder_chain
+from undulatus.products.explain import explain, summary_lines
 from undulatus.products.maps import map_scene
 from undulatus.products.predict import MISSING, OUT_OF_RANGE
 from undulatus.products.scores import ManyClassScores
@@ -353,3 +355,40 @@ def test_many_classes_of_another_measurement_are_refused(cloud_types, spectra):
     other.provenance_ = cloud_types.provenance_ | {"measurement": "scores"}
     with pytest.raises(SceneError, match=r"fitted on scores, but these spectra hold radiance"):
         score_spectra(other, spectra)
+
+
+# Other instruments
+
+
+@pytest.fixture(scope="module")
+def few_channels():
+    """400 views of 12 channels, cold where it is cloudy, over an hour of one day."""
+    rng = np.random.default_rng(0)
+    cloudy = rng.integers(0, 2, 400)
+    wavenumber = np.linspace(670.0, 2600.0, 12)
+    values = 280.0 + rng.normal(size=(400, 12)) - 25.0 * cloudy[:, None]
+    times = np.datetime64("2018-11-22T12:00", "ns") + np.arange(400) * np.timedelta64(9, "s")
+    return xr.Dataset(
+        {
+            "brightness_temperature": (("sample", "channel"), values, {"units": "K"}),
+            "cloudy": ("sample", cloudy.astype(np.uint8)),
+        },
+        {"wavenumber": ("channel", wavenumber), "time": ("sample", times)},
+        {"channel_set": "HIRS, 12 channels"},
+    )
+
+
+def test_a_model_of_other_channels_is_scored_on_held_out_stretches_and_remembers_them(
+    few_channels, tmp_path
+):
+    save_model(fit(few_channels, components=12), tmp_path / "m.undulatus")
+    model = load_model(tmp_path / "m.undulatus")
+    assert model.provenance_["channel_set"] == "HIRS, 12 channels"
+    assert_allclose(model.provenance_["wavenumbers"], few_channels["wavenumber"])
+    assert all(cell.startswith("2018-11-22 12:") for cell in model.provenance_["held_out_cells"])
+    assert score_spectra(model, few_channels)[0].scores.accuracy > 0.98
+    # Regions without a channel are not named.
+    assert "window 1080-1200" not in "\n".join(summary_lines(explain(model)))
+    other = few_channels.assign_coords(wavenumber=few_channels["wavenumber"] + 0.5)
+    with pytest.raises(SceneError, match=r"other channels .*channel 1 is at 670\.50"):
+        map_scene(model, other)

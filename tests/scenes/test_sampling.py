@@ -301,6 +301,19 @@ def test_spectra_without_strata_are_held_out_by_days(spectra):
     )
 
 
+def test_spectra_of_one_day_are_held_out_in_stretches_of_five_minutes():
+    times = np.datetime64("2018-11-22T11:48", "ns") + np.arange(60) * np.timedelta64(20, "s")
+    orbit = xr.Dataset({"day": ("sample", np.ones(60, np.uint8))}, {"time": ("sample", times)})
+    names, counts = np.unique(cell_names(orbit), return_counts=True)
+    # Day and night alone are no strata.
+    assert names.tolist() == [
+        f"2018-11-22 {at}" for at in ("11:45", "11:50", "11:55", "12:00", "12:05")
+    ]
+    assert counts.tolist() == [6, 15, 15, 15, 9]
+    later = orbit.assign_coords(time=("sample", times + np.arange(60) * np.timedelta64(12, "h")))
+    assert set(np.char.str_len(cell_names(later))) == {len("2018-11-22")}
+
+
 def test_spectra_without_strata_or_time_are_held_out_in_runs(spectra):
     bare = spectra.drop_vars([*STRATA, "time"])
     names = cell_names(bare)

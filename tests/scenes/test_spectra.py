@@ -422,3 +422,43 @@ REMEDIES = {
 def test_the_remedy_fixes_the_defect(defect):
     fixed = REMEDIES[defect](DEFECTS[defect][0]())
     assert_array_equal(check_spectra(fixed)["radiance"], RADIANCES)
+
+
+# Channels of other instruments
+
+
+def few(wavenumber, **attrs):
+    """Make temperatures of some channels under a name of their own."""
+    values = 260.0 + np.arange(len(wavenumber)) + np.zeros((SAMPLES, 1))
+    return xr.Dataset(
+        {"brightness_temperature": (DIMS, values, {"units": "K"})},
+        {"wavenumber": ("channel", np.asarray(wavenumber, dtype=float))},
+        {"channel_set": "HIRS, 3 channels", **attrs},
+    )
+
+
+def test_channels_that_are_named_as_a_set_need_not_be_those_of_iasi():
+    checked = check_spectra(few([2500.0, 670.0, 900.0]))
+    assert_array_equal(checked["wavenumber"], [670.0, 900.0, 2500.0])
+    assert_array_equal(checked["brightness_temperature"][0], [261.0, 262.0, 260.0])
+    without = few([2500.0, 670.0, 900.0])
+    del without.attrs["channel_set"]
+    with pytest.raises(SceneError, match="channels"):
+        check_spectra(without)
+
+
+@pytest.mark.parametrize("wavenumber", [[670.0, 670.0], [670.0, -1.0], [670.0, np.nan]])
+def test_channels_of_a_set_have_a_wavenumber_each(wavenumber):
+    with pytest.raises(SceneError, match="of HIRS, 3 channels must be a positive number"):
+        check_spectra(few(wavenumber))
+    with pytest.raises(SceneError, match="have no wavenumber each"):
+        check_spectra(few(wavenumber).drop_vars("wavenumber"))
+
+
+def test_values_of_a_set_are_compared_with_their_units_where_it_has_a_window():
+    celsius = few([670.0, 900.0])
+    celsius["brightness_temperature"] = celsius["brightness_temperature"] - 273.15
+    celsius["brightness_temperature"].attrs["units"] = "K"
+    with pytest.raises(SceneError, match="degrees Celsius"):
+        check_spectra(celsius)
+    check_spectra(celsius.isel(channel=[0]))

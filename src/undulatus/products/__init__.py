@@ -20,6 +20,7 @@ _MODULES = (
     "images",
     "landmarks",
     "maps",
+    "orbit",
     "pictures",
     "scores",
     "sounder",

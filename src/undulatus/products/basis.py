@@ -89,7 +89,7 @@ def _choose(
     group: str,
     elsewhere: str,
 ) -> tuple[Basis, Array]:
-    known = np.isin(keys, held_out or [])
+    known = _within(keys, held_out or [])
     everything = np.ones(len(keys), bool)
 
     def amount(chosen: Array) -> str:
@@ -102,13 +102,18 @@ def _choose(
         return Basis("held out", f"Scored on {amount(known)} held out of the fit."), known
     if training is None:
         return unknown_basis(amount(everything)), everything
-    learned = np.isin(keys, training)
+    learned = _within(keys, training) | np.isin(keys, [cell.split(" ")[0] for cell in training])
     if learned.all():
         return training_basis(amount(learned), elsewhere), everything
     statement = f"Scored on {amount(~learned)} that the model has not seen"
     if learned.any():
         statement += f" (left out: {amount(learned)} that it was trained on)"
     return Basis("new", f"{statement}."), ~learned
+
+
+def _within(keys: Array, cells: list[str]) -> Array:
+    """Return which cells are among others, or are stretches of days that are, (n,) bool."""
+    return np.isin(keys, cells) | np.isin(np.char.partition(keys, " ")[:, 0], cells)
 
 
 def training_basis(amount: str, elsewhere: str) -> Basis:

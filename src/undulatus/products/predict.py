@@ -35,7 +35,7 @@ from undulatus.scenes.files.images import (
 )
 from undulatus.scenes.image_features import ImageFeatures
 from undulatus.scenes.scene import ANGLE, check_calibration, check_scene, find_zenith
-from undulatus.scenes.spectra import check_spectra, is_spectra, measurement
+from undulatus.scenes.spectra import CHANNEL_SET, check_spectra, is_spectra, measurement
 
 Array = npt.NDArray[Any]
 
@@ -54,6 +54,9 @@ DOUBTFUL = 0.2
 NOT_MEASURED = 1e15
 """A larger value that is also as many widths outside what was learned is a fill value that nobody
 declared, such as 1e20, 1e30 or 9.97e36: the pixel is missing."""
+
+SAME_CHANNEL = 0.1
+"""A channel is the same if its wavenumber differs by no more than this, cm⁻¹."""
 
 TERMINATOR = (85.0, 95.0)
 """Solar zenith angles, degrees, between which day turns to night."""
@@ -205,7 +208,23 @@ def _spectra_inputs(model: Any, spectra: xr.Dataset) -> Inputs:
         )
     array = spectra[measured]
     _require_count(model, array.shape[1], f"spectra of {array.shape[1]} {array.dims[1]}s")
+    _require_wavenumbers(Provenance.of(model), spectra)
     return Inputs((array,), ("sample",), None, spectra.get(ANGLE))
+
+
+def _require_wavenumbers(provenance: Provenance, spectra: xr.Dataset) -> None:
+    """Raise an error if channels that are not all of IASI's lie elsewhere than in training."""
+    if provenance.wavenumbers is None:
+        return
+    found, learned = spectra["wavenumber"].values, np.array(provenance.wavenumbers)
+    farthest = int(np.argmax(np.abs(found - learned)))
+    if abs(found[farthest] - learned[farthest]) > SAME_CHANNEL:
+        raise SceneError(
+            f"The model was fitted on {provenance.channel_set}, but these spectra have other "
+            f"channels ({spectra.attrs.get(CHANNEL_SET, 'of IASI')}): channel {farthest + 1} is "
+            f"at {found[farthest]:.2f} per cm, in training at {learned[farthest]:.2f}. "
+            f"Instruments of the same name differ between satellites: fit a model for each."
+        )
 
 
 def _stacked_image(dataset: xr.Dataset | xr.DataArray) -> xr.DataArray | None:

@@ -41,6 +41,10 @@ class Provenance:
     measurement: str | None = None
     units: str | None = None
     channels: int | None = None
+    channel_set: str | None = None
+    """What the channels are called, if they are not IASI's 8,461 ..."""
+    wavenumbers: list[float] | None = None
+    """... and where they lie, cm⁻¹."""
     training_spectra: int | None = None
     spectra_with_missing_values: int | None = None
 

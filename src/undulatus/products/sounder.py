@@ -30,13 +30,14 @@ from undulatus.products.maps import class_probabilities, cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import ManyClassScores, Scores, score, score_classes
-from undulatus.scenes.channels import NOISE_TEMPERATURE, WAVENUMBERS
+from undulatus.scenes.channels import NOISE_TEMPERATURE
 from undulatus.scenes.files.writing import TaskCount
 from undulatus.scenes.radiometry import radiance_slope
 from undulatus.scenes.sampling import cell_names, hold_out_cells, rows_by_stratum
 from undulatus.scenes.scene import CLOUD_TRUTH, MISSING_CODE
 from undulatus.scenes.spectra import (
     BRIGHTNESS_TEMPERATURE,
+    CHANNEL_SET,
     CLOUD_AMOUNT,
     CLOUDY,
     CODES,
@@ -152,6 +153,10 @@ def fit_spectra(
         measurement=str(array.name),
         units=str(array.attrs.get("units", "1")),
         channels=array.shape[1],
+        channel_set=spectra.attrs.get(CHANNEL_SET),
+        wavenumbers=spectra["wavenumber"].values.tolist()
+        if CHANNEL_SET in spectra.attrs
+        else None,
         training_spectra=len(y),
         spectra_with_missing_values=int(np.count_nonzero(~complete)),
         cloud_share=None if legend.cloud is None else shares[legend.cloud],
@@ -199,7 +204,8 @@ def channel_noise(spectra: xr.Dataset) -> Array | None:
         return None  # Scores are sent in units of the noise.
     noise = spectra[NOISE].values.astype(np.float64)
     if measured == BRIGHTNESS_TEMPERATURE:
-        noise = noise / radiance_slope(WAVENUMBERS, np.asarray(NOISE_TEMPERATURE))
+        wavenumber = spectra["wavenumber"].values
+        noise = noise / radiance_slope(wavenumber, np.asarray(NOISE_TEMPERATURE))
     return np.asarray(noise)
 
 

@@ -18,6 +18,7 @@ _MODULES = (
     "sampling",
     "scene",
     "spectra",
+    "visible",
 )
 
 __getattr__, __dir__ = lazy_names(

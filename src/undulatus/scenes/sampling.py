@@ -33,6 +33,9 @@ STRATA = ("surface_type", "climate_zone", "season", "day")
 N_PARTS = 100
 """Cells of consecutive spectra, where neither strata nor times are known."""
 
+STRETCH = np.timedelta64(5, "m")
+"""Length of a cell in time, where all spectra are of one day: a satellite flies 2,000 km."""
+
 _BLOCKS_AT_ONCE = 8
 """Blocks of features computed together, so that a year of them is never in memory at once."""
 
@@ -177,19 +180,28 @@ def cell_names(spectra: xr.Dataset) -> Array:
     """Return the name of each spectrum's cell, (sample,) str.
 
     The spectra of a cell share surface type, climate zone, season, and day or night, such as
-    ``surface_type=17 climate_zone=1 season=2 day=1``. Without strata, a cell is the day on which
-    spectra were taken; without times, it is one of a hundred runs of consecutive spectra.
+    ``surface_type=17 climate_zone=1 season=2 day=1``. Without strata, or with day and night
+    alone, a cell is the day on which spectra were taken, or, where all are of one day, a stretch
+    of five minutes, such as ``2018-11-22 11:45``. Without times it is one of a hundred runs of
+    consecutive spectra.
     """
     samples = spectra.sizes["sample"]
     known = [name for name in STRATA if name in spectra]
-    if known:
+    has_times = "time" in spectra.coords and spectra["time"].dims == ("sample",)
+    if known and not (known == ["day"] and has_times):
         labels = [np.char.add(f"{name}=", spectra[name].values.astype(str)) for name in known]
         names = labels[0]
         for label in labels[1:]:
             names = np.char.add(np.char.add(names, " "), label)
         return np.asarray(names)
-    if "time" in spectra.coords and spectra["time"].dims == ("sample",):
-        return spectra["time"].values.astype("datetime64[D]").astype(str)
+    if has_times:
+        times = spectra["time"].values
+        days = times.astype("datetime64[D]").astype(str)
+        if samples and (days != days[0]).any():
+            return days
+        stretch = times.astype("datetime64[m]").astype(np.int64) // STRETCH.astype(np.int64)
+        starts = (stretch * STRETCH.astype(np.int64)).astype("datetime64[m]").astype(str)
+        return np.char.replace(starts, "T", " ")
     number = np.arange(samples) * N_PARTS // samples
     parts = [f"part {part} of {N_PARTS} of {samples} samples" for part in range(N_PARTS)]
     return np.array(parts)[number]

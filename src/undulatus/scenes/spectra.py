@@ -1,7 +1,9 @@
 """What spectra are: an xarray Dataset of a sounder's channels, checked before it is used.
 
 Spectra have dims (sample, channel), the coordinate ``wavenumber`` (channel) from 645 to 2760 cm⁻¹
-in steps of 0.25, and one measurement:
+in steps of 0.25, and one measurement. Other channels than all of IASI's, of another instrument or
+a selection, are accepted if the attribute ``channel_set`` of the dataset names them, such as
+``"HIRS, 19 channels"``; each then has a wavenumber of its own. Measurements are:
 
 - ``radiance``, mW m⁻² sr⁻¹ (cm⁻¹)⁻¹; other units of spectral radiance are converted where their
   spelling is unambiguous (:mod:`undulatus.scenes.channels` lists the spellings);
@@ -51,6 +53,9 @@ MEASUREMENTS = (RADIANCE, BRIGHTNESS_TEMPERATURE, SCORES)
 
 NOISE = "noise"
 
+CHANNEL_SET = "channel_set"
+"""The attribute of a dataset that names its channels, if they are not IASI's 8,461."""
+
 COMPONENTS = (90, 120, 90)
 """Principal components of each band, as EUMETSAT sends them since 2021."""
 
@@ -73,8 +78,8 @@ CODES = {
 }
 """Values of labels and strata."""
 
-_WINDOW = slice(620, 1421, 20)
-"""Channels from 800 to 1000 cm⁻¹, where the air is transparent ..."""
+_WINDOW, _WINDOW_CHANNELS = (800.0, 1000.0), 41
+"""Wavenumbers where the air is transparent, cm⁻¹, and how many channels there are read ..."""
 
 _PLAUSIBLE = (185.0, 345.0)
 """... and median brightness temperatures lie between these anywhere on Earth, K."""
@@ -186,11 +191,12 @@ def measurement(spectra: xr.Dataset) -> str:
 def _in_standard_form(spectra: xr.Dataset, name: str) -> xr.Dataset:
     ordered = spectra.transpose("sample", "component" if name == SCORES else "channel", ...)
     if name != SCORES:
-        order = channel_order(spectra["wavenumber"].values)
+        order = _channel_order(spectra)
         if not np.array_equal(order, np.arange(spectra.sizes["channel"])):
             ordered = ordered.isel(channel=order)
-        exact = ("channel", WAVENUMBERS, dict(WAVENUMBER_ATTRIBUTES))
-        ordered = ordered.assign_coords(wavenumber=exact)
+        if CHANNEL_SET not in spectra.attrs:
+            exact = ("channel", WAVENUMBERS, dict(WAVENUMBER_ATTRIBUTES))
+            ordered = ordered.assign_coords(wavenumber=exact)
     for measured in (name, NOISE):
         if measured in ordered:
             ordered[measured] = _in_canonical_units(ordered[measured])
@@ -202,6 +208,12 @@ def _in_standard_form(spectra: xr.Dataset, name: str) -> xr.Dataset:
         cloudy = (classes > 0).where(classes != MISSING_CODE, MISSING_CODE).astype(np.uint8)
         ordered[CLOUDY] = cloudy.assign_attrs(flag_values=[0, 1], flag_meanings="clear cloudy")
     return ordered
+
+
+def _channel_order(spectra: xr.Dataset) -> Array:
+    """Return the channels by increasing wavenumber."""
+    values = spectra["wavenumber"].values
+    return np.argsort(values) if CHANNEL_SET in spectra.attrs else channel_order(values)
 
 
 def _in_canonical_units(array: xr.DataArray) -> xr.DataArray:
@@ -264,18 +276,37 @@ def _channel_data_problems(spectra: xr.Dataset, name: str) -> list[str]:
     if set(array.dims) != {"sample", "channel"}:
         return [_dims_problem(array, "channel"), *problems]
     samples, channels = array.sizes["sample"], array.sizes["channel"]
-    if samples == CHANNELS != channels:
+    is_other_set = CHANNEL_SET in spectra.attrs
+    if samples == CHANNELS != channels and not is_other_set:
         return [
             f"{name} has {samples} samples and {channels} channels: its dims are swapped "
             f"(spectra.rename(sample='channel', channel='sample')).",
             *problems,
         ]
-    problems += channel_problems(spectra) + _empty_problems(array)
+    problems += _other_set_problems(spectra) if is_other_set else channel_problems(spectra)
+    problems += _empty_problems(array)
     if not problems:
         problems += _value_problems(spectra, name)
     if NOISE in spectra:
         problems += _noise_problems(spectra[NOISE])
     return problems
+
+
+def _other_set_problems(spectra: xr.Dataset) -> list[str]:
+    """List what is wrong with the wavenumbers of channels that are not all of IASI's."""
+    named = spectra.attrs[CHANNEL_SET]
+    values = spectra["wavenumber"].values if "wavenumber" in spectra.variables else np.empty(0)
+    if values.shape != (spectra.sizes["channel"],) or values.dtype.kind not in "fiu":
+        return [
+            f"the {spectra.sizes['channel']} channels of {named} have no wavenumber each: assign "
+            f"it in cm⁻¹ (spectra.assign_coords(wavenumber=('channel', ...)))."
+        ]
+    if not (np.isfinite(values) & (values > 0.0)).all() or len(np.unique(values)) < len(values):
+        return [
+            f"wavenumber of {named} must be a positive number of cm⁻¹, another for every channel; "
+            f"it runs from {values.min():g} to {values.max():g}: correct it, or drop channels."
+        ]
+    return []
 
 
 def _dims_problem(array: xr.DataArray, second: str) -> str:
@@ -328,10 +359,16 @@ def _noise_problems(noise: xr.DataArray) -> list[str]:
 
 def _value_problems(spectra: xr.Dataset, name: str) -> list[str]:
     """List values that do not fit their units, judged by 64 spectra from the middle."""
-    order = channel_order(spectra["wavenumber"].values)[_WINDOW]
+    order = _channel_order(spectra)
+    wavenumber = spectra["wavenumber"].values[order]
+    inside = np.flatnonzero((wavenumber >= _WINDOW[0]) & (wavenumber <= _WINDOW[1]))
+    inside = inside[:: max(1, len(inside) // _WINDOW_CHANNELS)]
+    if not len(inside):
+        return []
     middle = spectra.sizes["sample"] // 2
     some = slice(max(0, middle - _SPECTRA_READ // 2), middle + _SPECTRA_READ // 2)
-    array = spectra[name].isel(sample=some, channel=order).transpose("sample", "channel")
+    array = spectra[name].isel(sample=some, channel=order[inside])
+    array = array.transpose("sample", "channel")
     values = array.values.astype(np.float64)
     if not np.isfinite(values).any():
         return []
@@ -341,7 +378,7 @@ def _value_problems(spectra: xr.Dataset, name: str) -> list[str]:
     )
     if name == BRIGHTNESS_TEMPERATURE:
         return _temperature_problems(values, problem)
-    return _radiance_problems(values * (_factor(array) or 1.0), problem)
+    return _radiance_problems(wavenumber[inside], values * (_factor(array) or 1.0), problem)
 
 
 def _temperature_problems(values: Array, problem: str) -> list[str]:
@@ -353,14 +390,14 @@ def _temperature_problems(values: Array, problem: str) -> list[str]:
     return [f"{problem}: they are not kelvin. If they are radiances, rename them."]
 
 
-def _radiance_problems(values: Array, problem: str) -> list[str]:
+def _radiance_problems(wavenumber: Array, values: Array, problem: str) -> list[str]:
     if np.nanmax(values) <= 0.0:
         return [
             f"{problem}, and none is positive. Was a mean subtracted, or a sign lost? Give the "
             f"radiances themselves."
         ]
     temperatures = {
-        factor: np.nanmedian(brightness_temperature(WAVENUMBERS[_WINDOW], values * factor))
+        factor: np.nanmedian(brightness_temperature(wavenumber, values * factor))
         for factor in (1.0, *_OTHER_UNITS)
     }
     fitting = [factor for factor, kelvin in temperatures.items() if _is_plausible(kelvin)]

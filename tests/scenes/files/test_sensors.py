@@ -4,6 +4,7 @@ Every member of ``SENSORS`` needs a sample here: a function that makes one of it
 """
 
 import datetime
+from functools import cache
 
 import dask.array as da
 import numpy as np
@@ -12,9 +13,10 @@ import xarray as xr
 from benchmarks.iasi_writer import NAME, NativeFile, plausible_fields
 
 from undulatus.errors import SceneError
-from undulatus.scenes.channels import CHANNELS
+from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 from undulatus.scenes.files import opening
 from undulatus.scenes.files.opening import SENSORS, Sensor, open_data, open_scene, open_spectra
+from undulatus.scenes.radiometry import blackbody_radiance
 from undulatus.scenes.scene import BANDS, check_scene
 from undulatus.scenes.spectra import check_spectra
 from undulatus.scenes.twins.landmark import synthetic_landmark
@@ -61,7 +63,40 @@ def iasi_file(folder, monkeypatch):
     )
 
 
-SAMPLES = {"SEVIRI": seviri_file, "IASI": iasi_file}
+@cache
+def bufr_message():
+    """Return a message of one spectrum of IASI, all its channels at 280 K."""
+    eccodes = pytest.importorskip("eccodes")
+    handle = eccodes.codes_bufr_new_from_samples("BUFR4")
+    eccodes.codes_set(handle, "masterTablesVersionNumber", 38)
+    eccodes.codes_set_array(handle, "unexpandedDescriptors", [340007])
+    for key, value in {"latitude": 50.0, "longitude": 8.0, "solarZenithAngle": 60.0}.items():
+        eccodes.codes_set(handle, key, value)
+    # The first three ranges are of quality flags.
+    for key, value in {"#4#startChannel": 1, "#4#endChannel": CHANNELS}.items():
+        eccodes.codes_set(handle, key, value)
+    eccodes.codes_set(handle, "#1#channelScaleFactor", 7)
+    counts = np.round(blackbody_radiance(WAVENUMBERS, np.array(280.0)) * 100.0)
+    for number, count in enumerate(counts.astype(int).tolist(), start=1):
+        eccodes.codes_set(handle, f"#{number}#channelNumber", number)
+        eccodes.codes_set(handle, f"#{number}#scaledRadiance", count)
+    eccodes.codes_set(handle, "pack", 1)
+    message = eccodes.codes_get_message(handle)
+    eccodes.codes_release(handle)
+    return message
+
+
+def bufr_file(folder, monkeypatch):
+    path = folder / "W_XX-EUMETSAT-Darmstadt,HYPERSPECT+SOUNDING,METOPA+IASI_C_EUMP_l1.bin"
+    path.write_bytes(bufr_message())
+    return path
+
+
+SAMPLES = {
+    "SEVIRI": seviri_file,
+    "IASI": iasi_file,
+    "BUFR of IASI, CrIS, AIRS and HIRS": bufr_file,
+}
 
 each_sensor = pytest.mark.parametrize("sensor", SENSORS, ids=lambda sensor: sensor.name)
 

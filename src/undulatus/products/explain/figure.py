@@ -65,6 +65,10 @@ _LANE, _CURVE, _STRIP, _GAP, _TITLE = 0.19, 1.3, 0.42, 0.06, 0.4
 """Heights of a gas's lane, a curve, a strip for the filter, a gap, a title, inches."""
 
 
+_FEW_CHANNELS = 100
+"""Up to so many channels of a spectrum are marked one by one."""
+
+
 def draw_explanation(
     explanations: Sequence[Explanation],
     path: str | Path,
@@ -256,7 +260,9 @@ def _draw_values(axis: Axes, explanation: Explanation, values: Array | None, col
     if explanation.wavenumbers is None:
         axis.vlines(np.arange(len(values)), 0.0, values, color=colour, linewidth=1.4)
     else:
-        axis.plot(explanation.wavenumbers, values, color=colour, linewidth=0.5)
+        marker = "o" if len(values) <= _FEW_CHANNELS else ""
+        places = explanation.wavenumbers
+        axis.plot(places, values, color=colour, linewidth=0.5, marker=marker, markersize=3)
     _set_axis(axis, explanation)
 
 
@@ -266,7 +272,10 @@ def _set_axis(axis: Axes, explanation: Explanation, shaded: bool = True) -> None
     if explanation.wavenumbers is None:
         _set_component_axis(axis)
         return
-    axis.set_xlim(explanation.wavenumbers[0], explanation.wavenumbers[-1])
+    first, last = explanation.wavenumbers[0], explanation.wavenumbers[-1]
+    # Markers of the outermost channels are not cut.
+    margin = 0.01 * (last - first) if len(explanation.wavenumbers) <= _FEW_CHANNELS else 0.0
+    axis.set_xlim(first - margin, last + margin)
     axis.set_xticks(range(700, 2800, 100))
     for band in ABSORPTION_BANDS if shaded else ():
         axis.axvspan(band.low, band.high, color=GAS_COLOURS[band.gas], alpha=0.16, linewidth=0)

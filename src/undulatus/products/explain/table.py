@@ -178,8 +178,9 @@ def strongest(explanation: Explanation, profile: Array) -> list[tuple[str, float
         named = zip(explanation.names, profile.tolist(), strict=True)
         return sorted(named, key=lambda entry: -abs(entry[1]))
     inside = {
-        region.name: profile[region.holds(explanation.wavenumbers)]
+        region.name: profile[held]
         for region in (*ABSORPTION_BANDS, *WINDOWS)
+        if (held := region.holds(explanation.wavenumbers)).any()
     }
     if explanation.unit != KELVIN:
         shares = {name: float(np.sum(part**2)) for name, part in inside.items()}

@@ -44,7 +44,7 @@ from undulatus.estimators.fourier import FourierGPC
 from undulatus.estimators.interpret import AffineStep, Waves, affine_steps, waves_of
 from undulatus.products.provenance import Provenance
 from undulatus.regimes import RegimeClassifier
-from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
+from undulatus.scenes.channels import WAVENUMBERS
 from undulatus.scenes.radiometry import brightness_temperature, radiance_slope
 from undulatus.scenes.spectra import BRIGHTNESS_TEMPERATURE, COMPONENTS, RADIANCE, SCORES
 
@@ -151,8 +151,9 @@ def explain(model: Any) -> tuple[Explanation, ...]:
     ----------
     model : RFFGPC, VFFGPC, a Pipeline that ends in one, or a RegimeClassifier of these
         Fitted. Steps before the classifier are components or scalers. 8,461 features are taken
-        as IASI's channels, unless ``provenance_["measurement"]`` says otherwise; without it,
-        radiances and brightness temperatures are distinguished by their mean.
+        as IASI's channels, and those of other instruments are known by
+        ``provenance_["wavenumbers"]``, unless ``provenance_["measurement"]`` says otherwise;
+        without it, radiances and brightness temperatures are distinguished by their mean.
     """
     provenance = Provenance.of(model)
     if not isinstance(model, RegimeClassifier):
@@ -202,11 +203,12 @@ def _explain_waves(
     deviations = _deviations(waves, steps)
     noise = steps[0].noise if steps else None
     label = provenance.label
-    measurement = _find_measurement(provenance.measurement, mean[0])
+    wavenumbers = np.array(provenance.wavenumbers or WAVENUMBERS)
+    measurement = _find_measurement(provenance.measurement, mean[0], len(wavenumbers))
     is_spectrum = measurement in (RADIANCE, BRIGHTNESS_TEMPERATURE)
     kelvins, per_unit = None, _or_one(deviations)
     if is_spectrum:
-        kelvins, per_unit = _in_kelvins(measurement, mean[0])
+        kelvins, per_unit = _in_kelvins(measurement, wavenumbers, mean[0])
     pattern = _pattern(waves, steps)
     if measurement == SCORES and pattern is not None:
         # EUMETSAT computes its components from radiances divided by their noise.
@@ -215,8 +217,8 @@ def _explain_waves(
         regime=regime,
         towards=f"{label} = {rising}" if label else f"class {rising}",
         measurement=measurement,
-        names=_names(measurement, names, len(deviations)),
-        wavenumbers=WAVENUMBERS if is_spectrum else None,
+        names=_names(measurement, wavenumbers, names, len(deviations)),
+        wavenumbers=wavenumbers if is_spectrum else None,
         mean_spectrum=kelvins,
         weights=waves.weights,
         amplitudes=waves.amplitudes,
@@ -269,26 +271,26 @@ def _or_one(values: Array) -> Array:
     return np.where(values == 0.0, 1.0, values)
 
 
-def _find_measurement(recorded: str | None, mean: Array) -> str:
+def _find_measurement(recorded: str | None, mean: Array, channels: int) -> str:
     """Return what the features are, as recorded or else by their number and mean."""
     if recorded == SCORES:
         return SCORES if len(mean) == sum(COMPONENTS) else ""
-    if len(mean) != CHANNELS:
+    if len(mean) != channels:
         return ""
     if recorded in (RADIANCE, BRIGHTNESS_TEMPERATURE):
         return str(recorded)
     return BRIGHTNESS_TEMPERATURE if mean.min() > _COLDEST else RADIANCE
 
 
-def _in_kelvins(measurement: str, mean: Array) -> tuple[Array, Array]:
+def _in_kelvins(measurement: str, wavenumbers: Array, mean: Array) -> tuple[Array, Array]:
     """Return the mean spectrum in K, and the change of each channel per kelvin there."""
     if measurement == BRIGHTNESS_TEMPERATURE:
         return mean, np.ones(len(mean))
-    kelvins = brightness_temperature(WAVENUMBERS, mean)
-    return kelvins, radiance_slope(WAVENUMBERS, kelvins)
+    kelvins = brightness_temperature(wavenumbers, mean)
+    return kelvins, radiance_slope(wavenumbers, kelvins)
 
 
-def _names(measurement: str, names: Any, d: int) -> tuple[str, ...]:
+def _names(measurement: str, wavenumbers: Array, names: Any, d: int) -> tuple[str, ...]:
     if measurement == SCORES:
         return tuple(
             f"band {band} component {number}"
@@ -296,5 +298,5 @@ def _names(measurement: str, names: Any, d: int) -> tuple[str, ...]:
             for number in range(1, count + 1)
         )
     if measurement:
-        return tuple(f"{wavenumber:.2f}" for wavenumber in WAVENUMBERS)
+        return tuple(f"{wavenumber:.2f}" for wavenumber in wavenumbers)
     return tuple(f"x{number}" for number in range(d)) if names is None else tuple(map(str, names))

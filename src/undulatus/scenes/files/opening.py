@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -21,7 +22,8 @@ from rasterio.errors import NotGeoreferencedWarning
 
 from undulatus._files import content_digest
 from undulatus.errors import SceneError
-from undulatus.scenes.files import NETCDF, iasi_native, satpy_files, seviri
+from undulatus.scenes.files import NETCDF, bufr, iasi_native, satpy_files, seviri
+from undulatus.scenes.files.bufr_messages import BEGINNING
 from undulatus.scenes.files.images import (
     RASTERS,
     band_names,
@@ -38,6 +40,9 @@ from undulatus.scenes.spectra import is_spectra
 
 CONTIGUOUS_BYTES = 16 * 2**20
 """Bytes that are read at a time from a variable without chunks in its file."""
+
+BEGINNING_BYTES = 64
+"""Bytes among which a file's format is looked for, if its name does not tell it."""
 
 SPECTRA_ROWS = 512
 """Spectra in a block, where a file has no chunks: 17 MB."""
@@ -59,15 +64,22 @@ class Sensor:
         read is a :class:`SceneError` that names it.
     is_sounder : bool
         Whether its files hold spectra, not scenes.
+    beginning : bytes, optional
+        What its files begin with, whatever their names; the header of a bulletin may come before.
     """
 
     name: str
     file_names: tuple[str, ...]
     open: Callable[..., xr.Dataset]
     is_sounder: bool = False
+    beginning: bytes = b""
 
     def recognises(self, path: Path) -> bool:
         """Return whether a file, or one in a folder, has the name of a file of this sensor."""
+        if self.beginning and path.is_file():
+            with suppress(OSError), open(path, "rb") as file:
+                if self.beginning in file.read(BEGINNING_BYTES):
+                    return True
         files = path.iterdir() if path.is_dir() else [path]
         return any(fnmatchcase(file.name, names) for file in files for names in self.file_names)
 
@@ -80,7 +92,15 @@ SEVIRI = Sensor(
 
 IASI = Sensor("IASI", (f"{iasi_native.PREFIX}*",), iasi_native.open_native, is_sounder=True)
 
-SENSORS = (SEVIRI, IASI)
+BUFR = Sensor(
+    "BUFR of IASI, CrIS, AIRS and HIRS",
+    ("*.bufr", "*.bfr", "*.BUFR"),
+    bufr.open_bufr,
+    is_sounder=True,
+    beginning=BEGINNING,
+)
+
+SENSORS = (SEVIRI, IASI, BUFR)
 """Every sensor; ``tests/scenes/files/test_sensors.py`` holds each to the same contract."""
 
 
@@ -103,15 +123,16 @@ def open_scene(source: Any, **options: Any) -> xr.Dataset:
 
 
 def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> xr.Dataset:
-    """Open spectra: Zarr, netCDF, or IASI Level 1C as EUMETSAT sends it.
+    """Open spectra: Zarr, netCDF, IASI Level 1C as EUMETSAT sends it, or BUFR of a sounder.
 
     Parameters
     ----------
     source : path or list of paths
         ``.zarr`` folders and ``.nc`` files in the form that
         :func:`undulatus.scenes.check_spectra` describes, or native files (``IASI_xxx_1C_...``),
-        whose variables ``docs/sounder.md`` lists. Several are concatenated; files of several
-        satellites are an error.
+        whose variables ``docs/sounder.md`` lists; or BUFR of IASI, CrIS, AIRS and HIRS
+        (:func:`undulatus.scenes.files.bufr.open_bufr`). Several are concatenated; files of
+        several satellites are an error.
     """
     if isinstance(source, (str, os.PathLike)):
         return _open_spectra_file(_existing(source))
