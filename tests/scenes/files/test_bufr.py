@@ -426,7 +426,7 @@ from undulatus.errors import SceneError
 from undulatus.scenes.files.bufr import open_bufr
 sound, path = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
 rng = np.random.default_rng(0)
-for _ in range(150):
+for _ in range(80):
     message = bytearray(sound)
     end = 100 if rng.random() < 0.6 else len(message)
     for _ in range(rng.integers(1, 5)):
