@@ -71,6 +71,8 @@ class Message:
     length: int
     """Bytes."""
     subsets: int
+    template: int = 0
+    """Bytes before its third section, which lists its elements."""
 
     def failure(self, problem: str, remedy: str = _REMEDY) -> SceneError:
         """Return an error that names file and message."""
@@ -155,7 +157,7 @@ def _check(path: Path, number: int, start: int, content: mmap.mmap) -> Message:
         raise message.failure(f"it is of BUFR edition {edition}; editions 2 to 4 are read.")
     if content[start + length - 4 : start + length] != END:
         raise message.failure(f"it does not end with {END.decode()} after {length:,} bytes.")
-    place, stop, subsets = start + 8, start + length - len(END), 0
+    place, stop, subsets, template = start + 8, start + length - len(END), 0, 0
     flag = content[place + (9 if edition == 4 else 7)]
     for section in (1, 2, 3, 4) if flag & 0x80 else (1, 3, 4):
         size = int.from_bytes(content[place : place + 3], "big")
@@ -166,6 +168,7 @@ def _check(path: Path, number: int, start: int, content: mmap.mmap) -> Message:
                 f"{max(stop - place, 0):,} are possible."
             )
         if section == 3:
+            template = place - start
             subsets = int.from_bytes(content[place + 4 : place + 6], "big")
             _check_template(message, content[place + 7 : place + size])
         place += size
@@ -173,14 +176,13 @@ def _check(path: Path, number: int, start: int, content: mmap.mmap) -> Message:
         raise message.failure(f"its sections end {stop - place:,} bytes before it does.")
     if not subsets:
         raise message.failure("it holds no subset, so no view.")
-    return Message(path, number, start, length, subsets)
+    return Message(path, number, start, length, subsets, template)
 
 
 def _check_template(message: Message, written: bytes) -> None:
     """Refuse descriptors that belong to no sounder, some of which eccodes does not survive."""
-    pairs = np.frombuffer(written[: len(written) // 2 * 2], ">u2").astype(int)
-    kind, group, number = pairs >> 14, (pairs >> 8) & 63, pairs & 255
-    codes = kind * 100_000 + group * 1000 + number
+    codes = _descriptors(written)
+    kind, group, number = codes // 100_000, codes // 1000 % 100, codes % 1000
     other = codes[(kind == 3) & ~np.isin(codes, SEQUENCES)]
     if len(other):
         raise message.failure(
@@ -207,7 +209,7 @@ def decode(message: Message) -> Decoded:
     codes_of = _eccodes(message.path)
     with open(message.path, "rb") as file:
         file.seek(message.start)
-        content = file.read(message.length)
+        content = _without_quality(message, file.read(message.length))
     with _DECODING:
         try:
             listed, values = _decode(codes_of, message, content)
@@ -219,6 +221,35 @@ def decode(message: Message) -> Decoded:
             ) from error
     values[values < _MISSING] = np.nan
     return _as_table(message, listed, values)
+
+
+def _without_quality(message: Message, content: bytes) -> bytes:
+    """Return a message without what follows its first operator of quality, if it can be cut.
+
+    Nothing of it is used, and eccodes does not survive all mistakes in it. The elements of
+    compressed messages, and of a single subset, follow each other, so that the last can be left
+    out; several subsets without compression are left as they are.
+    """
+    start = message.template
+    size = int.from_bytes(content[start : start + 3], "big")
+    is_compressed = bool(content[start + 6] & 0x40)
+    codes = _descriptors(content[start + 7 : start + size])
+    quality = np.flatnonzero(np.isin(codes, QUALITY))
+    if not len(quality) or not (is_compressed or message.subsets == 1):
+        return content
+    kept = content[start + 3 : start + 7 + 2 * int(quality[0])]
+    if content[7] < 4:
+        # Sections of older editions have even lengths.
+        kept += bytes((len(kept) + 3) % 2)
+    cut = (len(kept) + 3).to_bytes(3, "big") + kept
+    whole = content[:start] + cut + content[start + size :]
+    return whole[:4] + len(whole).to_bytes(3, "big") + whole[7:]
+
+
+def _descriptors(written: bytes) -> Array:
+    """Return descriptors as numbers of six digits, from their two bytes each."""
+    pairs = np.frombuffer(written[: len(written) // 2 * 2], ">u2").astype(int)
+    return (pairs >> 14) * 100_000 + ((pairs >> 8) & 63) * 1000 + (pairs & 255)
 
 
 def _decode(codes_of: Any, message: Message, content: bytes) -> tuple[Array, Array]:
