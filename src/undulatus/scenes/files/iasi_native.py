@@ -435,11 +435,11 @@ def _lazy_variables(lines: Lines, blocks: da.Array) -> dict[str, tuple[Any, ...]
     }
     listed = {"avhrr_channels": " ".join(AVHRR_CHANNELS)}
     clusters = {
-        name: (dims, partial(_clusters, lines, field), "f8", {"units": text, **listed})
-        for name, field, dims, text in (
-            ("avhrr_cluster_fraction", "GCcsRadAnalWgt", cluster, "percent"),
-            ("avhrr_cluster_radiance", "GCcsRadAnalMean", by_channel, units),
-            ("avhrr_cluster_deviation", "GCcsRadAnalStd", by_channel, units),
+        name: (dims, partial(_clusters, lines, field), "f8", {"units": text, **attributes})
+        for name, field, dims, text, attributes in (
+            ("avhrr_cluster_fraction", "GCcsRadAnalWgt", cluster, "percent", {}),
+            ("avhrr_cluster_radiance", "GCcsRadAnalMean", by_channel, units, listed),
+            ("avhrr_cluster_deviation", "GCcsRadAnalStd", by_channel, units, listed),
         )
     }
     sizes = {"cluster": 7, "avhrr_channel": len(AVHRR_CHANNELS)}
