@@ -292,8 +292,8 @@ def _check_record(opened: EpsFile, record: Record, version: int) -> None:
         )
 
 
-def _powers(opened: EpsFile) -> tuple[tuple[int, int], ...]:
-    """Return :attr:`Lines.powers`: 5 less than the scale factors, which are for W per m⁻¹."""
+def _scale_factors(opened: EpsFile) -> tuple[Record, Array]:
+    """Return the record of scale factors and what it says, of type ``_SCALE_FACTORS``."""
     found = [
         record
         for record in opened.of_class(GLOBAL_DATA)
@@ -309,6 +309,12 @@ def _powers(opened: EpsFile) -> tuple[tuple[int, int], ...]:
     scales = np.empty(1, _SCALE_FACTORS)
     with opened.source.opened() as file:
         opened.source.read(file, record.offset, scales)
+    return record, scales
+
+
+def _powers(opened: EpsFile) -> tuple[tuple[int, int], ...]:
+    """Return :attr:`Lines.powers`: 5 less than the scale factors, which are for W per m⁻¹."""
+    record, scales = _scale_factors(opened)
     count = int(scales["ranges"][0])
     if not 1 <= count <= 10:
         raise opened.damage(f"it has scale factors for {count} ranges of channels", record)
@@ -400,55 +406,41 @@ def _lazy(blocks: da.Array, read: Any, dtype: str, *shape: int) -> da.Array:
 
 def _lazy_variables(lines: Lines, blocks: da.Array) -> dict[str, tuple[Any, ...]]:
     """Return the variables that nothing here needs, with dims and attributes."""
-    sample, cluster = ("sample",), ("sample", "cluster")
-    by_channel = (*cluster, "avhrr_channel")
-    # 1, 2 and 3A reflect the sun, of which AVHRR's radiances are whole-band.
-    units = "W m-2 sr-1 in 1, 2, 3A; W m-2 sr-1 (m-1)-1 in 3B, 4, 5"
-    angles = {
-        name: (sample, partial(_angle, lines, field, column), "f8", {"units": "degrees"})
-        for name, field, column in (
-            ("solar_azimuth", "GGeoSondAnglesSUN", 1),
-            ("satellite_zenith", "GGeoSondAnglesMETOP", 0),
-            ("satellite_azimuth", "GGeoSondAnglesMETOP", 1),
-        )
+    sizes = {"cluster": 7, "avhrr_channel": len(AVHRR_CHANNELS)}
+    view, line, clusters = (partial(read, lines) for read in (_of_view, _of_line, _clusters))
+    degrees, percent = {"units": "degrees"}, {"units": "percent"}
+    radiances = {
+        "units": "W m-2 sr-1 in 1, 2, 3A; W m-2 sr-1 (m-1)-1 in 3B, 4, 5",
+        "avhrr_channels": " ".join(AVHRR_CHANNELS),
     }
-    indices = {
-        name: (sample, partial(_of_line, lines, field), dtype, {"long_name": field})
-        for name, field, dtype in (
-            ("quality_index", "GQisQualIndex", "f8"),
-            ("quality_index_place", "GQisQualIndexLoc", "f8"),
-            ("quality_index_radiance", "GQisQualIndexRad", "f8"),
-            ("quality_index_spectrum", "GQisQualIndexSpect", "f8"),
-            ("degraded_instrument", "DEGRADED_INST_MDR", "u1"),
-            ("degraded_processing", "DEGRADED_PROC_MDR", "u1"),
+    by_channel = ("cluster", "avhrr_channel")
+    rows: list[tuple[Any, ...]] = [
+        ("solar_azimuth", partial(_angle, lines, 1), "GGeoSondAnglesSUN", "f8", (), degrees),
+        ("satellite_zenith", partial(_angle, lines, 0), "GGeoSondAnglesMETOP", "f8", (), degrees),
+        ("satellite_azimuth", partial(_angle, lines, 1), "GGeoSondAnglesMETOP", "f8", (), degrees),
+        ("quality_index", line, "GQisQualIndex", "f8", (), {}),
+        ("quality_index_place", line, "GQisQualIndexLoc", "f8", (), {}),
+        ("quality_index_radiance", line, "GQisQualIndexRad", "f8", (), {}),
+        ("quality_index_spectrum", line, "GQisQualIndexSpect", "f8", (), {}),
+        ("degraded_instrument", line, "DEGRADED_INST_MDR", "u1", (), {}),
+        ("degraded_processing", line, "DEGRADED_PROC_MDR", "u1", (), {}),
+        ("quality_detail", view, "GQisFlagQualDetailed", "u2", (), {}),
+        ("avhrr_land_fraction", view, "GEUMAvhrr1BLandFrac", "u1", (), percent),
+        ("avhrr_quality", view, "GEUMAvhrr1BQual", "u1", (), {}),
+        ("avhrr_clusters", view, "GCcsRadAnalNbClass", "i4", (), {}),
+        ("avhrr_cluster_fraction", clusters, "GCcsRadAnalWgt", "f8", ("cluster",), percent),
+        ("avhrr_cluster_radiance", clusters, "GCcsRadAnalMean", "f8", by_channel, radiances),
+        ("avhrr_cluster_deviation", clusters, "GCcsRadAnalStd", "f8", by_channel, radiances),
+    ]
+    return {
+        name: (
+            ("sample", *dims),
+            _lazy(blocks, partial(read, field), dtype, *(sizes[dim] for dim in dims)),
+            {"long_name": field, **attributes},
         )
-    }
-    views = {
-        name: (sample, partial(_of_view, lines, field), dtype, attributes)
-        for name, field, dtype, attributes in (
-            ("quality_detail", "GQisFlagQualDetailed", "u2", {"long_name": "bits of quality"}),
-            ("avhrr_land_fraction", "GEUMAvhrr1BLandFrac", "u1", {"units": "percent"}),
-            ("avhrr_quality", "GEUMAvhrr1BQual", "u1", {"long_name": "GEUMAvhrr1BQual"}),
-            ("avhrr_clusters", "GCcsRadAnalNbClass", "i4", {}),
-        )
+        for name, read, field, dtype, dims, attributes in rows
         if field in LAYOUTS[lines.version].names  # type: ignore[operator]
     }
-    listed = {"avhrr_channels": " ".join(AVHRR_CHANNELS)}
-    clusters = {
-        name: (dims, partial(_clusters, lines, field), "f8", {"units": text, **listed})
-        for name, field, dims, text in (
-            ("avhrr_cluster_fraction", "GCcsRadAnalWgt", cluster, "percent"),
-            ("avhrr_cluster_radiance", "GCcsRadAnalMean", by_channel, units),
-            ("avhrr_cluster_deviation", "GCcsRadAnalStd", by_channel, units),
-        )
-    }
-    sizes = {"cluster": 7, "avhrr_channel": len(AVHRR_CHANNELS)}
-    return {
-        name: (dims, _lazy(blocks, read, dtype, *(sizes[dim] for dim in dims[1:])), attributes)
-        for name, (dims, read, dtype, attributes) in {
-            **angles, **indices, **views, **clusters,
-        }.items()
-    }  # fmt: skip
 
 
 # Fields of some lines, one row a sample
@@ -500,7 +492,7 @@ def _degrees(millionths: Array) -> Array:
     return np.where(values == MISSING, np.nan, values / 1e6)
 
 
-def _angle(lines: Lines, name: str, column: int, starts: Array) -> Array:
+def _angle(lines: Lines, column: int, name: str, starts: Array) -> Array:
     return _degrees(lines.read(starts, name))[:, column]
 
 
