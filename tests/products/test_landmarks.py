@@ -40,9 +40,9 @@ def test_the_model_remembers_what_it_was_fitted_on(model, days):
 def test_training_is_balanced_without_coastal_clouds_and_held_out_days(days, monkeypatch):
     seen = {}
 
-    def spy(scene, split, drawn, progress):
+    def spy(scene, split, drawn):
         seen.update(labels=split.labels, drawn=drawn)
-        return real(scene, split, drawn, progress)
+        return real(scene, split, drawn)
 
     real = landmarks._training_rows
     monkeypatch.setattr(landmarks, "_training_rows", spy)
@@ -149,9 +149,9 @@ def test_every_regime_may_have_a_committee_that_leaves_out_days(days, tmp_path):
 def test_missing_labels_and_pixels_are_left_out(days, monkeypatch):
     seen = {}
 
-    def spy(scene, split, drawn, progress):
+    def spy(scene, split, drawn):
         seen["rows"] = np.concatenate(list(drawn.values())) % (20 * 26) // 26
-        seen["columns"], y, day = real(scene, split, drawn, progress)
+        seen["columns"], y, day = real(scene, split, drawn)
         return seen["columns"], y, day
 
     real = landmarks._training_rows
@@ -351,9 +351,9 @@ def test_a_chain_learns_as_many_classes_as_the_label_has(chain, month, tmp_path)
 def test_many_classes_are_drawn_in_balance_without_coastal_clouds(month, monkeypatch):
     seen = {}
 
-    def spy(scene, split, drawn, progress):
+    def spy(scene, split, drawn):
         seen.update(labels=split.labels, drawn=drawn)
-        return real(scene, split, drawn, progress)
+        return real(scene, split, drawn)
 
     real = landmarks._training_rows
     monkeypatch.setattr(landmarks, "_training_rows", spy)
