@@ -78,6 +78,16 @@ def replacing(path: Path) -> Iterator[Path]:
         yield given
 
 
+def remove_unfinished(path: Path) -> None:
+    """Remove what any process left of :func:`replacing` a file of which this is the only writer.
+
+    A process on another machine, or in a container that is gone, cannot be asked whether it lives.
+    """
+    stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
+    for left in path.parent.glob(f".{stem}.unfinished-*{suffix}"):
+        remove(left)
+
+
 @lru_cache(1024)
 def _sweep(path: Path, host: str, own_process: int) -> None:
     """Remove temporary files of ``path`` whose processes have ended, once in each process."""

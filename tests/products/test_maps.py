@@ -261,7 +261,7 @@ def test_the_mask_has_the_codes_of_the_chosen_encoding(model, noon, mapped, enco
 
 def test_another_calibration_is_refused_with_its_remedy(model, noon):
     other = noon.assign_attrs(calibration_mode="GSICS")
-    with pytest.raises(SceneError, match=r"'GSICS'.*'synthetic'(.|\n)*calibration="):
+    with pytest.raises(SceneError, match=r"'GSICS'.*'synthetic'(.|\n)*fit a model on"):
         map_scene(model, other)
 
 

@@ -129,12 +129,12 @@ def watch(
     legend: Path | None,
     **options: Any,
 ) -> None:
-    """Map every new file or folder of data in the folder IN, once, until stopped.
+    """Map every new file in the folder IN, until stopped.
 
-    Each map is OUTPUT/NAME.nc. What cannot be mapped is set aside: OUTPUT/set-aside/NAME.txt has
-    the reason, IN stays as it is. OUTPUT/watch.jsonl lists all that was done; after a restart the
-    watcher goes on where it was. Ends with 0 on SIGTERM, and with 130 on Ctrl-C; with --once, 0
-    if everything was mapped, else 1.
+    Each file or folder of data is mapped once, to OUTPUT/NAME.nc. What cannot be mapped is set
+    aside: OUTPUT/set-aside/NAME.txt has the reason, IN stays as it is. OUTPUT/watch.jsonl lists
+    all that was done; after a restart the watcher goes on where it was. Ends with 0 on SIGTERM,
+    and with 130 on Ctrl-C; with --once, 0 if everything was mapped, else 1.
     """
     from undulatus.products.map_files import ModelFile
     from undulatus.products.watch import Arrivals, MapOptions, watching

@@ -309,6 +309,8 @@ class Provenance(TypedDict, total=False):
     source: str | None
     platform_name: str | None
     calibration_mode: str | None
+    channel_set: str | None
+    wavenumbers: list[float] | None
 
 
 # Tensors

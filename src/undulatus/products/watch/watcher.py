@@ -33,6 +33,7 @@ from undulatus._files import (
     content_digest,
     locked,
     remove,
+    remove_unfinished,
     write_text,
 )
 from undulatus.errors import InputError, SceneError, UndulatusError
@@ -475,6 +476,7 @@ class Watcher:
     def remove_leftovers(self) -> None:
         """Remove what a killed process left behind, in all folders that the watcher writes to."""
         self.tidy()
+        remove_unfinished(self.health.path)
         reasons = self.output / SET_ASIDE_NAME
         for file in list(reasons.iterdir()) if reasons.is_dir() else []:
             name = file.name.removesuffix(".txt")
