@@ -25,7 +25,8 @@ from benchmarks.iasi_writer import (
 )
 from numpy.testing import assert_array_equal
 
-from undulatus.errors import SceneError
+from undulatus.datasets import load_iasi_spectra
+from undulatus.errors import DatasetError, SceneError
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 from undulatus.scenes.files import iasi_native
 from undulatus.scenes.files.opening import open_data, open_spectra
@@ -484,3 +485,16 @@ def test_mutated_files_are_errors_or_valid_spectra(tmp_path):
     assert counted.errors + counted.valid == 150
     assert counted.errors > 50
     assert counted.valid > 20
+
+
+@pytest.mark.network
+def test_real_spectra_come_through_a_native_file_as_they_are_in_bufr(tmp_path):
+    pytest.importorskip("eccodes")
+    try:
+        real = open_spectra(load_iasi_spectra().iasi)["radiance"].values
+    except DatasetError as error:
+        pytest.skip(f"needs a package index, which did not answer: {error}")
+    fields = plausible_fields(1) | {"GQisFlagQual": np.zeros(360, int)}
+    counts = counts_of(real.astype(np.float64)).reshape(1, 120, CHANNELS)
+    path = NativeFile(counts, fields).write(tmp_path / NAME)
+    assert_array_equal(check_spectra(open_spectra(path))["radiance"].values, real)
