@@ -391,6 +391,14 @@ def test_a_mask_of_part_of_the_pixels_leaves_out_no_others(image, named):
         assert_same_map(map_scene(named, image, mask=part), expected)
 
 
+def test_a_mask_of_all_pixels_is_taken_though_coordinates_repeat(image, named):
+    twice = image.assign_coords(y=image.y // 2)
+    mask = xr.zeros_like(twice[0], dtype=bool).drop_vars("band")
+    mask[:4] = True
+    result = map_scene(named, twice, mask=mask)
+    assert np.count_nonzero(result["quality_flag"].values & MISSING) == 200
+
+
 def test_a_mask_that_is_no_data_array_is_refused_with_its_remedy(image, named):
     with pytest.raises(SceneError, match=r"xarray.DataArray\(mask, dims=\('y', 'x'\)\)"):
         map_scene(named, image, mask=np.zeros((40, 50), dtype=bool))

@@ -221,9 +221,11 @@ def _matched(mask: xr.DataArray, image: xr.DataArray) -> xr.DataArray:
             differs = f"has a dimension {dim!r}, which the data do not have"
         elif dim in mask.indexes and dim in image.indexes:
             own, whole = mask.indexes[dim], image.indexes[dim]
-            if not own.equals(whole):
-                partial[dim] = whole
-            if not (own.is_unique and own.isin(whole).all()):
+            if own.equals(whole):
+                continue
+            partial[dim] = whole
+            # Equal coordinates may repeat, as the times of two satellites do; others may not.
+            if not (own.is_unique and whole.is_unique and own.isin(whole).all()):
                 differs = f"has other coordinates along {dim} than the data"
         elif mask.sizes[dim] != image.sizes[dim]:
             differs = f"has {mask.sizes[dim]} pixels along {dim}, and the data {image.sizes[dim]}"
