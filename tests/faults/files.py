@@ -1,11 +1,13 @@
 """Faults of files, stores, paths and disks, and of commands that are stopped."""
 
+import json
 import os
 import pickle
 import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from unittest.mock import patch
 import dask
 import numpy as np
 import xarray as xr
+from safetensors import safe_open
 from tests.faults.fault import Fault, exits, gives, refused, same
 
 from undulatus import datasets, save_model, scenes
@@ -65,6 +68,62 @@ def forge(path, change):
     tensors, header = read_tensors(path)
     change(tensors, header)
     write_tensors(path, tensors, header)
+
+
+def claim_gigabytes(path):
+    """Make a model that consists of one sparse tensor, which takes no room on disk."""
+    entry = {"dtype": "F64", "shape": [22_000, 22_000], "data_offsets": [0, 22_000**2 * 8]}
+    with safe_open(path, framework="numpy") as file:
+        header = json.dumps({"__metadata__": file.metadata(), "0/0/posterior_root": entry})
+    start = struct.pack("<Q", len(header)) + header.encode()
+    path.write_bytes(start)
+    os.truncate(path, len(start) + entry["data_offsets"][1])
+
+
+def swap_triangle(tensors, header):
+    name = next(name for name in tensors if name.endswith("posterior_root"))
+    tensors[name] = np.ascontiguousarray(tensors[name].T)
+
+
+def nest(tensors, header):
+    value = []
+    for _ in range(200):
+        value = [value]
+    header["provenance"]["nested"] = value
+
+
+FORGERIES = {
+    "classes in another order": (
+        lambda tensors, header: header["classes"]["array"].reverse(), "classes"
+    ),
+    "a class twice": (lambda tensors, header: header["classes"].update(array=[0, 0]), "classes"),
+    "one class": (lambda tensors, header: header["classes"].update(array=[0]), "classes"),
+    "overlapping regimes": (
+        lambda tensors, header: header["regimes"][1].__setitem__(1, "10.0"), "regime"
+    ),
+    "no regimes": (
+        lambda tensors, header: (tensors.clear(), header.update(regimes=[], members=[])), "regimes"
+    ),
+    "no waves": (
+        lambda tensors, header: tensors.update(
+            {name: t[:0] for name, t in tensors.items() if name.endswith("frequencies")}
+        ),
+        "frequencies",
+    ),
+    "a factor that is not triangular": (swap_triangle, "posterior_root"),
+    "a parameter of another type": (
+        lambda tensors, header: header["members"][0]["params"].update(n_members="eight"),
+        "n_members",
+    ),
+    "a variance that is not a number": (
+        lambda tensors, header: header["members"][0]["committee"][0].update(
+            signal_variance="large"
+        ),
+        "signal_variance",
+    ),
+    "deep nesting": (nest, "nested"),
+}  # fmt: skip
+"""Changes of a model's tensors and header, and what the user is told about each."""
 
 
 def with_data(shop, damage, command=MAP):
@@ -683,6 +742,32 @@ FAULTS = (
             ),
         ),
         exits(1, "holds NaN or infinity"),
+    ),
+    *(
+        Fault(
+            f"a forged model: {name}",
+            lambda shop, change=change: with_model(shop, lambda path: forge(path, change)),
+            exits(1, f"clouds.undulatus: .*{words}"),
+        )
+        for name, (change, words) in FORGERIES.items()
+    ),
+    Fault(
+        "a forged model whose header claims a label of 400 million characters",
+        lambda shop: with_model(
+            shop,
+            lambda path: forge(
+                path,
+                lambda tensors, header: header["classes"].update(
+                    array=["a", "b"], dtype="<U400000000"
+                ),
+            ),
+        ),
+        exits(1, "clouds.undulatus: .*U400000000"),
+    ),
+    Fault(
+        "a forged model of 4 GB, nearly all of it a hole",
+        lambda shop: with_model(shop, claim_gigabytes),
+        exits(1, "clouds.undulatus: "),
     ),
     Fault("a model of an earlier version", older_model, gives(lambda layers: layers >= 5)),
     Fault(

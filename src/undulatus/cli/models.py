@@ -213,6 +213,8 @@ def map_command(
         raise click.UsageError(
             f"--picture and --video need a map in .zarr or .nc, but OUTPUT is {output.name}."
         )
+    for beside in (suffix for suffix, asked in ((".png", pictures), (".mp4", video)) if asked):
+        require_new(output.with_suffix(beside), overwrite=None)
     require_model(model, *inputs.paths)
     opened = open_inputs(inputs)
     if (pictures or video) and is_spectra(opened):
@@ -240,8 +242,8 @@ def map_command(
     others = "".join(
         f" (classes), {path.resolve()} (all other layers)" for path in written.paths[1:]
     )
-    click.echo(f"map: {output.resolve()}{others}")
-    click.echo(str(written.summary))
+    _print(f"map: {output.resolve()}{others}")
+    _print(str(written.summary))
     if pictures or video:
         _illustrate(opened, open_map(output), output, pictures, video)
     if pages is not None:

@@ -176,7 +176,7 @@ def _as_image(dataset: xr.Dataset, path: Path) -> xr.Dataset:
     if dataset.sizes.get("time", 1) > 1:
         raise SceneError(
             f"{path} can hold one time, but the dataset has {dataset.sizes['time']}. "
-            f"Choose one (dataset.isel(time=0)), or write a .zarr or a .nc."
+            f"Choose one (--time, in Python dataset.isel(time=0)), or write a .zarr or a .nc."
         )
     image = dataset.isel(time=0) if "time" in dataset.dims else dataset
     image = _one_band_each(image.set_coords({"spatial_ref"} & set(image.data_vars)))
