@@ -1,10 +1,8 @@
 """What all tests share: a hypothesis profile, threads of BLAS, and small read-only problems."""
 
-import importlib.util
 import os
 import threading
 import warnings
-from pathlib import Path
 
 # Before numpy: matrices here are small, and threads that wait for each other on a busy machine
 # slow them thirtyfold. OMP_NUM_THREADS would do it too, but is ours to test.
@@ -188,10 +186,8 @@ def image_files(small_image, tmp_path_factory):
 def seviri_files():
     """The functions of ``tests/seviri_files.py``, which write native files and HRIT."""
     pytest.importorskip("satpy")
-    path = Path(__file__).with_name("seviri_files.py")
-    spec = importlib.util.spec_from_file_location("seviri_files", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    from tests import seviri_files as module
+
     return module
 
 

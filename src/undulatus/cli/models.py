@@ -128,6 +128,29 @@ def cut(inputs: Any, output: Path, resume: bool) -> None:
 
 # map
 
+encoding_option = click.option(
+    "--encoding",
+    type=click.Choice(["cf", "eumetsat-clm", "pps"]),
+    default="cf",
+    show_default=True,
+    help="Codes of cloud_mask: cf (0 clear, 1 cloud, 255 missing), or those of EUMETSAT's CLM or "
+    "of NWC SAF's PPS.",
+)
+
+legend_option = click.option(
+    "--legend",
+    type=EXISTING_FILE,
+    show_default="that of MODEL",
+    help="JSON file with the classes of MODEL, and their names, codes and colours, and which is "
+    "cloud.",
+)
+
+allow_outside_option = click.option(
+    "--allow-outside",
+    is_flag=True,
+    help="Map pixels even if most are unlike those that MODEL learned from.",
+)
+
 
 @click.command(name="map")
 @click.argument("model", type=MODEL_PATH)
@@ -139,14 +162,7 @@ def cut(inputs: Any, output: Path, resume: bool) -> None:
     required=True,
     help="New folder (.zarr) or file (.nc, .nc4, .tif, .tiff) to write.",
 )
-@click.option(
-    "--encoding",
-    type=click.Choice(["cf", "eumetsat-clm", "pps"]),
-    default="cf",
-    show_default=True,
-    help="Codes of cloud_mask: cf (0 clear, 1 cloud, 255 missing), or those of EUMETSAT's CLM or "
-    "of NWC SAF's PPS.",
-)
+@encoding_option
 @click.option(
     "--picture",
     "pictures",
@@ -164,18 +180,8 @@ def cut(inputs: Any, output: Path, resume: bool) -> None:
     type=NEW_PATH,
     help="New folder of pages to look through the map of an image, as by undulatus browse.",
 )
-@click.option(
-    "--legend",
-    type=EXISTING_FILE,
-    show_default="that of MODEL",
-    help="JSON file with the classes of MODEL, and their names, codes and colours, and which is "
-    "cloud.",
-)
-@click.option(
-    "--allow-outside",
-    is_flag=True,
-    help="Map pixels even if most are unlike those that MODEL learned from.",
-)
+@legend_option
+@allow_outside_option
 @ram_option
 @click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
 def map_command(

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from undulatus.cli.console import (
-    EXISTING_FILE,
     EXISTING_PATH,
     FOLDER,
     MODEL_PATH,
@@ -19,7 +18,12 @@ from undulatus.cli.console import (
     require_model,
     say,
 )
-from undulatus.cli.models import read_legend
+from undulatus.cli.models import (
+    allow_outside_option,
+    encoding_option,
+    legend_option,
+    read_legend,
+)
 from undulatus.cli.session import Session, printable
 
 STUCK_SECONDS = 300.0
@@ -96,24 +100,9 @@ def _print_status(ctx: click.Context, param: click.Parameter, path: Path | None)
     help="Print the health of the watcher that writes to this folder (or of this health file), "
     "and end with 0 if all is well, 1 if not.",
 )
-@click.option(
-    "--encoding",
-    type=click.Choice(["cf", "eumetsat-clm", "pps"]),
-    default="cf",
-    show_default=True,
-    help="Codes of cloud_mask, as of undulatus map.",
-)
-@click.option(
-    "--legend",
-    type=EXISTING_FILE,
-    show_default="that of MODEL",
-    help="JSON file with names, codes and colours of classes, as of undulatus map.",
-)
-@click.option(
-    "--allow-outside",
-    is_flag=True,
-    help="Map files even if most pixels are unlike those that MODEL learned from.",
-)
+@encoding_option
+@legend_option
+@allow_outside_option
 @ram_option
 def watch(
     folder: Path,
