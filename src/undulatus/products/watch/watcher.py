@@ -92,6 +92,8 @@ class MapOptions:
     legend: Legend | None = None
     allow_outside: bool = False
     ram: str | None = None
+    command: str = "watch"
+    """For the history of maps."""
 
 
 @dataclass
@@ -406,6 +408,7 @@ class Watcher:
             legend=self.options.legend,
             allow_outside=self.options.allow_outside,
             ram=self.options.ram,
+            command=self.options.command,
         ) as mapped:
             try:
                 written = mapped.write(output, progress)
