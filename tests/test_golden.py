@@ -18,6 +18,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from undulatus import load_model
 from undulatus.products import Legend
 from undulatus.products.maps import map_scene
+from undulatus.scenes.files.writing import with_named_labels
 
 GOLDEN = Path(__file__).parent / "golden"
 MODELS = sorted(GOLDEN.glob("*/*.undulatus"))
@@ -61,7 +62,7 @@ def opened(path, **options):
     if path.suffix == ".zarr":
         options |= {"engine": "zarr", "consolidated": False}
     with xr.open_dataset(path, decode_coords="all", **options) as dataset:
-        return dataset.load()
+        return with_named_labels(dataset.load())
 
 
 def assert_close(found, expected, tolerance):
