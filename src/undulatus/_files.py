@@ -221,7 +221,9 @@ def content_digest(paths: Iterable[Path]) -> str:
         for file in files:
             facts = file.stat()
             name = file.relative_to(path) if file != path else path.name
-            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+            line = f"{name} {facts.st_size} {facts.st_mtime_ns}\n"
+            # Names need not be UTF-8.
+            digest.update(line.encode("utf-8", "surrogateescape"))
         if path.is_file():
             digest.update(_sample(path))
     return digest.hexdigest()

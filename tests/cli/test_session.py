@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import click
 import pytest
@@ -22,6 +23,8 @@ from undulatus.cli import Commands
 from undulatus.cli.console import command_line, progress_bar, recipe, say
 from undulatus.cli.session import LogFile, Pace, Session
 from undulatus.errors import InputError
+
+GOLDEN_MODEL = Path(__file__).parents[1] / "golden/0.2.0/rff-batch.undulatus"
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (?P<level>[A-Z]+) (?P<pid>\d+) (?P<command>\S+) "
@@ -351,3 +354,33 @@ def test_sigterm_is_left_alone_by_commands_in_other_threads_and_where_it_has_a_h
     thread.start()
     thread.join()
     assert statuses == [0]
+
+
+def test_a_log_that_is_renamed_is_begun_again(tmp_path):
+    log = tmp_path / "log"
+    handler = LogFile(log, Session([]))
+    try:
+        for _ in range(2):
+            handler.handle(logging.makeLogRecord({"msg": "here", "levelno": logging.INFO}))
+            if not (tmp_path / "log.1").exists():
+                log.rename(tmp_path / "log.1")
+    finally:
+        handler.close()
+    assert [path.read_text().count("here") for path in (log, tmp_path / "log.1")] == [1, 1]
+
+
+@pytest.mark.parametrize("words", [["--log", "no/such/folder/log"], []])
+def test_neither_a_full_disk_nor_a_lost_log_ends_in_a_traceback(tmp_path, words):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "undulatus.cli", "info", GOLDEN_MODEL, *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+        )
+    assert result.returncode == (2 if words else 1)
+    assert "cannot be" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Exception ignored" not in result.stderr

@@ -166,3 +166,10 @@ def test_the_example_of_a_service_uses_options_that_exist():
     known = {option for param in main.commands["watch"].params for option in param.opts}
     assert words[0] == "watch"
     assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_a_folder_or_a_model_that_is_not_there_yet_is_no_bad_usage(runner, folder, tmp_path):
+    for words in ((tmp_path / "nowhere", "m.undulatus"), (folder, tmp_path / "no.undulatus")):
+        result = runner.invoke(main, watch(*words, "-o", tmp_path / "out"))
+        assert result.exit_code == 1
+        assert "Traceback" not in result.output

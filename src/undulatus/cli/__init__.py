@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
         'undulatus: the command line needs more packages. Install "undulatus[eo]".'
     ) from error
 
+from undulatus._files import FULL
 from undulatus.cli.learning import fit, score, suggest, update
 from undulatus.cli.models import cut, explain, info, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
@@ -58,13 +59,18 @@ class Commands(click.Group):
             except KeyboardInterrupt as interrupt:
                 session.fail("interrupted.", interrupt)
                 ctx.exit(session.interrupt_status)
+            except OSError as error:
+                if session.debug or error.errno not in FULL:
+                    raise
+                session.fail(f"the results cannot be printed: {error.strerror}.", error)
+                ctx.exit(1)
             except ModuleNotFoundError as error:
                 if session.debug or str(error.name).startswith("undulatus"):
                     raise
                 session.fail(
                     f"needs the package {error.name!r}. Install "
-                    f'"undulatus[eo]", "undulatus[images]" for labels of your own images, or '
-                    f'"undulatus[seviri]" for SEVIRI files.',
+                    f'"undulatus[eo]", "undulatus[images]" for labels of your own images, '
+                    f'"undulatus[seviri]" for SEVIRI files, or "undulatus[sounder]" for BUFR.',
                     error,
                 )
                 ctx.exit(1)

@@ -124,6 +124,11 @@ def say(line: str) -> None:
     LOGGER.info("%s", line)
 
 
+def warn(line: str) -> None:
+    """Say a line that ``--quiet`` does not forbid, and that logs have as a warning."""
+    LOGGER.warning("%s", line)
+
+
 @contextmanager
 def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
     """Show how far a task is, and the time left; give a function of (done, total)."""

@@ -329,15 +329,15 @@ class LogFile(logging.Handler):
     """
 
     def __init__(self, path: Path, session: Session) -> None:
+        # Before logging knows this handler, which it closes in any case.
+        self._file: int | None = None
         super().__init__(logging.DEBUG)
-        self.path = path
+        self.path = path.absolute()
         self._session = session
         self._pace = Pace()
         self._failed = False
-        # A pipe that nobody reads is an error, not something to wait for.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)
         try:
-            self._file: int | None = os.open(path, flags, 0o666)
+            self._file = self._open()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise click.BadParameter(
@@ -351,12 +351,28 @@ class LogFile(logging.Handler):
         line = self.format(record)
         try:
             if self._file is not None:
+                self._follow_rotation(self._file)
                 _write_whole(self._file, line.encode("utf-8", "backslashreplace"))
         except OSError as error:
             if not self._failed:
                 self._failed = True
                 said = f"the log {self.path} cannot be written: {error.strerror}. Work goes on."
                 self._session.display.handle(_record(logging.WARNING, said))
+
+    def _open(self) -> int:
+        # A pipe that nobody reads is an error, not something to wait for.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)
+        return os.open(self.path, flags, 0o666)
+
+    def _follow_rotation(self, file: int) -> None:
+        """Open the log anew if it was renamed or removed."""
+        try:
+            if os.path.samestat(os.stat(self.path), os.fstat(file)):
+                return
+        except FileNotFoundError:
+            pass
+        self._file = self._open()
+        os.close(file)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of a record."""

@@ -12,12 +12,12 @@ import click
 from undulatus.cli.console import (
     EXISTING_PATH,
     FOLDER,
-    MODEL_PATH,
     NEW_PATH,
     command_line,
     ram_option,
     require_model,
     say,
+    warn,
 )
 from undulatus.cli.models import (
     allow_outside_option,
@@ -40,13 +40,13 @@ def _print_status(ctx: click.Context, param: click.Parameter, path: Path | None)
     verdict = read_health(path, STUCK_SECONDS)
     click.echo(printable(verdict.text), nl=False)
     if verdict.problem:
-        say(f"undulatus watch: not well: {verdict.problem}.")
+        warn(f"not well: {verdict.problem}.")
     ctx.exit(1 if verdict.problem else 0)
 
 
 @click.command()
-@click.argument("folder", metavar="IN", type=EXISTING_PATH)
-@click.argument("model", type=MODEL_PATH)
+@click.argument("folder", metavar="IN", type=NEW_PATH)
+@click.argument("model", type=NEW_PATH)
 @click.option(
     "-o", "--output", type=FOLDER, required=True, help="Folder of the maps; made if need be."
 )
@@ -124,18 +124,22 @@ def watch(
     Each file or folder of data is mapped once, to OUTPUT/NAME.nc. What cannot be mapped is set
     aside: OUTPUT/set-aside/NAME.txt has the reason, IN stays as it is. OUTPUT/watch.jsonl lists
     all that was done; after a restart the watcher goes on where it was. Ends with 0 on SIGTERM,
-    and with 130 on Ctrl-C; with --once, 0 if everything was mapped, else 1.
+    and with 130 on Ctrl-C; with --once, 0 if everything in IN is mapped, else 1.
     """
+    from undulatus.errors import SceneError
     from undulatus.products.map_files import ModelFile
     from undulatus.products.watch import Arrivals, MapOptions, watching
 
+    if not folder.exists():
+        # Not bad usage: a service is started again until a disk is there.
+        raise SceneError(f"{folder} does not exist. Check its name, or whether its disk is there.")
     if not folder.is_dir():
         raise click.UsageError(
             f"IN must be a folder, but {folder} is a file: undulatus watch IN MODEL -o OUTPUT."
         )
     require_model(model)
     with (
-        _ending_well_on_sigterm(),
+        _ending_on_sigterm(well=not once),
         watching(
             Arrivals(folder, pattern, settle),
             ModelFile.load(model),
@@ -149,6 +153,7 @@ def watch(
             retry=retry,
             new_model=new_model,
             say=say,
+            warn=warn,
         ) as watcher,
     ):
         ledger = watcher.ledger
@@ -162,12 +167,12 @@ def watch(
 
 
 @contextmanager
-def _ending_well_on_sigterm() -> Iterator[None]:
-    """End with status 0 on SIGTERM, which is how a service is stopped."""
+def _ending_on_sigterm(*, well: bool) -> Iterator[None]:
+    """End with status 0 on SIGTERM, which is how a service is stopped, if that is well."""
     try:
         yield
     except KeyboardInterrupt:
-        if not Session.of(click.get_current_context()).terminated:
+        if not (well and Session.of(click.get_current_context()).terminated):
             raise
         say("stopped.")
         raise click.exceptions.Exit(0) from None

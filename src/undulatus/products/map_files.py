@@ -38,9 +38,10 @@ class ModelFile:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Load a model, or raise a :class:`~undulatus.errors.ModelFileError`."""
+        fitted = load_model(path)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return cls(path, load_model(path), digest)
+        return cls(path, fitted, digest)
 
 
 @dataclass(frozen=True)

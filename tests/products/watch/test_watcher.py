@@ -528,3 +528,44 @@ def test_the_health_file_has_the_counts(chain):
     assert "b.nc" in facts["last set aside"]
     assert "a.nc" in facts["last map"]
     assert json.dumps(facts["free disk"]).endswith('GiB"')
+
+
+def test_once_is_not_well_as_long_as_an_item_that_is_there_is_set_aside(chain):
+    chain.put_bytes("bad.nc", b"no netCDF")
+    for _ in range(2):
+        with chain.watching() as found:
+            assert not found.run(0.01, once=True)
+    (chain.folder / "bad.nc").unlink()
+    with chain.watching() as found:
+        assert found.run(0.01, once=True)
+
+
+def test_a_folder_with_a_link_to_nowhere_is_not_passed_over(chain):
+    write_dataset(image(0), chain.folder / "a.zarr")
+    (chain.folder / "a.zarr" / "extra").symlink_to("/nowhere/at/all")
+    assert chain.run(looks=2).set_aside == 1
+    assert "extra" in (chain.output / "set-aside" / "a.zarr.txt").read_text()
+
+
+@pytest.mark.parametrize("target", ["/nowhere/at/all.nc", "a.nc"])
+def test_a_link_to_nowhere_is_said_and_is_not_well(chain, target):
+    (chain.folder / "a.nc").symlink_to(target)
+    with chain.watching() as found:
+        assert not found.run(0.01, once=True)
+    assert any("cannot look at a.nc" in line for line in chain.said)
+
+
+def test_names_of_other_encodings_and_long_ones_are_set_aside_if_they_are_bad(chain):
+    chain.put_bytes(os.fsdecode(b"caf\xe9.nc"), b"no netCDF")
+    chain.put_bytes(f"{'n' * 240}.nc", b"no netCDF")
+    assert chain.run(looks=2).set_aside == 2
+    assert len(list((chain.output / "set-aside").iterdir())) == 2
+
+
+def test_damaged_lines_of_the_ledger_are_said(chain):
+    chain.put("a.nc", image(0))
+    chain.run()
+    with (chain.output / "watch.jsonl").open("a") as ledger:
+        ledger.write('{"input": "b.n\n')
+    chain.run()
+    assert any("1 damaged lines" in line for line in chain.said)

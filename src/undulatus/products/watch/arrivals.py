@@ -28,7 +28,8 @@ Facts = tuple[int, int]
 _State = tuple[int, int, int]
 """Number of files, their bytes together, and the latest time of modification among them."""
 
-_READY, _UNSETTLED, _IGNORED, _SEGMENT = "ready", "unsettled", "ignored", "segment"
+_READY, _UNSETTLED, _UNREADABLE = "ready", "unsettled", "unreadable"
+_IGNORED, _SEGMENT = "ignored", "segment"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ class Look:
     ready : list of paths
         Complete data, those that were modified first at the beginning.
     unsettled : int
-        Data that changed lately, or could not be looked at.
+        Data that changed lately.
+    unreadable : list of str
+        Names of entries that cannot be looked at, such as links to nowhere.
     ignored : int
         Entries whose names are of no known format.
     example : str
@@ -51,6 +54,7 @@ class Look:
 
     ready: list[Path]
     unsettled: int = 0
+    unreadable: list[str] = field(default_factory=list)
     ignored: int = 0
     example: str = ""
     segments: int = 0
@@ -101,14 +105,15 @@ class Arrivals:
                     facts = own_facts(path)
                     if done.get(entry.name) != facts:
                         found[self._kind(path, before, now)].append((facts[1], path))
-                except FileNotFoundError:
-                    continue
-                except OSError:
-                    found[_UNSETTLED].append((0, path))
+                except OSError as error:
+                    gone = isinstance(error, FileNotFoundError) and not path.is_symlink()
+                    if not gone:
+                        found[_UNREADABLE].append((0, path))
         ignored = [path.name for _, path in found[_IGNORED]]
         return Look(
             [path for _, path in sorted(found[_READY])],
             unsettled=len(found[_UNSETTLED]),
+            unreadable=[path.name for _, path in found[_UNREADABLE]],
             ignored=len(ignored),
             example=min(ignored, default=""),
             segments=len(found[_SEGMENT]),
@@ -148,6 +153,9 @@ def _state(path: Path) -> _State:
     for folder, _, names in os.walk(path):
         latest = max(latest, own_facts(Path(folder))[1])
         for name in names:
-            length, modified = own_facts(Path(folder, name))
+            file = Path(folder, name)
+            # A link to nowhere does not change either.
+            status = file.lstat() if file.is_symlink() and not file.exists() else file.stat()
+            length, modified = status.st_size, status.st_mtime_ns
             count, size, latest = count + 1, size + length, max(latest, modified)
     return count, size, latest

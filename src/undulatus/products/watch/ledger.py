@@ -41,6 +41,8 @@ class Ledger:
     path: Path
     done: dict[str, Facts] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    damaged: int = 0
+    """Lines that say nothing, as one that a full disk cut short."""
     _digests: dict[str, bytes] = field(default_factory=dict)
     _set_aside: set[str] = field(default_factory=set)
     _owners: dict[str, str] = field(default_factory=dict)
@@ -48,7 +50,9 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self._log = JsonLines(self.path, sync=True)
+        count = 0
         for record in self._log.each():
+            count += 1
             try:
                 self._take(record)
             except (KeyError, TypeError, ValueError) as error:
@@ -56,6 +60,8 @@ class Ledger:
                     f"{self.path} has a line that undulatus watch did not write: {record}. Remove "
                     f"the line, or move the file away and give a new OUT."
                 ) from error
+        if self.path.exists():
+            self.damaged = self._log.count_lines() - count
 
     def _take(self, record: dict[str, Any]) -> None:
         if "settings" in record:
@@ -123,6 +129,11 @@ class Ledger:
         """How many items are set aside."""
         return len(self._set_aside)
 
+    @property
+    def items_set_aside(self) -> frozenset[str]:
+        """The names of the items that are set aside."""
+        return frozenset(self._set_aside)
+
     def is_mapped(self, name: str) -> bool:
         """Return whether an item is mapped, in its latest content."""
         return name in self.done and name not in self._set_aside
@@ -154,7 +165,7 @@ class Ledger:
 
 def item_key(name: str, digest: str) -> str:
     """Return a short name for an item with a certain content."""
-    return hashlib.sha256(f"{name} {digest}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{name} {digest}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def utc_text() -> str:

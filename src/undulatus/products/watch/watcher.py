@@ -62,7 +62,7 @@ WORK_NAME = ".watch"
 
 SET_ASIDE_NAME = "set-aside"
 
-KNOWN_ENDINGS = (*NETCDF, *RASTERS, ".zarr", ".nat", ".safe")
+KNOWN_ENDINGS = (*NETCDF, *RASTERS, ".zarr", ".nat", ".safe", ".bufr")
 """Endings that the name of an item loses in the name of its map."""
 
 PASSING = FULL | {
@@ -78,6 +78,9 @@ SECONDS_BETWEEN_CHECKS = 60.0
 
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
 """Seconds until an item is tried again after an error that may pass; doubled each time."""
+
+LONGEST_NAME = 180
+"""Bytes of the name of an item that a file with the reason why it was set aside is called by."""
 
 MOST_DEATHS = 5
 """An item during which the process died so many times in a row is set aside."""
@@ -117,6 +120,7 @@ def watching(
     retry: bool = False,
     new_model: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] | None = None,
 ) -> Iterator[Watcher]:
     """Give the only watcher of an output folder; at its end it leaves nothing unfinished.
 
@@ -138,6 +142,8 @@ def watching(
         Go on although earlier maps are of another model, encoding or legend.
     say : callable
         Takes a line for each item.
+    warn : callable, optional
+        Takes the lines about what went wrong, in place of ``say``.
     """
     folder, place = arrivals.folder.resolve(), output.resolve()
     if place.is_relative_to(folder):
@@ -158,7 +164,12 @@ def watching(
             if retry:
                 ledger.forget_faults()
             file = HealthFile(health or output / HEALTH_NAME)
-            watcher = Watcher(arrivals, model, output, options, ledger, file, say)
+            watcher = Watcher(arrivals, model, output, options, ledger, file, say, warn or say)
+            if ledger.damaged:
+                watcher.warn(
+                    f"{path} has {ledger.damaged} damaged lines, which are passed over: what they "
+                    f"recorded is not known to be mapped."
+                )
             watcher.remove_leftovers()
         try:
             yield watcher
@@ -207,6 +218,7 @@ class Watcher:
     ledger: Ledger
     health: HealthFile
     say: Callable[[str], None]
+    warn: Callable[[str], None]
     counts: Counts = field(default_factory=Counts)
     _pauses: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Items that failed for a reason that may pass: until when they rest, and for how long.
@@ -214,6 +226,8 @@ class Watcher:
     The name of the folder itself is empty here.
     """
     _look: Look = field(default_factory=lambda: Look([]))
+    _unreadable: str = ""
+    """Entries that were last told to be unreadable."""
     _left: int = 0
     """Items that are ready, but not mapped yet."""
     _checked: float = -1e9
@@ -229,12 +243,14 @@ class Watcher:
     def run(self, every: float, *, once: bool = False) -> bool:
         """Look every so many seconds; with ``once`` until all that is there has been tried.
 
-        Returns whether all items of this run were mapped.
+        Returns whether all items in the folder are mapped.
         """
         while True:
             unsettled = self.look(time.monotonic())
             if once and not unsettled:
-                return not (self.counts.set_aside or self._state() == TROUBLE)
+                folder = self.arrivals.folder
+                aside = any((folder / name).exists() for name in self.ledger.items_set_aside)
+                return not (aside or self._state() == TROUBLE)
             time.sleep(min(every, max(self.arrivals.settle, 0.05)) if once else every)
 
     def look(self, now: float) -> int:
@@ -252,7 +268,7 @@ class Watcher:
             self._look = self.arrivals.look(self.ledger.done, now, again=again)
         except OSError as error:
             if "" not in self._pauses:
-                self.say(f"failed {folder}: {error}. It is tried again.")
+                self.warn(f"failed {folder}: {error}. It is tried again.")
             self._pauses[""] = (now, 0.0)
             self._note_error(str(folder), error)
             self._beat(TROUBLE)
@@ -260,6 +276,7 @@ class Watcher:
         if again:
             self._checked = now
         self._warn_of_segments()
+        self._warn_of_unreadable()
         here = {path.name for path in self._look.ready}
         self._pauses = {name: pause for name, pause in self._pauses.items() if name in here}
         due = [path for path in self._look.ready if self._is_due(path.name, now)]
@@ -277,16 +294,23 @@ class Watcher:
         return self._pauses.get(name, (now, 0.0))[0] <= now
 
     def _state(self) -> str:
-        return TROUBLE if self._pauses else WAITING
+        return TROUBLE if self._pauses or self._look.unreadable else WAITING
 
     def _warn_of_segments(self) -> None:
         if self._look.segments and "segments" not in self._facts:
-            self.say(
+            self.warn(
                 f"{self.arrivals.folder} holds {self._look.segments} segments of HRIT, which are "
                 f"ignored: give each acquisition a folder of its own."
             )
         if self._look.segments:
             self._facts["segments"] = f"{self._look.segments} of HRIT outside folders, ignored"
+
+    def _warn_of_unreadable(self) -> None:
+        listed = ", ".join(self._look.unreadable)
+        if listed and listed != self._unreadable:
+            self.warn(f"cannot look at {listed} in {self.arrivals.folder}: a link to nowhere?")
+            self._facts["last error"] = f"{utc_text()} {listed}: cannot be looked at"
+        self._unreadable = listed
 
     def _take(self, path: Path, now: float) -> bool:
         """Map an item, or set it aside; return False if it changed meanwhile."""
@@ -336,7 +360,8 @@ class Watcher:
         self._pauses[name] = (now + pause, pause)
         self.counts.failed += 1
         self._note_error(name, error)
-        self.say(f"failed {name}: {_first_line(error)} It is tried again in {pause:.0f} s.")
+        reason = _first_line(error).rstrip(".")
+        self.warn(f"failed {name}: {reason}. It is tried again in {pause:.0f} s.")
 
     def _note_error(self, name: str, error: BaseException) -> None:
         self._facts["last error"] = f"{utc_text()} {name}: {error}"
@@ -499,10 +524,14 @@ class Watcher:
         self.ledger.record_fault(name, digest, facts, reason, model=self.model.sha256)
         self.counts.set_aside += 1
         self._facts["last set aside"] = f"{utc_text()} {name}: {reason}"
-        self.say(f"set aside {name} (see {file}): {_first_line(reason)}")
+        self.warn(f"set aside {name} (see {file}): {_first_line(reason)}")
 
     def _reason_file(self, name: str) -> Path:
-        return self.output / SET_ASIDE_NAME / f"{name}.txt"
+        # Names may be of other encodings, and too long for a temporary file beside.
+        plain = name.encode("utf-8", "backslashreplace").decode()
+        if len(plain.encode()) > LONGEST_NAME:
+            plain = f"{plain[:60]}-{item_key(name, '')}"
+        return self.output / SET_ASIDE_NAME / f"{plain}.txt"
 
     # Health
 
@@ -528,7 +557,9 @@ class Watcher:
                 "host": socket.gethostname(),
                 "mapped": self.ledger.mapped,
                 "set aside": self.ledger.set_aside,
-                "waiting": look.unsettled + max(self._left, len(self._pauses)),
+                "waiting": look.unsettled
+                + len(look.unreadable)
+                + max(self._left, len(self._pauses)),
                 "ignored": ignored,
                 "mapped since start": self.counts.mapped,
                 "set aside since start": self.counts.set_aside,
