@@ -186,10 +186,10 @@ def _rows_for(model: Any) -> Any:
 
 def predict_all(model: Any) -> list[np.ndarray[Any, Any]]:
     """Return what a model says of some rows; raise an AssertionError if it is not valid."""
-    rows = _rows_for(model)
-    labels, probability = model.predict(rows), model.predict_proba(rows)
-    score = model.decision_function(rows)
-    mean, variance = _moments(model, rows)
+    # Each is asked about rows of its own: a scaler with copy=False changes those it is given.
+    labels, probability = model.predict(_rows_for(model)), model.predict_proba(_rows_for(model))
+    score = model.decision_function(_rows_for(model))
+    mean, variance = _moments(model, _rows_for(model))
     assert np.isfinite(probability).all(), "a probability is not finite"
     assert ((probability >= 0.0) & (probability <= 1.0)).all(), "a probability outside of [0, 1]"
     # Probabilities are computed in double precision from latent moments of either.
