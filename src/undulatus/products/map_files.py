@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -140,7 +140,11 @@ def map_of_file(
     opened = inputs.open() if scene is None else scene
     named = Legend.of(model.fitted) if legend is None else legend
     options = encoding if legend is None else f"{encoding} {_legend_digest(legend)}"
-    with within_memory(ram, opened, len(named.classes)) as chunked:
+    with ExitStack() as held:
+        if scene is None:
+            # Who opened it closes it: one that is left to the garbage collector stays open.
+            held.callback(opened.close)
+        chunked = held.enter_context(within_memory(ram, opened, len(named.classes)))
         maps = map_scene(
             model.fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
         )

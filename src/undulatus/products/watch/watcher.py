@@ -10,6 +10,7 @@ to its name. So nothing is lost, and nothing that was recorded is mapped again.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -283,7 +284,11 @@ class Watcher:
         changed = 0
         for index, path in enumerate(due):
             self._left = len(due) - index
+            aside = self.counts.set_aside
             changed += not self._take(path, now)
+            if self.counts.set_aside > aside:
+                # A file whose reading failed is closed when its error is collected.
+                gc.collect()
             # dask remembers the last 100,000 names of tasks: 40 MB.
             dask.utils.key_split.cache_clear()
         self._left = 0
