@@ -140,7 +140,7 @@ def measure_fit(
 @contextmanager
 def part_times() -> Iterator[dict[str, tuple[float, float]]]:
     """Measure the wall and CPU seconds of the parts of a fit (of members at once, too much)."""
-    found = {part: (0.0, 0.0) for part in PARTS}
+    found = dict.fromkeys(PARTS, (0.0, 0.0))
     originals = []
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
