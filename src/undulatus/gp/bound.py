@@ -33,7 +33,7 @@ from scipy.optimize import minimize_scalar
 
 from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, borrow, give_back, scratch
 from undulatus.gp.damping import damping
-from undulatus.gp.fourier import fourier_features, frequency_gradient
+from undulatus.gp.fourier import fourier_features, frequency_gradient, mean_gradient
 from undulatus.gp.posterior import (
     Posterior,
     WeightMoments,
@@ -448,6 +448,52 @@ def block_statistics(
         constant,
         float(np.sum(precision * fresh, dtype=np.float64)),
     )
+
+
+def sampled_statistics(
+    z: Array, fresh: Array, block: Block, mean: Array, covariance: Array, sampled: int
+) -> tuple[Statistics, Array]:
+    r"""Return one block's statistics at ξ, and the gradient of its log F in the frequencies.
+
+    With the latent mean :math:`\mu_i = z_i^\top m` and :math:`\lambda_i = \lambda(\xi_i)`,
+
+    .. math:: \partial \log F / \partial z_i = s_i (v_i - 2 \lambda_i \mu_i)\, m
+        - 2 s_i \lambda_i\, A^{-1} z_i.
+
+    The product with :math:`A^{-1}` is most of the work, so only the first rows are multiplied by
+    it: their second terms stand for those of all rows, and their mean variance for the variance
+    of each of the others in :math:`\xi^2 = z^\top A^{-1} z + \mu^2`.
+
+    Parameters
+    ----------
+    z, fresh : (n, k) and (n,) arrays
+        Features, and the fresh variance.
+    block : Block
+        Of n rows.
+    mean, covariance : (k,) and (k, k) arrays
+        m and A⁻¹.
+    sampled : int
+        Rows that are multiplied by the covariance.
+
+    Returns
+    -------
+    Statistics
+        Without the terms that only the bound needs.
+    (D, d) array
+    """
+    latent, product = z @ mean, moment_product(z[:sampled], covariance)
+    variance = np.empty_like(latent)
+    np.einsum("ij,ij->i", product, z[:sampled], out=variance[:sampled])
+    np.maximum(variance, 0.0, out=variance)
+    variance[sampled:] = variance[:sampled].mean()
+    xi = np.sqrt(variance + fresh + latent**2)
+    precision = 2.0 * block.weight * half_slope(xi)
+    pull = block.weight * block.v - precision * latent
+    product *= (precision[:sampled] * -(len(z) / sampled))[:, None]
+    gradient = frequency_gradient(product, z[:sampled], block.x[:sampled])
+    gradient += mean_gradient(pull, mean, z, block.x)
+    projected = (z.T @ (block.weight * block.v)).astype(np.float64)
+    return Statistics(weighted_gram(z, precision), projected, 0.0), gradient
 
 
 def weighted_gram(z: Array, weights: Array) -> Array:

@@ -189,3 +189,22 @@ def frequency_gradient(feature_gradient: Array, z: Array, x: Array) -> Array:
     in_cosines *= z[:, d:]
     in_sines -= in_cosines
     return np.asarray(in_sines.T @ x)
+
+
+def mean_gradient(pull: Array, mean: Array, z: Array, x: Array) -> Array:
+    r"""Return the gradient in the frequencies of :math:`\sum_i c_i z_i^\top m`, (D, d).
+
+    As :func:`frequency_gradient` of :math:`c\, m^\top`, by one product with the features.
+
+    Parameters
+    ----------
+    pull : (n,) array
+        c, what pulls at the latent mean of each pixel.
+    mean : (2 D,) array
+        m, the mean of the weights.
+    z, x : (n, 2 D) and (n, d) arrays
+        Features and pixels.
+    """
+    d = len(mean) // 2
+    product = z.T @ (pull[:, None] * x)
+    return np.asarray(mean[d:, None] * product[:d] - mean[:d, None] * product[d:])

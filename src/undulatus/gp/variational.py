@@ -45,7 +45,7 @@ from undulatus.gp.passes import (
 )
 from undulatus.gp.posterior import Posterior, latent_moments
 
-START_PASSES = 3
+START_PASSES = 1
 """Passes with the quadratic bound before the first step from its posterior."""
 
 MAX_PASSES = 25
