@@ -150,13 +150,16 @@ class FourierPredictor(GaussianProcessMixin):
                 Member(partial(self._make_mean, fit), partial(self._make_moments, fit, dtype))
                 for fit in self.members_
             ),
-            fading=self._fading(),
+            fading=self._fading(dtype),
             make_probability=partial(self._make_probability, dtype),
         )
 
-    def _fading(self) -> Fading:
-        """Return how the members' latent functions return to their prior."""
-        ends = self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], np.float64)
+    def _fading(self, dtype: npt.DTypeLike = np.float64) -> Fading:
+        """Return how the members' latent functions return to their prior, for rows in ``dtype``.
+
+        The ends of the range are rounded as rows are: none at an end counts as beyond it.
+        """
+        ends = self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], dtype)
         members = self.members_
         return Fading(
             np.array([spreads(fit.frequencies, fit.spread) for fit in members]),
@@ -212,7 +215,7 @@ class FourierPredictor(GaussianProcessMixin):
         root: StagedRoot | None = self._root(fit.latents[0], "staged", stage_root, dtype)
         if root is None:
             return None
-        staged, mean, fading = root, fit.posterior.mean.astype(dtype), self._fading()
+        staged, mean, fading = root, fit.posterior.mean.astype(dtype), self._fading(dtype)
 
         def probability(x: Array) -> Array:
             z, share = _features(x, fit), fading.share(x)

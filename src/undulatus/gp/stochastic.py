@@ -155,9 +155,9 @@ def fit_stochastic(
         interruptible=interruptible,
         max_passes=FINAL_PASSES,
         variational=variational,
-        # A pass costs as much as hundreds of minibatches, and the bound's settle slowly.
+        # A pass costs as much as hundreds of minibatches, and the last ones change little.
         bound_tol=3.0 * tol,
-        tol=tol,
+        tol=3.0 * tol,
         report=report_pass,
     )
     return FourierFit(
