@@ -234,9 +234,12 @@ class Pixels:
         dtype = np.dtype(dtype)
         rows = np.empty((self.n_rows, self.n_features), dtype=dtype)
         pixels = replace(self, dtype=dtype)
-        for start in range(0, self.n_rows, self.rows_per_block):
-            block = slice(start, min(start + self.rows_per_block, self.n_rows))
-            rows[block] = pixels.block(block).x
+
+        def fill(block: Block) -> None:
+            rows[block.rows] = block.x
+
+        for _ in pixels.map(fill):
+            pass
         return replace(pixels, rows=rows, standardisation=None)
 
     def keep_weight_of(self, chosen: Array) -> Pixels:
@@ -260,7 +263,7 @@ class Standardisation:
     warp: Warp | None = None
 
     def __call__(self, rows: Array, dtype: npt.DTypeLike) -> Array:
-        """Return standardised rows in ``dtype``, each feature contiguous, as the steps go by feature.
+        """Return standardised rows in ``dtype``, each feature contiguous.
 
         Rows that are equal as numbers give the same result, whatever type they are stored in.
         """

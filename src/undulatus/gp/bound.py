@@ -23,6 +23,7 @@ pixels is a sum over blocks. The loop of Algorithm 1 that raises the bound is in
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,9 @@ from undulatus.gp.posterior import (
 
 TOTAL_BYTES = 64 * 2**20
 """Latent functions share a pass as long as their Gram matrices take no more than this."""
+
+TILE_WIDTH, MOST_STRIPS = 100, 4
+"""Smallest width of the tiles of a gram matrix that threads share, and most strips of them."""
 
 # The bound on one logistic likelihood
 
@@ -450,10 +454,16 @@ def block_statistics(
     )
 
 
-def sampled_statistics(
-    z: Array, fresh: Array, block: Block, mean: Array, covariance: Array, sampled: int
-) -> tuple[Statistics, Array]:
-    r"""Return one block's statistics at ξ, and the gradient of its log F in the frequencies.
+def sampled_gradient(
+    z: Array,
+    fresh: Array,
+    block: Block,
+    mean: Array,
+    covariance: Array,
+    sampled: int,
+    scaled: Array,
+) -> Array:
+    r"""Return the gradient of one block's log F in the frequencies, (D, d), at the optimal ξ.
 
     With the latent mean :math:`\mu_i = z_i^\top m` and :math:`\lambda_i = \lambda(\xi_i)`,
 
@@ -474,12 +484,8 @@ def sampled_statistics(
         m and A⁻¹.
     sampled : int
         Rows that are multiplied by the covariance.
-
-    Returns
-    -------
-    Statistics
-        Without the terms that only the bound needs.
-    (D, d) array
+    scaled : (n, k) array
+        Where to write the features times the root of their precision 2sλ, for :func:`blend_gram`.
     """
     latent, product = z @ mean, moment_product(z[:sampled], covariance)
     variance = np.empty_like(latent)
@@ -492,8 +498,34 @@ def sampled_statistics(
     product *= (precision[:sampled] * -(len(z) / sampled))[:, None]
     gradient = frequency_gradient(product, z[:sampled], block.x[:sampled])
     gradient += mean_gradient(pull, mean, z, block.x)
-    projected = (z.T @ (block.weight * block.v)).astype(np.float64)
-    return Statistics(weighted_gram(z, precision), projected, 0.0), gradient
+    np.multiply(z, np.sqrt(precision)[:, None], out=scaled)
+    return gradient
+
+
+def blend_gram(
+    gram: Array, scaled: Array, tile: tuple[slice, slice], keep: float, gain: float
+) -> None:
+    """Blend a tile of a gram matrix (k, k), and its mirror image, with that of features (n, k).
+
+    It becomes ``keep`` times its last value plus ``gain`` times that of ``scaled``.
+    """
+    rows, columns = tile
+    own = gram[rows, columns]
+    product = scratch("product", own.shape, scaled.dtype)
+    np.matmul(scaled[:, rows].T, scaled[:, columns], out=product)
+    product *= gain
+    own *= keep
+    own += product
+    if rows != columns:
+        gram[columns, rows] = own.T
+
+
+def gram_tiles(k: int) -> list[tuple[slice, slice]]:
+    """Return the tiles of a gram matrix (k, k) on and below its diagonal."""
+    strips = max(1, min(k // TILE_WIDTH, MOST_STRIPS))
+    edges = np.linspace(0, k, strips + 1).astype(int).tolist()
+    parts = [slice(*ends) for ends in itertools.pairwise(edges)]
+    return [(rows, columns) for i, rows in enumerate(parts) for columns in parts[: i + 1]]
 
 
 def weighted_gram(z: Array, weights: Array) -> Array:

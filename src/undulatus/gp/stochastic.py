@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -252,40 +253,55 @@ def race(
     one_thread = replace(pixels, threads=1)
     with ThreadPoolExecutor(pixels.threads) as pool, ThreadPoolExecutor(1) as unused:
 
-        def begin(lengthscale: float) -> list[tuple[WalkSetup, Walk]]:
-            setups = [
-                WalkSetup.plan(
-                    one_thread,
-                    split,
-                    Start(unit, lengthscale),
-                    learn_frequencies=True,
-                    batch_size=batch_size,
-                    max_iter=1000,
-                    tol=0.0,
-                    early_stopping=True,
-                    seed=seed,
-                    n_total=n_total,
-                    spread=spread,
-                    pool=unused,
-                    start_rows=RACE_ROWS,
-                )
-                for unit, split in zip(unit_frequencies, splits, strict=True)
-            ]
-            return [(setup, first_state(setup)) for setup in setups]
+        def begin(lengthscale: float, unit: Array, split: Split) -> tuple[WalkSetup, Walk]:
+            setup = WalkSetup.plan(
+                one_thread,
+                split,
+                Start(unit, lengthscale),
+                learn_frequencies=True,
+                batch_size=batch_size,
+                max_iter=1000,
+                tol=0.0,
+                early_stopping=True,
+                seed=seed,
+                n_total=n_total,
+                spread=spread,
+                pool=unused,
+                start_rows=RACE_ROWS,
+            )
+            return setup, first_state(setup)
 
-        def go_on(
-            runners: list[tuple[WalkSetup, Walk]], iterations: int
-        ) -> list[tuple[WalkSetup, Walk]]:
+        def go_on(setup: WalkSetup, state: Walk, iterations: int) -> tuple[WalkSetup, Walk]:
             for _ in range(iterations):
-                runners = [(setup, iterate(setup, state)) for setup, state in runners]
-            return runners
+                state = iterate(setup, state)
+            return setup, state
 
-        lengthscales = [share * mean_distance for share in RACE_SHARES]
+        def each(
+            function: Callable[..., tuple[WalkSetup, Walk]], arguments: dict[float, list[Any]]
+        ) -> dict[float, list[tuple[WalkSetup, Walk]]]:
+            """Return the results for each lengthscale, each call on a thread."""
+            started = {
+                lengthscale: [pool.submit(function, *own) for own in each_split]
+                for lengthscale, each_split in arguments.items()
+            }
+            return {key: [future.result() for future in own] for key, own in started.items()}
+
         usual = USUAL_SHARE * mean_distance
-        racing = dict(zip(lengthscales, pool.map(begin, lengthscales), strict=True))
+        racing = each(
+            begin,
+            {
+                lengthscale: [
+                    (lengthscale, unit, split)
+                    for unit, split in zip(unit_frequencies, splits, strict=True)
+                ]
+                for lengthscale in (share * mean_distance for share in RACE_SHARES)
+            },
+        )
         for iterations, left in RACE_ROUNDS:
-            ahead = pool.map(go_on, racing.values(), [iterations] * len(racing))
-            racing = dict(zip(racing, ahead, strict=True))
+            racing = each(
+                go_on,
+                {key: [(*own, iterations) for own in runners] for key, runners in racing.items()},
+            )
             losses = {
                 lengthscale: float(np.mean([state.best_loss for _, state in runners]))
                 for lengthscale, runners in racing.items()

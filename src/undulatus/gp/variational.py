@@ -48,8 +48,8 @@ from undulatus.gp.posterior import Posterior, latent_moments
 MAX_PASSES = 25
 """Most passes, those that were taken back included."""
 
-FIRST_SHARE = 0.75
-"""Share of a step over all pixels that is taken at first: full ones go too far and then back."""
+LATER_SHARE = 0.75
+"""Share of a step that is taken after the first: full ones go too far, and then too far back."""
 
 SMALLEST_SHARE = 1.0 / 64.0
 """The fit ends when a smaller share of a step would be needed to raise the bound."""
@@ -114,21 +114,22 @@ State = TypeVar("State", bound=HasBound)
 class NaturalAscent(Generic[State]):
     """An ascent by steps that never lower the bound.
 
-    Its ``current`` state advances by a ``share`` of a full step, at first ``first_share``, which is
-    halved whenever the bound falls. It has ended when a step changes the bound by less than ``tol`` of its size, when
-    a small share does not help, or after ``max_passes`` states, the start and those that were
-    taken back included.
+    Its ``current`` state advances by a ``share`` of a full step: all of the first, of the others
+    ``later_share``, halved whenever the bound falls. It has ended when a step changes the bound
+    by less than ``tol`` of its size, when a small share does not help, or after ``max_passes``
+    states, the start and those that were taken back included.
     """
 
     def __init__(
-        self, start: State, max_passes: int, tol: float, first_share: float = 1.0
+        self, start: State, max_passes: int, tol: float, later_share: float = 1.0
     ) -> None:
         self.current = start
-        self.share = first_share
+        self.share = 1.0
         self.passes = 1
         self.ended = max_passes <= 1
         self._max_passes = max_passes
         self._tol = tol
+        self._later_share = later_share
 
     def consider(self, following: State) -> bool:
         """Take the state after the next step, or take it back; return whether it was kept."""
@@ -140,6 +141,7 @@ class NaturalAscent(Generic[State]):
         elif growth < -ROUNDING * limit:
             self.share *= 0.5
             limit = 0.0
+        self.share = min(self.share, self._later_share)
         self.passes += 1
         self.ended = (
             abs(growth) < limit or self.share < SMALLEST_SHARE or self.passes >= self._max_passes
@@ -405,7 +407,7 @@ def fit_variational(
             replace(first, sites=_sites_of(start, prior, first.target)),
             max_passes,
             tol,
-            FIRST_SHARE,
+            LATER_SHARE,
         )
         for start, prior, first in zip(starts, priors, evaluated, strict=True)
     ]

@@ -24,20 +24,21 @@ had not been interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from undulatus.gp.blocks import Array, Block, Pixels, give_back, map_blocks
+from undulatus.gp.blocks import Array, Block, Pixels, Result, map_blocks, scratch
 from undulatus.gp.bound import (
     Statistics,
+    blend_gram,
     damped_features,
+    gram_tiles,
     rescale_features,
-    sampled_statistics,
-    sum_statistics,
+    sampled_gradient,
 )
 from undulatus.gp.damping import spreads
 from undulatus.gp.held_back import Split, held_back_loss
@@ -47,7 +48,7 @@ from undulatus.gp.posterior import WeightMoments
 STEPS_PER_ITERATION = 25
 """Minibatches in an outer iteration; the held-back loss is computed after each iteration."""
 
-PIECE_ROWS = 512
+PIECE_ROWS = 256
 """Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
 
 COVARIANCE_ROWS = 512
@@ -66,10 +67,10 @@ ADAM_DECAY_MEAN, ADAM_DECAY_SQUARE = 0.9, 0.99
 RHO_DECAY, MIN_RHO = 0.6, 0.1
 """The weight of a minibatch in the running statistics is max(step^-0.6, 0.1)."""
 
-STEPS_PER_FACTORISATION = 4
+STEPS_PER_FACTORISATION = 8
 """Minibatches between two factorisations of the running posterior."""
 
-VARIANCE_DAMPING = 0.1
+VARIANCE_DAMPING = 0.2
 """Exponent of the factor by which the signal variance follows its fixed point."""
 
 LEARNING_VARIANCE_LIMIT = 100.0
@@ -319,6 +320,12 @@ class WalkSetup:
             **settings,
         )
 
+    def map(
+        self, function: Callable[[slice], Result], count: int, at_once: int
+    ) -> Iterator[Result]:
+        """Yield ``function`` of each slice of so many things, on the threads of the walk."""
+        return map_blocks(function, count, at_once, self.pixels.threads, self.pool)
+
     def spreads(self, frequencies: Array) -> Array | None:
         """Return the deviation of each feature's frequencies, (d,), if waves are damped."""
         return spreads(frequencies, self.spread) if self.spread else None
@@ -433,41 +440,38 @@ def _step(
     """
     position, chosen = state.position, setup.minibatch(state.step)
     spread, variances = setup.spreads(position.frequencies), position.signal_variances
-    latents = range(len(variances))
+    latents, k = range(len(variances)), position.gram.shape[-1]
+    scaled = scratch("minibatch", (len(latents), len(chosen), k), setup.pixels.dtype)
 
-    def piece(rows: slice) -> tuple[list[Statistics], Array]:
+    def piece(rows: slice) -> tuple[Array, Array]:
         block = setup.pixels.pick(chosen[rows])
         z, fresh = damped_features(block, position.frequencies, float(variances[0]), spread)
         sampled = -(-len(z) * COVARIANCE_ROWS // max(len(chosen), COVARIANCE_ROWS))
-        statistics, gradient = [], np.zeros(position.frequencies.shape)
+        projected, gradient = np.empty((len(latents), k)), np.zeros(position.frequencies.shape)
         for latent in latents:
             if latent > 0:
                 fresh = rescale_features(z, fresh, variances[latent] / variances[latent - 1])
             own = block.against_rest(latent)
-            found, in_frequencies = sampled_statistics(z, fresh, own, *moments[latent], sampled)
-            statistics.append(found)
-            gradient += in_frequencies
-        return statistics, gradient
+            projected[latent] = (own.weight * own.v) @ z
+            gradient += sampled_gradient(
+                z, fresh, own, *moments[latent], sampled, scaled[latent, rows]
+            )
+        return projected, gradient
 
-    threads = setup.pixels.threads
-    parts, gradients = zip(
-        *map_blocks(piece, len(chosen), PIECE_ROWS, threads, setup.pool), strict=True
-    )
+    parts = zip(*setup.map(piece, len(chosen), PIECE_ROWS), strict=True)
+    projected, gradient = (np.sum(part, axis=0) for part in parts)
     step = state.step + 1
     rho = max(step**-RHO_DECAY, MIN_RHO)
-    row_weight = setup.n_total / setup.batch_size
-    for latent in latents:
-        statistics = sum_statistics(iter([part[latent] for part in parts]))
-        for running, new in (
-            (position.gram[latent], statistics.gram),
-            (position.projected[latent], statistics.projected),
-        ):
-            running *= 1.0 - rho
-            new *= rho * row_weight
-            running += new
-        give_back(statistics.gram)
-    state = replace(state, step=step)
-    return _move_frequencies(setup, state, np.sum(gradients, axis=0))
+    keep, gain = 1.0 - rho, rho * setup.n_total / setup.batch_size
+    tiles = [(latent, tile) for latent in latents for tile in gram_tiles(k)]
+
+    def blend(number: slice) -> None:
+        latent, tile = tiles[number.start]
+        blend_gram(position.gram[latent], scaled[latent], tile, keep, gain)
+
+    list(setup.map(blend, len(tiles), 1))
+    position.projected[...] = keep * position.projected + gain * projected
+    return _move_frequencies(setup, replace(state, step=step), gradient)
 
 
 def _move_frequencies(setup: WalkSetup, state: Walk, gradient: Array) -> Walk:
