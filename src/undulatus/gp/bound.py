@@ -32,7 +32,22 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.optimize import minimize_scalar
 
-from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, borrow, give_back, scratch
+from undulatus.gp.arrays import (
+    Array,
+    dot,
+    double,
+    empty_like,
+    give_back,
+    is_tensor,
+    like,
+    namespace,
+    rounding,
+    row_dots,
+    scratch,
+    to_host,
+    weighted_gram,
+)
+from undulatus.gp.blocks import Block, Pixels, PixelSource
 from undulatus.gp.damping import damping
 from undulatus.gp.fourier import fourier_features, frequency_gradient, mean_gradient
 from undulatus.gp.posterior import (
@@ -58,8 +73,9 @@ def half_slope(xi: Array) -> Array:
     It equals the paper's (ψ(ξ) - 1/2) / (2ξ), half the slope of the sigmoid's chord from 0 to ξ.
     """
     # tanh form: sigmoid(xi) - 1/2 cancels below 1e-8. tanh(x)/x is 1 to the last digit there.
-    xi = np.maximum(np.abs(xi), np.sqrt(np.finfo(xi.dtype).eps) / 8)
-    return np.tanh(0.5 * xi) / (4.0 * xi)
+    xp = namespace(xi)
+    xi = xp.maximum(xp.abs(xi), rounding(xi) ** 0.5 / 8)
+    return xp.tanh(0.5 * xi) / (4.0 * xi)
 
 
 def offset(xi: Array) -> Array:
@@ -67,7 +83,8 @@ def offset(xi: Array) -> Array:
 
     It equals log C of the paper, λ(ξ)ξ² + ξ/2 - log(1 + exp(ξ)), and cannot overflow.
     """
-    return half_slope(xi) * xi**2 - 0.5 * xi - np.log1p(np.exp(-xi))
+    xp = namespace(xi)
+    return half_slope(xi) * xi**2 - 0.5 * xi - xp.log1p(xp.exp(-xi))
 
 
 def log_sigmoid_bound(f: Array, xi: Array) -> Array:
@@ -186,7 +203,7 @@ def _sum_totals(parts: Iterator[_Totals]) -> _Totals:
     total = list(next(parts).of_each)
     for part in parts:
         total = [sum_statistics(iter(pair)) for pair in zip(total, part.of_each, strict=True)]
-    return _Totals(tuple(total))
+    return to_host(_Totals(tuple(total)))
 
 
 def accumulate(
@@ -248,8 +265,8 @@ def tighten_each(
     """
     parameters = [
         (
-            posterior.mean.astype(pixels.dtype),
-            posterior.root.T.astype(pixels.dtype, order="F"),
+            pixels.place.array(posterior.mean),
+            pixels.place.fortran(posterior.root.T),
             own,
             own_levels,
         )
@@ -279,7 +296,7 @@ def _tight_statistics(
 ) -> Statistics:
     # Through the triangle L⁻¹: half the work of the product with A⁻¹ + m mᵗ.
     latent, variance = latent_moments(z, mean, root)
-    tight = np.sqrt(variance + fresh + (latent + levels[0]) ** 2)
+    tight = namespace(z).sqrt(variance + fresh + (latent + levels[0]) ** 2)
     if xi is not None:
         xi[block.rows] = tight
     return block_statistics(z, block, tight, fresh, levels[1])
@@ -299,20 +316,20 @@ def bound_gradient(
 
     The posteriors must be those at these frequencies, γ and ξ. Their gradients are added.
     """
-    second_moments = [own.second_moment.astype(pixels.dtype) for own in posteriors]
+    place = pixels.place
+    second_moments = [place.array(own.second_moment) for own in posteriors]
+    means = [place.array(own.mean) for own in posteriors]
 
     def block_gradient(block: Block) -> Array:
         z, fresh = damped_features(block, frequencies, signal_variances[0], None)
-        gradient, last = np.zeros(frequencies.shape), signal_variances[0]
+        gradient, last = 0.0, signal_variances[0]
         for latent, own in enumerate(signal_variances):
             rescale_features(z, fresh, own / last)
             last, targets = own, block.against_rest(latent)
             product = moment_product(z, second_moments[latent])
-            in_features = feature_gradient(
-                product, targets, xi[latent][block.rows], posteriors[latent].mean
-            )
-            gradient += frequency_gradient(in_features, z, block.x)
-        return gradient
+            in_features = feature_gradient(product, targets, xi[latent][block.rows], means[latent])
+            gradient = gradient + double(frequency_gradient(in_features, z, block.x))
+        return to_host(gradient)
 
     total = np.zeros(frequencies.shape)
     for gradient in pixels.map(block_gradient):
@@ -375,7 +392,8 @@ def best_eigenvalue_ratio(
 
 def block_features(block: Block, frequencies: Array, signal_variance: float) -> Array:
     """Return a block's features, (n, k), in this thread's scratch."""
-    z = scratch("z", (len(block.x), 2 * len(frequencies)), block.x.dtype)
+    shape = (*block.x.shape[:-1], 2 * frequencies.shape[-2])
+    z = empty_like("z", tuple(shape), block.x)
     return fourier_features(block.x, frequencies, signal_variance, out=z)
 
 
@@ -388,10 +406,10 @@ def damped_features(
     """
     z = block_features(block, frequencies, signal_variance)
     if spread is None:
-        return z, np.zeros(len(z), dtype=z.dtype)
+        return z, namespace(z).zeros_like(z[..., 0])
     share = damping(block.x, spread)
-    z *= share[:, None]
-    return z, (1.0 - share**2) * z.dtype.type(signal_variance)
+    z *= share[..., None]
+    return z, (1.0 - share**2) * _per_row(signal_variance, z)
 
 
 def features_and_moment_product(
@@ -412,7 +430,7 @@ def features_and_moment_product(
 
 def moment_product(z: Array, moment: Array) -> Array:
     """Return the product z M (n, k) of features and a moment (k, k), in this thread's scratch."""
-    return np.matmul(z, moment, out=scratch("moment product", z.shape, z.dtype))
+    return namespace(z).matmul(z, moment, out=empty_like("moment product", tuple(z.shape), z))
 
 
 def rescale_features(z: Array, fresh: Array, ratio: float) -> Array:
@@ -420,10 +438,10 @@ def rescale_features(z: Array, fresh: Array, ratio: float) -> Array:
 
     Returns the fresh variance (n,) for it.
     """
-    if ratio == 1.0:
+    if not is_tensor(ratio) and ratio == 1.0:
         return fresh
-    z *= z.dtype.type(np.sqrt(ratio))
-    return np.asarray(fresh * z.dtype.type(ratio))
+    z *= like(namespace(ratio).sqrt(ratio), z)
+    return fresh * _per_row(ratio, z)
 
 
 def tight_xi(z: Array, moment_product: Array, fresh: Array | float = 0.0) -> Array:
@@ -431,7 +449,8 @@ def tight_xi(z: Array, moment_product: Array, fresh: Array | float = 0.0) -> Arr
 
     ``moment_product`` is z (A⁻¹ + m mᵗ), (n, k); ``fresh`` (n,) is added under the root.
     """
-    return np.sqrt(np.maximum(np.einsum("ij,ij->i", moment_product, z), 0.0) + fresh)
+    xp = namespace(z)
+    return xp.sqrt(xp.maximum(row_dots(moment_product, z), 0.0) + fresh)
 
 
 def block_statistics(
@@ -443,27 +462,20 @@ def block_statistics(
     """
     precision = 2.0 * block.weight * half_slope(xi)
     target = block.weight * block.v
-    constant = float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64))))
-    constant -= 0.5 * level**2 * float(np.sum(precision, dtype=np.float64))
-    constant += level * float(np.sum(target, dtype=np.float64))
+    constant = dot(double(block.weight), offset(double(xi)))
+    constant = constant - 0.5 * level**2 * _sum(precision) + level * _sum(target)
     return Statistics(
         weighted_gram(z, precision),
-        (z.T @ (target - level * precision)).astype(np.float64),
+        double(project(z, target - level * precision)),
         constant,
-        float(np.sum(precision * fresh, dtype=np.float64)),
+        _sum(precision * fresh),
     )
 
 
 def sampled_gradient(
-    z: Array,
-    fresh: Array,
-    block: Block,
-    mean: Array,
-    covariance: Array,
-    sampled: int,
-    scaled: Array,
-) -> Array:
-    r"""Return the gradient of one block's log F in the frequencies, (D, d), at the optimal ξ.
+    z: Array, fresh: Array, block: Block, mean: Array, covariance: Array, sampled: int
+) -> tuple[Array, Array]:
+    r"""Return each pixel's precision 2sλ, and the gradient of log F in the frequencies.
 
     With the latent mean :math:`\mu_i = z_i^\top m` and :math:`\lambda_i = \lambda(\xi_i)`,
 
@@ -477,29 +489,31 @@ def sampled_gradient(
     Parameters
     ----------
     z, fresh : (n, k) and (n,) arrays
-        Features, and the fresh variance.
+        Features, and the fresh variance. These and all others may be those of several members,
+        with one more axis in front.
     block : Block
         Of n rows.
     mean, covariance : (k,) and (k, k) arrays
         m and A⁻¹.
     sampled : int
         Rows that are multiplied by the covariance.
-    scaled : (n, k) array
-        Where to write the features times the root of their precision 2sλ, for :func:`blend_gram`.
+
+    Returns
+    -------
+    (n,) and (D, d) arrays
     """
-    latent, product = z @ mean, moment_product(z[:sampled], covariance)
-    variance = np.empty_like(latent)
-    np.einsum("ij,ij->i", product, z[:sampled], out=variance[:sampled])
-    np.maximum(variance, 0.0, out=variance)
-    variance[sampled:] = variance[:sampled].mean()
-    xi = np.sqrt(variance + fresh + latent**2)
+    xp, own = namespace(z), z[..., :sampled, :]
+    latent, product = (z @ mean[..., None])[..., 0], moment_product(own, covariance)
+    variance = xp.empty_like(latent)
+    variance[..., :sampled] = xp.maximum(row_dots(product, own), 0.0)
+    variance[..., sampled:] = xp.mean(variance[..., :sampled], axis=-1)[..., None]
+    xi = xp.sqrt(variance + fresh + latent**2)
     precision = 2.0 * block.weight * half_slope(xi)
     pull = block.weight * block.v - precision * latent
-    product *= (precision[:sampled] * -(len(z) / sampled))[:, None]
-    gradient = frequency_gradient(product, z[:sampled], block.x[:sampled])
+    product *= (precision[..., :sampled] * -(z.shape[-2] / sampled))[..., None]
+    gradient = frequency_gradient(product, own, block.x[..., :sampled, :])
     gradient += mean_gradient(pull, mean, z, block.x)
-    np.multiply(z, np.sqrt(precision)[:, None], out=scaled)
-    return gradient
+    return precision, gradient
 
 
 def blend_gram(
@@ -528,16 +542,20 @@ def gram_tiles(k: int) -> list[tuple[slice, slice]]:
     return [(rows, columns) for i, rows in enumerate(parts) for columns in parts[: i + 1]]
 
 
-def weighted_gram(z: Array, weights: Array) -> Array:
-    """Return Zᵗ diag(weights) Z, (k, k), in a borrowed double-precision array."""
-    # Square roots on both sides make the product symmetric, which halves the work for BLAS.
-    scaled = scratch("scaled", z.shape, z.dtype)
-    np.multiply(z, np.sqrt(weights)[:, None], out=scaled)
-    product = scratch("product", (z.shape[1], z.shape[1]), z.dtype)
-    np.matmul(scaled.T, scaled, out=product)
-    gram = borrow(product.shape)
-    gram[...] = product
-    return gram
+def project(z: Array, values: Array) -> Array:
+    """Return Zᵗ values, (k,), or of several members (M, k)."""
+    return z.T @ values if z.ndim == 2 else (z.mT @ values[..., None])[..., 0]
+
+
+def _sum(values: Array) -> Any:
+    """Return the sum over rows in double precision: a number, or a tensor of one a member."""
+    total = values.sum(-1, dtype=namespace(values).float64)
+    return total if is_tensor(total) else float(total)
+
+
+def _per_row(value: Any, z: Array) -> Any:
+    """Return a number in the precision of features, or those of members to multiply rows by."""
+    return like(value, z) if not is_tensor(value) else like(value, z)[..., 0]
 
 
 def feature_gradient(moment_product: Array, block: Block, xi: Array, mean: Array) -> Array:
@@ -546,10 +564,10 @@ def feature_gradient(moment_product: Array, block: Block, xi: Array, mean: Array
     ``moment_product`` is z (A⁻¹ + m mᵗ), the only product needed; it is overwritten.
     """
     gradient = moment_product
-    gradient *= (-2.0 * block.weight * half_slope(xi))[:, None]
-    outer = scratch("outer", gradient.shape, gradient.dtype)
-    mean = mean.astype(gradient.dtype, copy=False)
-    gradient += np.outer(block.weight * block.v, mean, out=outer)
+    gradient *= (-2.0 * block.weight * half_slope(xi))[..., None]
+    outer = empty_like("outer", tuple(gradient.shape), gradient)
+    targets, mean = (block.weight * block.v)[..., None], like(mean, gradient)[..., None, :]
+    gradient += namespace(gradient).multiply(targets, mean, out=outer)
     return gradient
 
 
@@ -559,7 +577,7 @@ def sum_statistics(parts: Iterator[Statistics]) -> Statistics:
     The gram matrix of the sum is that of the first block: it may be given back.
     """
     total = next(parts)
-    gram, projected = total.gram, total.projected.copy()
+    gram, projected = total.gram, 1.0 * total.projected
     constant, fresh = total.offset, total.fresh
     for part in parts:
         gram += part.gram

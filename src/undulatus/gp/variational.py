@@ -26,14 +26,14 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from scipy.linalg import eigh
 
-from undulatus.gp.blocks import Array, Block, PixelSource
+from undulatus.gp.arrays import Array, dot, double, like, namespace, weighted_gram
+from undulatus.gp.blocks import Block, PixelSource
 from undulatus.gp.bound import (
     Statistics,
     accumulate_each,
     best_eigenvalue_ratio,
     tighten_each,
     total_of_each,
-    weighted_gram,
 )
 from undulatus.gp.damping import level, spreads
 from undulatus.gp.passes import (
@@ -80,20 +80,20 @@ def expected_log_sigmoid(mean: Array, variance: Array) -> tuple[Array, Array, Ar
         :math:`\mathbb E\,\psi(-f)`; and -2 times its derivative in :math:`s`, which is
         :math:`\mathbb E\,\psi'(f)` and never negative.
     """
-    mean = mean.astype(np.float64)
+    xp, mean = namespace(mean), double(mean)
     # Below 1e-6 the nodes are too close for the differences that make the curvature.
-    deviation = np.maximum(np.sqrt(variance.astype(np.float64)), 1e-6)
-    value, slope, curvature = (np.zeros(len(mean)) for _ in range(3))
-    for node, weight in zip(_NODES, _NODE_WEIGHTS, strict=True):
+    deviation = xp.maximum(xp.sqrt(double(variance)), 1e-6)
+    value, slope, curvature = (xp.zeros_like(mean) for _ in range(3))
+    for node, weight in zip(_NODES.tolist(), _NODE_WEIGHTS.tolist(), strict=True):
         f = mean + node * deviation
-        decay = np.exp(-np.abs(f))
-        opposite = np.where(f > 0.0, decay, 1.0) / (1.0 + decay)
-        value += weight * (np.minimum(f, 0.0) - np.log(1.0 + decay))
+        decay = xp.exp(-xp.abs(f))
+        opposite = xp.where(f > 0.0, decay, 1.0) / (1.0 + decay)
+        value += weight * (xp.minimum(f, 0.0) - xp.log(1.0 + decay))
         slope += weight * opposite
         # Not the mean of ψ'(f): between nodes that are far apart its peak would be missed.
         curvature -= weight * node * opposite
     # Where ψ is 1 or 0 to the last digit, rounding could make the curvature negative.
-    return value, slope, np.maximum(curvature / deviation, SMALLEST_CURVATURE)
+    return value, slope, xp.maximum(curvature / deviation, SMALLEST_CURVATURE)
 
 
 # Steps that never lower the bound
@@ -455,8 +455,8 @@ def _evaluate(
         [
             (
                 own_level,
-                posterior.mean.astype(pixels.dtype),
-                posterior.root.T.astype(pixels.dtype, order="F"),
+                pixels.place.array(posterior.mean),
+                pixels.place.fortran(posterior.root.T),
             )
             for own_level, (_, posterior) in zip(levels, states, strict=True)
         ],
@@ -499,16 +499,17 @@ def _block_sums(
     offset is the expected log likelihood.
     """
     latent, variance = latent_moments(z, mean, root)
-    sign = np.where(block.v > 0.0, 1.0, -1.0)
+    xp, sign = namespace(z), 2.0 * double(block.v)
     value, slope, curvature = expected_log_sigmoid(sign * (latent + own_level), variance + fresh)
-    weight = block.weight.astype(np.float64)
+    weight = double(block.weight)
     residual, precision = weight * sign * slope, weight * curvature
-    stacked = [z.T @ values.astype(z.dtype) for values in (residual, precision)]
+    stacked = [double(z.T @ like(values, z)) for values in (residual, precision)]
+    sums = xp.stack([residual.sum(), precision.sum()])
     return Statistics(
-        weighted_gram(z, precision.astype(z.dtype)),
-        np.concatenate([*stacked, [residual.sum(), precision.sum()]]).astype(np.float64),
-        float(weight @ value),
-        float(precision @ fresh),
+        weighted_gram(z, like(precision, z)),
+        xp.concatenate([*stacked, sums]),
+        dot(weight, value),
+        dot(precision, double(fresh)),
     )
 
 
