@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.estimators.base import (
@@ -174,13 +175,16 @@ class FourierPredictor(GaussianProcessMixin):
                 )
                 for fit in self.members_
             ),
-            fading=self._fading().on(place),
+            fading=self._fading(place.dtype).on(place),
             make_probability=partial(self._make_probability, place),
         )
 
-    def _fading(self) -> Fading:
-        """Return how the members' latent functions return to their prior."""
-        ends = self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], np.float64)
+    def _fading(self, dtype: npt.DTypeLike = np.float64) -> Fading:
+        """Return how the members' latent functions return to their prior, for rows in ``dtype``.
+
+        The ends of the range are rounded as rows are: none at an end counts as beyond it.
+        """
+        ends = self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], dtype)
         members = self.members_
         return Fading(
             np.array([spreads(fit.frequencies, fit.spread) for fit in members]),
@@ -239,7 +243,7 @@ class FourierPredictor(GaussianProcessMixin):
         if root is None:
             return None
         staged = replace(root, first=place.array(root.first), rest=place.array(root.rest))
-        mean, fading = place.array(fit.posterior.mean), self._fading().on(place)
+        mean, fading = place.array(fit.posterior.mean), self._fading(place.dtype).on(place)
         frequencies = place.move(fit.frequencies)
 
         def probability(x: Array) -> Array:

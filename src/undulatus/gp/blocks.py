@@ -313,9 +313,12 @@ class Pixels:
             there = load_torch().cat(list(pixels.map(lambda block: block.x)))
             return replace(pixels, rows=there, standardisation=None)
         rows = np.empty((self.n_rows, self.n_features), dtype=dtype)
-        for start in range(0, self.n_rows, self.rows_per_block):
-            block = slice(start, min(start + self.rows_per_block, self.n_rows))
-            rows[block] = pixels.block(block).x
+
+        def fill(block: Block) -> None:
+            rows[block.rows] = block.x
+
+        for _ in pixels.map(fill):
+            pass
         return replace(pixels, rows=rows, standardisation=None)
 
     def keep_weight_of(self, chosen: Array) -> Pixels:

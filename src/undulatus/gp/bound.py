@@ -23,6 +23,7 @@ pixels is a sum over blocks. The loop of Algorithm 1 that raises the bound is in
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,7 @@ from undulatus.gp.arrays import (
     namespace,
     rounding,
     row_dots,
+    scratch,
     to_host,
     weighted_gram,
 )
@@ -58,6 +60,9 @@ from undulatus.gp.posterior import (
 
 TOTAL_BYTES = 64 * 2**20
 """Latent functions share a pass as long as their Gram matrices take no more than this."""
+
+TILE_WIDTH, MOST_STRIPS = 100, 4
+"""Smallest width of the tiles of a gram matrix that threads share, and most strips of them."""
 
 # The bound on one logistic likelihood
 
@@ -467,10 +472,10 @@ def block_statistics(
     )
 
 
-def sampled_statistics(
+def sampled_gradient(
     z: Array, fresh: Array, block: Block, mean: Array, covariance: Array, sampled: int
-) -> tuple[Statistics, Array]:
-    r"""Return one block's statistics at ξ, and the gradient of its log F in the frequencies.
+) -> tuple[Array, Array]:
+    r"""Return each pixel's precision 2sλ, and the gradient of log F in the frequencies.
 
     With the latent mean :math:`\mu_i = z_i^\top m` and :math:`\lambda_i = \lambda(\xi_i)`,
 
@@ -495,9 +500,7 @@ def sampled_statistics(
 
     Returns
     -------
-    Statistics
-        Without the terms that only the bound needs.
-    (D, d) array
+    (n,) and (D, d) arrays
     """
     xp, own = namespace(z), z[..., :sampled, :]
     latent, product = (z @ mean[..., None])[..., 0], moment_product(own, covariance)
@@ -510,8 +513,33 @@ def sampled_statistics(
     product *= (precision[..., :sampled] * -(z.shape[-2] / sampled))[..., None]
     gradient = frequency_gradient(product, own, block.x[..., :sampled, :])
     gradient += mean_gradient(pull, mean, z, block.x)
-    projected = double(project(z, block.weight * block.v))
-    return Statistics(weighted_gram(z, precision), projected, 0.0), gradient
+    return precision, gradient
+
+
+def blend_gram(
+    gram: Array, scaled: Array, tile: tuple[slice, slice], keep: float, gain: float
+) -> None:
+    """Blend a tile of a gram matrix (k, k), and its mirror image, with that of features (n, k).
+
+    It becomes ``keep`` times its last value plus ``gain`` times that of ``scaled``.
+    """
+    rows, columns = tile
+    own = gram[rows, columns]
+    product = scratch("product", own.shape, scaled.dtype)
+    np.matmul(scaled[:, rows].T, scaled[:, columns], out=product)
+    product *= gain
+    own *= keep
+    own += product
+    if rows != columns:
+        gram[columns, rows] = own.T
+
+
+def gram_tiles(k: int) -> list[tuple[slice, slice]]:
+    """Return the tiles of a gram matrix (k, k) on and below its diagonal."""
+    strips = max(1, min(k // TILE_WIDTH, MOST_STRIPS))
+    edges = np.linspace(0, k, strips + 1).astype(int).tolist()
+    parts = [slice(*ends) for ends in itertools.pairwise(edges)]
+    return [(rows, columns) for i, rows in enumerate(parts) for columns in parts[: i + 1]]
 
 
 def project(z: Array, values: Array) -> Array:

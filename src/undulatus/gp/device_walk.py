@@ -24,6 +24,7 @@ from undulatus.gp.arrays import (
     namespace,
     new_streams,
     phases_in_double,
+    weighted_gram,
 )
 from undulatus.gp.damping import spreads
 from undulatus.gp.fourier import SINGLE_PHASE_LIMIT
@@ -273,18 +274,19 @@ class Convoy:
         c, setup = self._variances.shape[1], self._setups[0]
         block = self._pixels.pick_there(chosen)
         with phases_in_double(self._far), self._pixels.place.products():
-            statistics, gradient = minibatch_sums(
+            grams, projected, gradient = minibatch_sums(
                 block,
                 self._frequencies,
                 [self._variances[:, latent, None, None] for latent in range(c)],
                 [(self._mean[:, latent], self._covariance[:, latent]) for latent in range(c)],
                 spreads(self._frequencies, setup.spread) if setup.spread else None,
                 sampled_rows(self._batch_rows, self._batch_rows),
+                lambda latent, z, precision: weighted_gram(z, precision),
             )
         row_weight = setup.n_total / self._batch_rows
-        for latent, new in enumerate(statistics):
-            follow(self._gram[:, latent], new.gram, rho, row_weight)
-            follow(self._projected[:, latent], new.projected, rho[..., 0], row_weight)
+        for latent in range(c):
+            follow(self._gram[:, latent], grams[latent], rho, row_weight)
+            follow(self._projected[:, latent], projected[latent], rho[..., 0], row_weight)
         frequencies, growth, adam, scale_adam = moved_frequencies(
             self._frequencies,
             gradient,

@@ -23,7 +23,7 @@ from undulatus.gp.arrays import (
     row_dots,
     to_host,
 )
-from undulatus.gp.blocks import Block, Pixels
+from undulatus.gp.blocks import Block, Pixels, map_blocks
 from undulatus.gp.bound import damped_features, moment_product, rescale_features
 from undulatus.gp.posterior import WeightMoments
 
@@ -121,9 +121,13 @@ def _number_equal_rows(pixels: Pixels, seed: int) -> Array:
     It depends on which rows are equal and on their order, not on their values: a model is the
     same in other units.
     """
-    steps = range(0, pixels.n_rows, pixels.rows_per_block)
-    blocks = (to_host(pixels.rows[i : i + pixels.rows_per_block]) for i in steps)
-    digests = np.concatenate([digest_rows(block, seed) for block in blocks])
+    parts = map_blocks(
+        lambda rows: digest_rows(to_host(pixels.rows[rows]), seed),
+        pixels.n_rows,
+        pixels.rows_per_block,
+        pixels.threads,
+    )
+    digests = np.concatenate(list(parts))
     _, first, distinct = np.unique(digests, return_index=True, return_inverse=True)
     shuffled = np.empty(len(first), dtype=np.int64)
     shuffled[np.argsort(first)] = np.random.default_rng(seed).permutation(len(first))
@@ -198,9 +202,10 @@ def _lay_out(pixels: Pixels, units: Array) -> _Circle:
     arcs = np.where(may_leave, total, 0.0)
     holds = by_class.T > 0
     middle = np.empty(len(total))
-    _, kinds = np.unique(holds, axis=0, return_inverse=True)
+    # By digests of the rows: to sort the rows themselves takes several times as long.
+    _, kinds = np.unique(digest_rows(holds, 0), return_inverse=True)
     for kind in range(kinds.max() + 1):
-        of_kind = kinds.ravel() == kind
+        of_kind = kinds == kind
         middle[of_kind] = _middles(arcs[of_kind])
     order = np.argsort(middle, kind="stable")
     middle[order] = _middles(arcs[order])

@@ -148,10 +148,12 @@ def solve_moments(precision: Array, projected: Array) -> WeightMoments:
     inverse, _ = factorise(precision)
     mean = cho_solve((inverse, True), projected)
     invert_from_factor(inverse)
-    # The lower half is the inverse's; in place, since fresh memory slows other threads down.
-    mirrored = scratch("mirrored", inverse.shape, np.float64)
-    np.copyto(mirrored, inverse)
-    np.copyto(inverse, mirrored.T, where=_above_diagonal(len(inverse)))
+    # Below the diagonal is the inverse, above it zeros; in place, since fresh memory slows other
+    # threads down.
+    lower = scratch("lower", inverse.shape, np.float64)
+    np.copyto(lower, inverse)
+    np.add(lower, lower.T, out=inverse)
+    inverse[np.diag_indices_from(inverse)] *= 0.5
     return WeightMoments(mean, inverse)
 
 

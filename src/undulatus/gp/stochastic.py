@@ -181,9 +181,9 @@ class StochasticFit:
             interruptible=self.interruptible,
             max_passes=FINAL_PASSES,
             variational=self.variational,
-            # A pass costs as much as hundreds of minibatches, and the bound's settle slowly.
+            # A pass costs as much as hundreds of minibatches, and the last ones change little.
             bound_tol=3.0 * self.tol,
-            tol=self.tol,
+            tol=3.0 * self.tol,
             report=self.report_pass,
         )
         return FourierFit(
@@ -316,42 +316,48 @@ def race(
     one_thread = replace(pixels, threads=1)
     with ThreadPoolExecutor(pixels.threads) as pool, ThreadPoolExecutor(1) as unused:
 
-        def begin(lengthscale: float) -> list[Runner]:
-            setups = [
-                WalkSetup.plan(
-                    one_thread,
-                    split,
-                    Start(unit, lengthscale),
-                    learn_frequencies=True,
-                    batch_size=batch_size,
-                    max_iter=1000,
-                    tol=0.0,
-                    early_stopping=True,
-                    seed=seed,
-                    n_total=n_total,
-                    spread=spread,
-                    pool=unused,
-                    start_rows=RACE_ROWS,
-                )
+        def begin(lengthscale: float, unit: Array, split: Split) -> Runner:
+            setup = WalkSetup.plan(
+                one_thread,
+                split,
+                Start(unit, lengthscale),
+                learn_frequencies=True,
+                batch_size=batch_size,
+                max_iter=1000,
+                tol=0.0,
+                early_stopping=True,
+                seed=seed,
+                n_total=n_total,
+                spread=spread,
+                pool=unused,
+                start_rows=RACE_ROWS,
+            )
+            return setup, first_state(setup)
+
+        def go_on(runner: Runner, iterations: int) -> Runner:
+            setup, state = runner
+            for _ in range(iterations):
+                state = iterate(setup, state)
+            return setup, state
+
+        def all_go_on(
+            racing: dict[float, list[Runner]], iterations: int
+        ) -> dict[float, list[Runner]]:
+            if on_device:
+                return _go_on_together(racing, iterations)
+            every = [runner for own in racing.values() for runner in own]
+            ahead = pool.map(go_on, every, [iterations] * len(every))
+            return {key: [next(ahead) for _ in own] for key, own in racing.items()}
+
+        usual = USUAL_SHARE * mean_distance
+        begun = {
+            share * mean_distance: [
+                pool.submit(begin, share * mean_distance, unit, split)
                 for unit, split in zip(unit_frequencies, splits, strict=True)
             ]
-            return [(setup, first_state(setup)) for setup in setups]
-
-        def go_on(runners: list[Runner], iterations: int) -> list[Runner]:
-            for _ in range(iterations):
-                runners = [(setup, iterate(setup, state)) for setup, state in runners]
-            return runners
-
-        def all_go_on(racing: dict[float, list[Runner]], iterations: int) -> dict[float, Any]:
-            if not on_device:
-                ahead = pool.map(go_on, racing.values(), [iterations] * len(racing))
-                return dict(zip(racing, ahead, strict=True))
-            return _go_on_together(racing, iterations)
-
-        lengthscales = [share * mean_distance for share in RACE_SHARES]
-        usual = USUAL_SHARE * mean_distance
-        every = map(begin, lengthscales) if on_device else pool.map(begin, lengthscales)
-        racing = dict(zip(lengthscales, every, strict=True))
+            for share in RACE_SHARES
+        }
+        racing = {key: [runner.result() for runner in own] for key, own in begun.items()}
         for iterations, left in RACE_ROUNDS:
             racing = all_go_on(racing, iterations)
             losses = {

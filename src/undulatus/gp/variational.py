@@ -45,11 +45,11 @@ from undulatus.gp.passes import (
 )
 from undulatus.gp.posterior import Posterior, latent_moments
 
-START_PASSES = 3
-"""Passes with the quadratic bound before the first step from its posterior."""
-
 MAX_PASSES = 25
 """Most passes, those that were taken back included."""
+
+LATER_SHARE = 0.75
+"""Share of a step that is taken after the first: full ones go too far, and then too far back."""
 
 SMALLEST_SHARE = 1.0 / 64.0
 """The fit ends when a smaller share of a step would be needed to raise the bound."""
@@ -114,19 +114,22 @@ State = TypeVar("State", bound=HasBound)
 class NaturalAscent(Generic[State]):
     """An ascent by steps that never lower the bound.
 
-    Its ``current`` state advances by a ``share`` of a full step, which is halved whenever the
-    bound falls. It has ended when a step changes the bound by less than ``tol`` of its size, when
-    a small share does not help, or after ``max_passes`` states, the start and those that were
-    taken back included.
+    Its ``current`` state advances by a ``share`` of a full step: all of the first, of the others
+    ``later_share``, halved whenever the bound falls. It has ended when a step changes the bound
+    by less than ``tol`` of its size, when a small share does not help, or after ``max_passes``
+    states, the start and those that were taken back included.
     """
 
-    def __init__(self, start: State, max_passes: int, tol: float) -> None:
+    def __init__(
+        self, start: State, max_passes: int, tol: float, later_share: float = 1.0
+    ) -> None:
         self.current = start
         self.share = 1.0
         self.passes = 1
         self.ended = max_passes <= 1
         self._max_passes = max_passes
         self._tol = tol
+        self._later_share = later_share
 
     def consider(self, following: State) -> bool:
         """Take the state after the next step, or take it back; return whether it was kept."""
@@ -138,6 +141,7 @@ class NaturalAscent(Generic[State]):
         elif growth < -ROUNDING * limit:
             self.share *= 0.5
             limit = 0.0
+        self.share = min(self.share, self._later_share)
         self.passes += 1
         self.ended = (
             abs(growth) < limit or self.share < SMALLEST_SHARE or self.passes >= self._max_passes
@@ -230,7 +234,7 @@ def fit_final_posteriors(
 
     They are those of the quadratic bound, to the tolerance ``bound_tol`` and without a level, or,
     if ``variational``, those of :func:`fit_variational` to the tolerance ``tol``, with the levels
-    of ``log_odds``, started from a few passes with the quadratic bound at fixed γ.
+    of ``log_odds``, started from a pass with the quadratic bound at fixed γ.
     """
     if not variational:
         return fit_posteriors(
@@ -250,9 +254,7 @@ def fit_final_posteriors(
         statistics = accumulate_each(pixels, waves.frequencies, signal_variances, known)
         initial_posteriors = [own.posterior() for own in statistics]
     priors = [replace(waves, log_odds=own) for own in log_odds]
-    starts = _fit_starts(pixels, priors, signal_variances, initial_posteriors, interruptible)
-    if starts[0].interrupted:
-        return starts
+    starts = _fit_starts(pixels, priors, signal_variances, initial_posteriors)
     return fit_variational(
         pixels,
         priors,
@@ -284,39 +286,29 @@ def _fit_starts(
     priors: Sequence[WavePrior],
     signal_variances: Sequence[float],
     posteriors: Sequence[Posterior],
-    interruptible: bool,
 ) -> list[PosteriorFit]:
-    """Return each posterior after a few passes with the quadratic bound, at fixed γ.
+    """Return each posterior after a pass with the quadratic bound, at fixed γ.
 
-    ``posteriors`` are those without a level. Unlike the steps that follow, these passes cannot
-    overshoot, however far they have to go. If ``interruptible``, an interrupt ends them after the
-    last finished one.
+    ``posteriors`` are those without a level. Unlike the steps that follow, this pass cannot
+    overshoot, however far it has to go.
     """
     own = [prior.level(variance) for prior, variance in zip(priors, signal_variances, strict=True)]
-    fits: list[PosteriorFit] = []
-    try:
-        for last in ([0.0] * len(own), *[own] * (START_PASSES - 1)):
-            tight = tighten_each(
-                pixels,
-                priors[0].frequencies,
-                signal_variances,
-                posteriors,
-                [None] * len(own),
-                spread=priors[0].spread,
-                levels=list(zip(last, own, strict=True)),
-            )
-            posteriors = [statistics.posterior() for statistics in tight]
-            fits = [
-                PosteriorFit(variance, statistics, posterior, (statistics.bound(posterior),))
-                for variance, statistics, posterior in zip(
-                    signal_variances, tight, posteriors, strict=True
-                )
-            ]
-    except KeyboardInterrupt:
-        if not (interruptible and fits):
-            raise
-        return [replace(fit, interrupted=True) for fit in fits]
-    return fits
+    tight = tighten_each(
+        pixels,
+        priors[0].frequencies,
+        signal_variances,
+        posteriors,
+        [None] * len(own),
+        spread=priors[0].spread,
+        levels=[(0.0, own_level) for own_level in own],
+    )
+    posteriors = [statistics.posterior() for statistics in tight]
+    return [
+        PosteriorFit(variance, statistics, posterior, (statistics.bound(posterior),))
+        for variance, statistics, posterior in zip(
+            signal_variances, tight, posteriors, strict=True
+        )
+    ]
 
 
 @dataclass(frozen=True)
@@ -411,7 +403,12 @@ def fit_variational(
     states = [(start.signal_variance, start.posterior) for start in starts]
     evaluated = _evaluate(pixels, priors, all_latents, states)
     ascents = [
-        NaturalAscent(replace(first, sites=_sites_of(start, prior, first.target)), max_passes, tol)
+        NaturalAscent(
+            replace(first, sites=_sites_of(start, prior, first.target)),
+            max_passes,
+            tol,
+            LATER_SHARE,
+        )
         for start, prior, first in zip(starts, priors, evaluated, strict=True)
     ]
     pairs = zip(starts, evaluated, strict=True)

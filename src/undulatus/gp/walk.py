@@ -24,31 +24,35 @@ had not been interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from undulatus.gp.arrays import Array, double, give_back, is_tensor, namespace
-from undulatus.gp.blocks import Block, Pixels, map_blocks
+from undulatus.gp.arrays import Array, double, is_tensor, namespace, scratch
+from undulatus.gp.blocks import Block, Pixels, Result, map_blocks
 from undulatus.gp.bound import (
     Statistics,
+    blend_gram,
     damped_features,
+    gram_tiles,
+    project,
     rescale_features,
-    sampled_statistics,
-    sum_statistics,
+    sampled_gradient,
 )
 from undulatus.gp.damping import spreads
 from undulatus.gp.held_back import Split, held_back_loss
 from undulatus.gp.passes import SEARCH_ROWS, Start, search_fits
 from undulatus.gp.posterior import WeightMoments
 
+Kept = TypeVar("Kept")
+
 STEPS_PER_ITERATION = 25
 """Minibatches in an outer iteration; the held-back loss is computed after each iteration."""
 
-PIECE_ROWS = 512
+PIECE_ROWS = 256
 """Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
 
 COVARIANCE_ROWS = 512
@@ -303,6 +307,12 @@ class WalkSetup:
             **settings,
         )
 
+    def map(
+        self, function: Callable[[slice], Result], count: int, at_once: int
+    ) -> Iterator[Result]:
+        """Yield ``function`` of each slice of so many things, on the threads of the walk."""
+        return map_blocks(function, count, at_once, self.pixels.threads, self.pool)
+
     def spreads(self, frequencies: Array) -> Array | None:
         """Return the deviation of each feature's frequencies, (d,), if waves are damped."""
         return spreads(frequencies, self.spread) if self.spread else None
@@ -417,27 +427,33 @@ def _step(
     """
     position, chosen = state.position, setup.minibatch(state.step)
     spread, variances = setup.spreads(position.frequencies), position.signal_variances
-    latents = range(len(variances))
+    latents, k = range(len(variances)), position.gram.shape[-1]
+    scaled = scratch("minibatch", (len(latents), len(chosen), k), setup.pixels.dtype)
 
-    def piece(rows: slice) -> tuple[list[Statistics], Array]:
+    def piece(rows: slice) -> tuple[list[Array], Array]:
+        def keep(latent: int, z: Array, precision: Array) -> None:
+            np.multiply(z, np.sqrt(precision)[:, None], out=scaled[latent, rows])
+
         block = setup.pixels.pick(chosen[rows])
         sampled = sampled_rows(len(block.x), len(chosen))
-        return minibatch_sums(
-            block, position.frequencies, variances.tolist(), moments, spread, sampled
+        _, projected, gradient = minibatch_sums(
+            block, position.frequencies, variances.tolist(), moments, spread, sampled, keep
         )
+        return projected, gradient
 
-    threads = setup.pixels.threads
-    parts, gradients = zip(
-        *map_blocks(piece, len(chosen), PIECE_ROWS, threads, setup.pool), strict=True
-    )
+    projected, gradients = zip(*setup.map(piece, len(chosen), PIECE_ROWS), strict=True)
     step = state.step + 1
     rho = minibatch_weight(step)
     row_weight = setup.n_total / setup.batch_size
-    for latent in latents:
-        statistics = sum_statistics(iter([part[latent] for part in parts]))
-        follow(position.gram[latent], statistics.gram, rho, row_weight)
-        follow(position.projected[latent], statistics.projected, rho, row_weight)
-        give_back(statistics.gram)
+    tiles = [(latent, tile) for latent in latents for tile in gram_tiles(k)]
+
+    def blend(number: slice) -> None:
+        latent, tile = tiles[number.start]
+        blend_gram(position.gram[latent], scaled[latent], tile, 1.0 - rho, rho * row_weight)
+
+    for _ in setup.map(blend, len(tiles), 1):
+        pass
+    follow(position.projected, np.sum(projected, axis=0), rho, row_weight)
     state = replace(state, step=step)
     return _move_frequencies(setup, state, np.sum(gradients, axis=0))
 
@@ -454,23 +470,26 @@ def minibatch_sums(
     moments: Sequence[tuple[Array, Array]],
     spread: Array | None,
     sampled: int,
-) -> tuple[list[Statistics], Array]:
-    """Return the statistics of each latent function, and the gradient in the frequencies.
+    keep: Callable[[int, Array, Array], Kept],
+) -> tuple[list[Kept], list[Array], Array]:
+    """Return what is kept of each latent function, its Zᵗ(sv), and the gradient in the frequencies.
 
-    ``moments`` are the mean and covariance of the weights of each. On a device all may be those of
+    ``keep(latent, z, precision)`` returns what is needed for the gram matrix; features ``z`` are
+    overwritten. ``moments`` are the mean and covariance of the weights of each. On a device all may be those of
     several members, with one more axis in front.
     """
     z, fresh = damped_features(block, frequencies, variances[0], spread)
-    statistics: list[Statistics] = []
+    kept, projected = [], []
     gradient: Any = 0.0
     for latent, variance in enumerate(variances):
         if latent > 0:
             fresh = rescale_features(z, fresh, variance / variances[latent - 1])
         own = block.against_rest(latent)
-        found, in_frequencies = sampled_statistics(z, fresh, own, *moments[latent], sampled)
-        statistics.append(found)
+        precision, in_frequencies = sampled_gradient(z, fresh, own, *moments[latent], sampled)
+        kept.append(keep(latent, z, precision))
+        projected.append(double(project(z, own.weight * own.v)))
         gradient = gradient + double(in_frequencies)
-    return statistics, gradient
+    return kept, projected, gradient
 
 
 def minibatch_weight(step: int) -> float:
