@@ -33,7 +33,7 @@ from undulatus.gp.arrays import (
     namespace,
     to_host,
 )
-from undulatus.gp.blocks import PixelSource, block_rows, card_block_rows, longest_row
+from undulatus.gp.blocks import PixelSource, block_rows, card_prediction_rows, longest_row
 from undulatus.gp.damping import Fading, TrainingRange, spreads
 from undulatus.gp.fourier import (
     amplitudes_and_delays,
@@ -165,7 +165,7 @@ class FourierPredictor(GaussianProcessMixin):
         on_host = block_rows(2 * d, itemsize) - STAGGERED_ROWS
         return BlockFunctions(
             place=place,
-            rows_per_block=on_host if device is None else card_block_rows(d, itemsize),
+            rows_per_block=on_host if device is None else card_prediction_rows(d, place),
             threads=count_threads(self.n_jobs),
             longest_row=longest_row(self.frequencies_),
             far_row=far_row(self.frequencies_),

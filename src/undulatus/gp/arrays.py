@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
@@ -45,11 +45,9 @@ MOST_STREAMS = 16
 """Things that are computed at a time on a card, such as factors of matrices: one of them takes
 hardly a hundredth of it."""
 
-TRIANGLE_PARTS = 4
-"""Parts into which the columns of a triangle are cut on a card: 5/8 of the work of a square ..."""
-
-TRIANGLE_COLUMNS = 64
-"""... if none would be narrower than this."""
+STRIP_COLUMNS = 128
+"""Columns of a triangle that are multiplied at a time on a card, by as many rows as they have: as
+wide as the tiles that it computes products in."""
 
 
 # One set of names
@@ -230,35 +228,42 @@ def weighted_gram(z: Array, weights: Array) -> Array:
 def _gram_of_tensor(scaled: Any) -> Any:
     """Return zᵗz in double precision, the sum of the products of a few thousand rows each."""
     *members, n, k = scaled.shape
+    if n <= GRAM_ROWS:
+        return double(scaled.mT @ scaled)
     whole = n - n % GRAM_ROWS
     total = scaled.new_zeros((*members, k, k), dtype=load_torch().float64)
-    parts = [scaled[..., :whole, :].reshape(*members, -1, GRAM_ROWS, k)] if whole else []
+    parts = [scaled[..., :whole, :].reshape(*members, -1, GRAM_ROWS, k)]
     if n > whole:
         parts.append(scaled[..., None, whole:, :])
-    edges = _part_edges(k)
+    strips = list(pairwise(_strip_edges(k)))
     for part in parts:
-        for first, last in pairwise(edges):
+        for first, last in strips:
             # Of a symmetric product, the columns up to the diagonal do.
             strip = part[..., first:last].mT @ part[..., :last]
             total[..., first:last, :last] += strip.sum(dim=-3, dtype=total.dtype)
-    for first, last in pairwise(edges):
+    for first, last in strips:
         total[..., :first, first:last] = total[..., first:last, :first].mT
     return total
 
 
-def _part_edges(k: int) -> list[int]:
-    """Return the edges of the parts that the columns of a triangle are cut into."""
-    parts = max(1, min(TRIANGLE_PARTS, k // TRIANGLE_COLUMNS))
-    return [round(i * k / parts) for i in range(parts + 1)]
+def _strip_edges(columns: int) -> list[int]:
+    """Return the edges of strips of columns; the last ones, which have most rows, are full."""
+    return [0, *range(columns % STRIP_COLUMNS or STRIP_COLUMNS, columns + 1, STRIP_COLUMNS)]
 
 
-def times_triangle(z: Any, triangle: Any) -> Any:
-    """Return the product of a tensor z (n, r) and an upper triangular one (r, r)."""
-    edges = _part_edges(triangle.shape[1])
-    product = z.new_empty((len(z), triangle.shape[1]))
-    for first, last in pairwise(edges):
-        load_torch().matmul(z[:, :last], triangle[:last, first:last], out=product[:, first:last])
-    return product
+def mean_and_variance(z: Any, mean: Any, root: Any) -> tuple[Any, Any]:
+    """Return the products of tensors zᵗm (n,) and |Rᵗz|² (n,).
+
+    R (k, r) is upper triangular: entries below the diagonal that ends in its last row and column
+    are zero. The fastest if columns of z (n, k) are contiguous.
+    """
+    torch, (k, r) = load_torch(), root.shape
+    both = torch.cat([root, mean[:, None]], dim=1)
+    product = z.new_empty((r + 1, len(z)))
+    for first, last in pairwise(_strip_edges(r + 1)):
+        rows = k if last > r else last + k - r
+        torch.matmul(both[:rows, first:last].T, z.T[:rows], out=product[first:last])
+    return product[r], torch.linalg.vector_norm(product[:r], dim=0) ** 2
 
 
 # Where arrays are
@@ -312,19 +317,9 @@ class Place:
         torch = load_torch()
         return torch.float32 if self.dtype == np.float32 else torch.float64
 
-    @contextmanager
-    def products(self) -> Iterator[None]:
-        """Multiply single-precision matrices on cards as this place says, inside this context."""
-        if self.device is None:
-            yield
-            return
-        matmul = load_torch().backends.cuda.matmul
-        before = matmul.allow_tf32
-        matmul.allow_tf32 = self.tf32
-        try:
-            yield
-        finally:
-            matmul.allow_tf32 = before
+    def products(self) -> AbstractContextManager[None]:
+        """Return a context in which matrices are multiplied with the digits of this place."""
+        return nullcontext() if self.device is None else _tf32(self.tf32)
 
     @property
     def spare_bytes(self) -> float:
@@ -336,6 +331,21 @@ class Place:
         cuda = load_torch().cuda
         free, _ = cuda.mem_get_info(self.device)
         return float(free + cuda.memory_reserved(self.device) - cuda.memory_allocated(self.device))
+
+
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    matmul = load_torch().backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
+
+
+def all_digits() -> AbstractContextManager[None]:
+    """Return a context in which matrices on cards are multiplied in full single precision."""
+    return _tf32(False)
 
 
 def for_torch(values: Array) -> Array:

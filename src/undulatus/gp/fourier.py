@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from undulatus.gp.arrays import (
     Array,
+    all_digits,
     double,
     double_phases,
     is_single,
@@ -33,7 +34,8 @@ def phases(
     """
     w = like(frequencies, x)
     if is_tensor(x):
-        return _phases_of_tensor(x, frequencies, w, shift)
+        phase = _phases_of_tensor(x, frequencies, w, by_wave)
+        return phase if shift is None else phase + like(shift, x)
     phase = _scratch("phase", (len(x), len(w)), x.dtype, by_wave)
     if by_wave:
         np.matmul(w, x.T, out=phase.T)
@@ -51,20 +53,23 @@ def phases(
     return phase
 
 
-def _phases_of_tensor(x: Any, frequencies: Any, w: Any, shift: Any) -> Any:
-    """Return x Wᵗ (+ shift), (n, D) or of several members (M, n, D); in double if asked for."""
+def _phases_of_tensor(x: Any, frequencies: Any, w: Any, by_wave: bool) -> Any:
+    """Return x Wᵗ, (n, D) or of several members (M, n, D); computed in double if asked for."""
     needed = double_phases()
     if needed is None:
         longest = float(namespace(w).linalg.vector_norm(w, axis=-1).max())
         needed = float((x * x).sum(-1).max()) > (SINGLE_PHASE_LIMIT / max(longest, 1e-12)) ** 2
-    if is_single(x) and needed:
-        w = double(w if is_single(frequencies) else frequencies)
-        phase = double(x) @ w.mT
-        if shift is not None:
-            phase += like(shift, phase)
-        return like(namespace(phase).remainder(phase, 2.0 * np.pi), x)
-    phase = x @ w.mT
-    return phase if shift is None else phase + like(shift, x)
+    with all_digits():
+        if is_single(x) and needed:
+            w = double(w if is_single(frequencies) else frequencies)
+            phase = namespace(x).remainder(_outer(double(x), w, by_wave), 2.0 * np.pi)
+            return like(phase, x)
+        return _outer(x, w, by_wave)
+
+
+def _outer(x: Any, w: Any, by_wave: bool) -> Any:
+    """Return x wᵗ, whose columns are contiguous if they are to be by wave."""
+    return (w @ x.mT).mT if by_wave else x @ w.mT
 
 
 def far_row(frequencies: Array) -> float:
@@ -121,14 +126,17 @@ def cosines_and_sines(phase: Any, out: Array | None = None) -> Any:
     return pair
 
 
-def waves(x: Array, frequencies: Array) -> Array:
+def waves(x: Any, frequencies: Array) -> Any:
     """Return [cos P, sin P], (n, 2D), each wave contiguous: the features without their scale.
 
     The fastest way to features that are needed once. The array is this thread's scratch: the
     next call overwrites it.
     """
     if is_tensor(x):
-        return cosines_and_sines(phases(x, frequencies))
+        pair = x.new_empty((2 * len(frequencies), len(x)))
+        phase = phases(x, frequencies, by_wave=True)
+        cosines_and_sines(phase, pair.T)
+        return pair.T
     pair = _scratch("waves", (len(x), 2 * len(frequencies)), x.dtype, True)
     return cosines_and_sines(phases(x, frequencies, by_wave=True), pair)
 

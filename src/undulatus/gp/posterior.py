@@ -19,10 +19,10 @@ from undulatus.gp.arrays import (
     expit,
     in_streams,
     is_tensor,
+    mean_and_variance,
     namespace,
     row_dots,
     scratch,
-    times_triangle,
 )
 from undulatus.gp.triangular import (
     factorise_in_place,
@@ -223,13 +223,10 @@ def latent_moments(
     root : (k, r) array
         From :func:`variance_root`, in the precision of ``z``; fastest in Fortran order.
     """
+    if is_tensor(z):
+        return mean_and_variance(z, mean, root)
     latent = z @ mean
     full_rows = z.shape[1] - root.shape[1]
-    if is_tensor(z):
-        spread = times_triangle(z[:, full_rows:], root[full_rows:])
-        if full_rows:
-            spread += z[:, :full_rows] @ root[:full_rows]
-        return latent, row_dots(spread, spread)
     spread = z[:, full_rows:]
     if not overwrite:
         spread = scratch("spread", spread.shape, z.dtype)
