@@ -472,11 +472,11 @@ def minibatch_sums(
     sampled: int,
     keep: Callable[[int, Array, Array], Kept],
 ) -> tuple[list[Kept], list[Array], Array]:
-    """Return what is kept of each latent function, its Zᵗ(sv), and the gradient in the frequencies.
+    """Return what is kept of each latent function, its Zᵗ(sv), and the frequencies' gradient.
 
     ``keep(latent, z, precision)`` returns what is needed for the gram matrix; features ``z`` are
-    overwritten. ``moments`` are the mean and covariance of the weights of each. On a device all may be those of
-    several members, with one more axis in front.
+    overwritten. ``moments`` are the mean and covariance of the weights of each. On a device all
+    may be those of several members, with one more axis in front.
     """
     z, fresh = damped_features(block, frequencies, variances[0], spread)
     kept, projected = [], []
