@@ -36,7 +36,7 @@ DISC = 3712
 """Pixels along each side of SEVIRI's disc."""
 
 PASS_ROWS, PASS_FREQUENCIES = 300_000, 1000
-PREDICTED_ROWS = 4_000_000
+PREDICTED_ROWS = 16_000_000
 
 
 # Data

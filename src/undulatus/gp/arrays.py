@@ -263,11 +263,12 @@ def mean_and_variance(z: Any, mean: Any, root: Any) -> tuple[Any, Any]:
     are zero. The fastest if columns of z (n, k) are contiguous.
     """
     torch, (k, r) = load_torch(), root.shape
-    both = torch.cat([root, mean[:, None]], dim=1)
+    both = torch.cat([root.T, mean[None]])
     product = z.new_empty((r + 1, len(z)))
     for first, last in pairwise(_strip_edges(r + 1)):
-        rows = k if last > r else last + k - r
-        torch.matmul(both[:rows, first:last].T, z.T[:rows], out=product[first:last])
+        # Rounded up, since cards read aligned numbers several at a time; the rest are zeros.
+        rows = k if last > r else min(k, -(-(last + k - r) // 16) * 16)
+        torch.matmul(both[first:last, :rows], z.T[:rows], out=product[first:last])
     return product[r], torch.linalg.vector_norm(product[:r], dim=0) ** 2
 
 

@@ -45,7 +45,7 @@ BLOCK_BYTES = 4 * 2**20
 CARD_BLOCK_BYTES = 256 * 2**20
 """Bytes of features in a block on a card: enough work for all of it at once."""
 
-CARD_PREDICTION_BYTES, CARD_PREDICTION_SHARE = 2**30, 1.0 / 16.0
+CARD_PREDICTION_BYTES, CARD_PREDICTION_SHARE = 2 * 2**30, 1.0 / 16.0
 """The same in predictions, which depend on blocks by rounding only; at most this share of the
 memory that is free."""
 
@@ -412,7 +412,9 @@ def card_block_rows(n_frequencies: int, itemsize: int) -> int:
 def card_prediction_rows(n_frequencies: int, place: Place) -> int:
     """Return the number of rows in a block of predictions on a card."""
     most = min(CARD_PREDICTION_BYTES, CARD_PREDICTION_SHARE * place.spare_bytes)
-    return max(int(most / (2 * n_frequencies * place.dtype.itemsize)), 256)
+    rows = int(most / (2 * n_frequencies * place.dtype.itemsize))
+    # Cards read aligned numbers several at a time.
+    return max(rows - rows % 1024, 256)
 
 
 def map_blocks(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from undulatus._system import count_cores
 from undulatus.gp.arrays import Array, to_host
 from undulatus.gp.blocks import Pixels, PixelSource
 from undulatus.gp.bound import Statistics
@@ -221,10 +222,10 @@ def fit_together(fits: Sequence[StochasticFit]) -> tuple[FourierFit, ...]:
         members, max_iter = list(plans), fits[0].max_iter
         resumes = [plan.pop("resume") for plan in plans.values()]
         setups = [WalkSetup.plan(**plan) for plan in plans.values()]
-        states = [
-            first_state(setup) if resume is None else resume
-            for setup, resume in zip(setups, resumes, strict=True)
-        ]
+        states = _at_once(
+            lambda setup, resume: first_state(setup) if resume is None else resume,
+            *(setups, resumes),
+        )
         reports = [fits[member].report for member in members]
         ends = walk_together(
             setups, states, reports, max_iter=max_iter, interruptible=fits[0].interruptible
@@ -232,7 +233,13 @@ def fit_together(fits: Sequence[StochasticFit]) -> tuple[FourierFit, ...]:
         for member, end in zip(members, ends, strict=True):
             fits[member].take(end)
         plans = {i: plan for i in members if (plan := fits[i].next_walk()) is not None}
-    return tuple(fit.finish() for fit in fits)
+    return tuple(_at_once(StochasticFit.finish, fits))
+
+
+def _at_once(function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
+    """Return a function of each of several members, whose work on the host is done at once."""
+    with ThreadPoolExecutor(min(count_cores(), len(arguments[0]))) as pool:
+        return list(pool.map(function, *arguments))
 
 
 def along_features(unit_frequencies: Array) -> Array:

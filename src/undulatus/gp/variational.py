@@ -24,14 +24,13 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from scipy.linalg import eigh
 
 from undulatus.gp.arrays import Array, dot, double, like, namespace, weighted_gram
 from undulatus.gp.blocks import Block, PixelSource
 from undulatus.gp.bound import (
     Statistics,
     accumulate_each,
-    best_eigenvalue_ratio,
+    best_gram_ratio,
     tighten_each,
     total_of_each,
 )
@@ -341,8 +340,6 @@ class _Sites:
 
     def best_variance_ratio(self, prior: WavePrior, variance: float) -> float:
         """Return the factor on γ with the best bound; the level moves with γ."""
-        eigenvalues, basis = eigh(self.gram)
-        projected, pull = basis.T @ self.projected, basis.T @ self.pull
         targets, precisions, fresh = self.sums
 
         def own_level(ratio: float) -> float:
@@ -352,10 +349,11 @@ class _Sites:
             b = own_level(ratio)
             return float(2.0 * b * targets - b**2 * precisions - ratio * fresh)
 
-        return best_eigenvalue_ratio(
-            np.maximum(eigenvalues, 0.0),
+        return best_gram_ratio(
+            self.gram,
+            [self.projected, self.pull],
             *variance_ratio_limits(variance),
-            lambda ratio: projected - own_level(ratio) * pull,
+            lambda ratio: [1.0, -own_level(ratio)],
             rest,
         )
 
