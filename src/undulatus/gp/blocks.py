@@ -514,9 +514,11 @@ def unmasked(values: Any, name: str = "X") -> Array:
 
 def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
     """Raise, naming row and column, if any value is NaN or infinite."""
-    # A finite sum means finite values. If the sum overflows, look at each value.
+    # A finite sum means finite values. If the sum overflows, look at each value. In the rows' own
+    # single precision it takes half the time.
+    dtype = None if rows.dtype == np.float32 else np.float64
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(rows.sum(dtype=np.float64)):
+        if np.isfinite(rows.sum(dtype=dtype)):
             return
     bad = ~np.isfinite(rows)
     if bad.any():
