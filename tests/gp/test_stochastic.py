@@ -694,9 +694,9 @@ def follow_starts(monkeypatch, loss_of):
     and that of the fit."""
     begun = []
 
-    def stand_still(sample, start, *, resume=None, **settings):
+    def stand_still(pixels, start, *, resume=None, **settings):
         begun.append(start.lengthscale)
-        end = take_a_walk(sample, start, max_iter=1)
+        end = take_a_walk(pixels, start, max_iter=1)
         return replace(end, best_loss=loss_of(start.lengthscale), outcome="converged")
 
     monkeypatch.setattr(stochastic, "walk", stand_still)
@@ -903,9 +903,9 @@ def test_frequencies_along_features_keep_their_size_on_average():
 def test_a_fresh_start_is_along_features(monkeypatch):
     begun = []
 
-    def stand_still(sample, start, **settings):
+    def stand_still(pixels, start, **settings):
         begun.append(start.unit_frequencies)
-        end = take_a_walk(sample, start, max_iter=1)
+        end = take_a_walk(pixels, start, max_iter=1)
         return replace(end, best_loss=0.7, outcome="converged")
 
     monkeypatch.setattr(stochastic, "walk", stand_still)

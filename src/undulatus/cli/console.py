@@ -70,6 +70,13 @@ seed_option = click.option(
     help="Seed of the random numbers.",
 )
 
+device_option = click.option(
+    "--device",
+    metavar="NAME",
+    show_default="the processor",
+    help="Where to compute: cuda, cuda:1 or another device of torch (needs undulatus[gpu]).",
+)
+
 ram_option = click.option(
     "--ram", metavar="SIZE", show_default="no limit", help="Memory to stay below, such as 2GB."
 )

@@ -16,6 +16,7 @@ from undulatus.cli.console import (
     MODEL_PATH,
     NEW_PATH,
     command_line,
+    device_option,
     print_table,
     progress_bar,
     ram_option,
@@ -169,6 +170,7 @@ all_touched_option = click.option(
 @all_touched_option
 @seed_option
 @ram_option
+@device_option
 @click.option("--resume", is_flag=True, help="Continue a fit that was interrupted.")
 @click.option("--restart", is_flag=True, help="Discard a fit that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")

@@ -13,6 +13,7 @@ from undulatus.cli.console import (
     MODEL_PATH,
     NEW_PATH,
     command_line,
+    device_option,
     progress_bar,
     ram_option,
     require_model,
@@ -183,6 +184,7 @@ allow_outside_option = click.option(
 @legend_option
 @allow_outside_option
 @ram_option
+@device_option
 @click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
 def map_command(
     model: Path,
@@ -195,6 +197,7 @@ def map_command(
     legend: Path | None,
     allow_outside: bool,
     ram: str | None,
+    device: str | None,
     resume: bool,
 ) -> None:
     """Classify every pixel of DATA: a scene, an image or spectra.
@@ -233,7 +236,7 @@ def map_command(
             )
         require_new(pages, overwrite=None)
     with map_of_file(
-        ModelFile.load(model),
+        ModelFile.load(model, device),
         inputs,
         scene=opened,
         encoding=encoding,

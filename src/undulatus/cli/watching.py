@@ -14,6 +14,7 @@ from undulatus.cli.console import (
     FOLDER,
     NEW_PATH,
     command_line,
+    device_option,
     ram_option,
     require_model,
     say,
@@ -105,6 +106,7 @@ def _print_status(ctx: click.Context, param: click.Parameter, path: Path | None)
 @legend_option
 @allow_outside_option
 @ram_option
+@device_option
 def watch(
     folder: Path,
     model: Path,
@@ -117,6 +119,7 @@ def watch(
     new_model: bool,
     health: Path | None,
     legend: Path | None,
+    device: str | None,
     **options: Any,
 ) -> None:
     """Map every new file in the folder IN, until stopped.
@@ -142,7 +145,7 @@ def watch(
         _ending_on_sigterm(well=not once),
         watching(
             Arrivals(folder, pattern, settle),
-            ModelFile.load(model),
+            ModelFile.load(model, device),
             output,
             MapOptions(
                 legend=None if legend is None else read_legend(legend),

@@ -10,6 +10,7 @@ from undulatus.estimators.exact import GPC
 from undulatus.estimators.fourier import RFFGPC, VFFGPC
 from undulatus.estimators.fourier_features import FourierFeatures
 from undulatus.estimators.pca import SpectralPCA
+from undulatus.gp.arrays import find_device
 
 __all__ = ["GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA"]
 
@@ -25,22 +26,45 @@ def make_classifier(
     n_members: int = 1,
     verbose: int = 0,
     checkpoint: Path | None = None,
+    device: str | None = None,
     **params: Any,
 ) -> Any:
     """Return an unfitted classifier of ``METHODS``, with further ``params``.
 
-    ``n_frequencies``, ``n_members`` and ``checkpoint`` are ignored for GPC, which has none.
+    ``n_frequencies``, ``n_members`` and ``checkpoint`` are ignored for GPC, which has none; it
+    computes on no ``device`` either.
     """
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     params = {"random_state": seed, "verbose": verbose, **params}
+    if method == "gpc" and find_device(device) is not None:
+        raise InputError(
+            f"The method gpc computes on the processor alone, not on {device!r}. Leave device "
+            f"unset (undulatus fit without --device), or take the method vff or rff."
+        )
     if method != "gpc":
         params |= {
+            "device": device,
             "n_frequencies": n_frequencies,
             "n_members": n_members,
             "checkpoint": checkpoint,
         }
     return METHODS[method](**params)
+
+
+def compute_on(model: Any, device: str | None) -> None:
+    """Let a fitted model predict on a device of torch, or on the processor (None).
+
+    Of a Pipeline its classifier does so, of models of several regimes each of theirs; classifiers
+    that compute on no device are left as they are.
+    """
+    find_device(device)
+    for part in getattr(model, "estimators_", {"": model}).values():
+        classifier = part.steps[-1][1] if hasattr(part, "steps") else part
+        if classifier is not model and hasattr(classifier, "estimators_"):
+            compute_on(classifier, device)
+        elif hasattr(classifier, "device"):
+            classifier.device = device
 
 
 def forget_checkpoint(classifier: Any) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -223,6 +222,9 @@ class GaussianProcessMixin(ABC):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose class is right, by weight if there are weights."""
+        # Imported here, as scikit-learn does: it takes long, and only scores need it.
+        from sklearn.metrics import accuracy_score
+
         y, sample_weight = on_host(y), on_host(sample_weight)
         return float(accuracy_score(y, on_host(self.predict(X)), sample_weight=sample_weight))
 

@@ -39,8 +39,9 @@ Result = TypeVar("Result")
 
 Parameters = ParamSpec("Parameters")
 
-BLOCK_BYTES = 4 * 2**20
-"""Bytes of features in a block: small enough for the cache, large enough for BLAS."""
+BLOCK_BYTES = 16 * 2**20
+"""Bytes of features in a block: large enough that threads on many cores, which take turns between
+the operations on blocks, seldom wait for each other."""
 
 CARD_BLOCK_BYTES = 256 * 2**20
 """Bytes of features in a block on a card: enough work for all of it at once."""
@@ -401,7 +402,7 @@ def count_latents(n_classes: int) -> int:
 def block_rows(n_features: int, itemsize: int) -> int:
     """Return the number of rows in a block of features; it depends on the model alone."""
     rows = BLOCK_BYTES // (n_features * itemsize)
-    return int(min(max(rows // 256, 1), 32)) * 256
+    return int(min(max(rows // 256, 1), 64)) * 256
 
 
 def card_block_rows(n_frequencies: int, itemsize: int) -> int:

@@ -71,9 +71,8 @@ def _phases_of_tensor(x: Any, frequencies: Any, w: Any, by_wave: bool) -> Any:
         needed = float((x * x).sum(-1).max()) > (SINGLE_PHASE_LIMIT / max(longest, 1e-12)) ** 2
     with all_digits():
         if is_single(x) and needed:
-            w = double(w if is_single(frequencies) else frequencies)
-            phase = namespace(x).remainder(_outer(double(x), w, by_wave), 2.0 * np.pi)
-            return like(phase, x)
+            exact = _outer(double(x), like(frequencies, double(x)), by_wave)
+            return like(namespace(x).remainder(exact, 2.0 * np.pi), x)
         return _outer(x, w, by_wave)
 
 

@@ -52,7 +52,7 @@ Kept = TypeVar("Kept")
 STEPS_PER_ITERATION = 25
 """Minibatches in an outer iteration; the held-back loss is computed after each iteration."""
 
-PIECE_ROWS = 256
+PIECE_ROWS = 512
 """Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
 
 COVARIANCE_ROWS = 512

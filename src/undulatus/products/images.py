@@ -369,6 +369,7 @@ def fit_image(
     all_touched: bool = False,
     seed: int = 0,
     checkpoint: Path | None = None,
+    device: str | None = None,
     verbose: int = 0,
     progress: Progress = lambda line: None,
 ) -> Any:
@@ -410,6 +411,8 @@ def fit_image(
     seed : int
     checkpoint : path, optional
         The fit is saved as it goes; a fit of the same data continues there.
+    device : str, optional
+        Where to compute, such as ``"cuda"`` (see :class:`~undulatus.VFFGPC`).
 
     Returns
     -------
@@ -426,6 +429,7 @@ def fit_image(
         seed=seed,
         verbose=verbose,
         checkpoint=checkpoint,
+        device=device,
     )
     most = max_pixels or MAX_PIXELS[method]
     opened = open_images(images)

@@ -76,6 +76,7 @@ def fit_scene(
     coast_width: int = COAST_WIDTH,
     ram: int | None = None,
     checkpoint: Path | None = None,
+    device: str | None = None,
     verbose: int = 0,
     progress: Progress = lambda line: None,
 ) -> RegimeClassifier:
@@ -109,6 +110,8 @@ def fit_scene(
     checkpoint : path, optional
         Each classifier's fit is saved as it goes in ``checkpoint.REGIME``; a fit of the same data
         resumes there and ends in the same model.
+    device : str, optional
+        Where to compute, such as ``"cuda"`` (see :class:`~undulatus.VFFGPC`).
     """
     scene = check_scene(require_times(scene))
     most = _affordable_pixels(scene, pixels or PIXELS_A_REGIME.get(method, 0), ram)
@@ -121,6 +124,7 @@ def fit_scene(
             seed=seed,
             verbose=verbose,
             checkpoint=checkpoint and checkpoint.with_name(f"{checkpoint.name}.{regime}"),
+            device=device,
             # Training is balanced; the real shares of classes correct the probabilities.
             prior_correction=list(shares),
         )

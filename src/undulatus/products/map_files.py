@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import xarray as xr
 
+from undulatus.estimators import compute_on
 from undulatus.products.legend import Legend
 from undulatus.products.maps import MapSummary, map_scene, summarise_map
 from undulatus.products.memory_budget import within_memory
@@ -36,9 +37,13 @@ class ModelFile:
     sha256: str
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Load a model, or raise a :class:`~undulatus.errors.ModelFileError`."""
+    def load(cls, path: Path, device: str | None = None) -> Self:
+        """Load a model to predict on a device of torch, by default on the processor.
+
+        Raises a :class:`~undulatus.errors.ModelFileError` if the file is no model.
+        """
         fitted = load_model(path)
+        compute_on(fitted, device)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return cls(path, fitted, digest)

@@ -70,6 +70,7 @@ def fit_spectra(
     seed: int = 0,
     ram: int | None = None,
     checkpoint: Path | None = None,
+    device: str | None = None,
     verbose: int = 0,
     progress: Progress = lambda line: None,
 ) -> Pipeline:
@@ -100,6 +101,8 @@ def fit_spectra(
         Memory limit in bytes; an error says if it is too small.
     checkpoint : path, optional
         File in which the classifier's fit is saved as it goes, and from which it resumes.
+    device : str, optional
+        Where to compute, such as ``"cuda"`` (see :class:`~undulatus.VFFGPC`).
     """
     classifier = make_classifier(
         method,
@@ -108,6 +111,7 @@ def fit_spectra(
         seed=seed,
         verbose=verbose,
         checkpoint=checkpoint,
+        device=device,
     )
     spectra = check_spectra(spectra)
     _require_memory(spectra, components, ram)

@@ -103,7 +103,8 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
         tensors |= zip(
             WARP, (standardisation.warp.middle, standardisation.warp.width), strict=True
         )
-    params = model.get_params(deep=False)
+    # Where a model computes is the machine's affair.
+    params = {name: own for name, own in model.get_params(deep=False).items() if name != "device"}
     header = {
         "params": {name: encode_value(value) for name, value in params.items()},
         "classes": encode_value(model.classes_),

@@ -117,6 +117,8 @@ def restore_params(kind: type, described: Header, earlier: Header | None = None)
     ``earlier`` has those that files did not name before they existed.
     """
     params = {name: decode_value(value) for name, value in described.items()}
+    if "device" in params:
+        raise InvalidModelError("names a device to compute on, which no model file does.")
     try:
         model: Any = kind(**((earlier or {}) | params))
         model._validate_params()
