@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
-import geopandas
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -170,7 +169,3 @@ def test_every_command_line_runs_as_it_is_shown(folder, monkeypatch):
         result = CliRunner().invoke(main, words[1:], default_map=SMALL)
         expected = 1 if "--status" in words and words[1] == "watch" else 0
         assert result.exit_code in {0, expected}, f"{line}\n{result.output}"
-
-
-def test_the_labels_of_the_example_are_those_of_the_lessons(folder):
-    assert set(geopandas.read_file(folder / "labels.gpkg")["class"]) == {"clear", "cloud"}
