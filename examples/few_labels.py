@@ -76,7 +76,7 @@ print(points[["row", "column", "suggested", "probability", "information"]].head(
 import matplotlib.pyplot as plt
 
 figure, axis = plt.subplots(figsize=(4.6, 6.4), layout="constrained")
-axis.imshow(np.clip(data.X[:, [3, 2, 1]].reshape(height, width, 3) / 0.9, 0, 1))
+axis.imshow(np.clip(data.X[:, [3, 2, 1]].reshape(height, width, 3) / 0.75, 0, 1) ** 0.8)
 axis.scatter(first["column"], first["row"], s=3, color="tab:orange", label="first labels")
 axis.scatter(
     points["column"], points["row"], s=26, facecolor="none", edgecolor="tab:red", label="suggested"

@@ -65,7 +65,7 @@ import numpy as np
 rgb = image.values[[3, 2, 1]].transpose(1, 2, 0)  # B04, B03, B02
 cloud = maps["class_probability"]
 figure, axes = plt.subplots(1, 3, figsize=(11, 6.2), layout="constrained")
-axes[0].imshow(np.clip(rgb / 0.9, 0, 1))
+axes[0].imshow(np.clip(rgb / 0.75, 0, 1) ** 0.8)
 axes[0].set_title("image")
 for axis, layer, colours, title in (
     (axes[1], cloud, "Blues_r", "probability of cloud"),
