@@ -65,7 +65,7 @@ class CommandsDirective(Directive):
         found = [
             _option_text(option, context)
             for option in command.get_params(context)
-            if option.name not in SHARED | {"help"}
+            if option.name not in SHARED and "--help" not in option.opts
         ]
         if any(found):
             section += _options([pair for pair in found if pair])
