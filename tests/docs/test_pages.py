@@ -52,6 +52,12 @@ def test_links_between_pages_lead_somewhere(page):
             assert place in anchors_of(BY_PATH[found]), f"{page.name}: {link}"
 
 
+def test_tests_and_benchmarks_that_are_named_exist():
+    for page in PAGES:
+        for name in re.findall(r"`((?:tests|benchmarks|examples)/[\w/.]+)`", page.text):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
 def test_pictures_are_small():
     pictures = [p for p in DOCS.rglob("*") if p.suffix in {".png", ".jpg", ".svg"}]
     written = [p for p in pictures if not set(p.parts) & {"_build", "lessons", "api"}]
