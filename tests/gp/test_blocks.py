@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
+from undulatus.gp.arrays import borrow, give_back, recycling, scratch
 from undulatus.gp.blocks import (
     FARTHEST,
     PHASE_LIMIT,
@@ -19,15 +20,11 @@ from undulatus.gp.blocks import (
     Standardisation,
     Warp,
     block_rows,
-    borrow,
-    give_back,
     map_blocks,
     read_rows,
-    recycling,
     require_finite,
     require_lengths,
     require_phases,
-    scratch,
 )
 
 seeds = st.integers(0, 2**32 - 1)

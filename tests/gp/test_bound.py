@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, log_expit
 
-from undulatus.gp.blocks import Pixels, Standardisation, recycling
+from undulatus.gp.arrays import recycling
+from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import (
     Statistics,
     accumulate,
