@@ -34,7 +34,11 @@ class _Links(HTMLParser):
 def broken_links(folder: Path) -> tuple[list[str], int, int]:
     """Return what leads nowhere, and how many links stay within the folder and leave it."""
     folder = folder.resolve()
-    pages = {path: _Links(path.read_text()) for path in sorted(folder.rglob("*.html"))}
+    pages = {
+        path: _Links(path.read_text())
+        for path in sorted(folder.rglob("*.html"))
+        if "_static" not in path.parts
+    }
     broken, within, beyond = [], 0, 0
     for path, page in pages.items():
         for link in page.links:

@@ -73,6 +73,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "remove_config_comments": True,
     "min_reported_time": 0,
+    "default_thumb_file": str(HERE / "_static" / "card.png"),
     "image_scrapers": ("matplotlib",),
     "abort_on_example_error": True,
     "plot_gallery": os.environ.get("LESSONS", "1"),

@@ -83,7 +83,7 @@ compare(train, test, groups=area[train])
 #
 # - for other scenes, days and places than those with labels,
 # - if probabilities are used: for areas, for thresholds that change, for merging with other
-# data,
+#   data,
 # - if somebody must know where the map is a guess,
 # - for maps of many millions of pixels on processors: labels come 10 to 80 times as fast
 #   (:doc:`/benchmarks/index`).
