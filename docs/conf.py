@@ -91,7 +91,7 @@ def add_card(app: Any, page: str, template: str, context: dict[str, Any], doctre
     """Name the picture that a link to a page shows elsewhere."""
     context["metatags"] = context.get("metatags", "") + (
         f'<meta property="og:title" content="{context.get("title", project)}">'
-        '<meta property="og:image" content="_static/card.png">'
+        f'<meta property="og:image" content="{context["pathto"]("_static/card.png", 1)}">'
         '<meta name="twitter:card" content="summary_large_image">'
     )
 

@@ -8,8 +8,8 @@ for rounding. This lesson says on what it ran.
 """
 
 # %%
-# torch brings the device; undulatus does not need it otherwise. Without a GPU the same lines run on
-# the CPU, and show no more than that results agree.
+# torch brings the device; undulatus does not need it otherwise. Without a GPU the same lines run
+# on the CPU, and show no more than that results agree.
 
 try:
     import torch

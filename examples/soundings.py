@@ -94,8 +94,8 @@ for name, rows in (("within 60°", abs(latitude) < 60), ("nearer the poles", abs
 
 # %%
 # All labels lie between 60° S and 60° N. Nearer the poles nearly everything is called cloud: snow
-# is as cold as the tops of clouds, and the model has never seen any. The deviation is larger there,
-# but not by so much that it would warn by itself. Do not map where nobody labelled.
+# is as cold as the tops of clouds, and the model has never seen any. The deviation is larger
+# there, but not by so much that it would warn by itself. Do not map where nobody labelled.
 #
 # Spectra of thousands of channels go the same way, after
 # a reduction to principal components: :doc:`/howto/soundings`.
