@@ -144,14 +144,19 @@ def cast(array: Any, dtype: npt.DTypeLike) -> Any:
     return array.to(torch.float32 if np.dtype(dtype) == np.float32 else torch.float64)
 
 
-def double_copy(values: Any) -> Any:
+def double_copy(values: Any, *, lasts: bool = True) -> Any:
     """Return a copy of rows in double precision; of numpy, each column is contiguous.
 
-    Standardising goes by column, and is faster so.
+    Standardising goes by column, and is faster so. A copy that need not last is this thread's
+    scratch: the next call overwrites it.
     """
     if is_tensor(values):
         return values.to(load_torch().float64, copy=True).contiguous()
-    return np.array(values, dtype=np.float64, order="F")
+    if lasts:
+        return np.array(values, dtype=np.float64, order="F")
+    copy = scratch("double copy", values.shape[::-1], np.float64).T
+    np.copyto(copy, values, casting="unsafe")
+    return copy
 
 
 def double(array: Any) -> Any:

@@ -342,12 +342,12 @@ class Standardisation:
     warp: Warp | None = None
 
     def __call__(self, rows: Array, dtype: npt.DTypeLike) -> Array:
-        """Return standardised rows, C-contiguous, in ``dtype``.
+        """Return standardised rows in ``dtype``, each feature contiguous.
 
         Rows that are equal as numbers give the same result, whatever type they are stored in.
         """
         # Subtract in double, then round: a centre of 300 K in single is wrong by up to 15 µK.
-        x = double_copy(rows)
+        x = double_copy(rows, lasts=np.dtype(dtype) == np.float64)
         # Values that overflow become infinite, and `require_lengths` refuses them.
         with np.errstate(over="ignore"):
             if self.warp is not None:
@@ -514,9 +514,11 @@ def unmasked(values: Any, name: str = "X") -> Array:
 
 def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
     """Raise, naming row and column, if any value is NaN or infinite."""
-    # A finite sum means finite values. If the sum overflows, look at each value.
+    # A finite sum means finite values. If the sum overflows, look at each value. In the rows' own
+    # single precision it takes half the time.
+    dtype = None if rows.dtype == np.float32 else np.float64
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(rows.sum(dtype=np.float64)):
+        if np.isfinite(rows.sum(dtype=dtype)):
             return
     bad = ~np.isfinite(rows)
     if bad.any():

@@ -446,22 +446,6 @@ def damped_features(
     return z, (1.0 - share**2) * _per_row(signal_variance, z)
 
 
-def features_and_moment_product(
-    block: Block,
-    frequencies: Array,
-    signal_variance: float,
-    moment: Array,
-    spread: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    """Return a block's features z, their product z M, and the fresh variance.
-
-    The first two are (n, k) each, in this thread's scratch. ``moment`` M (k, k) is a moment of
-    the weights: A⁻¹ + m mᵗ, or A⁻¹.
-    """
-    z, fresh = damped_features(block, frequencies, signal_variance, spread)
-    return z, moment_product(z, moment), fresh
-
-
 def moment_product(z: Array, moment: Array) -> Array:
     """Return the product z M (n, k) of features and a moment (k, k), in this thread's scratch."""
     return namespace(z).matmul(z, moment, out=empty_like("moment product", tuple(z.shape), z))
@@ -476,15 +460,6 @@ def rescale_features(z: Array, fresh: Array, ratio: float) -> Array:
         return fresh
     z *= like(namespace(ratio).sqrt(ratio), z)
     return fresh * _per_row(ratio, z)
-
-
-def tight_xi(z: Array, moment_product: Array, fresh: Array | float = 0.0) -> Array:
-    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. 10, updateXi).
-
-    ``moment_product`` is z (A⁻¹ + m mᵗ), (n, k); ``fresh`` (n,) is added under the root.
-    """
-    xp = namespace(z)
-    return xp.sqrt(xp.maximum(row_dots(moment_product, z), 0.0) + fresh)
 
 
 def block_statistics(

@@ -37,12 +37,14 @@ def phases(
         phase = _phases_of_tensor(x, frequencies, w, by_wave)
         return phase if shift is None else phase + like(shift, x)
     phase = _scratch("phase", (len(x), len(w)), x.dtype, by_wave)
-    if by_wave:
-        np.matmul(w, x.T, out=phase.T)
-    else:
-        np.matmul(x, w.T, out=phase)
+    rows = x
     if shift is not None:
-        phase += shift.astype(x.dtype, copy=False)
+        # As the frequency of a feature that is 1: the product adds it on the way.
+        rows, w = _with_ones(x), np.column_stack([w, shift.astype(x.dtype, copy=False)])
+    if by_wave:
+        np.matmul(w, rows.T, out=phase.T)
+    else:
+        np.matmul(rows, w.T, out=phase)
     if x.dtype == np.float32 and phase.size:
         far = _far_rows(x, frequencies)
         if len(far):
@@ -51,6 +53,14 @@ def phases(
                 exact += shift
             phase[far] = np.remainder(exact, 2.0 * np.pi)
     return phase
+
+
+def _with_ones(x: Array) -> Array:
+    """Return rows with one more feature that is 1, in this thread's scratch."""
+    rows = _scratch("with ones", (len(x), x.shape[1] + 1), x.dtype, True)
+    rows[:, :-1] = x
+    rows[:, -1] = 1.0
+    return rows
 
 
 def _phases_of_tensor(x: Any, frequencies: Any, w: Any, by_wave: bool) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import InitVar, dataclass, replace
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -357,14 +358,15 @@ def race(
             return {key: [next(ahead) for _ in own] for key, own in racing.items()}
 
         usual = USUAL_SHARE * mean_distance
-        begun = {
-            share * mean_distance: [
-                pool.submit(begin, share * mean_distance, unit, split)
-                for unit, split in zip(unit_frequencies, splits, strict=True)
-            ]
+        every = [
+            (share * mean_distance, unit, split)
             for share in RACE_SHARES
-        }
-        racing = {key: [runner.result() for runner in own] for key, own in begun.items()}
+            for unit, split in zip(unit_frequencies, splits, strict=True)
+        ]
+        begun = starmap(begin, every) if on_device else pool.map(begin, *zip(*every, strict=True))
+        racing: dict[float, list[Runner]] = {}
+        for (lengthscale, *_), runner in zip(every, begun, strict=True):
+            racing.setdefault(lengthscale, []).append(runner)
         for iterations, left in RACE_ROUNDS:
             racing = all_go_on(racing, iterations)
             losses = {
