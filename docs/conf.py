@@ -72,6 +72,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "write_computation_times": False,
     "remove_config_comments": True,
+    "capture_repr": (),
     "min_reported_time": 0,
     "default_thumb_file": str(HERE / "_static" / "card.png"),
     "image_scrapers": ("matplotlib",),
