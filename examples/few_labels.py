@@ -106,8 +106,8 @@ for draw in range(4):
     print("50 random labels:   ", judge(update_image(model, image, random)))
 
 # %%
-# Labels from all over the image help, one more square hardly does. Suggested labels are no
-# better here than random ones: their gain over these is a few percent of the NLL at best, and
-# not in every case. Over five starts and eight draws each it was measured in
-# :doc:`/howto/improve`. An update also keeps the waves that were learned from few labels: when
-# you have labelled enough, fit again with all of them.
+# Labels from all over the image help, one more square hardly does. Suggested labels are about as
+# good here as random ones: they have gained a few percent of the NLL over these in most cases that
+# were measured, with five starts and eight draws each, and lost in some (:doc:`/howto/improve`). An
+# update also keeps the waves that were learned from few labels: when you have labelled enough, fit
+# again with all of them.
