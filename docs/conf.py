@@ -11,7 +11,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent)]
+sys.path.insert(0, str(HERE / "extensions"))
 
 project = "undulatus"
 author = "the undulatus developers"
@@ -99,6 +99,7 @@ def add_card(app: Any, page: str, template: str, context: dict[str, Any], doctre
 
 def setup(app: Any) -> None:
     """Connect the above."""
+    # Of libraries about their own future: nothing that a reader of a lesson can change.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     app.connect("autodoc-skip-member", skip_fitted)
     app.connect("html-page-context", add_card)
