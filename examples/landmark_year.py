@@ -34,8 +34,9 @@ for found in score_scene(model, scene):
         )
 
 # %%
-# Against the truth the model is right more often than the mask that it learned from: it cannot
-# repeat faults that have no pattern. Its probabilities are those of the mask, not of the truth.
+# Against the truth the model is right more often than the mask that it learned from under a higher
+# sun, since it cannot repeat faults that have no pattern, and as often under a low one and by
+# night. Its probabilities are those of the mask, not of the truth.
 #
 # Map every acquisition
 # ---------------------
