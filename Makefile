@@ -64,7 +64,7 @@ bench: $(BENCH_VENV)/.ready ## ours and the peers on the same data; QUICK=1 for 
 
 docs: $(VENV)/.docs ## the documentation, in docs/_build/html; LESSONS=0 does not run the lessons
 	rm -rf docs/reference/api
-	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -E -b html docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
 
 clean:
