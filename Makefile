@@ -62,9 +62,10 @@ $(BENCH_VENV)/.ready: pyproject.toml
 bench: $(BENCH_VENV)/.ready ## ours and the peers on the same data; QUICK=1 for a short run
 	$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(QUICK),--quick) $(if $(RESUME),--resume)
 
-docs: $(VENV)/.docs ## the documentation, in docs/_build/html
-	rm -rf docs/api
-	$(BIN)/sphinx-build -W -b html docs docs/_build/html
+docs: $(VENV)/.docs ## the documentation, in docs/_build/html; LESSONS=0 does not run the lessons
+	rm -rf docs/reference/api
+	$(BIN)/sphinx-build -W --keep-going -E -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) docs/_build docs/api
+	rm -rf $(VENV) $(BENCH_VENV) docs/_build docs/lessons docs/reference/api

@@ -55,7 +55,7 @@ GPU_ROWS = {
     ("pass", 100): 133.5e6,
     ("variance", 100): 232.2e6,
 }
-"""Rows a second of one H200, by kind of work and D, measured by benchmarks.gpu_pass."""
+"""Rows a second of one H200, by kind of work and D, measured with the same products in torch."""
 MAP_SHARE = 0.85
 """Rate of a map from disk to disk, as a share of the predictor's; from benchmarks.tile."""
 SPECTRUM_SECONDS = 2 / 13_213

@@ -10,9 +10,9 @@ night     90° and above                                thermal bands alone
 ========  ===========================================  ======================
 
 Every bin is half open: an angle on an edge belongs to the bin above it.
-:mod:`undulatus.scenes` and :mod:`undulatus.regimes` both need these facts, and neither imports
-the other.
 """
+
+# Here since `scenes` and `regimes` both need these facts, and neither imports the other.
 
 REGIMES = ("high", "mid", "low", "night")
 """Names of the regimes, from the highest sun to none."""

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from functools import partial
 from html.parser import HTMLParser
 
+import geopandas
 import matplotlib.image
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from undulatus.products.demo import (
     run_image_demo,
     run_month_demo,
     write_demo_page,
+    write_example,
 )
 from undulatus.products.images import fit_image
 from undulatus.products.scores import Scores
@@ -207,3 +209,10 @@ def test_the_page_links_to_the_results_and_says_what_is_synthetic(month):
     assert "synthetic" in text
     assert "90.0%" in text
     assert "http" not in text
+
+
+def test_the_example_is_an_image_of_named_bands_and_polygons_of_two_classes(tmp_path):
+    image, labels = write_example(tmp_path / "new", generate_clouds())
+    assert (image.name, labels.name) == ("image.tif", "labels.gpkg")
+    assert open_image(image).attrs["long_name"][:2] == ("B01", "B02")
+    assert set(geopandas.read_file(labels)["class"]) == {"clear", "cloud"}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,15 +100,10 @@ def run_image_demo(
     folder.mkdir(parents=True)
     data, source, generated = _load_image(say)
     say(f"Data: {source}.")
-    names = ("image", "labels", "model", "map", "picture")
-    endings = ("image.tif", "labels.gpkg", "clouds.undulatus", "map.tif", "clouds.png")
-    written = {name: folder / ending for name, ending in zip(names, endings, strict=True)}
-    with warnings.catch_warnings():
-        # The image does not say where it was taken.
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        warnings.filterwarnings("ignore", "'crs' was not provided")
-        _write_image(written["image"], data)
-        _label_polygons(data).to_file(written["labels"])
+    written = dict(zip(("image", "labels"), write_example(folder, data), strict=True))
+    endings = {"model": "clouds.undulatus", "map": "map.tif", "picture": "clouds.png"}
+    written |= {name: folder / ending for name, ending in endings.items()}
+    with _unplaced():
         image = open_image(written["image"])
         model = fit_image(image, written["labels"], verbose=verbose, progress=say)
         save_model(model, written["model"])
@@ -135,6 +130,32 @@ def run_image_demo(
         data.y[data.test] == 1, probability.ravel()[data.test].astype(np.float64)
     )
     return ImageDemo(source, generated, scores, written, page)
+
+
+def write_example(folder: Path | str, data: Bunch | None = None) -> tuple[Path, Path]:
+    """Write a real image and labels to try things on, and return the paths of the two files.
+
+    ``image.tif`` is the image of :func:`undulatus.datasets.load_sentinel2_clouds`, 13 bands, and
+    ``labels.gpkg`` has polygons of cloud and of clear sky in its upper half, with their class in
+    the field ``class``. Neither says where on Earth it is.
+    """
+    data = load_sentinel2_clouds() if data is None else data
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    image, labels = folder / "image.tif", folder / "labels.gpkg"
+    with _unplaced():
+        _write_image(image, data)
+        _label_polygons(data).to_file(labels)
+    return image, labels
+
+
+@contextmanager
+def _unplaced() -> Iterator[None]:
+    """Leave out the warnings that an image does not say where it was taken."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        warnings.filterwarnings("ignore", "'crs' was not provided")
+        yield
 
 
 def _baseline_scores(data: Bunch) -> dict[str, Scores]:

@@ -2,7 +2,7 @@
 
 The header holds the type of the model, its parameters, classes and feature names, and the
 versions of the package and of the schema. The tensors hold the rest, each with its SHA-256 (see
-:mod:`undulatus._files`). ``docs/model-file.md`` describes the schema.
+:mod:`undulatus._files`). ``docs/reference/model-file.md`` describes the schema.
 """
 
 from __future__ import annotations

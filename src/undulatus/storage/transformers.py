@@ -116,7 +116,8 @@ LAYOUTS = (
 """Every transformer that may be in a model file.
 
 To add one, list it here, fit it in ``FITTED`` in ``tests/storage/test_transformers.py``, and name
-it in the docstring of :func:`undulatus.storage.save_model` and in ``docs/model-file.md``.
+it in the docstring of :func:`undulatus.storage.save_model` and in
+``docs/reference/model-file.md``.
 """
 
 

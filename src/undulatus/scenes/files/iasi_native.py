@@ -187,7 +187,7 @@ def open_native(path: Path) -> xr.Dataset:
     Places, times, angles of the sun, flags and AVHRR's cloud fractions are read at once, all else
     when it is computed. Lost lines are left out, and spectra that are flagged as bad are missing:
     the attributes ``lines_lost`` and ``spectra_flagged`` count them. ``cloudy`` says whether AVHRR
-    saw any cloud in a spectrum. ``docs/sounder.md`` lists the variables.
+    saw any cloud in a spectrum. ``docs/howto/soundings.md`` lists the variables.
 
     Parameters
     ----------

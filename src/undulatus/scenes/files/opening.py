@@ -130,7 +130,7 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     source : path or list of paths
         ``.zarr`` folders and ``.nc`` files in the form that
         :func:`undulatus.scenes.check_spectra` describes, or native files (``IASI_xxx_1C_...``),
-        whose variables ``docs/sounder.md`` lists; or BUFR of IASI, CrIS, AIRS and HIRS
+        whose variables ``docs/howto/soundings.md`` lists; or BUFR of IASI, CrIS, AIRS and HIRS
         (:func:`undulatus.scenes.files.bufr.open_bufr`). Several are concatenated; files of
         several satellites are an error.
     """
