@@ -35,6 +35,7 @@ from undulatus.scenes.twins.sounder.atmosphere import (
     LAYER_PRESSURES,
     LEVELS,
 )
+from undulatus.scenes.twins.sounder.lines import LinearBand, Lines, Top, TopBand, joined
 
 Array = npt.NDArray[Any]
 
@@ -69,16 +70,14 @@ class VibrationBand:
     """Sum over its lines, cm per molecule."""
     rotation: float
     """Rotational constant, cm⁻¹; the spacing of lines is twice that."""
-    q_share: float = 0.0
+    q_share: float
     """Share of the intensity in the Q branch, at the centre."""
-    even: bool = False
-    """Only even levels exist, as in CO₂: the spacing is four constants."""
-    scatter: float = 0.0
+    scatter: float
     """How far the lines of one level spread in an asymmetric molecule, cm⁻¹."""
 
-    def lines(self, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return positions (cm⁻¹) and strengths (cm per molecule) of the band's lines."""
-        levels = np.arange(0, 120, 2 if self.even else 1)
+    def lines(self, rng: np.random.Generator) -> Lines:
+        """Return the band's lines, whose strengths do not depend on the temperature."""
+        levels = np.arange(0, 120)
         population = (2 * levels + 1) * np.exp(
             -C2 * self.rotation * levels * (levels + 1) / _ROTATION_TEMPERATURE
         )
@@ -96,58 +95,95 @@ class VibrationBand:
             [(1 - self.q_share) / 2, (1 - self.q_share) / 2, self.q_share], len(levels)
         )
         strengths = self.intensity * shares * np.tile(population, 3)
-        if not self.scatter:
-            return positions, strengths
         copies = 10
         parts = rng.dirichlet(np.full(copies, 0.5), len(positions))
         away = self.scatter * rng.standard_normal(parts.shape)
         away[-len(levels) :] *= 0.4
-        return (positions[:, None] + away).ravel(), (strengths[:, None] * parts).ravel()
+        return _of_any_warmth(
+            (positions[:, None] + away).ravel(), (strengths[:, None] * parts).ravel()
+        )
 
 
-VIBRATION_BANDS = {
-    "CO2": (
-        VibrationBand(667.38, 8.3e-18, 0.39, 0.5, True),
-        VibrationBand(667.75, 6.5e-19, 0.39, 0.5),
-        VibrationBand(647.06, 2.2e-20, 0.39, 0.5, True),
-        VibrationBand(688.68, 1.5e-20, 0.39, 0.5, True),
-        VibrationBand(720.80, 1.5e-19, 0.39, 0.5, True),
-        VibrationBand(741.72, 1.4e-20, 0.39, 0.5),
-        VibrationBand(757.50, 6.0e-21, 0.39, 0.5, True),
-        VibrationBand(791.45, 1.0e-21, 0.39, 0.5, True),
-        VibrationBand(960.96, 1.8e-22, 0.39, 0.0, True),
-        VibrationBand(1063.73, 2.2e-22, 0.39, 0.0, True),
-        VibrationBand(2283.49, 1.0e-18, 0.39, 0.0),
-        VibrationBand(2271.76, 8.0e-20, 0.39, 0.0),
-        VibrationBand(2324.14, 8.0e-19, 0.39, 0.0),
-        VibrationBand(2332.11, 3.4e-19, 0.37, 0.0),
-        VibrationBand(2336.63, 7.5e-18, 0.39, 0.0),
-        VibrationBand(2349.14, 9.5e-17, 0.39, 0.0, True),
-        VibrationBand(2076.86, 2.0e-20, 0.39, 0.5, True),
-        VibrationBand(2093.35, 1.0e-20, 0.39, 0.5),
-    ),
+def _of_any_warmth(positions: Array, strengths: Array) -> Lines:
+    return Lines(positions, strengths, np.zeros(len(positions)), 0.0)
+
+
+_CO2_GROUND, _CO2_BENT = (0.390219, 0.390219), (0.390639, 0.391254)
+_CO2_LOW, _CO2_HIGH, _CO2_TWICE = (0.390482, 0.390482), (0.390188, 0.390188), (0.391667, 0.391667)
+"""Rotational constants of CO₂ at rest, bent, and in the three states of twice that energy."""
+
+_N2O_GROUND = (0.419011, 0.419011)
+
+_CO2_BANDS = (
+    # At 15 µm: 12-16-16, then 13-16-16 and 16-12-18.
+    LinearBand(8.3e-18, 667.380, _CO2_GROUND, _CO2_BENT, (0, 1), 0.0, True),
+    LinearBand(6.5e-19, 667.752, _CO2_BENT, _CO2_TWICE, (1, 2), 667.4, True),
+    LinearBand(3.0e-20, 668.115, _CO2_TWICE, (0.39238, 0.39238), (2, 3), 1335.1, True),
+    LinearBand(1.4e-19, 618.029, _CO2_BENT, _CO2_LOW, (1, 0), 667.4, True),
+    LinearBand(1.5e-19, 720.805, _CO2_BENT, _CO2_HIGH, (1, 0), 667.4, True),
+    LinearBand(2.2e-20, 647.062, _CO2_LOW, (0.39074, 0.39169), (0, 1), 1285.4, True),
+    LinearBand(1.5e-20, 688.672, _CO2_HIGH, (0.39041, 0.39133), (0, 1), 1388.2, True),
+    LinearBand(1.4e-20, 741.724, _CO2_TWICE, (0.39041, 0.39133), (2, 1), 1335.1, True),
+    LinearBand(6.0e-21, 757.479, (0.39238, 0.39238), (0.39110, 0.39110), (3, 2), 2003.2, True),
+    LinearBand(1.0e-21, 791.448, _CO2_LOW, (0.39041, 0.39133), (0, 1), 1285.4, True),
+    LinearBand(8.2e-20, 648.478, (0.390237, 0.390237), (0.390611, 0.391216), (0, 1), 0.0, True),
+    LinearBand(3.3e-20, 662.373, (0.368182, 0.368182), (0.368540, 0.369090), (0, 1)),
+    # Lasers, then 2077 and 2093 cm⁻¹.
+    LinearBand(1.8e-22, 960.959, _CO2_HIGH, (0.387141, 0.387141), (0, 0), 1388.2, True),
+    LinearBand(2.2e-22, 1063.734, _CO2_LOW, (0.387141, 0.387141), (0, 0), 1285.4, True),
+    LinearBand(2.0e-20, 2076.856, _CO2_GROUND, (0.39041, 0.39133), (0, 1), 0.0, True),
+    LinearBand(1.0e-20, 2093.345, _CO2_BENT, (0.39110, 0.39110), (1, 2), 667.4, True),
+    # At 4.3 µm.
+    LinearBand(9.5e-17, 2349.143, _CO2_GROUND, (0.387141, 0.387141), (0, 0), 0.0, True),
+    LinearBand(7.5e-18, 2336.632, _CO2_BENT, (0.387593, 0.388190), (1, 1), 667.4, True),
+    LinearBand(3.2e-19, 2324.141, _CO2_TWICE, (0.388630, 0.388630), (2, 2), 1335.1, True),
+    LinearBand(1.9e-19, 2327.433, _CO2_LOW, (0.387500, 0.387500), (0, 0), 1285.4, True),
+    LinearBand(1.1e-19, 2326.598, _CO2_HIGH, (0.387060, 0.387060), (0, 0), 1388.2, True),
+    LinearBand(1.0e-18, 2283.488, (0.390237, 0.390237), (0.387273, 0.387273), (0, 0), 0.0, True),
+    LinearBand(8.0e-20, 2271.760, (0.390611, 0.391216), (0.387690, 0.388270), (1, 1), 648.5, True),
+    LinearBand(3.4e-19, 2332.113, (0.368182, 0.368182), (0.365294, 0.365294)),
+)
+
+_N2O_BANDS = (
+    LinearBand(9.2e-18, 1284.903, _N2O_GROUND, (0.417255, 0.417255)),
+    LinearBand(3.9e-19, 1168.132, _N2O_GROUND, (0.419920, 0.419920)),
+    LinearBand(5.7e-17, 2223.757, _N2O_GROUND, (0.415560, 0.415560)),
+    LinearBand(6.0e-18, 2209.525, (0.419177, 0.419969), (0.415716, 0.416489), (1, 1), 588.8),
+    LinearBand(3.1e-19, 2461.997, _N2O_GROUND, (0.418170, 0.418170)),
+    LinearBand(1.3e-18, 2563.339, _N2O_GROUND, (0.415604, 0.415604)),
+)
+
+_OZONE_DISTORTION = (4.535e-7, -1.846e-6, 2.1175e-4, 6.966e-8, 3.232e-6)
+
+_OZONE = Top(3.553666, 0.4452834, 0.3947518, _OZONE_DISTORTION)
+
+
+def _ozone_band(
+    intensity: float, centre: float, constants: tuple[float, float, float], axis: str
+) -> TopBand:
+    upper = Top(*constants, _OZONE_DISTORTION)
+    return TopBand(intensity, centre, _OZONE, upper, axis, (1, 0))
+
+
+BANDS: dict[str, tuple[LinearBand | TopBand, ...]] = {
+    "CO2": _CO2_BANDS,
+    "N2O": _N2O_BANDS,
+    "CO": (LinearBand(9.8e-18, 2143.271, (1.922529,) * 2, (1.905026,) * 2, distortion=6.12e-6),),
     "O3": (
-        VibrationBand(1042.08, 1.4e-17, 0.42, 0.0, False, 0.8),
-        VibrationBand(1103.14, 6.0e-19, 0.42, 0.3, False, 1.5),
-        VibrationBand(700.93, 6.4e-19, 0.42, 0.5, False, 1.5),
-        VibrationBand(2110.78, 1.1e-18, 0.42, 0.0, False, 0.8),
+        _ozone_band(1.4e-17, 1042.084, (3.500550, 0.441298, 0.391386), "a"),
+        _ozone_band(6.0e-19, 1103.137, (3.556700, 0.442738, 0.392558), "b"),
+        _ozone_band(6.4e-19, 700.931, (3.607059, 0.443873, 0.391043), "b"),
+        _ozone_band(1.1e-18, 2110.785, (3.503600, 0.438753, 0.389192), "a"),
     ),
-    "CH4": (
-        VibrationBand(1306.00, 5.0e-18, 2.85, 0.35, False, 1.0),
-        VibrationBand(1533.00, 6.0e-20, 5.24, 0.3, False, 4.0),
-        VibrationBand(2612.00, 5.5e-20, 2.85, 0.3, False, 3.0),
-        VibrationBand(2830.00, 4.0e-19, 5.24, 0.3, False, 4.0),
-    ),
-    "N2O": (
-        VibrationBand(1284.90, 9.2e-18, 0.415),
-        VibrationBand(1168.13, 3.9e-19, 0.415),
-        VibrationBand(2223.76, 5.7e-17, 0.415),
-        VibrationBand(2209.52, 4.0e-18, 0.415),
-        VibrationBand(2461.99, 3.1e-19, 0.415),
-        VibrationBand(2563.34, 1.3e-18, 0.415),
-    ),
-    "CO": (VibrationBand(2143.27, 9.8e-18, 1.92),),
 }
+"""Bands whose lines have their true places."""
+
+METHANE_BANDS = (
+    VibrationBand(1306.00, 5.0e-18, 2.85, 0.35, 1.0),
+    VibrationBand(1533.00, 6.0e-20, 5.24, 0.3, 4.0),
+    VibrationBand(2612.00, 5.5e-20, 2.85, 0.3, 3.0),
+    VibrationBand(2830.00, 4.0e-19, 5.24, 0.3, 4.0),
+)
 
 WATER_ENVELOPE = np.array(
     [
@@ -181,31 +217,30 @@ _DOPPLER = 8e-7
 """Doppler half width of lines, divided by their wavenumber."""
 
 
-def _water_lines(rng: np.random.Generator) -> tuple[Array, Array]:
+def _water_lines(rng: np.random.Generator) -> Lines:
     count = int(_WATER_LINES_PER_WAVENUMBER * (_HIGHEST - _LOWEST))
     positions = np.sort(rng.uniform(_LOWEST, _HIGHEST, count))
     strongest = np.interp(positions, *WATER_ENVELOPE.T)
-    return positions, 10.0 ** (strongest - rng.exponential(_WATER_DECADES, count))
+    return _of_any_warmth(positions, 10.0 ** (strongest - rng.exponential(_WATER_DECADES, count)))
 
 
-def _mean_cross_sections(
-    positions: Array, strengths: Array, half_width: float, wing: float
-) -> Array:
+def _mean_cross_sections(lines: Lines, half_width: float, wing: float) -> Array:
     """Return a gas's cross section in every layer, (layers, channels), cm² per molecule."""
     cells = round((_HIGHEST - _LOWEST) / _STEP)
-    inside = (positions > _LOWEST) & (positions < _HIGHEST)
-    index = ((positions[inside] - _LOWEST) / _STEP).astype(int)
-    sticks = np.bincount(index, strengths[inside], cells) / _STEP
+    inside = (lines.positions > _LOWEST) & (lines.positions < _HIGHEST)
+    index = ((lines.positions[inside] - _LOWEST) / _STEP).astype(int)
     padded = 2 * cells
     away = np.fft.fftfreq(padded, 1.0 / (padded * _STEP))
     sigma = _RESOLUTION / np.sqrt(8.0 * np.log(2.0))
-    seen = np.fft.rfft(sticks, padded) * np.exp(
-        -2.0 * (np.pi * sigma * np.fft.rfftfreq(padded, _STEP)) ** 2
-    )
+    instrument = np.exp(-2.0 * (np.pi * sigma * np.fft.rfftfreq(padded, _STEP)) ** 2)
     chi = np.exp(-((away / wing) ** 2))
     channels = np.round((WAVENUMBERS - _LOWEST) / _STEP - 0.5).astype(int)
     layers = []
-    for pressure in LAYER_PRESSURES / LAYER_PRESSURES.max():
+    for pressure, kelvin in zip(
+        LAYER_PRESSURES / LAYER_PRESSURES.max(), reference_temperatures(), strict=True
+    ):
+        sticks = np.bincount(index, lines.strengths_at(kelvin)[inside], cells) / _STEP
+        seen = np.fft.rfft(sticks, padded) * instrument
         width = half_width * pressure
         # Each cell holds the integral over it, since lines are narrower than cells high up.
         edges = np.arctan((away + _STEP / 2) / width) - np.arctan((away - _STEP / 2) / width)
@@ -261,20 +296,26 @@ def cross_sections() -> Array:
     In 1e-22 cm² per unit of column, so that they and the columns fit in single precision.
     """
     rng = np.random.default_rng(_SEED)
-    lists = {"H2O": _water_lines(rng)}
-    for gas, bands in VIBRATION_BANDS.items():
-        positions, strengths = zip(*(band.lines(rng) for band in bands), strict=True)
-        lists[gas] = np.concatenate(positions), np.concatenate(strengths)
+    lists = {
+        "H2O": _water_lines(rng),
+        "CH4": joined(band.lines(rng) for band in METHANE_BANDS),
+        **{gas: joined(band.lines() for band in bands) for gas, bands in BANDS.items()},
+    }
     columns = reference_columns()
     gases = {}
     for gas, lines in lists.items():
-        mean = _mean_cross_sections(*lines, _HALF_WIDTHS[gas], _WINGS.get(gas, 10.0))
+        mean = _mean_cross_sections(lines, _HALF_WIDTHS[gas], _WINGS.get(gas, 10.0))
         gases[gas] = _effective(mean, columns[gas], _HALF_WIDTHS[gas], _SPACINGS[gas])
     well_mixed = sum(ratio * gases[gas] for gas, ratio in MIXING_RATIOS.items())
     well_mixed = well_mixed + LAYER_PRESSURES[:, None] / 1013.25 * nitrogen_continuum(WAVENUMBERS)
     continuum = np.broadcast_to(water_continuum(WAVENUMBERS), well_mixed.shape)
     sections = [gases["H2O"], continuum, gases["O3"], gases["CO"], well_mixed]
     return np.ascontiguousarray(np.stack(sections, axis=1) * 1e22, dtype=np.float32)
+
+
+def reference_temperatures() -> Array:
+    """Return the temperatures of the layers of a temperate atmosphere, K, (layers,)."""
+    return np.maximum(288.0 - 6.3 * HEIGHTS, 216.0 + 1.37 * (HEIGHTS - 12.0))
 
 
 def reference_columns() -> dict[str, Array]:
