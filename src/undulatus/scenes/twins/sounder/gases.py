@@ -158,6 +158,19 @@ _OZONE_DISTORTION = (4.535e-7, -1.846e-6, 2.1175e-4, 6.966e-8, 3.232e-6)
 _OZONE = Top(3.553666, 0.4452834, 0.3947518, _OZONE_DISTORTION)
 
 
+_WATER = Top(
+    27.88063, 14.52177, 9.27771,
+    (1.25401e-3, -5.76775e-3, 3.24655e-2, 5.07365e-4, 1.36929e-3),
+    (5.222e-7, -1.4037e-6, -1.69949e-5, 1.245206e-4, 2.60040e-7, -8.3941e-7, 3.65953e-5),
+)  # fmt: skip
+
+_WATER_BENT = Top(
+    31.12474, 14.69379, 9.12573,
+    (1.57678e-3, -8.20715e-3, 5.71228e-2, 6.48116e-4, 5.43146e-3),
+    (5.210e-7, -1.4006e-6, -3.69379e-5, 2.752061e-4, 2.60040e-7, -8.3941e-7, 1.015180e-4),
+)  # fmt: skip
+
+
 def _ozone_band(
     intensity: float, centre: float, constants: tuple[float, float, float], axis: str
 ) -> TopBand:
@@ -175,6 +188,7 @@ BANDS: dict[str, tuple[LinearBand | TopBand, ...]] = {
         _ozone_band(6.4e-19, 700.931, (3.607059, 0.443873, 0.391043), "b"),
         _ozone_band(1.1e-18, 2110.785, (3.503600, 0.438753, 0.389192), "a"),
     ),
+    "H2O": (TopBand(1.04e-17, 1594.746, _WATER, _WATER_BENT, "b", (1, 3), 16),),
 }
 """Bands whose lines have their true places."""
 
@@ -189,9 +203,8 @@ WATER_ENVELOPE = np.array(
     [
         [600, -19.9], [650, -20.2], [700, -20.7], [750, -21.3], [800, -21.8], [850, -22.4],
         [900, -22.8], [950, -23.2], [1000, -23.4], [1050, -23.2], [1100, -22.9], [1150, -22.5],
-        [1200, -21.9], [1250, -21.3], [1300, -20.6], [1350, -19.9], [1400, -19.3], [1450, -18.9],
-        [1500, -18.7], [1560, -18.7], [1595, -19.3], [1630, -18.7], [1700, -18.6], [1760, -18.8],
-        [1850, -19.3], [1950, -20.1], [2000, -20.6], [2050, -21.2], [2100, -21.8], [2150, -22.4],
+        [1200, -22.2], [1300, -21.8], [1400, -21.3], [1500, -20.8], [1595, -20.8], [1700, -20.8],
+        [1850, -21.2], [2000, -21.9], [2050, -22.0], [2100, -21.8], [2150, -22.4],
         [2200, -23.0], [2300, -24.0], [2400, -24.6], [2500, -24.6], [2600, -23.9], [2700, -23.1],
         [2760, -22.8], [2810, -22.6],
     ]
@@ -296,11 +309,11 @@ def cross_sections() -> Array:
     In 1e-22 cm² per unit of column, so that they and the columns fit in single precision.
     """
     rng = np.random.default_rng(_SEED)
-    lists = {
-        "H2O": _water_lines(rng),
+    lists: dict[str, Lines] = {
         "CH4": joined(band.lines(rng) for band in METHANE_BANDS),
         **{gas: joined(band.lines() for band in bands) for gas, bands in BANDS.items()},
     }
+    lists["H2O"] = joined([lists["H2O"], _water_lines(rng)])
     columns = reference_columns()
     gases = {}
     for gas, lines in lists.items():
