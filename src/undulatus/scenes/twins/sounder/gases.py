@@ -19,7 +19,6 @@ al. (1996).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -35,7 +34,14 @@ from undulatus.scenes.twins.sounder.atmosphere import (
     LAYER_PRESSURES,
     LEVELS,
 )
-from undulatus.scenes.twins.sounder.lines import LinearBand, Lines, Top, TopBand, joined
+from undulatus.scenes.twins.sounder.lines import (
+    LinearBand,
+    Lines,
+    SphericalBand,
+    Top,
+    TopBand,
+    joined,
+)
 
 Array = npt.NDArray[Any]
 
@@ -55,57 +61,6 @@ _LOWEST, _HIGHEST = 600.0, 2805.0
 
 _RESOLUTION = 0.5
 """Full width of the apodised instrument at half its height, cm⁻¹."""
-
-_ROTATION_TEMPERATURE = 250.0
-"""At which rotational levels are populated, K."""
-
-
-@dataclass(frozen=True)
-class VibrationBand:
-    """A vibration band: its position and strength, and how its lines are spread."""
-
-    centre: float
-    """cm⁻¹."""
-    intensity: float
-    """Sum over its lines, cm per molecule."""
-    rotation: float
-    """Rotational constant, cm⁻¹; the spacing of lines is twice that."""
-    q_share: float
-    """Share of the intensity in the Q branch, at the centre."""
-    scatter: float
-    """How far the lines of one level spread in an asymmetric molecule, cm⁻¹."""
-
-    def lines(self, rng: np.random.Generator) -> Lines:
-        """Return the band's lines, whose strengths do not depend on the temperature."""
-        levels = np.arange(0, 120)
-        population = (2 * levels + 1) * np.exp(
-            -C2 * self.rotation * levels * (levels + 1) / _ROTATION_TEMPERATURE
-        )
-        population = population / population.sum()
-        # Lines of the Q branch crowd at the centre and spread out to one side.
-        q_positions = self.centre + 5e-4 * self.rotation * levels * (levels + 1)
-        positions = np.concatenate(
-            [
-                self.centre + 2.0 * self.rotation * (levels + 1),
-                self.centre - 2.0 * self.rotation * levels,
-                q_positions,
-            ]
-        )
-        shares = np.repeat(
-            [(1 - self.q_share) / 2, (1 - self.q_share) / 2, self.q_share], len(levels)
-        )
-        strengths = self.intensity * shares * np.tile(population, 3)
-        copies = 10
-        parts = rng.dirichlet(np.full(copies, 0.5), len(positions))
-        away = self.scatter * rng.standard_normal(parts.shape)
-        away[-len(levels) :] *= 0.4
-        return _of_any_warmth(
-            (positions[:, None] + away).ravel(), (strengths[:, None] * parts).ravel()
-        )
-
-
-def _of_any_warmth(positions: Array, strengths: Array) -> Lines:
-    return Lines(positions, strengths, np.zeros(len(positions)), 0.0)
 
 
 _CO2_GROUND, _CO2_BENT = (0.390219, 0.390219), (0.390639, 0.391254)
@@ -193,10 +148,10 @@ BANDS: dict[str, tuple[LinearBand | TopBand, ...]] = {
 """Bands whose lines have their true places."""
 
 METHANE_BANDS = (
-    VibrationBand(1306.00, 5.0e-18, 2.85, 0.35, 1.0),
-    VibrationBand(1533.00, 6.0e-20, 5.24, 0.3, 4.0),
-    VibrationBand(2612.00, 5.5e-20, 2.85, 0.3, 3.0),
-    VibrationBand(2830.00, 4.0e-19, 5.24, 0.3, 4.0),
+    SphericalBand(5.0e-18, 1306.1, 5.53, -0.05, 0.012),
+    SphericalBand(6.0e-20, 1533.3, 10.48, 0.0, 0.05),
+    SphericalBand(5.5e-20, 2612.0, 5.5, 0.0, 0.04),
+    SphericalBand(4.0e-19, 2830.0, 10.48, 0.0, 0.05),
 )
 
 WATER_ENVELOPE = np.array(
@@ -234,7 +189,8 @@ def _water_lines(rng: np.random.Generator) -> Lines:
     count = int(_WATER_LINES_PER_WAVENUMBER * (_HIGHEST - _LOWEST))
     positions = np.sort(rng.uniform(_LOWEST, _HIGHEST, count))
     strongest = np.interp(positions, *WATER_ENVELOPE.T)
-    return _of_any_warmth(positions, 10.0 ** (strongest - rng.exponential(_WATER_DECADES, count)))
+    strengths = 10.0 ** (strongest - rng.exponential(_WATER_DECADES, count))
+    return Lines(positions, strengths, np.zeros(count), 0.0)
 
 
 def _mean_cross_sections(lines: Lines, half_width: float, wing: float) -> Array:

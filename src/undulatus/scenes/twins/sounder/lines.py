@@ -265,3 +265,43 @@ def _clebsch_gordan(j: int, k: Array, step: int, other: int) -> Array:
         0: -step * np.sqrt((j + m) * (j - m + 1) / max(2.0 * j * (j + 1), 1.0)),
         -1: np.sqrt((j - m) * (j - m + 1) / max(2.0 * j * (2 * j + 1), 1.0)),
     }[other - j]
+
+
+@dataclass(frozen=True)
+class SphericalBand:
+    """A vibration band of methane, whose lines are only near their places."""
+
+    intensity: float
+    """Sum over its lines at 296 K, cm per molecule."""
+    centre: float
+    """cm⁻¹."""
+    spacing: float
+    """Of the lines next to the centre, cm⁻¹."""
+    curvature: float
+    """How fast the spacing changes, cm⁻¹: half its second difference."""
+    scatter: float
+    """How far the lines that one level is split into spread, divided by J², cm⁻¹."""
+    rotation: float = 5.241
+    """Rotational constant, cm⁻¹."""
+
+    def lines(self, rng: np.random.Generator) -> Lines:
+        """Return lines, several for each level, whose shares and places are drawn."""
+        j = np.arange(20.0)
+        energies = self.rotation * j * (j + 1)
+        population = (2 * j + 1) * np.exp(-C2 * energies / REFERENCE)
+        # Branches P, Q and R; Q spreads to one side.
+        steps = np.concatenate([-j, j + 1])
+        outer = self.spacing * steps + self.curvature * steps**2
+        away = np.concatenate([outer[:20], self.curvature / 2 * j * (j + 1), outer[20:]])
+        strengths = np.concatenate([2 * j - 1, 2 * j + 1, 2 * j + 3]) * np.tile(population, 3)
+        strengths[0] = 0.0
+        level, below = np.tile(j, 3), np.tile(energies, 3)
+        parts = rng.dirichlet(np.full(10, 0.5), len(away))
+        split = self.scatter * level[:, None] ** 2 * rng.standard_normal(parts.shape)
+        return _of_intensity(
+            self.intensity,
+            (self.centre + away[:, None] + split).ravel(),
+            (strengths[:, None] * parts).ravel(),
+            np.repeat(below, parts.shape[1]),
+            1.5,
+        )
