@@ -2,7 +2,7 @@
 
 python -m benchmarks.native_reader [LINES] [FOLDER]
 
-An orbit's file (750 lines, 2 GB) with spectra of the twin is written into FOLDER (a temporary one
+An orbit's file (750 lines, 2 GB; at least 8) with spectra of the twin is written into FOLDER (a temporary one
 by default), with 13 links to it for a day. Everything is read from the page cache, on one thread,
 in seconds of the processor; classification and opening are by the clock too. Ways are timed by
 turns, and the fastest turn of each counts.
@@ -34,8 +34,8 @@ TURNS = 5
 CODA_LINES = 20
 SPECTRUM_OFFSET, SPECTRUM_BYTES = 276_790, 2_088_000
 """Of the spectra in a line of version 5."""
-AS_FLOATS = 4 * 8461 / (2 * 8700)
-"""Bytes of radiances that are made of a byte of counts."""
+RADIANCES = 120 * 8461 * 4
+"""Bytes of the radiances of a line."""
 
 
 def write_day(folder: Path, lines: int) -> list[Path]:
@@ -92,7 +92,11 @@ def block_by_block(
 
 
 def compare_reading(path: Path, folder: Path) -> None:
-    """Time radiances against the same bytes from the page cache, and CODA."""
+    """Time radiances against bytes from the page cache, and CODA.
+
+    The page cache gives the bytes of the counts, half of what radiances take, and as many bytes as
+    the radiances have: each in new arrays of a block.
+    """
     spectra = open_spectra(path)
     starts = _starts(path)
     lines = _lines(path)
@@ -106,6 +110,12 @@ def compare_reading(path: Path, folder: Path) -> None:
                 file.seek(int(start) + SPECTRUM_OFFSET)
                 file.readinto(row)
 
+    def as_many_bytes(block: np.ndarray) -> None:
+        room = np.empty(len(block) * RADIANCES, np.uint8)
+        with open(path, "rb", buffering=0) as file:
+            file.seek(min(int(block[0]), path.stat().st_size - len(room)))
+            file.readinto(room)
+
     def radiances(block: np.ndarray) -> None:
         iasi_native._radiances(lines, block)
 
@@ -117,14 +127,21 @@ def compare_reading(path: Path, folder: Path) -> None:
         with dask.config.set(scheduler="threads", num_workers=1):
             corner.compute()
 
-    found = block_by_block({"page cache": page_cache, "radiances": radiances}, blocks)
+    ways = {
+        "page cache, counts": page_cache,
+        "page cache, as many bytes": as_many_bytes,
+        "radiances": radiances,
+    }
+    found = block_by_block(ways, blocks)
     found["radiances by dask"] = by_turns({"dask": through_dask}, TURNS)["dask"][1]
     print(f"{len(starts)} lines, {size / 1e9:.2f} GB of counts")
+    whole = len(starts) * RADIANCES
+    counts, bytes_ = list(found.values())[:2]
     for name, seconds in found.items():
-        rate, share = size / seconds / 1e9, found["page cache"] / seconds
         print(
-            f"  {name:18} {seconds:6.3f} s, {rate:6.2f} GB/s of counts ({share:4.0%} of the page "
-            f"cache's), {rate * AS_FLOATS:6.2f} GB/s of radiances ({share * AS_FLOATS:4.0%})"
+            f"  {name:26} {seconds:6.3f} s, {whole / seconds / 1e9:6.2f} GB/s as radiances; "
+            f"{counts / seconds:4.0%} of the page cache's rate in lines, {bytes_ / seconds:4.0%} "
+            f"in bytes delivered"
         )
     why_not = coda_oracle.why_not(folder)
     if why_not:

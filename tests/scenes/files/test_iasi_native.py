@@ -298,7 +298,7 @@ def test_a_folder_stands_for_the_files_in_it(tmp_path):
 def test_coda_reads_the_same_to_the_bit(tmp_path, version):
     why_not = coda_oracle.why_not(tmp_path)
     if why_not:
-        pytest.skip(f"{why_not}. To run: apt-get install python3-coda python3-numpy")
+        pytest.skip(f"{why_not}. To run: apt-get install python3-coda libcoda-dev python3-numpy")
     fields = plausible_fields(2, seed=version)
     # Beyond 22, powers of ten are not exact in double precision, and CODA's are not the nearest.
     fields["GCcsRadAnalMean"][..., 0] = np.arange(2 * 5040).reshape(2, 5040) % 45 - 22
