@@ -291,6 +291,18 @@ def test_a_folder_stands_for_the_files_in_it(tmp_path):
     assert other.name in message(tmp_path)
 
 
+def test_a_file_is_known_by_its_beginning_whatever_its_name(tmp_path):
+    path = one_line(tmp_path)
+    expected = open_spectra(path)["radiance"].values
+    for name in ("spectra", "spectra.nat", "spectra.dat"):
+        other = path.rename(tmp_path / name)
+        assert_array_equal(open_data(other)["radiance"].values, expected)
+        path = other
+    damaged = path.read_bytes().replace(b"= IASI\n", b"= AVHR\n")
+    path.write_bytes(damaged)
+    assert "holds the product AVHR_xxx_1C, not IASI_xxx_1C" in message(path)
+
+
 # CODA
 
 

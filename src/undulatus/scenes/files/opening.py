@@ -90,7 +90,14 @@ SEVIRI = Sensor(
     seviri.open_scene,
 )
 
-IASI = Sensor("IASI", (f"{iasi_native.PREFIX}*",), iasi_native.open_native, is_sounder=True)
+IASI = Sensor(
+    "IASI",
+    (f"{iasi_native.PREFIX}*",),
+    iasi_native.open_native,
+    is_sounder=True,
+    # Of all products in the EPS native format: open_native names those that are not IASI's.
+    beginning=b"PRODUCT_NAME",
+)
 
 BUFR = Sensor(
     "BUFR of IASI, CrIS, AIRS and HIRS",
