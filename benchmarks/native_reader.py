@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import dask
@@ -31,6 +32,8 @@ from undulatus.scenes.files import iasi_native
 
 ORBIT, ORBITS = 750, 14
 TURNS = 5
+CLASSIFIED = (1, 2, 4, ORBITS)
+"""Files that are classified together."""
 CODA_LINES = 20
 SPECTRUM_OFFSET, SPECTRUM_BYTES = 276_790, 2_088_000
 """Of the spectra in a line of version 5."""
@@ -163,8 +166,11 @@ def _starts(path: Path) -> np.ndarray:
     return np.array([record.offset for record in opened.of_class(iasi_native.MEASUREMENT)])
 
 
-def compare_classifying(paths: list[Path], folder: Path, turns: int) -> None:
-    """Time the opening of a day, and the classification of files beside the same in Zarr."""
+def compare_classifying(paths: list[Path], folder: Path) -> None:
+    """Time the opening of a day, and the classification of files beside the same in Zarr.
+
+    Of one file, of two, of four and of the day: printed one after another.
+    """
     opened = by_turns({"open": lambda: open_spectra(paths)}, 3)
     count = open_spectra(paths).sizes["sample"]
     print(f"a day of {len(paths)} files, {count:,} spectra, opened in {opened['open'][0]:.2f} s")
@@ -177,25 +183,27 @@ def compare_classifying(paths: list[Path], folder: Path, turns: int) -> None:
         clouds = map_scene(model, open_spectra(sources)[["radiance"]], allow_outside=True)
         clouds["cloud_probability"].sum().compute()
 
-    found = by_turns(
-        {
-            "native": lambda: classify(paths),
-            "Zarr": lambda: classify([store] * len(paths)),
-        },
-        turns,
-    )
-    for name, (wall, busy) in found.items():
-        print(
-            f"  a day classified from {name:7} {wall:6.1f} s, {busy:6.1f} s of processors "
-            f"({wall / found['Zarr'][0]:.2f} and {busy / found['Zarr'][1]:.2f} of Zarr's)"
-        )
+    for files in CLASSIFIED:
+        native, stores = paths[:files], [store] * files
+        ways: dict[str, Callable[[], object]] = {
+            "native": partial(classify, native),
+            "Zarr": partial(classify, stores),
+        }
+        found = by_turns(ways, turns=1)
+        for name, (wall, busy) in found.items():
+            print(
+                f"  {files:2} files classified from {name:7} {wall:6.1f} s, {busy:6.1f} s of "
+                f"processors ({wall / found['Zarr'][0]:.2f} and {busy / found['Zarr'][1]:.2f} of "
+                f"Zarr's)",
+                flush=True,
+            )
 
 
 def measure(lines: int, folder: Path) -> None:
     """Write the files and print all times."""
     paths = write_day(folder, lines)
     compare_reading(paths[0], folder)
-    compare_classifying(paths, folder, turns=1)
+    compare_classifying(paths, folder)
 
 
 if __name__ == "__main__":
