@@ -58,9 +58,11 @@ def place(n, latitude=10.0):
 
 
 @cache
-def hirs(n=4, compressed=True, first=200.0, channels=19):
+def hirs(n=4, compressed=True, first=200.0, channels=19, satellite=None):
     """Return a message of HIRS: temperatures rise by one from channel to channel."""
     keys = place(n)
+    if satellite is not None:
+        keys["satelliteIdentifier"] = satellite
     for channel in range(1, channels + 1):
         keys[f"#{channel}#tovsOrAtovsOrAvhrrInstrumentationChannelNumber"] = channel
         # Wavenumbers fall as the numbers of channels rise.
@@ -306,6 +308,17 @@ def test_messages_of_several_instruments_or_channels_do_not_mix(tmp_path):
     path = write(tmp_path / "b.bufr", hirs(), hirs(channels=18))
     with pytest.raises(SceneError, match=r"message 2: (it holds HIRS|its channels)"):
         open_bufr(path)
+
+
+def test_satellites_do_not_mix_in_a_file(tmp_path):
+    two = hirs(satellite=3), hirs(satellite=4)
+    assert open_bufr(write(tmp_path / "a.bufr", two[1])).attrs["platform_name"] == "Metop-A"
+    words = r"satellites, whose instruments differ: Metop-B, Metop-A\. Sort the messages"
+    with pytest.raises(SceneError, match=rf"b\.bufr, message 2: .* {words}"):
+        open_bufr(write(tmp_path / "b.bufr", *two))
+    in_one = hirs.__wrapped__(satellite=np.array([4, 4, 209, 4]))
+    with pytest.raises(SceneError, match=r"message 1: .* Metop-A, NOAA-18"):
+        open_bufr(write(tmp_path / "c.bufr", in_one))
 
 
 def test_files_of_several_instruments_do_not_mix(tmp_path):

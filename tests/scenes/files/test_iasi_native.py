@@ -109,10 +109,10 @@ def test_other_fields_are_those_that_were_written(written):
     for name, field, column in (
         ("longitude", "GGeoSondLoc", 0),
         ("latitude", "GGeoSondLoc", 1),
-        ("satellite_zenith", "GGeoSondAnglesMETOP", 0),
-        ("satellite_azimuth", "GGeoSondAnglesMETOP", 1),
-        ("solar_zenith", "GGeoSondAnglesSUN", 0),
-        ("solar_azimuth", "GGeoSondAnglesSUN", 1),
+        ("satellite_zenith_angle", "GGeoSondAnglesMETOP", 0),
+        ("satellite_azimuth_angle", "GGeoSondAnglesMETOP", 1),
+        ("solar_zenith_angle", "GGeoSondAnglesSUN", 0),
+        ("solar_azimuth_angle", "GGeoSondAnglesSUN", 1),
     ):
         assert_array_equal(found[name], fields[field][..., column].reshape(-1) / 1e6)
     for name, field in (
@@ -187,7 +187,8 @@ def test_flagged_spectra_are_missing_and_counted(written):
     path, fields, _ = written
     found = open_spectra(path)
     flagged = fields["GQisFlagQual"].reshape(-1, 3).any(axis=1)
-    assert found.attrs["spectra_flagged"] == flagged.sum() > 0
+    assert found.attrs["flagged_spectra"] == flagged.sum() > 0
+    assert_array_equal(found["flagged"], flagged.ravel())
     assert_array_equal(found["radiance"].isnull().all("channel"), flagged)
     assert_array_equal(found["radiance"].isnull().any("channel"), flagged)
 
@@ -211,7 +212,7 @@ def test_places_and_angles_that_are_missing_are_not_numbers(tmp_path):
     found = open_spectra(one_line(tmp_path, fields=fields))
     assert np.flatnonzero(found["longitude"].isnull()).tolist() == [0, 1]
     assert np.flatnonzero(found["latitude"].isnull()).tolist() == [0, 1]
-    assert np.flatnonzero(found["solar_zenith"].isnull()).tolist() == [2]
+    assert np.flatnonzero(found["solar_zenith_angle"].isnull()).tolist() == [2]
     assert found["day"].values[2] == 255
     assert np.flatnonzero(found["time"].isnull()).tolist() == [4, 5, 6, 7]
     assert found["cloudy"].values[:3].tolist() == [255, 0, 1]
@@ -232,7 +233,7 @@ def test_each_version_of_the_format_is_read_by_its_own_layout(tmp_path, version,
     path = NativeFile(counts, fields, version=version).write(tmp_path / NAME)
     found = open_spectra(path)
     flagged = 120 if version == 3 else 1
-    assert found.attrs["spectra_flagged"] == flagged
+    assert found.attrs["flagged_spectra"] == flagged
     expected = (counts.astype(np.float64) * SCALES).astype(np.float32).reshape(-1, CHANNELS)
     assert_array_equal(found["radiance"][:120], expected[:120])
     assert found["radiance"][120 + flagged :].notnull().all()
@@ -320,10 +321,10 @@ def test_coda_reads_the_same_to_the_bit(tmp_path, version):
     names = {
         "longitude": ("GGeoSondLoc", (..., 0)),
         "latitude": ("GGeoSondLoc", (..., 1)),
-        "satellite_zenith": ("GGeoSondAnglesMETOP", (..., 0)),
-        "satellite_azimuth": ("GGeoSondAnglesMETOP", (..., 1)),
-        "solar_zenith": ("GGeoSondAnglesSUN", (..., 0)),
-        "solar_azimuth": ("GGeoSondAnglesSUN", (..., 1)),
+        "satellite_zenith_angle": ("GGeoSondAnglesMETOP", (..., 0)),
+        "satellite_azimuth_angle": ("GGeoSondAnglesMETOP", (..., 1)),
+        "solar_zenith_angle": ("GGeoSondAnglesSUN", (..., 0)),
+        "solar_azimuth_angle": ("GGeoSondAnglesSUN", (..., 1)),
         "avhrr_clusters": ("GCcsRadAnalNbClass", ...),
         "avhrr_cluster_fraction": ("GCcsRadAnalWgt", ...),
         "avhrr_cluster_radiance": ("GCcsRadAnalMean", ...),
@@ -487,7 +488,7 @@ def test_files_of_two_satellites_are_not_joined(path, tmp_path):
 def test_counts_of_several_files_are_added(path):
     one, several = open_spectra(path), open_spectra([path, path, path])
     assert several.sizes["sample"] == 3 * LINES * 120
-    for name in ("lines_lost", "spectra_flagged"):
+    for name in ("lines_lost", "flagged_spectra"):
         assert several.attrs[name] == 3 * one.attrs[name] > 0
 
 
