@@ -115,7 +115,7 @@ def _draw(path: Path, orbit: Any, probability: np.ndarray) -> None:
         ),
         GlobePanel(
             "infrared alone", np.where(lit, probability, np.nan), "cividis", 0.0, 1.0,
-            "probability of cloud, each stretch held out", None, "channels missing", lit,
+            "probability of cloud, each stretch held out", None, "not classified", lit,
         ),
     ]  # fmt: skip
     draw_globes(path, orbit, panels, CENTRE)
