@@ -107,15 +107,15 @@ def _draw(path: Path, orbit: Any, probability: np.ndarray) -> None:
     panels = [
         GlobePanel(
             "visible channel", np.where(lit, orbit["brightness"].values, np.nan), "gray", 0.0,
-            75.0, "radiance / cosine of the sun's zenith angle",
+            75.0, "radiance / cosine of the sun's zenith angle", None, "missing", lit,
         ),
         GlobePanel(
             "label: dark or bright", label, CLASSES, 0.0, 1.0, "where it is unambiguous",
-            {0.25: "clear", 0.75: "cloudy"},
+            {0.25: "clear", 0.75: "cloudy"}, "not labelled", lit,
         ),
         GlobePanel(
             "infrared alone", np.where(lit, probability, np.nan), "cividis", 0.0, 1.0,
-            "probability of cloud, each stretch held out",
+            "probability of cloud, each stretch held out", None, "not classified", lit,
         ),
     ]  # fmt: skip
     draw_globes(path, orbit, panels, CENTRE)

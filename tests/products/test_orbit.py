@@ -1,5 +1,7 @@
 """A real orbit: which views are compared on, in which stretches, and the globe."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -8,14 +10,21 @@ from PIL import Image
 from sklearn.utils import Bunch
 
 from undulatus import datasets
-from undulatus.errors import DatasetError
 from undulatus.products.orbit import (
+    NO_VALUE_COLOUR,
     GlobePanel,
     LabelledViews,
     draw_globes,
     labelled_orbit,
     project,
 )
+
+LAND = Bunch(
+    share=np.pad(np.full((600, 300), 100, np.uint8), ((600, 600), (1200, 2100))),
+    latitude=89.95 - 0.1 * np.arange(1800),
+    longitude=-179.95 + 0.1 * np.arange(3600),
+)
+"""Land in a rectangle."""
 
 
 @pytest.fixture
@@ -71,29 +80,31 @@ def test_the_globe_is_seen_from_above_its_centre():
 
 
 def test_globes_are_drawn_with_coasts_and_views(orbit, tmp_path, monkeypatch):
-    share = np.zeros((1800, 3600), np.uint8)
-    share[600:1200, 1200:1500] = 100
-    land = Bunch(
-        share=share,
-        latitude=89.95 - 0.1 * np.arange(1800),
-        longitude=-179.95 + 0.1 * np.arange(3600),
-    )
-    monkeypatch.setattr(datasets, "load_land_share", lambda: land)
+    monkeypatch.setattr(datasets, "load_land_share", lambda: LAND)
     panel = GlobePanel("cloud", np.linspace(0, 1, 40), "gray", 0.0, 1.0, "p", {0.5: "half"})
     draw_globes(tmp_path / "globe.png", orbit, [panel, panel], (0.0, -40.0))
     with Image.open(tmp_path / "globe.png") as image:
         pixels = np.asarray(image.convert("L"))
-    assert pixels.shape[1] == 860
+    assert pixels.shape[1] == 1056
     # The globe's edge, coasts and views are darker than its face.
     assert np.count_nonzero(pixels < 100) > 1000
 
 
+def test_views_without_a_value_have_a_colour_of_their_own(orbit, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "load_land_share", lambda: LAND)
+    values = np.where(np.arange(40) < 20, np.linspace(0, 1, 40), np.nan)
+    panel = GlobePanel("cloud", values, "gray", 0.0, 1.0, "p", None, "missing", np.arange(40) < 30)
+    for name, shown in (("with", panel), ("without", replace(panel, belongs=None))):
+        draw_globes(tmp_path / f"{name}.png", orbit, [shown], (0.0, -40.0))
+        with Image.open(tmp_path / f"{name}.png") as image:
+            pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+        drawn = (pixels == [int(NO_VALUE_COLOUR[i : i + 2], 16) for i in (1, 3, 5)]).all(axis=1)
+        assert drawn.any() == (name == "with")
+
+
 @pytest.mark.network
-def test_the_real_orbit_is_labelled_by_day_and_both_classes_are_common():
-    try:
-        orbit = labelled_orbit()
-    except DatasetError as error:
-        pytest.skip(f"needs a package index, which did not answer: {error}")
+def test_the_real_orbit_is_labelled_by_day_and_both_classes_are_common(fetched):
+    orbit = fetched(labelled_orbit)
     views = LabelledViews.of(orbit)
     assert len(views.y) == 7942
     assert 0.4 < views.y.mean() < 0.5

@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 LATITUDE_BANDS = ((-60, -30), (-30, 0), (0, 30), (30, 60))
 """Degrees, for scores; labels reach no farther."""
 
-SURFACE_COLOUR, COAST_COLOUR = "#eef1f4", "#3c4a57"
+SURFACE_COLOUR, COAST_COLOUR, NO_VALUE_COLOUR = "#eef1f4", "#3c4a57", "#e6a9bf"
 
 CLASSES = ListedColormap(["#2b6ca3", "#f2c14e"])
 """Colours of clear and cloudy."""
@@ -123,6 +123,10 @@ class GlobePanel:
     label: str
     ticks: Mapping[float, str] | None = None
     """Texts of the ticks of the colour bar."""
+    lacking: str = ""
+    """What the views have in common that are drawn in ``NO_VALUE_COLOUR``."""
+    belongs: Array | None = None
+    """Which views are drawn so if they have no value, (n,) bool; none by default."""
 
 
 def project(
@@ -144,19 +148,25 @@ def draw_globes(
     path: Path, orbit: xr.Dataset, panels: Sequence[GlobePanel], centre: tuple[float, float]
 ) -> None:
     """Draw views of an orbit on globes side by side, with coastlines, and write the picture."""
-    figure = Figure(figsize=(4.3 * len(panels), 5.2), dpi=100, layout="constrained")
+    figure = Figure(figsize=(4.8 * len(panels), 5.8), dpi=110, layout="constrained")
     coasts = list(_coastlines(datasets.load_land_share()))
     for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw_globe(axis, coasts, centre)
         x, y, seen = project(orbit["latitude"].values, orbit["longitude"].values, centre)
         drawn = seen & np.isfinite(panel.values)
+        if panel.belongs is not None:
+            without = seen & panel.belongs & ~np.isfinite(panel.values)
+            axis.scatter(
+                x[without], y[without], color=NO_VALUE_COLOUR, s=2.7, linewidths=0, zorder=2
+            )
         points = axis.scatter(
             x[drawn], y[drawn], c=panel.values[drawn], cmap=panel.colours, vmin=panel.low,
-            vmax=panel.high, s=2.2, linewidths=0, zorder=2,
+            vmax=panel.high, s=2.7, linewidths=0, zorder=2,
         )  # fmt: skip
-        axis.set_title(panel.title, fontsize=10)
+        axis.set_title(panel.title, fontsize=11)
         bar = figure.colorbar(points, ax=axis, orientation="horizontal", shrink=0.6, pad=0.02)
-        bar.set_label(panel.label, fontsize=8)
+        lacking = f"\n({panel.lacking} in pink)" if panel.lacking else "\n"
+        bar.set_label(panel.label + lacking, fontsize=9)
         if panel.ticks:
             bar.set_ticks(list(panel.ticks), labels=list(panel.ticks.values()))
         bar.ax.tick_params(labelsize=8)

@@ -65,6 +65,12 @@ CLOUDY, CLOUD_CLASS = "cloudy", "cloud_class"
 CLOUD_AMOUNT = "effective_cloud_amount"
 """The true cloud fraction times emissivity, which only twins have."""
 
+FLAGGED_ATTRIBUTES = {
+    "flag_values": np.array([0, 1], np.uint8),
+    "flag_meanings": "good flagged_as_bad",
+}
+"""Of the variable ``flagged``: which spectra their producer says are bad."""
+
 STEPS, PIXELS = 30, 4
 """Steps of a scan line of IASI, and pixels of a step."""
 

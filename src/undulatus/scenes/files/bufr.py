@@ -39,7 +39,13 @@ from undulatus.scenes.channels import (
     WAVENUMBER_ATTRIBUTES,
 )
 from undulatus.scenes.files.bufr_messages import Decoded, Message, decode, find_messages
-from undulatus.scenes.spectra import BRIGHTNESS_TEMPERATURE, CHANNEL_SET, RADIANCE, SCORES
+from undulatus.scenes.spectra import (
+    BRIGHTNESS_TEMPERATURE,
+    CHANNEL_SET,
+    FLAGGED_ATTRIBUTES,
+    RADIANCE,
+    SCORES,
+)
 
 Array = npt.NDArray[Any]
 
@@ -145,7 +151,7 @@ def open_bufr(path: Path, *, measured: str | None = None) -> xr.Dataset:
         if all(name in part.views for part in parts)
     }
     flagged = np.concatenate([part.bad for part in parts])
-    variables["flagged"] = ("sample", flagged.astype(np.uint8), _FLAGS)
+    variables["flagged"] = ("sample", flagged.astype(np.uint8), dict(FLAGGED_ATTRIBUTES))
     second = "component" if layout.measured == SCORES else "channel"
     array = _lazily(messages, measured, len(layout.columns))
     variables[layout.measured] = (("sample", second), array, {"units": UNITS[layout.measured]})
@@ -157,9 +163,6 @@ def open_bufr(path: Path, *, measured: str | None = None) -> xr.Dataset:
             channel_number=("channel", layout.number),
         )
     return _with_codes(opened.set_coords([name for name in COORDINATES if name in opened]))
-
-
-_FLAGS = {"flag_values": np.array([0, 1], np.uint8), "flag_meanings": "good flagged_as_bad"}
 
 
 def _with_codes(opened: xr.Dataset) -> xr.Dataset:
@@ -182,9 +185,8 @@ def _attributes(
     attributes: dict[str, Any] = {"source": Path(path).name, "sensor": instrument.name.lower()}
     if layout.measured != SCORES and len(layout.columns) != CHANNELS:
         attributes[CHANNEL_SET] = f"{instrument.name}, {len(layout.columns)} channels"
-    satellites = {SATELLITES.get(part.satellite) for part in parts}
-    if len(satellites) == 1 and None not in satellites:
-        attributes["platform_name"] = satellites.pop()
+    if parts[0].satellite in SATELLITES:
+        attributes["platform_name"] = SATELLITES[parts[0].satellite]
     return {**attributes, "flagged_spectra": int(np.count_nonzero(flagged))}
 
 
@@ -222,10 +224,28 @@ def _read_views(
         }
         _require_on_earth(message, views)
         bad = instrument.bad_views(decoded)
-        satellite = decoded.first(1007)
-        number = -1 if satellite is None or np.isnan(satellite[0]) else int(satellite[0])
+        number = _satellite(decoded, parts[0].satellite if parts else None)
         parts.append(_Part(layout, views, _times(decoded), bad, number))
     return instruments[0], parts
+
+
+def _satellite(decoded: Decoded, expected: int | None) -> int:
+    """Return the number of the satellite of a message, -1 if it has none.
+
+    Raise an error if it has several, or another than the file's first message.
+    """
+    column = decoded.first(1007)
+    known = np.empty(0) if column is None else np.unique(column[np.isfinite(column)])
+    found = [int(number) for number in known] or [-1]
+    if len(found) > 1 or expected not in (None, found[0]):
+        listed = sorted({*found, *([] if expected is None else [expected])})
+        raise decoded.message.failure(
+            f"the file has spectra of several satellites, whose instruments differ: "
+            f"{', '.join(SATELLITES.get(one, f'number {one}') for one in listed)}.",
+            "Sort the messages into files of their own (bufr_copy -w satelliteIdentifier=... of "
+            "eccodes).",
+        )
+    return found[0]
 
 
 def _require_on_earth(message: Message, views: dict[str, Array]) -> None:

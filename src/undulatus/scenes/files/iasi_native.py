@@ -48,7 +48,7 @@ from undulatus.scenes.files.eps import (
     open_records,
 )
 from undulatus.scenes.scene import MISSING_CODE
-from undulatus.scenes.spectra import PIXELS, STEPS
+from undulatus.scenes.spectra import FLAGGED_ATTRIBUTES, PIXELS, STEPS
 
 Array = npt.NDArray[Any]
 
@@ -60,7 +60,7 @@ LINES_PER_BLOCK = 4
 
 SPECTRA_PER_LINE = STEPS * PIXELS
 
-COUNTS = ("lines_lost", "spectra_flagged")
+COUNTS = ("lines_lost", "flagged_spectra")
 """Attributes that count what a file lacks."""
 
 AVHRR_CHANNELS = ("1", "2", "3A", "3B", "4", "5")
@@ -186,15 +186,15 @@ def open_native(path: Path) -> xr.Dataset:
 
     Places, times, angles of the sun, flags and AVHRR's cloud fractions are read at once, all else
     when it is computed. Lost lines are left out, and spectra that are flagged as bad are missing:
-    the attributes ``lines_lost`` and ``spectra_flagged`` count them. ``cloudy`` says whether AVHRR
+    the attributes ``lines_lost`` and ``flagged_spectra`` count them. ``cloudy`` says whether AVHRR
     saw any cloud in a spectrum. ``docs/howto/soundings.md`` lists the variables.
 
     Parameters
     ----------
     path : path
-        A file, or a folder with one such file, as EUMETSAT's archive packs them.
+        A file; :func:`undulatus.scenes.open_spectra` takes folders and lists of files too.
     """
-    opened = open_records(_file_in(path))
+    opened = open_records(path)
     if opened.product != PREFIX:
         raise SceneError(
             f"{path} holds the product {opened.product}, not {PREFIX}: "
@@ -221,18 +221,8 @@ def open_native(path: Path) -> xr.Dataset:
         format_version=f"{opened.number('FORMAT_MAJOR_VERSION')}."
         f"{opened.number('FORMAT_MINOR_VERSION')}",
         lines_lost=len(measured) - len(kept),
-        spectra_flagged=int(dataset["bad_bands"].any("spectral_band").sum()),
+        flagged_spectra=int(dataset["flagged"].sum()),
     )
-
-
-def _file_in(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    files = sorted(file for file in path.iterdir() if file.name.startswith(PREFIX))
-    if len(files) == 1 and not files[0].is_dir():
-        return files[0]
-    names = ", ".join(file.name for file in files) or "none"
-    raise SceneError(f"{path} is a folder with these files of {PREFIX}: {names}. List the files.")
 
 
 # What must be so before anything is read
@@ -349,6 +339,7 @@ def _dataset(lines: Lines, starts: Array, numbers: Array) -> xr.Dataset:
     longitude = np.where(np.abs(place[:, 0]) <= 180.0, place[:, 0], np.nan)
     latitude = np.where(np.abs(place[:, 1]) <= 90.0, place[:, 1], np.nan)
     zenith = _degrees(lines.read(starts, "GGeoSondAnglesSUN"))[:, 0]
+    bad_bands = _flags(lines, starts)
     blocks = da.from_array(starts, chunks=LINES_PER_BLOCK)
     dataset = xr.Dataset(
         {
@@ -361,11 +352,16 @@ def _dataset(lines: Lines, starts: Array, numbers: Array) -> xr.Dataset:
                 "sample",
                 np.where(np.isnan(zenith), MISSING_CODE, zenith < NIGHT).astype(np.uint8),
             ),
-            "solar_zenith": ("sample", zenith, {"units": "degrees"}),
+            "solar_zenith_angle": ("sample", zenith, {"units": "degree"}),
             "bad_bands": (
                 ("sample", "spectral_band"),
-                _flags(lines, starts),
+                bad_bands,
                 {"long_name": "1 where a band of the spectrum is bad"},
+            ),
+            "flagged": (
+                "sample",
+                bad_bands.any(axis=1).astype(np.uint8),
+                dict(FLAGGED_ATTRIBUTES),
             ),
             **_lazy_variables(lines, blocks),
         },
@@ -408,16 +404,30 @@ def _lazy_variables(lines: Lines, blocks: da.Array) -> dict[str, tuple[Any, ...]
     """Return the variables that nothing here needs, with dims and attributes."""
     sizes = {"cluster": 7, "avhrr_channel": len(AVHRR_CHANNELS)}
     view, line, clusters = (partial(read, lines) for read in (_of_view, _of_line, _clusters))
-    degrees, percent = {"units": "degrees"}, {"units": "percent"}
+    degrees, percent = {"units": "degree"}, {"units": "percent"}
     radiances = {
         "units": "W m-2 sr-1 in 1, 2, 3A; W m-2 sr-1 (m-1)-1 in 3B, 4, 5",
         "avhrr_channels": " ".join(AVHRR_CHANNELS),
     }
     by_channel = ("cluster", "avhrr_channel")
     rows: list[tuple[Any, ...]] = [
-        ("solar_azimuth", partial(_angle, lines, 1), "GGeoSondAnglesSUN", "f8", (), degrees),
-        ("satellite_zenith", partial(_angle, lines, 0), "GGeoSondAnglesMETOP", "f8", (), degrees),
-        ("satellite_azimuth", partial(_angle, lines, 1), "GGeoSondAnglesMETOP", "f8", (), degrees),
+        ("solar_azimuth_angle", partial(_angle, lines, 1), "GGeoSondAnglesSUN", "f8", (), degrees),
+        (
+            "satellite_zenith_angle",
+            partial(_angle, lines, 0),
+            "GGeoSondAnglesMETOP",
+            "f8",
+            (),
+            degrees,
+        ),
+        (
+            "satellite_azimuth_angle",
+            partial(_angle, lines, 1),
+            "GGeoSondAnglesMETOP",
+            "f8",
+            (),
+            degrees,
+        ),
         ("quality_index", line, "GQisQualIndex", "f8", (), {}),
         ("quality_index_place", line, "GQisQualIndexLoc", "f8", (), {}),
         ("quality_index_radiance", line, "GQisQualIndexRad", "f8", (), {}),

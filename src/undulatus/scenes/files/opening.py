@@ -90,7 +90,14 @@ SEVIRI = Sensor(
     seviri.open_scene,
 )
 
-IASI = Sensor("IASI", (f"{iasi_native.PREFIX}*",), iasi_native.open_native, is_sounder=True)
+IASI = Sensor(
+    "IASI",
+    (f"{iasi_native.PREFIX}*",),
+    iasi_native.open_native,
+    is_sounder=True,
+    # Of all products in the EPS native format: open_native names those that are not IASI's.
+    beginning=b"PRODUCT_NAME",
+)
 
 BUFR = Sensor(
     "BUFR of IASI, CrIS, AIRS and HIRS",
@@ -131,12 +138,12 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         ``.zarr`` folders and ``.nc`` files in the form that
         :func:`undulatus.scenes.check_spectra` describes, or native files (``IASI_xxx_1C_...``),
         whose variables ``docs/howto/soundings.md`` lists; or BUFR of IASI, CrIS, AIRS and HIRS
-        (:func:`undulatus.scenes.files.bufr.open_bufr`). Several are concatenated; files of
-        several satellites are an error.
+        (:func:`undulatus.scenes.files.bufr.open_bufr`). A folder stands for the native files
+        or BUFR in it, by name. Several files are concatenated; those of several satellites are an
+        error.
     """
-    if isinstance(source, (str, os.PathLike)):
-        return _open_spectra_file(_existing(source))
-    paths = [_existing(path) for path in source]
+    given = [source] if isinstance(source, (str, os.PathLike)) else source
+    paths = [file for path in given for file in _files_of(_existing(path))]
     if not paths:
         raise SceneError("No file was given to read spectra from. Give a path, or a list of them.")
     parts = [_open_spectra_file(path) for path in paths]
@@ -154,7 +161,8 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
             f"{names} do not fit together: {error}. Open each by itself, and correct what differs."
         ) from error
     counts = [name for name in iasi_native.COUNTS if all(name in part.attrs for part in parts)]
-    return joined.assign_attrs({name: sum(part.attrs[name] for part in parts) for name in counts})
+    summed = {name: sum(part.attrs[name] for part in parts) for name in counts}
+    return joined.assign_attrs(summed, source=f"{paths[0].name} to {paths[-1].name}")
 
 
 def open_data(source: Any, **options: Any) -> xr.Dataset:
@@ -382,6 +390,14 @@ def _block(array: xr.Variable) -> dict[Any, int]:
         return dict(preferred)
     row = max(array.nbytes // max(array.shape[0], 1), 1)
     return {array.dims[0]: max(1, CONTIGUOUS_BYTES // row)}
+
+
+def _files_of(path: Path) -> list[Path]:
+    """Return the files of sounders in a folder; of anything else, itself."""
+    if not path.is_dir() or _is_zarr(path):
+        return [path]
+    files = (file for file in path.iterdir() if file.is_file())
+    return sorted(file for file in files if _find_sensor(file, is_sounder=True)) or [path]
 
 
 def _open_spectra_file(path: Path) -> xr.Dataset:

@@ -1,25 +1,29 @@
 r"""What gases absorb: cross sections per layer at the sounder's resolution, computed once.
 
-Lines have the band positions and spacings of the real gas. Those of asymmetric molecules (water,
-ozone, methane) are scattered at random within their band, from a fixed seed, so that spectra have
-the texture of real ones but not their lines. A cross section is
+Carbon dioxide, nitrous oxide, carbon monoxide, ozone and water's bending vibration have their
+lines where nature has them, to a fraction of a channel
+(:mod:`undulatus.scenes.twins.sounder.lines`); methane's are near their places. Water's other
+lines (far rotation, other isotopes) are scattered at random, from a fixed seed: they have the
+texture of the real ones. A cross section is
 
 .. math:: k(\nu, p) = \sum_i S_i\, (\chi L_{\gamma p} * G)(\nu - \nu_i),
 
 with Lorentz's profile of half width :math:`\gamma p`, cut off in its far wings by :math:`\chi`
 and convolved with the apodised instrument :math:`G`, a Gaussian 0.5 cm⁻¹ wide. Averaging cross
-sections before Beer's law rather than after makes strong lines somewhat too broad.
+sections before Beer's law rather than after makes strong lines somewhat too broad. Strengths are
+those at the temperatures of a temperate atmosphere: cold layers have fewer molecules in high
+levels.
 
-Band centres, intensities and rotational constants are near those of HITRAN (Gordon et al. 2022),
-to one or two digits; water's strengths roughly follow the envelope of its strong lines there. The
-continuum of water is that of Roberts, Selby & Biberman (1976), doi:10.1364/AO.15.002085. The band
-that collisions induce in nitrogen is a Gaussian at its position, about as deep as in Lafferty et
-al. (1996).
+Band centres and constants: CO₂, Rothman et al. (1992); N₂O and CO, HITRAN (Gordon et al. 2022);
+ozone, Flaud et al. (1990); water at rest, De Lucia, Helminger & Kirchhoff (1974), and bent,
+fitted to the 24 lowest levels of Tennyson et al. (2001), within 0.02 cm⁻¹. Intensities are near
+HITRAN's, to one or two digits. The continuum of water is that of Roberts, Selby & Biberman
+(1976), doi:10.1364/AO.15.002085. The band that collisions induce in nitrogen is a Gaussian at its
+position, about as deep as in Lafferty et al. (1996).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,13 +31,20 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus.scenes.channels import WAVENUMBERS
-from undulatus.scenes.radiometry import C2
 from undulatus.scenes.twins.sounder.atmosphere import (
     AIR_COLUMNS,
     DOBSON,
     HEIGHTS,
     LAYER_PRESSURES,
     LEVELS,
+)
+from undulatus.scenes.twins.sounder.lines import (
+    LinearBand,
+    Lines,
+    SphericalBand,
+    Top,
+    TopBand,
+    joined,
 )
 
 Array = npt.NDArray[Any]
@@ -55,113 +66,110 @@ _LOWEST, _HIGHEST = 600.0, 2805.0
 _RESOLUTION = 0.5
 """Full width of the apodised instrument at half its height, cm⁻¹."""
 
-_ROTATION_TEMPERATURE = 250.0
-"""At which rotational levels are populated, K."""
+
+_CO2_GROUND, _CO2_BENT = (0.390219, 0.390219), (0.390639, 0.391254)
+_CO2_LOW, _CO2_HIGH, _CO2_TWICE = (0.390482, 0.390482), (0.390188, 0.390188), (0.391667, 0.391667)
+"""Rotational constants of CO₂ at rest, bent, and in the three states of twice that energy."""
+
+_N2O_GROUND = (0.419011, 0.419011)
+
+_CO2_BANDS = (
+    # At 15 µm: 12-16-16, then 13-16-16 and 16-12-18.
+    LinearBand(8.3e-18, 667.380, _CO2_GROUND, _CO2_BENT, (0, 1), 0.0, True),
+    LinearBand(6.5e-19, 667.752, _CO2_BENT, _CO2_TWICE, (1, 2), 667.4, True),
+    LinearBand(3.0e-20, 668.115, _CO2_TWICE, (0.39238, 0.39238), (2, 3), 1335.1, True),
+    LinearBand(1.4e-19, 618.029, _CO2_BENT, _CO2_LOW, (1, 0), 667.4, True),
+    LinearBand(1.5e-19, 720.805, _CO2_BENT, _CO2_HIGH, (1, 0), 667.4, True),
+    LinearBand(2.2e-20, 647.062, _CO2_LOW, (0.39074, 0.39169), (0, 1), 1285.4, True),
+    LinearBand(1.5e-20, 688.672, _CO2_HIGH, (0.39041, 0.39133), (0, 1), 1388.2, True),
+    LinearBand(1.4e-20, 741.724, _CO2_TWICE, (0.39041, 0.39133), (2, 1), 1335.1, True),
+    LinearBand(6.0e-21, 757.479, (0.39238, 0.39238), (0.39110, 0.39110), (3, 2), 2003.2, True),
+    LinearBand(1.0e-21, 791.448, _CO2_LOW, (0.39041, 0.39133), (0, 1), 1285.4, True),
+    LinearBand(8.2e-20, 648.478, (0.390237, 0.390237), (0.390611, 0.391216), (0, 1), 0.0, True),
+    LinearBand(3.3e-20, 662.373, (0.368182, 0.368182), (0.368540, 0.369090), (0, 1)),
+    # Lasers, then 2077 and 2093 cm⁻¹.
+    LinearBand(1.8e-22, 960.959, _CO2_HIGH, (0.387141, 0.387141), (0, 0), 1388.2, True),
+    LinearBand(2.2e-22, 1063.734, _CO2_LOW, (0.387141, 0.387141), (0, 0), 1285.4, True),
+    LinearBand(2.0e-20, 2076.856, _CO2_GROUND, (0.39041, 0.39133), (0, 1), 0.0, True),
+    LinearBand(1.0e-20, 2093.345, _CO2_BENT, (0.39110, 0.39110), (1, 2), 667.4, True),
+    # At 4.3 µm.
+    LinearBand(9.5e-17, 2349.143, _CO2_GROUND, (0.387141, 0.387141), (0, 0), 0.0, True),
+    LinearBand(7.5e-18, 2336.632, _CO2_BENT, (0.387593, 0.388190), (1, 1), 667.4, True),
+    LinearBand(3.2e-19, 2324.141, _CO2_TWICE, (0.388630, 0.388630), (2, 2), 1335.1, True),
+    LinearBand(1.9e-19, 2327.433, _CO2_LOW, (0.387500, 0.387500), (0, 0), 1285.4, True),
+    LinearBand(1.1e-19, 2326.598, _CO2_HIGH, (0.387060, 0.387060), (0, 0), 1388.2, True),
+    LinearBand(1.0e-18, 2283.488, (0.390237, 0.390237), (0.387273, 0.387273), (0, 0), 0.0, True),
+    LinearBand(8.0e-20, 2271.760, (0.390611, 0.391216), (0.387690, 0.388270), (1, 1), 648.5, True),
+    LinearBand(3.4e-19, 2332.113, (0.368182, 0.368182), (0.365294, 0.365294)),
+)
+
+_N2O_BANDS = (
+    LinearBand(9.2e-18, 1284.903, _N2O_GROUND, (0.417255, 0.417255)),
+    LinearBand(3.9e-19, 1168.132, _N2O_GROUND, (0.419920, 0.419920)),
+    LinearBand(5.7e-17, 2223.757, _N2O_GROUND, (0.415560, 0.415560)),
+    LinearBand(6.0e-18, 2209.525, (0.419177, 0.419969), (0.415716, 0.416489), (1, 1), 588.8),
+    LinearBand(3.1e-19, 2461.997, _N2O_GROUND, (0.418170, 0.418170)),
+    LinearBand(1.3e-18, 2563.339, _N2O_GROUND, (0.415604, 0.415604)),
+)
+
+_OZONE_DISTORTION = (4.535e-7, -1.846e-6, 2.1175e-4, 6.966e-8, 3.232e-6)
+
+_OZONE = Top(3.553666, 0.4452834, 0.3947518, _OZONE_DISTORTION)
 
 
-@dataclass(frozen=True)
-class VibrationBand:
-    """A vibration band: its position and strength, and how its lines are spread."""
+_WATER = Top(
+    27.88063, 14.52177, 9.27771,
+    (1.25401e-3, -5.76775e-3, 3.24655e-2, 5.07365e-4, 1.36929e-3),
+    (5.222e-7, -1.4037e-6, -1.69949e-5, 1.245206e-4, 2.60040e-7, -8.3941e-7, 3.65953e-5),
+)  # fmt: skip
 
-    centre: float
-    """cm⁻¹."""
-    intensity: float
-    """Sum over its lines, cm per molecule."""
-    rotation: float
-    """Rotational constant, cm⁻¹; the spacing of lines is twice that."""
-    q_share: float = 0.0
-    """Share of the intensity in the Q branch, at the centre."""
-    even: bool = False
-    """Only even levels exist, as in CO₂: the spacing is four constants."""
-    scatter: float = 0.0
-    """How far the lines of one level spread in an asymmetric molecule, cm⁻¹."""
-
-    def lines(self, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return positions (cm⁻¹) and strengths (cm per molecule) of the band's lines."""
-        levels = np.arange(0, 120, 2 if self.even else 1)
-        population = (2 * levels + 1) * np.exp(
-            -C2 * self.rotation * levels * (levels + 1) / _ROTATION_TEMPERATURE
-        )
-        population = population / population.sum()
-        # Lines of the Q branch crowd at the centre and spread out to one side.
-        q_positions = self.centre + 5e-4 * self.rotation * levels * (levels + 1)
-        positions = np.concatenate(
-            [
-                self.centre + 2.0 * self.rotation * (levels + 1),
-                self.centre - 2.0 * self.rotation * levels,
-                q_positions,
-            ]
-        )
-        shares = np.repeat(
-            [(1 - self.q_share) / 2, (1 - self.q_share) / 2, self.q_share], len(levels)
-        )
-        strengths = self.intensity * shares * np.tile(population, 3)
-        if not self.scatter:
-            return positions, strengths
-        copies = 10
-        parts = rng.dirichlet(np.full(copies, 0.5), len(positions))
-        away = self.scatter * rng.standard_normal(parts.shape)
-        away[-len(levels) :] *= 0.4
-        return (positions[:, None] + away).ravel(), (strengths[:, None] * parts).ravel()
+_WATER_BENT = Top(
+    31.12474, 14.69379, 9.12573,
+    (1.57678e-3, -8.20715e-3, 5.71228e-2, 6.48116e-4, 5.43146e-3),
+    (5.210e-7, -1.4006e-6, -3.69379e-5, 2.752061e-4, 2.60040e-7, -8.3941e-7, 1.015180e-4),
+)  # fmt: skip
 
 
-VIBRATION_BANDS = {
-    "CO2": (
-        VibrationBand(667.38, 8.3e-18, 0.39, 0.5, True),
-        VibrationBand(667.75, 6.5e-19, 0.39, 0.5),
-        VibrationBand(647.06, 2.2e-20, 0.39, 0.5, True),
-        VibrationBand(688.68, 1.5e-20, 0.39, 0.5, True),
-        VibrationBand(720.80, 1.5e-19, 0.39, 0.5, True),
-        VibrationBand(741.72, 1.4e-20, 0.39, 0.5),
-        VibrationBand(757.50, 6.0e-21, 0.39, 0.5, True),
-        VibrationBand(791.45, 1.0e-21, 0.39, 0.5, True),
-        VibrationBand(960.96, 1.8e-22, 0.39, 0.0, True),
-        VibrationBand(1063.73, 2.2e-22, 0.39, 0.0, True),
-        VibrationBand(2283.49, 1.0e-18, 0.39, 0.0),
-        VibrationBand(2271.76, 8.0e-20, 0.39, 0.0),
-        VibrationBand(2324.14, 8.0e-19, 0.39, 0.0),
-        VibrationBand(2332.11, 3.4e-19, 0.37, 0.0),
-        VibrationBand(2336.63, 7.5e-18, 0.39, 0.0),
-        VibrationBand(2349.14, 9.5e-17, 0.39, 0.0, True),
-        VibrationBand(2076.86, 2.0e-20, 0.39, 0.5, True),
-        VibrationBand(2093.35, 1.0e-20, 0.39, 0.5),
-    ),
+def _ozone_band(
+    intensity: float, centre: float, constants: tuple[float, float, float], axis: str
+) -> TopBand:
+    upper = Top(*constants, _OZONE_DISTORTION)
+    return TopBand(intensity, centre, _OZONE, upper, axis, (1, 0))
+
+
+BANDS: dict[str, tuple[LinearBand | TopBand, ...]] = {
+    "CO2": _CO2_BANDS,
+    "N2O": _N2O_BANDS,
+    "CO": (LinearBand(9.8e-18, 2143.271, (1.922529,) * 2, (1.905026,) * 2, distortion=6.12e-6),),
     "O3": (
-        VibrationBand(1042.08, 1.4e-17, 0.42, 0.0, False, 0.8),
-        VibrationBand(1103.14, 6.0e-19, 0.42, 0.3, False, 1.5),
-        VibrationBand(700.93, 6.4e-19, 0.42, 0.5, False, 1.5),
-        VibrationBand(2110.78, 1.1e-18, 0.42, 0.0, False, 0.8),
+        _ozone_band(1.4e-17, 1042.084, (3.500550, 0.441298, 0.391386), "a"),
+        _ozone_band(6.0e-19, 1103.137, (3.556700, 0.442738, 0.392558), "b"),
+        _ozone_band(6.4e-19, 700.931, (3.607059, 0.443873, 0.391043), "b"),
+        _ozone_band(1.1e-18, 2110.785, (3.503600, 0.438753, 0.389192), "a"),
     ),
-    "CH4": (
-        VibrationBand(1306.00, 5.0e-18, 2.85, 0.35, False, 1.0),
-        VibrationBand(1533.00, 6.0e-20, 5.24, 0.3, False, 4.0),
-        VibrationBand(2612.00, 5.5e-20, 2.85, 0.3, False, 3.0),
-        VibrationBand(2830.00, 4.0e-19, 5.24, 0.3, False, 4.0),
-    ),
-    "N2O": (
-        VibrationBand(1284.90, 9.2e-18, 0.415),
-        VibrationBand(1168.13, 3.9e-19, 0.415),
-        VibrationBand(2223.76, 5.7e-17, 0.415),
-        VibrationBand(2209.52, 4.0e-18, 0.415),
-        VibrationBand(2461.99, 3.1e-19, 0.415),
-        VibrationBand(2563.34, 1.3e-18, 0.415),
-    ),
-    "CO": (VibrationBand(2143.27, 9.8e-18, 1.92),),
+    "H2O": (TopBand(1.04e-17, 1594.746, _WATER, _WATER_BENT, "b", (1, 3), 16),),
 }
+"""Bands whose lines have their true places."""
+
+METHANE_BANDS = (
+    SphericalBand(5.0e-18, 1306.1, 5.53, -0.05, 0.012),
+    SphericalBand(6.0e-20, 1533.3, 10.48, 0.0, 0.05),
+    SphericalBand(5.5e-20, 2612.0, 5.5, 0.0, 0.04),
+    SphericalBand(4.0e-19, 2830.0, 10.48, 0.0, 0.05),
+)
 
 WATER_ENVELOPE = np.array(
     [
         [600, -19.9], [650, -20.2], [700, -20.7], [750, -21.3], [800, -21.8], [850, -22.4],
         [900, -22.8], [950, -23.2], [1000, -23.4], [1050, -23.2], [1100, -22.9], [1150, -22.5],
-        [1200, -21.9], [1250, -21.3], [1300, -20.6], [1350, -19.9], [1400, -19.3], [1450, -18.9],
-        [1500, -18.7], [1560, -18.7], [1595, -19.3], [1630, -18.7], [1700, -18.6], [1760, -18.8],
-        [1850, -19.3], [1950, -20.1], [2000, -20.6], [2050, -21.2], [2100, -21.8], [2150, -22.4],
+        [1200, -22.2], [1300, -21.8], [1400, -21.3], [1500, -20.8], [1595, -20.8], [1700, -20.8],
+        [1850, -21.2], [2000, -21.9], [2050, -22.0], [2100, -21.8], [2150, -22.4],
         [2200, -23.0], [2300, -24.0], [2400, -24.6], [2500, -24.6], [2600, -23.9], [2700, -23.1],
         [2760, -22.8], [2810, -22.6],
     ]
 )  # fmt: skip
-"""Decimal logarithm of the strength of water's strong lines (cm per molecule) by wavenumber;
-beyond 2600 cm⁻¹ they are those of HDO."""
+"""Decimal logarithm of the strength of water's strong lines (cm per molecule) by wavenumber,
+without those of the bending vibration, 1200 to 2050 cm⁻¹; beyond 2600 cm⁻¹ they are HDO's."""
 
 _WATER_LINES_PER_WAVENUMBER = 0.8
 
@@ -181,31 +189,31 @@ _DOPPLER = 8e-7
 """Doppler half width of lines, divided by their wavenumber."""
 
 
-def _water_lines(rng: np.random.Generator) -> tuple[Array, Array]:
+def _water_lines(rng: np.random.Generator) -> Lines:
     count = int(_WATER_LINES_PER_WAVENUMBER * (_HIGHEST - _LOWEST))
     positions = np.sort(rng.uniform(_LOWEST, _HIGHEST, count))
     strongest = np.interp(positions, *WATER_ENVELOPE.T)
-    return positions, 10.0 ** (strongest - rng.exponential(_WATER_DECADES, count))
+    strengths = 10.0 ** (strongest - rng.exponential(_WATER_DECADES, count))
+    return Lines(positions, strengths, np.zeros(count), 0.0)
 
 
-def _mean_cross_sections(
-    positions: Array, strengths: Array, half_width: float, wing: float
-) -> Array:
+def _mean_cross_sections(lines: Lines, half_width: float, wing: float) -> Array:
     """Return a gas's cross section in every layer, (layers, channels), cm² per molecule."""
     cells = round((_HIGHEST - _LOWEST) / _STEP)
-    inside = (positions > _LOWEST) & (positions < _HIGHEST)
-    index = ((positions[inside] - _LOWEST) / _STEP).astype(int)
-    sticks = np.bincount(index, strengths[inside], cells) / _STEP
+    inside = (lines.positions > _LOWEST) & (lines.positions < _HIGHEST)
+    index = ((lines.positions[inside] - _LOWEST) / _STEP).astype(int)
     padded = 2 * cells
     away = np.fft.fftfreq(padded, 1.0 / (padded * _STEP))
     sigma = _RESOLUTION / np.sqrt(8.0 * np.log(2.0))
-    seen = np.fft.rfft(sticks, padded) * np.exp(
-        -2.0 * (np.pi * sigma * np.fft.rfftfreq(padded, _STEP)) ** 2
-    )
+    instrument = np.exp(-2.0 * (np.pi * sigma * np.fft.rfftfreq(padded, _STEP)) ** 2)
     chi = np.exp(-((away / wing) ** 2))
     channels = np.round((WAVENUMBERS - _LOWEST) / _STEP - 0.5).astype(int)
     layers = []
-    for pressure in LAYER_PRESSURES / LAYER_PRESSURES.max():
+    for pressure, kelvin in zip(
+        LAYER_PRESSURES / LAYER_PRESSURES.max(), reference_temperatures(), strict=True
+    ):
+        sticks = np.bincount(index, lines.strengths_at(kelvin)[inside], cells) / _STEP
+        seen = np.fft.rfft(sticks, padded) * instrument
         width = half_width * pressure
         # Each cell holds the integral over it, since lines are narrower than cells high up.
         edges = np.arctan((away + _STEP / 2) / width) - np.arctan((away - _STEP / 2) / width)
@@ -261,20 +269,26 @@ def cross_sections() -> Array:
     In 1e-22 cm² per unit of column, so that they and the columns fit in single precision.
     """
     rng = np.random.default_rng(_SEED)
-    lists = {"H2O": _water_lines(rng)}
-    for gas, bands in VIBRATION_BANDS.items():
-        positions, strengths = zip(*(band.lines(rng) for band in bands), strict=True)
-        lists[gas] = np.concatenate(positions), np.concatenate(strengths)
+    lists: dict[str, Lines] = {
+        "CH4": joined(band.lines(rng) for band in METHANE_BANDS),
+        **{gas: joined(band.lines() for band in bands) for gas, bands in BANDS.items()},
+    }
+    lists["H2O"] = joined([lists["H2O"], _water_lines(rng)])
     columns = reference_columns()
     gases = {}
     for gas, lines in lists.items():
-        mean = _mean_cross_sections(*lines, _HALF_WIDTHS[gas], _WINGS.get(gas, 10.0))
+        mean = _mean_cross_sections(lines, _HALF_WIDTHS[gas], _WINGS.get(gas, 10.0))
         gases[gas] = _effective(mean, columns[gas], _HALF_WIDTHS[gas], _SPACINGS[gas])
     well_mixed = sum(ratio * gases[gas] for gas, ratio in MIXING_RATIOS.items())
     well_mixed = well_mixed + LAYER_PRESSURES[:, None] / 1013.25 * nitrogen_continuum(WAVENUMBERS)
     continuum = np.broadcast_to(water_continuum(WAVENUMBERS), well_mixed.shape)
     sections = [gases["H2O"], continuum, gases["O3"], gases["CO"], well_mixed]
     return np.ascontiguousarray(np.stack(sections, axis=1) * 1e22, dtype=np.float32)
+
+
+def reference_temperatures() -> Array:
+    """Return the temperatures of the layers of a temperate atmosphere, K, (layers,)."""
+    return np.maximum(288.0 - 6.3 * HEIGHTS, 216.0 + 1.37 * (HEIGHTS - 12.0))
 
 
 def reference_columns() -> dict[str, Array]:
