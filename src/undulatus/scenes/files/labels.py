@@ -599,7 +599,8 @@ def _places(
                     f"{values[broken[0]]:g}. Call positions in the image's coordinates x and y."
                 )
         # Far outside of any image, and still a whole number.
-        return tuple(np.clip(v, -1.0, 2.0**53).astype(np.int64) for v in (first, second))
+        row, column = np.clip([first, second], -1.0, 2.0**53).astype(np.int64)
+        return row, column
     if place == ("x", "y"):
         return grid.pixel_at(first, second)
     if grid.crs is None:
