@@ -16,6 +16,7 @@ import xarray as xr
 from undulatus.errors import SceneError
 from undulatus.scenes.box import Window
 from undulatus.scenes.files import NETCDF
+from undulatus.scenes.files.images import RASTERS
 from undulatus.scenes.files.satpy_files import as_paths, as_satpy_errors, import_satpy
 from undulatus.scenes.files.zarr_reading import open_zarr
 from undulatus.scenes.masks import decode, guess_encoding
@@ -117,6 +118,11 @@ def _open_any(path: Path, at_once: bool) -> xr.DataArray:
         raise SceneError(f"{path} does not exist. Check its name and folder.")
     if path.is_dir() or path.suffix in (*NETCDF, ".h5", ".zarr"):
         return open_mask(path)
+    if path.suffix.lower() in RASTERS:
+        raise SceneError(
+            f"{path} is an image, but masks are read from GRIB (CLM), netCDF, HDF5 or Zarr. Labels "
+            f"of images are given by --label (in Python label=...)."
+        )
     mask = _read_grib(path)
     if at_once:
         return mask
