@@ -120,7 +120,7 @@ def _open_any(path: Path, at_once: bool) -> xr.DataArray:
         return open_mask(path)
     if path.suffix.lower() in RASTERS:
         raise SceneError(
-            f"{path} is an image, but masks are read from GRIB (CLM), netCDF, HDF5 or Zarr. Labels "
+            f"{path} is an image, but masks are GRIB (CLM), netCDF, HDF5 or Zarr. Labels "
             f"of images are given by --label (in Python label=...)."
         )
     mask = _read_grib(path)
