@@ -13,7 +13,8 @@ import numpy as np
 
 from undulatus import VFFGPC
 from undulatus._system import count_threads, single_threaded_blas
-from undulatus.gp.blocks import Pixels, Standardisation, block_rows, recycling
+from undulatus.gp.arrays import recycling
+from undulatus.gp.blocks import Pixels, Standardisation, block_rows
 from undulatus.gp.bound import Statistics, tighten
 from undulatus.gp.held_back import leave_out
 from undulatus.gp.passes import Start

@@ -28,8 +28,9 @@ class _Latent(gpytorch.models.ApproximateGP):
 class SVGP:
     """RBF kernel with ARD, Bernoulli likelihood, Adam with step 0.01."""
 
-    def __init__(self, n_inducing: int, steps: int, batch_size: int) -> None:
+    def __init__(self, n_inducing: int, steps: int, batch_size: int, device: str = "cpu") -> None:
         self.n_inducing, self.steps, self.batch_size = n_inducing, steps, batch_size
+        self.device = device
         self.watch = {steps // 10, steps // 3}
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> SVGP:
@@ -37,16 +38,17 @@ class SVGP:
         torch.manual_seed(0)
         self.mean, self.scale = X.mean(axis=0), X.std(axis=0)
         self.scale[self.scale == 0] = 1.0
-        x, target = self._tensor(X), torch.from_numpy(y.astype(np.float32))
-        self.model = _Latent(x[torch.randperm(len(x))[: self.n_inducing]].clone())
-        self.likelihood = gpytorch.likelihoods.BernoulliLikelihood()
+        x, target = self._tensor(X), torch.from_numpy(y.astype(np.float32)).to(self.device)
+        chosen = torch.randperm(len(x))[: self.n_inducing].to(self.device)
+        self.model = _Latent(x[chosen].clone()).to(self.device)
+        self.likelihood = gpytorch.likelihoods.BernoulliLikelihood().to(self.device)
         objective = gpytorch.mlls.VariationalELBO(self.likelihood, self.model, num_data=len(x))
         optimiser = torch.optim.Adam(self.model.parameters(), lr=0.01)
         self.model.train()
         self.snapshots: list[tuple[float, dict[str, torch.Tensor]]] = []
         began = time.perf_counter()
         for step in range(1, self.steps + 1):
-            chosen = torch.randint(len(x), (min(self.batch_size, len(x)),))
+            chosen = torch.randint(len(x), (min(self.batch_size, len(x)),), device=self.device)
             optimiser.zero_grad()
             loss = -objective(self.model(x[chosen]), target[chosen])
             loss.backward()
@@ -69,7 +71,7 @@ class SVGP:
         """Return the probability of each class."""
         with torch.no_grad():
             parts = [
-                self.likelihood(self.model(self._tensor(X[i : i + 8192]))).mean.numpy()
+                self.likelihood(self.model(self._tensor(X[i : i + 8192]))).mean.cpu().numpy()
                 for i in range(0, len(X), 8192)
             ]
         p = np.concatenate(parts)
@@ -80,4 +82,5 @@ class SVGP:
         return (self.predict_proba(X)[:, 1] > 0.5).astype(int)
 
     def _tensor(self, X: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(((X - self.mean) / self.scale).astype(np.float32))
+        x = torch.from_numpy(((X - self.mean) / self.scale).astype(np.float32))
+        return x.to(self.device)

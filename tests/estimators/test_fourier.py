@@ -1064,3 +1064,13 @@ def test_sliceable_rows_may_have_groups(days_of_noise):
     fitted = VFFGPC(5, n_members=1, max_iter=2, random_state=0)
     sliced = clone(fitted).fit(SliceOnly(X), y, groups=day)
     assert_array_equal(sliced.frequencies_, fitted.fit(X, y, groups=day).frequencies_)
+
+
+def test_no_training_row_is_beyond_the_range_in_the_precision_of_prediction():
+    rng = np.random.default_rng(0)
+    X = np.c_[rng.random((3_000, 2)), rng.integers(0, 2, (3_000, 6))].astype(np.float32)
+    y = X[:, 0] + X[:, 2] > 1.0
+    fitted = VFFGPC(5, n_members=1, precision="single", max_iter=2, random_state=0).fit(X, y)
+    blocks = fitted._block_functions()
+    x = fitted.standardisation_(X, blocks.place.dtype)
+    assert blocks.fading.training_range.damping(x) is None

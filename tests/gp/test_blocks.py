@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
+from undulatus.gp.arrays import borrow, give_back, recycling, scratch
 from undulatus.gp.blocks import (
     FARTHEST,
     PHASE_LIMIT,
@@ -19,15 +20,11 @@ from undulatus.gp.blocks import (
     Standardisation,
     Warp,
     block_rows,
-    borrow,
-    give_back,
     map_blocks,
     read_rows,
-    recycling,
     require_finite,
     require_lengths,
     require_phases,
-    scratch,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -257,11 +254,12 @@ def test_integers_are_standardised_exactly(stored):
     assert_array_equal(found, (rows.astype(np.float64) - [0.5, 0.25]) / [0.5, 2.0])
 
 
-def test_standardised_rows_are_a_contiguous_copy():
-    rows = np.asfortranarray(np.random.default_rng(0).normal(size=(6, 3)))
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_standardised_rows_are_a_copy_with_contiguous_features(order):
+    rows = np.array(np.random.default_rng(0).normal(size=(6, 3)), order=order)
     kept = rows.copy()
     found = Standardisation(np.zeros(3), np.ones(3))(rows, np.float64)
-    assert found.flags.c_contiguous
+    assert found.flags.f_contiguous
     found += 1.0
     assert_array_equal(rows, kept)
 

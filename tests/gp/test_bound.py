@@ -9,22 +9,24 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, log_expit
 
-from undulatus.gp.blocks import Pixels, Standardisation, recycling
+from undulatus.gp.arrays import recycling
+from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import (
     Statistics,
     accumulate,
     best_variance_ratio,
+    blend_gram,
     block_statistics,
     bound_gradient,
     damped_features,
     feature_gradient,
-    features_and_moment_product,
+    gram_tiles,
     half_slope,
     log_sigmoid_bound,
     log_variance_gradient,
     offset,
+    sampled_gradient,
     sum_statistics,
-    tight_xi,
     tighten,
 )
 from undulatus.gp.damping import damping
@@ -202,12 +204,17 @@ def test_tightening_never_lowers_the_bound(seed, weighted):
         bound = tighter
 
 
-def test_a_second_moment_that_rounds_below_zero_gives_xi_zero():
-    z = np.array([[1.0, 0.0]])
-    assert tight_xi(z, z @ np.array([[-1e-18, 0.0], [0.0, 1.0]]))[0] == 0.0
-
-
 # Damped waves and a level
+
+
+def features_and_product(block, frequencies, gamma, moment, spread):
+    z, fresh = damped_features(block, frequencies, gamma, spread)
+    return z, z @ moment, fresh
+
+
+def tight_xi(z, product, fresh):
+    return np.sqrt(np.sum(product * z, axis=1) + fresh)
+
 
 LEVEL = -0.8
 
@@ -313,7 +320,7 @@ def test_xi_from_the_second_moment_is_that_of_tightening(seed):
     posterior = statistics_of_block(pixels, frequencies, gamma, xi, spread, 0.0).posterior()
     tighten(pixels, frequencies, gamma, posterior, xi, spread=spread)
     block, moment = pixels.block(slice(0, pixels.n_rows)), posterior.second_moment
-    found = tight_xi(*features_and_moment_product(block, frequencies, gamma, moment, spread))
+    found = tight_xi(*features_and_product(block, frequencies, gamma, moment, spread))
     assert_allclose(found, xi, rtol=1e-10)
 
 
@@ -330,11 +337,56 @@ def test_the_gradient_in_damped_frequencies_is_that_of_finite_differences(seed):
 
     posterior = statistics_of_block(pixels, frequencies, gamma, xi, spread, 0.0).posterior()
     block, moment = pixels.block(slice(0, 15)), posterior.second_moment
-    z, product, _ = features_and_moment_product(block, frequencies, gamma, moment, spread)
+    z, product, _ = features_and_product(block, frequencies, gamma, moment, spread)
     in_features = feature_gradient(product, block, xi, posterior.mean)
     found = frequency_gradient(in_features, z, block.x)
     expected = central_differences(bound, frequencies)
     assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@given(seeds)
+def test_the_gradient_of_all_sampled_rows_is_that_of_the_bound(seed):
+    pixels, frequencies, gamma, xi, spread = damped_problem(seed)
+    posterior = statistics_of_block(pixels, frequencies, gamma, xi, spread, 0.0).posterior()
+    block, moment = pixels.block(slice(0, pixels.n_rows)), posterior.second_moment
+    z, product, fresh = features_and_product(block, frequencies, gamma, moment, spread)
+    tight = tight_xi(z, product, fresh)
+    expected = frequency_gradient(
+        feature_gradient(product, block, tight, posterior.mean), z, block.x
+    )
+    moments = posterior.mean, posterior.covariance
+    precision, found = sampled_gradient(z, fresh, block, *moments, pixels.n_rows)
+    assert_allclose(precision, 2.0 * block.weight * half_slope(tight), rtol=1e-10)
+    assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_gradient_of_sampled_rows_is_on_average_that_of_all():
+    # Where all rows have the same weight, precision and variance, any order of the rows is a
+    # sample: the mean over all cyclic shifts is the gradient of all rows.
+    pixels, frequencies, gamma, _ = problem(3, n=12)
+    block = pixels.block(slice(0, 12))
+    z, fresh = damped_features(block, frequencies, gamma, None)
+    z, k = z.copy(), z.shape[1]
+    mean, covariance = np.zeros(k), 0.5 * np.eye(k)
+    found = []
+    for shift in range(12):
+        order = np.roll(np.arange(12), shift)
+        own = replace(block, x=block.x[order], v=block.v[order], weight=block.weight[order])
+        found.append(sampled_gradient(z[order], fresh, own, mean, covariance, 3)[1])
+    _, expected = sampled_gradient(z, fresh, block, mean, covariance, 12)
+    assert_allclose(np.mean(found, axis=0), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("k", [6, 100, 230, 430])
+def test_tiles_blend_a_gram_matrix_with_that_of_new_features(k):
+    rng = np.random.default_rng(0)
+    scaled, before = rng.normal(size=(50, k)), rng.normal(size=(k, k))
+    before += before.T
+    gram = before.copy()
+    for tile in gram_tiles(k):
+        blend_gram(gram, scaled, tile, 0.7, 2.0)
+    assert_allclose(gram, 0.7 * before + 2.0 * scaled.T @ scaled, rtol=1e-10, atol=1e-10)
+    assert_array_equal(gram, gram.T)
 
 
 @given(seeds, st.booleans())

@@ -13,6 +13,7 @@ from undulatus.gp.fourier import (
     cosines_and_sines,
     fourier_features,
     frequency_gradient,
+    mean_gradient,
     phases,
     sum_of_waves,
     waves,
@@ -184,3 +185,12 @@ def test_the_frequency_gradient_is_that_of_finite_differences(seed):
         up, down = (np.sum(toward * fourier_features(x, w + s * nudge, 1.5)) for s in (1, -1))
         expected[index] = (up - down) / (2 * step)
     assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@given(seeds)
+def test_the_mean_gradient_is_the_frequency_gradient_of_an_outer_product(seed):
+    rng = np.random.default_rng(seed)
+    x, pull, mean = rng.normal(size=(6, 3)), rng.normal(size=6), rng.normal(size=8)
+    z = fourier_features(x, rng.normal(size=(4, 3)), 1.5)
+    expected = frequency_gradient(np.outer(pull, mean), z, x)
+    assert_allclose(mean_gradient(pull, mean, z, x), expected, rtol=1e-10, atol=1e-12)

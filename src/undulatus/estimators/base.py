@@ -9,12 +9,13 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -28,6 +29,18 @@ from undulatus.estimators.training import (
     into_memory,
     is_chunked,
     validate_rows,
+)
+from undulatus.gp.arrays import (
+    Array,
+    Place,
+    as_tensor,
+    double,
+    index_of,
+    is_tensor,
+    namespace,
+    on_host,
+    same_library,
+    to_host,
 )
 from undulatus.gp.blocks import (
     Standardisation,
@@ -46,8 +59,7 @@ from undulatus.gp.committee import (
 )
 from undulatus.gp.damping import Fading
 from undulatus.gp.kernels import KERNELS
-
-Array = npt.NDArray[Any]
+from undulatus.gp.streaming import RowFunctionOnDevice
 
 RowFunction = Callable[[Array], tuple[Array, ...]]
 """A function from standardised rows (n, d) to columns, (n,) each."""
@@ -93,12 +105,14 @@ class Member:
 class BlockFunctions:
     """How a fitted classifier evaluates its latent functions on blocks of standardised rows."""
 
-    dtype: np.dtype[Any]
-    """Precision of the standardised rows."""
+    place: Place
+    """Where standardised rows are, and in which precision."""
     rows_per_block: int
     threads: int
     longest_row: float
     """Standardised rows that are longer lie too far out to be classified."""
+    far_row: float
+    """Longer ones need phases in double precision."""
     members: tuple[Member, ...]
     """One, or those of a committee."""
     fading: Fading
@@ -143,8 +157,12 @@ class GaussianProcessMixin(ABC):
     """Of the log odds of the second class, (1,), or of the logarithm of each probability, (k,)."""
 
     @abstractmethod
-    def _block_functions(self) -> BlockFunctions:
-        """Return how the fitted latent function is evaluated."""
+    def _block_functions(self, device: str | None = None) -> BlockFunctions:
+        """Return how the fitted latent function is evaluated, on a device of torch if given."""
+
+    def _find_device(self, X: Any) -> str | None:
+        """Return the device of torch to evaluate ``X`` on, if any."""
+        return None
 
     def __sklearn_is_fitted__(self) -> bool:
         # Set last: a fit that fails leaves none.
@@ -188,9 +206,25 @@ class GaussianProcessMixin(ABC):
     def predict(self, X: Any) -> Array:
         """Return the likeliest class of each row, (n,)."""
         if self._n_classes > 2:
-            return np.asarray(self.classes_[np.argmax(self.predict_proba(X), axis=1)])
+            probabilities = self.predict_proba(X)
+            return self._named(probabilities.argmax(axis=1), X)
         positive = self._evaluate(X, self._make_sign, 1)[:, 0] > 0
-        return np.asarray(self.classes_[positive.astype(int)])
+        return self._named(positive, X)
+
+    def _named(self, numbers: Array, X: Any) -> Any:
+        """Return the classes of their numbers, (n,): numbers on a device stay there."""
+        if as_tensor(X) is None:
+            return self.classes_[numbers.astype(int)]
+        if self.classes_.dtype.kind not in "biuf":
+            return self.classes_[on_host(numbers).astype(int)]
+        tensor = as_tensor(numbers)
+        found = Place(np.dtype(np.float64), str(tensor.device)).move(self.classes_)
+        return same_library(found[index_of(tensor)], X)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of rows whose class is right, by weight if there are weights."""
+        y, sample_weight = on_host(y), on_host(sample_weight)
+        return float(accuracy_score(y, on_host(self.predict(X)), sample_weight=sample_weight))
 
     def latent_mean(self, X: Any) -> Array:
         """Return the mean of the latent function at each row, (n,): far cheaper than both.
@@ -210,7 +244,7 @@ class GaussianProcessMixin(ABC):
 
         def make(blocks: BlockFunctions) -> RowFunction:
             moments = self._make_member_moments(blocks)
-            return lambda x: (*np.concatenate(pooled_moments(*moments(x))),)
+            return lambda x: (*namespace(x).concatenate(pooled_moments(*moments(x))),)
 
         columns = self._evaluate(X, make, 2 * c)
         return self._per_latent(columns[:, :c]), self._per_latent(columns[:, c:])
@@ -254,17 +288,20 @@ class GaussianProcessMixin(ABC):
             def evaluate(x: Array) -> tuple[Array, ...]:
                 means, variances = moments(x)
                 probabilities = self._pool(means, variances)
-                pooled = np.concatenate(pooled_moments(means, variances))
-                apart = np.std(means, axis=0)
-                likeliest = np.argmax(probabilities, axis=0) if c > 1 else 0
+                xp = namespace(x)
+                pooled = xp.concatenate(pooled_moments(means, variances))
+                apart = xp.std(means, axis=0)
+                if c == 1:
+                    return *probabilities, *pooled, apart[0]
+                likeliest = xp.stack(probabilities).argmax(0)
                 return *probabilities, *pooled, apart[likeliest, np.arange(len(x))]
 
             return evaluate
 
         columns = self._evaluate(X, make, k + 2 * c + 1)
-        probabilities, means, variances, apart = np.split(columns, [k, k + c, k + 2 * c], axis=1)
+        means, variances = columns[:, k : k + c], columns[:, k + c : k + 2 * c]
         latent = self._per_latent(means), self._per_latent(variances)
-        return FullPrediction(probabilities, *latent, apart[:, 0])
+        return FullPrediction(columns[:, :k], *latent, columns[:, -1])
 
     def too_far(self, X: Any) -> Array:
         """Return which rows lie too far from the training data to be classified, (n,) bool.
@@ -278,7 +315,7 @@ class GaussianProcessMixin(ABC):
         far = np.empty(rows.shape[0], dtype=bool)
         for start in range(0, len(far), blocks.rows_per_block):
             block = slice(start, start + blocks.rows_per_block)
-            x = self.standardisation_(unmasked(rows[block]), blocks.dtype)
+            x = self.standardisation_(unmasked(to_host(rows[block])), blocks.place.dtype)
             far[block] = ~(row_lengths(x) <= blocks.longest_row)
         return far
 
@@ -292,12 +329,12 @@ class GaussianProcessMixin(ABC):
 
     def _make_mean_of_means(self, blocks: BlockFunctions) -> RowFunction:
         means = self._make_member_means(blocks)
-        return lambda x: (*np.mean(means(x), axis=0),)
+        return lambda x: (*namespace(x).mean(means(x), axis=0),)
 
     def _make_member_means(self, blocks: BlockFunctions) -> Callable[[Array], Array]:
         """Return the function from rows (n, d) to the members' latent means, (M, C, n)."""
         means = [member.make_mean() for member in blocks.members]
-        return lambda x: blocks.fading.mean(x, np.array([mean(x) for mean in means]))
+        return lambda x: blocks.fading.mean(x, namespace(x).stack([mean(x) for mean in means]))
 
     def _make_sign(self, blocks: BlockFunctions) -> RowFunction:
         """Return a function with the sign of the decision function."""
@@ -308,8 +345,9 @@ class GaussianProcessMixin(ABC):
         def sign(x: Array) -> tuple[Array]:
             positive = means(x)[:, 0] > 0
             # Probabilities on one side of 1/2 have their mean there: no variance is needed.
-            result = np.where(positive.all(axis=0), 1.0, -1.0)
-            divided = np.flatnonzero(positive.any(axis=0) & ~positive.all(axis=0))
+            result = 2.0 * double(positive.all(axis=0)) - 1.0
+            apart = positive.any(axis=0) & ~positive.all(axis=0)
+            divided = namespace(x).flatnonzero(apart)
             if len(divided):
                 result[divided] = pooled_log_odds(*moments(x[divided]))
             return (result,)
@@ -323,9 +361,10 @@ class GaussianProcessMixin(ABC):
         members = [member.make_moments() for member in blocks.members]
 
         def evaluate(x: Array) -> tuple[Array, Array]:
+            xp = namespace(x)
             means, variances = zip(*[moments(x) for moments in members], strict=True)
-            faded = blocks.fading.moments(x, np.array(means), np.array(variances))
-            return faded[0].astype(np.float64), faded[1].astype(np.float64)
+            faded = blocks.fading.moments(x, xp.stack(means), xp.stack(variances))
+            return double(faded[0]), double(faded[1])
 
         return evaluate
 
@@ -345,17 +384,27 @@ class GaussianProcessMixin(ABC):
         check_is_fitted(self)
         with as_input_errors():
             rows = validate_rows(self, X, reset=False)
-        columns, blocks = column_namer(self), self._block_functions()
+        device = self._find_device(X)
+        blocks = self._block_functions(device)
         function = make(blocks)
 
         def evaluate(rows: Any, first_row: int, threads: int = 1) -> Array:
+            if device is not None:
+                on_device = RowFunctionOnDevice(
+                    function,
+                    width,
+                    self.standardisation_.on(blocks.place),
+                    blocks.place,
+                    blocks.longest_row,
+                    blocks.far_row,
+                    partial(self._standardised, blocks),
+                )
+                return on_device(rows, blocks.rows_per_block, first_row)
             output = np.empty((rows.shape[0], width), order="F")
 
             def evaluate_block(block: slice) -> None:
                 raw = unmasked(rows[block])
-                require_finite(raw, columns, first_row + block.start)
-                x = self.standardisation_(raw, blocks.dtype)
-                require_lengths(x, blocks.longest_row, columns, first_row + block.start)
+                x = self._standardised(blocks, first_row + block.start, raw)
                 for column, values in enumerate(function(x)):
                     output[block, column] = values
 
@@ -363,11 +412,21 @@ class GaussianProcessMixin(ABC):
                 pass
             return output
 
+        if is_tensor(rows):
+            return same_library(evaluate(rows, 0), X)
         if not is_chunked(rows):
             return evaluate(rows, 0, blocks.threads)
         from undulatus.gp.dask_blocks import map_rows
 
         return map_rows(evaluate, rows, width)
+
+    def _standardised(self, blocks: BlockFunctions, first_row: int, raw: Array) -> Array:
+        """Return standardised rows; raise, naming row and column, if one cannot be classified."""
+        columns = column_namer(self)
+        require_finite(raw, columns, first_row)
+        x = self.standardisation_(raw, blocks.place.dtype)
+        require_lengths(x, blocks.longest_row, columns, first_row)
+        return x
 
     # Fitting
 

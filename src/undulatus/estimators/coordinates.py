@@ -19,6 +19,7 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.estimators.training import validate_rows
+from undulatus.gp.arrays import to_host
 from undulatus.gp.fourier import fourier_features
 
 Array = npt.NDArray[Any]
@@ -48,7 +49,8 @@ def posterior_coordinates(
         waves, too, so that rows there are near only if they are alike.
     """
     check_is_fitted(model)
-    x = model.standardisation_(np.asarray(validate_rows(model, X, reset=False)[:]), np.float64)
+    rows = to_host(validate_rows(model, X, reset=False)[:])
+    x = model.standardisation_(np.asarray(rows), np.float64)
     if not hasattr(model, "members_"):
         return np.asarray(x)
     members = model.members_

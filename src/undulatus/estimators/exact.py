@@ -20,6 +20,7 @@ from undulatus.estimators.base import (
 )
 from undulatus.estimators.training import Overview, column_namer, prepare_rows
 from undulatus.estimators.updates import UpdatesMixin
+from undulatus.gp.arrays import Place
 from undulatus.gp.blocks import block_rows, require_lengths
 from undulatus.gp.damping import Fading
 from undulatus.gp.exact import (
@@ -318,12 +319,13 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
 
     # Prediction
 
-    def _block_functions(self) -> BlockFunctions:
+    def _block_functions(self, device: str | None = None) -> BlockFunctions:
         return BlockFunctions(
-            dtype=np.dtype(np.float64),
+            place=Place(np.dtype(np.float64)),
             rows_per_block=block_rows(len(self.training_), 8),
             threads=1,
             longest_row=LENGTH_LIMIT,
+            far_row=LENGTH_LIMIT,
             members=(Member(self._make_mean, self._make_moments),),
             # An exact process returns to its prior by itself.
             fading=Fading(

@@ -7,6 +7,7 @@ functions of one block.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,9 +23,25 @@ from undulatus.estimators.base import (
     RowFunction,
 )
 from undulatus.estimators.training import spread_out
-from undulatus.gp.blocks import PixelSource, block_rows, longest_row, scratch
+from undulatus.gp.arrays import (
+    Array,
+    Place,
+    double,
+    empty_like,
+    find_device,
+    like,
+    namespace,
+    to_host,
+)
+from undulatus.gp.blocks import PixelSource, block_rows, card_prediction_rows, longest_row
 from undulatus.gp.damping import Fading, TrainingRange, spreads
-from undulatus.gp.fourier import amplitudes_and_delays, fourier_features, sum_of_waves, waves
+from undulatus.gp.fourier import (
+    amplitudes_and_delays,
+    far_row,
+    fourier_features,
+    sum_of_waves,
+    waves,
+)
 from undulatus.gp.passes import FourierFit, LatentFit, mean_of
 from undulatus.gp.posterior import (
     Posterior,
@@ -34,8 +51,6 @@ from undulatus.gp.posterior import (
     tolerant_probability,
     variance_root,
 )
-
-Array = npt.NDArray[Any]
 
 DOUBLE_PREDICTION_ROWS = 2_000
 """Up to this many training rows, ``precision="auto"`` also predicts in double precision."""
@@ -60,6 +75,7 @@ _ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDict
 class FourierPredictor(GaussianProcessMixin):
     """A fitted Bayesian linear classifier over Fourier features, or a committee of them."""
 
+    device: str | None
     precision: str
     variance_tolerance: float
     n_jobs: int | None
@@ -133,30 +149,42 @@ class FourierPredictor(GaussianProcessMixin):
 
         def make(blocks: BlockFunctions) -> RowFunction:
             means = self._make_member_means(blocks)
-            return lambda x: (*np.std(means(x).astype(np.float64), axis=0),)
+            return lambda x: (*namespace(x).std(double(means(x)), axis=0),)
 
         return self._per_latent(self._evaluate(X, make, self._n_latents))
 
-    def _block_functions(self, dtype: np.dtype[Any] | None = None) -> BlockFunctions:
+    def _find_device(self, X: Any) -> str | None:
+        return find_device(self.device, X)
+
+    def _block_functions(
+        self, device: str | None = None, dtype: np.dtype[Any] | None = None
+    ) -> BlockFunctions:
         """Return how the latent functions are evaluated, in the model's precision or ``dtype``."""
-        dtype = dtype or self._dtype()
+        place = Place(dtype or self._dtype(), device, self.precision == "tf32")
+        d, itemsize = len(self.members_[0].frequencies), place.dtype.itemsize
+        on_host = block_rows(2 * d, itemsize) - STAGGERED_ROWS
         return BlockFunctions(
-            dtype=dtype,
-            rows_per_block=block_rows(2 * len(self.members_[0].frequencies), dtype.itemsize)
-            - STAGGERED_ROWS,
+            place=place,
+            rows_per_block=on_host if device is None else card_prediction_rows(d, place),
             threads=count_threads(self.n_jobs),
             longest_row=longest_row(self.frequencies_),
+            far_row=far_row(self.frequencies_),
             members=tuple(
-                Member(partial(self._make_mean, fit), partial(self._make_moments, fit, dtype))
+                Member(
+                    partial(self._make_mean, fit, place), partial(self._make_moments, fit, place)
+                )
                 for fit in self.members_
             ),
-            fading=self._fading(),
-            make_probability=partial(self._make_probability, dtype),
+            fading=self._fading(place.dtype).on(place),
+            make_probability=partial(self._make_probability, place),
         )
 
-    def _fading(self) -> Fading:
-        """Return how the members' latent functions return to their prior."""
-        ends = self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], np.float64)
+    def _fading(self, dtype: npt.DTypeLike = np.float64) -> Fading:
+        """Return how the members' latent functions return to their prior, for rows in ``dtype``.
+
+        The ends of the range are rounded as rows are: none at an end counts as beyond it.
+        """
+        ends = self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], dtype)
         members = self.members_
         return Fading(
             np.array([spreads(fit.frequencies, fit.spread) for fit in members]),
@@ -167,57 +195,61 @@ class FourierPredictor(GaussianProcessMixin):
             float(self._prior_shift[0]) if self._n_latents == 1 else 0.0,
         )
 
-    def _make_mean(self, fit: FourierFit) -> Callable[[Array], Array]:
+    def _make_mean(self, fit: FourierFit, place: Place) -> Callable[[Array], Array]:
+        frequencies = place.move(fit.frequencies)
         latents = [
             amplitudes_and_delays(own.posterior.mean, own.signal_variance) for own in fit.latents
         ]
         if len(latents) == 1:
-            return lambda x: sum_of_waves(x, fit.frequencies, *latents[0])[None]
+            amplitudes, delays = map(place.move, latents[0])
+            return lambda x: sum_of_waves(x, frequencies, amplitudes, delays)[None]
         d = len(fit.frequencies)
-        scaled = np.array(
-            [np.sqrt(own.signal_variance / d) * own.posterior.mean for own in fit.latents]
+        scaled = place.move(
+            np.array(
+                [np.sqrt(own.signal_variance / d) * own.posterior.mean for own in fit.latents]
+            )
         )
-        return lambda x: scaled.astype(x.dtype) @ waves(x, fit.frequencies).T
+        return lambda x: like(scaled, x) @ waves(x, frequencies).T
 
     def _make_moments(
-        self, fit: FourierFit, dtype: np.dtype[Any]
+        self, fit: FourierFit, place: Place
     ) -> Callable[[Array], tuple[Array, Array]]:
         # The scale of the features goes into mean and root, rather than into every feature.
         scaled = []
         for own in fit.latents:
             scale = np.sqrt(own.signal_variance / len(fit.frequencies))
             root = scale * self._root(own, "root", variance_root)
-            scaled.append(
-                ((scale * own.posterior.mean).astype(dtype), root.astype(dtype, order="F"))
-            )
-        last = len(scaled) - 1
+            scaled.append((place.array(scale * own.posterior.mean), place.fortran(root)))
+        last, frequencies = len(scaled) - 1, place.move(fit.frequencies)
 
         def moments(x: Array) -> tuple[Array, Array]:
-            z = waves(x, fit.frequencies)
+            z = waves(x, frequencies)
             found = [
                 latent_moments(z, mean, root, overwrite=latent == last)
                 for latent, (mean, root) in enumerate(scaled)
             ]
             means, variances = zip(*found, strict=True)
-            return np.array(means), np.array(variances)
+            return namespace(x).stack(means), namespace(x).stack(variances)
 
         return moments
 
-    def _make_probability(self, dtype: np.dtype[Any]) -> Callable[[Array], Array] | None:
+    def _make_probability(self, place: Place) -> Callable[[Array], Array] | None:
         # A committee's labels depend on the variances too, and must agree with its probabilities:
         # both come from the truncated roots.
         if self.variance_tolerance == 0.0 or len(self.members_) > 1 or self._n_latents > 1:
             return None
         (fit,) = self.members_
-        root: StagedRoot | None = self._root(fit.latents[0], "staged", stage_root, dtype)
+        root: StagedRoot | None = self._root(fit.latents[0], "staged", stage_root, place.dtype)
         if root is None:
             return None
-        staged, mean, fading = root, fit.posterior.mean.astype(dtype), self._fading()
+        staged = replace(root, first=place.array(root.first), rest=place.array(root.rest))
+        mean, fading = place.array(fit.posterior.mean), self._fading(place.dtype).on(place)
+        frequencies = place.move(fit.frequencies)
 
         def probability(x: Array) -> Array:
-            z, share = _features(x, fit), fading.share(x)
+            z, share = _features(x, frequencies, fit.signal_variance), fading.share(x)
             if share is None:
-                share = np.ones((1, 1, len(x)), dtype=x.dtype)
+                share = like(np.ones((1, 1, len(x))), x)
             z *= share[0].T
             fresh = fading.fresh_variance(share)
             shift, fresh = fading.offset(fresh)[0, 0], fresh[0, 0]
@@ -250,9 +282,9 @@ class FourierPredictor(GaussianProcessMixin):
         if pixels.n_rows <= DOUBLE_PREDICTION_ROWS:
             return trained
         some = pixels.take(spread_out(pixels.n_rows, COMPARED_ROWS))
-        x = some.block(slice(0, some.n_rows)).x
+        x = to_host(some.block(slice(0, some.n_rows)).x)
         functions = {
-            dtype: self._make_probabilities_and_variance(self._block_functions(dtype))
+            dtype: self._make_probabilities_and_variance(self._block_functions(None, dtype))
             for dtype in (np.dtype(np.float32), np.dtype(np.float64))
         }
         columns = slice(1, len(self.classes_))
@@ -261,6 +293,6 @@ class FourierPredictor(GaussianProcessMixin):
         return "single" if error <= SINGLE_ERROR else trained
 
 
-def _features(x: Array, fit: FourierFit) -> Array:
-    z = scratch("z", (len(x), 2 * len(fit.frequencies)), x.dtype)
-    return fourier_features(x, fit.frequencies, fit.signal_variance, out=z)
+def _features(x: Array, frequencies: Array, signal_variance: float) -> Array:
+    z = empty_like("z", (len(x), 2 * len(frequencies)), x)
+    return fourier_features(x, frequencies, signal_variance, out=z)

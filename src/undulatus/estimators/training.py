@@ -24,6 +24,7 @@ from sklearn.utils.validation import (
 )
 
 from undulatus.errors import InputError, as_input_errors
+from undulatus.gp.arrays import as_tensor, on_host, to_host
 from undulatus.gp.blocks import (
     Pixels,
     PixelSource,
@@ -183,7 +184,7 @@ def fingerprint_parts(
         if values is not None:
             yield np.ascontiguousarray(values).tobytes()
     some = spread_out(rows.shape[0], FINGERPRINT_ROWS)
-    yield np.ascontiguousarray(read_rows(rows, some, FINGERPRINT_ROWS)).tobytes()
+    yield np.ascontiguousarray(to_host(read_rows(rows, some, FINGERPRINT_ROWS))).tobytes()
 
 
 def prepare_rows(
@@ -191,6 +192,7 @@ def prepare_rows(
 ) -> RowData:
     """Return rows that passed :func:`validate_rows`, with labels and weights, ready to fit."""
     source = rows
+    y, sample_weight, groups = map(on_host, (y, sample_weight, groups))
     with as_input_errors():
         classes, codes = encode_labels(options.classifier, y, rows.shape[0])
         weight = read_weights(sample_weight, rows.shape[0])
@@ -215,12 +217,12 @@ def prepare_rows(
     n, d = rows.shape
     # Equal rows of different groups must stay apart.
     if options.merge and group is None and n <= MERGE_ROWS and n * d <= MERGE_VALUES:
-        rows = read_rows(rows, np.arange(n), MERGE_ROWS)
+        rows = to_host(read_rows(rows, np.arange(n), MERGE_ROWS))
         require_finite(rows, options.columns)
         rows, codes, weight = merge_equal_rows(rows, codes, weight)
     summary = summarise(rows, weight, options.threads, options.columns)
     chosen = spread_out(rows.shape[0], QUANTILE_ROWS)
-    some = read_rows(rows, chosen, QUANTILE_ROWS)
+    some = to_host(read_rows(rows, chosen, QUANTILE_ROWS))
     some_weight = None if weight is None else weight[chosen]
     trained = class_shares(codes, weight, len(classes))
     overview = Overview(
@@ -339,6 +341,11 @@ def validate_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
     With ``reset``, set ``n_features_in_`` and ``feature_names_in_`` of the estimator; else
     compare with them.
     """
+    tensor = as_tensor(X)
+    if tensor is not None and hasattr(estimator, "device"):
+        return _validate_tensor(estimator, tensor, reset=reset)
+    if tensor is not None:
+        X = to_host(tensor)
     if is_sliceable(X):
         if X.dtype.kind not in "fiub":
             raise InputError(f"X must hold real numbers, got {X.dtype}.")
@@ -353,6 +360,19 @@ def validate_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
     if np.ma.isMaskedArray(X):
         X = unmasked(X)
     return validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+
+
+def _validate_tensor(estimator: Any, X: Any, *, reset: bool) -> Any:
+    """Return a tensor of rows, which stays on its device, in a type that it computes with."""
+    if X.ndim != 2 or 0 in X.shape or X.is_complex():
+        raise InputError(
+            f"X must hold real numbers in rows and columns, with at least one of each: got "
+            f"{X.dtype} of shape {tuple(X.shape)}."
+        )
+    _check_n_features(estimator, X, reset=reset)
+    if not X.is_floating_point():
+        return X.double()
+    return X if X.element_size() >= 4 else X.float()
 
 
 def is_sliceable(X: Any) -> bool:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.training import column_namer, read_weights, validate_rows
+from undulatus.gp.arrays import on_host, to_host
 from undulatus.gp.blocks import Standardisation, require_finite, require_phases, unmasked
 from undulatus.gp.damping import damping, spreads
 from undulatus.gp.fourier import fourier_features
@@ -147,8 +148,9 @@ def _read(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array,
                 f"An update takes at most {MOST_ROWS:,} rows, got {given.shape[0]:,}. Fit again "
                 f"with all rows: what is learned from them is better, too."
             )
-        rows = np.asarray(unmasked(given[:]), dtype=np.float64)
+        rows = np.asarray(unmasked(to_host(given[:])), dtype=np.float64)
         require_finite(rows, column_namer(model))
+        y, sample_weight = on_host(y), on_host(sample_weight)
         labels = unmasked(y, "y")
         if labels.shape != (len(rows),):
             raise InputError(f"y has shape {labels.shape}, but ({len(rows)},) is needed.")

@@ -16,7 +16,8 @@ from typing import Protocol
 import numpy as np
 from scipy.optimize import minimize
 
-from undulatus.gp.blocks import Array, Block, Pixels
+from undulatus.gp.arrays import Array, to_host
+from undulatus.gp.blocks import Block, Pixels
 from undulatus.gp.bound import (
     Statistics,
     accumulate_each,
@@ -256,7 +257,7 @@ class FourierEvidence:
     @property
     def xi_of_each(self) -> list[Array]:
         """The local parameters of each latent function, (n,), to read or write."""
-        return np.split(self.xi, self.n_latents)
+        return list(self.xi.reshape(self.n_latents, -1))
 
     def _store(self, theta: Array, statistics: list[Statistics]) -> float:
         posteriors = [own.posterior() for own in statistics]
@@ -320,8 +321,8 @@ def fit_batch(
     if early_stopping and learn_frequencies and pixels.n_rows >= EARLY_STOPPING_ROWS:
         learning, held_back = _separate(pixels, seed, split)
     state = resume or _first_state(learning, start, learn_frequencies, seed)
-    state = replace(state, xi=state.xi.copy())
-    evidence = FourierEvidence(learning, state.start, learn_frequencies, state.xi)
+    xi = learning.place.array(1.0 * state.xi)
+    evidence = FourierEvidence(learning, state.start, learn_frequencies, xi)
     ascent = ascend(
         evidence,
         state.ascent,
@@ -329,7 +330,7 @@ def fit_batch(
         tol=tol,
         held_back_loss=None if held_back is None else partial(evidence.held_back_loss, held_back),
         interruptible=interruptible,
-        report=lambda ascent: report(replace(state, ascent=ascent)),
+        report=lambda ascent: report(replace(state, ascent=ascent, xi=to_host(xi))),
     )
     return _finish(
         pixels,
@@ -355,7 +356,7 @@ def _separate(pixels: Pixels, seed: int, split: Split | None) -> tuple[Pixels, B
 
 
 def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool, seed: int) -> BatchState:
-    xi = np.ones(pixels.n_latents * pixels.n_rows, dtype=pixels.dtype)
+    xi = pixels.place.ones(pixels.n_latents * pixels.n_rows)
     evidence = FourierEvidence(pixels, start, learn_frequencies, xi)
     # Steps on θ are wasted while ξ is far from tight.
     fits = fit_posteriors(

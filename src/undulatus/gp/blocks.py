@@ -4,22 +4,16 @@ Nothing in :mod:`undulatus.gp` sees a whole data set. A :class:`Pixels` reads ro
 anything that can be sliced (an array, a memory map), standardises one block at a time, and
 reduces functions of blocks in a fixed order, so that neither the number of threads nor the
 size of memory changes a result.
-
-The arrays that blocks are computed in are reused, since fresh pages take longer to get than
-BLAS takes to fill them. An array from :func:`scratch` belongs to its thread and name until the
-next call for that name; one from :func:`borrow` belongs to its caller until :func:`give_back`,
-which any thread may call. Both are uninitialised.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from math import prod
+from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -28,8 +22,18 @@ import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that `single_threaded
 
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-
-Array = npt.NDArray[Any]
+from undulatus.gp.arrays import (
+    Array,
+    Place,
+    cast,
+    double_copy,
+    for_torch,
+    is_tensor,
+    like,
+    load_torch,
+    namespace,
+    row_dots,
+)
 
 Result = TypeVar("Result")
 
@@ -37,6 +41,16 @@ Parameters = ParamSpec("Parameters")
 
 BLOCK_BYTES = 4 * 2**20
 """Bytes of features in a block: small enough for the cache, large enough for BLAS."""
+
+CARD_BLOCK_BYTES = 256 * 2**20
+"""Bytes of features in a block on a card: enough work for all of it at once."""
+
+CARD_PREDICTION_BYTES, CARD_PREDICTION_SHARE = 2 * 2**30, 1.0 / 16.0
+"""The same in predictions, which depend on blocks by rounding only; at most this share of the
+memory that is free."""
+
+RESIDENT_SHARE = 0.25
+"""Pixels that take no more of a card's free memory are moved there once and for all."""
 
 PHASE_LIMIT = 1e6
 """Largest length of x times w for which a double-precision phase is good to 1e-9 radians."""
@@ -46,9 +60,6 @@ TINY = float(np.finfo(np.float64).tiny)
 
 FARTHEST = 1e15
 """Widths from the middle at which a warp ends."""
-
-MOST_SPARE_ARRAYS = 16
-"""Arrays of one shape that are kept for :func:`borrow`."""
 
 
 # Pixels and their blocks
@@ -73,8 +84,7 @@ class Block:
         """Return the block with the targets of one latent function: its class against the rest."""
         if self.codes is None:
             return self
-        v = np.where(self.codes == latent, 0.5, -0.5).astype(self.x.dtype)
-        return replace(self, v=v, codes=None)
+        return replace(self, v=like(self.codes == latent, self.x) - 0.5, codes=None)
 
 
 class PixelSource(Protocol):
@@ -91,6 +101,10 @@ class PixelSource(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The working precision of blocks."""
+
+    @property
+    def place(self) -> Place:
+        """Where blocks are computed, and in which precision."""
 
     @property
     def n_latents(self) -> int:
@@ -118,6 +132,9 @@ class PixelSource(Protocol):
     def gather(self) -> Pixels:
         """Return all pixels, in memory."""
 
+    def on(self, device: str, tf32: bool, n_frequencies: int) -> PixelSource:
+        """Return the same pixels, computed on a device."""
+
 
 @dataclass(frozen=True)
 class Pixels:
@@ -141,6 +158,10 @@ class Pixels:
         Pixels of one group are held back from learning together.
     n_classes : int
         Number of classes.
+    device : str or None
+        The device of torch on which blocks are computed; None for numpy.
+    tf32 : bool
+        Whether products of matrices there may be of few digits.
     """
 
     rows: Any
@@ -152,6 +173,8 @@ class Pixels:
     threads: int = 1
     groups: Array | None = None
     n_classes: int = 2
+    device: str | None = None
+    tf32: bool = False
 
     @property
     def n_rows(self) -> int:
@@ -171,7 +194,20 @@ class Pixels:
     @property
     def in_memory(self) -> bool:
         """Whether single rows can be picked, rather than only slices read."""
-        return isinstance(self.rows, np.ndarray)
+        return isinstance(self.rows, np.ndarray) or is_tensor(self.rows)
+
+    @property
+    def place(self) -> Place:
+        """Where blocks are computed, and in which precision."""
+        return Place(self.dtype, self.device, self.tf32)
+
+    def on(self, device: str, tf32: bool, n_frequencies: int) -> Pixels:
+        """Return the same pixels, computed on a device; they are moved there if they fit."""
+        size = card_block_rows(n_frequencies, self.dtype.itemsize)
+        pixels = replace(self, device=device, tf32=tf32, rows_per_block=size)
+        needed = self.n_rows * self.n_features * self.dtype.itemsize
+        fits = needed <= RESIDENT_SHARE * pixels.place.spare_bytes
+        return pixels.standardised(self.dtype) if fits else pixels
 
     def block(self, rows: slice) -> Block:
         """Return the standardised pixels of ``rows``."""
@@ -182,6 +218,10 @@ class Pixels:
         return self._read(chosen, slice(0, len(chosen)))
 
     def _read(self, chosen: slice | Array, rows: slice) -> Block:
+        if self.device is not None:
+            there = chosen if isinstance(chosen, slice) else self.place.move(chosen)
+            raw = self.rows[there if is_tensor(self.rows) else chosen]
+            return self._block_on_device(raw, there, rows)
         x = np.asarray(self.rows[chosen])
         if self.standardisation is not None:
             x = self.standardisation(x, self.dtype)
@@ -193,11 +233,47 @@ class Pixels:
             weight = np.asarray(self.weight[chosen], dtype=self.dtype)
         return Block(rows, x, v, weight, codes if self.n_latents > 1 else None)
 
+    def _block_on_device(self, raw: Any, chosen: Any, rows: slice) -> Block:
+        """Return the pixels ``chosen``, a slice or a tensor, whose features are ``raw``."""
+        x: Any = self.place.move(raw)
+        if self.standardisation is not None:
+            x = self.standardisation(x, self.dtype)
+        codes = self._codes_there[chosen]
+        weight = self._weight_there
+        return Block(
+            rows,
+            x,
+            like(codes, x) - 0.5 if self.n_latents == 1 else x.new_zeros(codes.shape),
+            x.new_ones(codes.shape) if weight is None else weight[chosen],
+            codes if self.n_latents > 1 else None,
+        )
+
+    def pick_there(self, chosen: Any) -> Block:
+        """Return the pixels of row numbers in a tensor (..., n); all rows are on the device."""
+        return self._block_on_device(self.rows[chosen], chosen, slice(0, chosen.shape[-1]))
+
+    @cached_property
+    def _codes_there(self) -> Any:
+        return self.place.move(self.codes)
+
+    @cached_property
+    def _weight_there(self) -> Any:
+        return None if self.weight is None else self.place.array(self.weight)
+
     def map(self, function: Callable[[Block], Result]) -> Iterator[Result]:
         """Yield ``function(block)`` of all blocks, in order."""
+        if self.device is not None:
+            return self._map_on_device(function)
         return map_blocks(
             lambda rows: function(self.block(rows)), self.n_rows, self.rows_per_block, self.threads
         )
+
+    def _map_on_device(self, function: Callable[[Block], Result]) -> Iterator[Result]:
+        edges = range(0, self.n_rows, self.rows_per_block)
+        blocks = [slice(i, min(i + self.rows_per_block, self.n_rows)) for i in edges]
+        with self.place.products():
+            for rows, raw in rows_on_device(self.rows, blocks, self.place):
+                yield function(self._block_on_device(raw, rows, rows))
 
     def total(
         self,
@@ -232,11 +308,17 @@ class Pixels:
     def standardised(self, dtype: npt.DTypeLike) -> Pixels:
         """Return the same pixels in memory, standardised once and for all, in ``dtype``."""
         dtype = np.dtype(dtype)
-        rows = np.empty((self.n_rows, self.n_features), dtype=dtype)
         pixels = replace(self, dtype=dtype)
-        for start in range(0, self.n_rows, self.rows_per_block):
-            block = slice(start, min(start + self.rows_per_block, self.n_rows))
-            rows[block] = pixels.block(block).x
+        if self.device is not None:
+            there = load_torch().cat(list(pixels.map(lambda block: block.x)))
+            return replace(pixels, rows=there, standardisation=None)
+        rows = np.empty((self.n_rows, self.n_features), dtype=dtype)
+
+        def fill(block: Block) -> None:
+            rows[block.rows] = block.x
+
+        for _ in pixels.map(fill):
+            pass
         return replace(pixels, rows=rows, standardisation=None)
 
     def keep_weight_of(self, chosen: Array) -> Pixels:
@@ -260,22 +342,27 @@ class Standardisation:
     warp: Warp | None = None
 
     def __call__(self, rows: Array, dtype: npt.DTypeLike) -> Array:
-        """Return standardised rows, C-contiguous, in ``dtype``.
+        """Return standardised rows in ``dtype``, each feature contiguous.
 
         Rows that are equal as numbers give the same result, whatever type they are stored in.
         """
         # Subtract in double, then round: a centre of 300 K in single is wrong by up to 15 µK.
-        x = np.array(rows, dtype=np.float64, order="C")
+        x = double_copy(rows, lasts=np.dtype(dtype) == np.float64)
         # Values that overflow become infinite, and `require_lengths` refuses them.
         with np.errstate(over="ignore"):
             if self.warp is not None:
                 x = self.warp(x, dtype)
-                x -= self.centre.astype(x.dtype)
-                x /= self.scale.astype(x.dtype)
+                x -= like(self.centre, x)
+                x /= like(self.scale, x)
                 return x
-            x -= self.centre
-            x /= self.scale
-            return x.astype(dtype, copy=False)
+            x -= like(self.centre, x)
+            x /= like(self.scale, x)
+            return cast(x, dtype)
+
+    def on(self, place: Place) -> Standardisation:
+        """Return the same, with its numbers on the device where rows will be."""
+        warp = self.warp and Warp(place.move(self.warp.middle), place.move(self.warp.width))
+        return Standardisation(place.move(self.centre), place.move(self.scale), warp)
 
     def linear_at(self, point: Array) -> tuple[Array, Array]:
         """Return the centre and scale of the affine map that touches this one at a raw row."""
@@ -294,12 +381,13 @@ class Warp:
 
     def __call__(self, x: Array, dtype: npt.DTypeLike) -> Array:
         """Return warped rows in ``dtype``; ``x`` is in double precision and is overwritten."""
-        x -= self.middle
-        x /= self.width
+        xp = namespace(x)
+        x -= like(self.middle, x)
+        x /= like(self.width, x)
         # Beyond this single precision overflows, and nothing differs any more.
-        np.clip(x, -FARTHEST, FARTHEST, out=x)
-        warped = x.astype(dtype, copy=False)
-        return np.asarray(np.arcsinh(warped, out=warped))
+        xp.clip(x, -FARTHEST, FARTHEST, out=x)
+        warped = cast(x, dtype)
+        return xp.arcsinh(warped, out=warped)
 
 
 def count_latents(n_classes: int) -> int:
@@ -314,6 +402,19 @@ def block_rows(n_features: int, itemsize: int) -> int:
     """Return the number of rows in a block of features; it depends on the model alone."""
     rows = BLOCK_BYTES // (n_features * itemsize)
     return int(min(max(rows // 256, 1), 32)) * 256
+
+
+def card_block_rows(n_frequencies: int, itemsize: int) -> int:
+    """Return the number of rows in a block on a card; it depends on the model alone."""
+    return max(CARD_BLOCK_BYTES // (2 * n_frequencies * itemsize), 256)
+
+
+def card_prediction_rows(n_frequencies: int, place: Place) -> int:
+    """Return the number of rows in a block of predictions on a card."""
+    most = min(CARD_PREDICTION_BYTES, CARD_PREDICTION_SHARE * place.spare_bytes)
+    rows = int(most / (2 * n_frequencies * place.dtype.itemsize))
+    # Cards read aligned numbers several at a time.
+    return max(rows - rows % 1024, 256)
 
 
 def map_blocks(
@@ -350,6 +451,8 @@ def map_blocks(
 
 def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
     """Return the sorted row numbers ``chosen`` of ``rows``, read in slices unless in memory."""
+    if is_tensor(rows):
+        return rows[load_torch().as_tensor(chosen, device=rows.device)]
     if isinstance(rows, np.ndarray):
         return np.asarray(rows[chosen])
     parts = [np.empty((0, rows.shape[1]), dtype=rows.dtype)]
@@ -359,6 +462,40 @@ def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
             block = unmasked(rows[start : start + rows_per_block])
             parts.append(block[chosen[first:last] - start])
     return np.concatenate(parts)
+
+
+def rows_on_device(
+    rows: Any, blocks: Sequence[slice], place: Place
+) -> Iterator[tuple[slice, Any]]:
+    """Yield blocks of rows, and these rows as tensors on a device.
+
+    The rows of the next block are on their way there while the last one is worked on: they go
+    through memory that a card reads by itself.
+    """
+    if is_tensor(rows) or not str(place.device).startswith("cuda"):
+        for block in blocks:
+            yield block, place.move(rows[block] if is_tensor(rows) else unmasked(rows[block]))
+        return
+    torch = load_torch()
+    stream, waiting = torch.cuda.Stream(place.device), deque[tuple[slice, Any, Any]]()
+
+    def hand_out() -> tuple[slice, Any]:
+        block, tensor, arrived = waiting.popleft()
+        here = torch.cuda.current_stream(place.device)
+        here.wait_event(arrived)
+        tensor.record_stream(here)
+        return block, tensor
+
+    for block in blocks:
+        # torch keeps this memory from reuse until the card has read it.
+        staged = torch.from_numpy(for_torch(unmasked(rows[block]))).pin_memory()
+        with torch.cuda.stream(stream):
+            tensor = staged.to(place.device, non_blocking=True)
+            waiting.append((block, tensor, stream.record_event()))
+        if len(waiting) > 1:
+            yield hand_out()
+    while waiting:
+        yield hand_out()
 
 
 # Checks
@@ -377,9 +514,11 @@ def unmasked(values: Any, name: str = "X") -> Array:
 
 def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
     """Raise, naming row and column, if any value is NaN or infinite."""
-    # A finite sum means finite values. If the sum overflows, look at each value.
+    # A finite sum means finite values. If the sum overflows, look at each value. In the rows' own
+    # single precision it takes half the time.
+    dtype = None if rows.dtype == np.float32 else np.float64
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(rows.sum(dtype=np.float64)):
+        if np.isfinite(rows.sum(dtype=dtype)):
             return
     bad = ~np.isfinite(rows)
     if bad.any():
@@ -414,52 +553,4 @@ def require_lengths(
 def row_lengths(x: Array) -> Array:
     """Return the length of each row, (n,); infinite if it overflows."""
     with np.errstate(over="ignore"):
-        return np.asarray(np.sqrt(np.einsum("ij,ij->i", x, x)))
-
-
-# Reused arrays
-
-_thread = threading.local()
-
-_recyclers: list[None] = []
-
-_spare_arrays: dict[tuple[int, ...], deque[Array]] = defaultdict(
-    lambda: deque(maxlen=MOST_SPARE_ARRAYS)
-)
-
-
-def scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return this thread's array called ``name``; it still holds its last values."""
-    buffers = _thread.__dict__
-    dtype = np.dtype(dtype)
-    size = prod(shape) * dtype.itemsize
-    buffer = buffers.get(name)
-    if buffer is None or len(buffer) < size:
-        buffer = buffers[name] = np.empty(size, dtype=np.uint8)
-    return buffer[:size].view(dtype).reshape(shape)
-
-
-def borrow(shape: tuple[int, ...]) -> Array:
-    """Return a double-precision array, one that was given back if there is one."""
-    try:
-        return _spare_arrays[shape].pop()
-    except IndexError:
-        return np.empty(shape)
-
-
-def give_back(array: Array) -> None:
-    """Let another caller borrow an array."""
-    if _recyclers:
-        _spare_arrays[array.shape].append(array)
-
-
-@contextmanager
-def recycling() -> Iterator[None]:
-    """Keep arrays that are given back inside this context; outside of it they are freed."""
-    _recyclers.append(None)
-    try:
-        yield
-    finally:
-        _recyclers.pop()
-        if not _recyclers:
-            _spare_arrays.clear()
+        return namespace(x).sqrt(row_dots(x, x))

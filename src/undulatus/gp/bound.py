@@ -23,17 +23,33 @@ pixels is a sum over blocks. The loop of Algorithm 1 that raises the bound is in
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg import eigh
+from scipy.linalg.lapack import dptsv
 from scipy.optimize import minimize_scalar
 
-from undulatus.gp.blocks import Array, Block, Pixels, PixelSource, borrow, give_back, scratch
+from undulatus.gp.arrays import (
+    Array,
+    dot,
+    double,
+    empty_like,
+    give_back,
+    is_tensor,
+    like,
+    namespace,
+    rounding,
+    row_dots,
+    scratch,
+    to_host,
+    weighted_gram,
+)
+from undulatus.gp.blocks import Block, Pixels, PixelSource
 from undulatus.gp.damping import damping
-from undulatus.gp.fourier import fourier_features, frequency_gradient
+from undulatus.gp.fourier import fourier_features, frequency_gradient, mean_gradient
 from undulatus.gp.posterior import (
     Posterior,
     WeightMoments,
@@ -41,9 +57,13 @@ from undulatus.gp.posterior import (
     solve_moments,
     solve_posterior,
 )
+from undulatus.gp.triangular import tridiagonalise
 
 TOTAL_BYTES = 64 * 2**20
 """Latent functions share a pass as long as their Gram matrices take no more than this."""
+
+TILE_WIDTH, MOST_STRIPS = 100, 4
+"""Smallest width of the tiles of a gram matrix that threads share, and most strips of them."""
 
 # The bound on one logistic likelihood
 
@@ -54,8 +74,9 @@ def half_slope(xi: Array) -> Array:
     It equals the paper's (ψ(ξ) - 1/2) / (2ξ), half the slope of the sigmoid's chord from 0 to ξ.
     """
     # tanh form: sigmoid(xi) - 1/2 cancels below 1e-8. tanh(x)/x is 1 to the last digit there.
-    xi = np.maximum(np.abs(xi), np.sqrt(np.finfo(xi.dtype).eps) / 8)
-    return np.tanh(0.5 * xi) / (4.0 * xi)
+    xp = namespace(xi)
+    xi = xp.maximum(xp.abs(xi), rounding(xi) ** 0.5 / 8)
+    return xp.tanh(0.5 * xi) / (4.0 * xi)
 
 
 def offset(xi: Array) -> Array:
@@ -63,7 +84,8 @@ def offset(xi: Array) -> Array:
 
     It equals log C of the paper, λ(ξ)ξ² + ξ/2 - log(1 + exp(ξ)), and cannot overflow.
     """
-    return half_slope(xi) * xi**2 - 0.5 * xi - np.log1p(np.exp(-xi))
+    xp = namespace(xi)
+    return half_slope(xi) * xi**2 - 0.5 * xi - xp.log1p(xp.exp(-xi))
 
 
 def log_sigmoid_bound(f: Array, xi: Array) -> Array:
@@ -182,7 +204,7 @@ def _sum_totals(parts: Iterator[_Totals]) -> _Totals:
     total = list(next(parts).of_each)
     for part in parts:
         total = [sum_statistics(iter(pair)) for pair in zip(total, part.of_each, strict=True)]
-    return _Totals(tuple(total))
+    return to_host(_Totals(tuple(total)))
 
 
 def accumulate(
@@ -244,8 +266,8 @@ def tighten_each(
     """
     parameters = [
         (
-            posterior.mean.astype(pixels.dtype),
-            posterior.root.T.astype(pixels.dtype, order="F"),
+            pixels.place.array(posterior.mean),
+            pixels.place.fortran(posterior.root.T),
             own,
             own_levels,
         )
@@ -275,7 +297,7 @@ def _tight_statistics(
 ) -> Statistics:
     # Through the triangle L⁻¹: half the work of the product with A⁻¹ + m mᵗ.
     latent, variance = latent_moments(z, mean, root)
-    tight = np.sqrt(variance + fresh + (latent + levels[0]) ** 2)
+    tight = namespace(z).sqrt(variance + fresh + (latent + levels[0]) ** 2)
     if xi is not None:
         xi[block.rows] = tight
     return block_statistics(z, block, tight, fresh, levels[1])
@@ -295,20 +317,20 @@ def bound_gradient(
 
     The posteriors must be those at these frequencies, γ and ξ. Their gradients are added.
     """
-    second_moments = [own.second_moment.astype(pixels.dtype) for own in posteriors]
+    place = pixels.place
+    second_moments = [place.array(own.second_moment) for own in posteriors]
+    means = [place.array(own.mean) for own in posteriors]
 
     def block_gradient(block: Block) -> Array:
         z, fresh = damped_features(block, frequencies, signal_variances[0], None)
-        gradient, last = np.zeros(frequencies.shape), signal_variances[0]
+        gradient, last = 0.0, signal_variances[0]
         for latent, own in enumerate(signal_variances):
             rescale_features(z, fresh, own / last)
             last, targets = own, block.against_rest(latent)
             product = moment_product(z, second_moments[latent])
-            in_features = feature_gradient(
-                product, targets, xi[latent][block.rows], posteriors[latent].mean
-            )
-            gradient += frequency_gradient(in_features, z, block.x)
-        return gradient
+            in_features = feature_gradient(product, targets, xi[latent][block.rows], means[latent])
+            gradient = gradient + double(frequency_gradient(in_features, z, block.x))
+        return to_host(gradient)
 
     total = np.zeros(frequencies.shape)
     for gradient in pixels.map(block_gradient):
@@ -325,21 +347,49 @@ def log_variance_gradient(posterior: Posterior) -> float:
 def best_variance_ratio(statistics: Statistics, low: float = 0.1, high: float = 10.0) -> float:
     r"""Return the factor on γ, within [low, high], that maximises log F at fixed ξ.
 
-    In the eigenbasis of the gram matrix, with eigenvalues :math:`e_j` and projections
-    :math:`c_j`, :math:`2 \log F(r) = \sum_j [r c_j^2 / (1 + r e_j) - \log(1 + r e_j)] - r f` plus
-    terms in ξ alone, where f is ``fresh``: one eigendecomposition, and no pass over the pixels.
+    :math:`2 \log F(r) = r c^\top (I + r G)^{-1} c - \log|I + r G| - r f` plus terms in ξ alone,
+    with the gram matrix G, c = ``projected`` and f = ``fresh``: no pass over the pixels.
     """
     if low >= high:
         return 1.0
-    eigenvalues, basis = eigh(statistics.gram)
-    projected = basis.T @ statistics.projected
-    return best_eigenvalue_ratio(
-        np.maximum(eigenvalues, 0.0),
+    return best_gram_ratio(
+        statistics.gram,
+        [statistics.projected],
         low,
         high,
-        lambda ratio: projected,
+        lambda ratio: [1.0],
         lambda ratio: -ratio * statistics.fresh,
     )
+
+
+def best_gram_ratio(
+    gram: Array,
+    vectors: Sequence[Array],
+    low: float,
+    high: float,
+    shares: Callable[[float], Sequence[float]],
+    rest: Callable[[float], float],
+) -> float:
+    r"""Return the r in [low, high] that maximises a bound under a gram matrix G (k, k).
+
+    The bound is :math:`r c^\top (I + r G)^{-1} c - \log|I + r G|` plus a rest, where c is the sum
+    of ``vectors`` (k,) by their shares; these and the rest may depend on r. r is 1 if that is
+    better than the optimum found.
+    """
+    # In a basis where G is tridiagonal each r costs O(k); to find one is a third of the work of
+    # an eigendecomposition.
+    diagonal, beside, rotated = tridiagonalise(gram, np.column_stack(vectors))
+
+    def loss(log_ratio: float) -> float:
+        ratio = float(np.exp(log_ratio))
+        c = rotated @ shares(ratio)
+        factors, _, solved, failed = dptsv(1.0 + ratio * diagonal, ratio * beside, c)
+        if failed:
+            # By rounding alone: such a ratio is out of reach.
+            return np.inf
+        return float(np.sum(np.log(factors)) - ratio * (c @ solved)) - rest(ratio)
+
+    return _best_ratio(loss, low, high)
 
 
 def best_eigenvalue_ratio(
@@ -347,7 +397,7 @@ def best_eigenvalue_ratio(
     low: float,
     high: float,
     projected: Callable[[float], Array],
-    rest: Callable[[float], float] = lambda ratio: 0.0,
+    rest: Callable[[float], float],
 ) -> float:
     r"""Return the r in [low, high] that maximises a bound in the eigenbasis of the gram matrix.
 
@@ -361,6 +411,11 @@ def best_eigenvalue_ratio(
         fitted = ratio * projected(ratio) ** 2 / (1.0 + scaled)
         return float(np.sum(np.log1p(scaled) - fitted)) - rest(ratio)
 
+    return _best_ratio(loss, low, high)
+
+
+def _best_ratio(loss: Callable[[float], float], low: float, high: float) -> float:
+    """Return the r in [low, high] with the least loss of its logarithm, or 1 if that is better."""
     limits = (float(np.log(low)), float(np.log(high)))
     optimum = minimize_scalar(loss, bounds=limits, method="bounded")
     return float(np.exp(optimum.x)) if optimum.fun < loss(0.0) else 1.0
@@ -371,7 +426,8 @@ def best_eigenvalue_ratio(
 
 def block_features(block: Block, frequencies: Array, signal_variance: float) -> Array:
     """Return a block's features, (n, k), in this thread's scratch."""
-    z = scratch("z", (len(block.x), 2 * len(frequencies)), block.x.dtype)
+    shape = (*block.x.shape[:-1], 2 * frequencies.shape[-2])
+    z = empty_like("z", tuple(shape), block.x)
     return fourier_features(block.x, frequencies, signal_variance, out=z)
 
 
@@ -384,31 +440,15 @@ def damped_features(
     """
     z = block_features(block, frequencies, signal_variance)
     if spread is None:
-        return z, np.zeros(len(z), dtype=z.dtype)
+        return z, namespace(z).zeros_like(z[..., 0])
     share = damping(block.x, spread)
-    z *= share[:, None]
-    return z, (1.0 - share**2) * z.dtype.type(signal_variance)
-
-
-def features_and_moment_product(
-    block: Block,
-    frequencies: Array,
-    signal_variance: float,
-    moment: Array,
-    spread: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    """Return a block's features z, their product z M, and the fresh variance.
-
-    The first two are (n, k) each, in this thread's scratch. ``moment`` M (k, k) is a moment of
-    the weights: A⁻¹ + m mᵗ, or A⁻¹.
-    """
-    z, fresh = damped_features(block, frequencies, signal_variance, spread)
-    return z, moment_product(z, moment), fresh
+    z *= share[..., None]
+    return z, (1.0 - share**2) * _per_row(signal_variance, z)
 
 
 def moment_product(z: Array, moment: Array) -> Array:
     """Return the product z M (n, k) of features and a moment (k, k), in this thread's scratch."""
-    return np.matmul(z, moment, out=scratch("moment product", z.shape, z.dtype))
+    return namespace(z).matmul(z, moment, out=empty_like("moment product", tuple(z.shape), z))
 
 
 def rescale_features(z: Array, fresh: Array, ratio: float) -> Array:
@@ -416,18 +456,10 @@ def rescale_features(z: Array, fresh: Array, ratio: float) -> Array:
 
     Returns the fresh variance (n,) for it.
     """
-    if ratio == 1.0:
+    if not is_tensor(ratio) and ratio == 1.0:
         return fresh
-    z *= z.dtype.type(np.sqrt(ratio))
-    return np.asarray(fresh * z.dtype.type(ratio))
-
-
-def tight_xi(z: Array, moment_product: Array, fresh: Array | float = 0.0) -> Array:
-    """Return ξ = sqrt(zᵗ (A⁻¹ + m mᵗ) z), where the bound is tightest (Eq. 10, updateXi).
-
-    ``moment_product`` is z (A⁻¹ + m mᵗ), (n, k); ``fresh`` (n,) is added under the root.
-    """
-    return np.sqrt(np.maximum(np.einsum("ij,ij->i", moment_product, z), 0.0) + fresh)
+    z *= like(namespace(ratio).sqrt(ratio), z)
+    return fresh * _per_row(ratio, z)
 
 
 def block_statistics(
@@ -439,27 +471,100 @@ def block_statistics(
     """
     precision = 2.0 * block.weight * half_slope(xi)
     target = block.weight * block.v
-    constant = float(np.dot(block.weight.astype(np.float64), offset(xi.astype(np.float64))))
-    constant -= 0.5 * level**2 * float(np.sum(precision, dtype=np.float64))
-    constant += level * float(np.sum(target, dtype=np.float64))
+    constant = dot(double(block.weight), offset(double(xi)))
+    constant = constant - 0.5 * level**2 * _sum(precision) + level * _sum(target)
     return Statistics(
         weighted_gram(z, precision),
-        (z.T @ (target - level * precision)).astype(np.float64),
+        double(project(z, target - level * precision)),
         constant,
-        float(np.sum(precision * fresh, dtype=np.float64)),
+        _sum(precision * fresh),
     )
 
 
-def weighted_gram(z: Array, weights: Array) -> Array:
-    """Return Zᵗ diag(weights) Z, (k, k), in a borrowed double-precision array."""
-    # Square roots on both sides make the product symmetric, which halves the work for BLAS.
-    scaled = scratch("scaled", z.shape, z.dtype)
-    np.multiply(z, np.sqrt(weights)[:, None], out=scaled)
-    product = scratch("product", (z.shape[1], z.shape[1]), z.dtype)
-    np.matmul(scaled.T, scaled, out=product)
-    gram = borrow(product.shape)
-    gram[...] = product
-    return gram
+def sampled_gradient(
+    z: Array, fresh: Array, block: Block, mean: Array, covariance: Array, sampled: int
+) -> tuple[Array, Array]:
+    r"""Return each pixel's precision 2sλ, and the gradient of log F in the frequencies.
+
+    With the latent mean :math:`\mu_i = z_i^\top m` and :math:`\lambda_i = \lambda(\xi_i)`,
+
+    .. math:: \partial \log F / \partial z_i = s_i (v_i - 2 \lambda_i \mu_i)\, m
+        - 2 s_i \lambda_i\, A^{-1} z_i.
+
+    The product with :math:`A^{-1}` is most of the work, so only the first rows are multiplied by
+    it: their second terms stand for those of all rows, and their mean variance for the variance
+    of each of the others in :math:`\xi^2 = z^\top A^{-1} z + \mu^2`.
+
+    Parameters
+    ----------
+    z, fresh : (n, k) and (n,) arrays
+        Features, and the fresh variance. These and all others may be those of several members,
+        with one more axis in front.
+    block : Block
+        Of n rows.
+    mean, covariance : (k,) and (k, k) arrays
+        m and A⁻¹.
+    sampled : int
+        Rows that are multiplied by the covariance.
+
+    Returns
+    -------
+    (n,) and (D, d) arrays
+    """
+    xp, own = namespace(z), z[..., :sampled, :]
+    latent, product = (z @ mean[..., None])[..., 0], moment_product(own, covariance)
+    variance = xp.empty_like(latent)
+    variance[..., :sampled] = xp.maximum(row_dots(product, own), 0.0)
+    variance[..., sampled:] = xp.mean(variance[..., :sampled], axis=-1)[..., None]
+    xi = xp.sqrt(variance + fresh + latent**2)
+    precision = 2.0 * block.weight * half_slope(xi)
+    pull = block.weight * block.v - precision * latent
+    product *= (precision[..., :sampled] * -(z.shape[-2] / sampled))[..., None]
+    gradient = frequency_gradient(product, own, block.x[..., :sampled, :])
+    gradient += mean_gradient(pull, mean, z, block.x)
+    return precision, gradient
+
+
+def blend_gram(
+    gram: Array, scaled: Array, tile: tuple[slice, slice], keep: float, gain: float
+) -> None:
+    """Blend a tile of a gram matrix (k, k), and its mirror image, with that of features (n, k).
+
+    It becomes ``keep`` times its last value plus ``gain`` times that of ``scaled``.
+    """
+    rows, columns = tile
+    own = gram[rows, columns]
+    product = scratch("product", own.shape, scaled.dtype)
+    np.matmul(scaled[:, rows].T, scaled[:, columns], out=product)
+    product *= gain
+    own *= keep
+    own += product
+    if rows != columns:
+        gram[columns, rows] = own.T
+
+
+def gram_tiles(k: int) -> list[tuple[slice, slice]]:
+    """Return the tiles of a gram matrix (k, k) on and below its diagonal."""
+    strips = max(1, min(k // TILE_WIDTH, MOST_STRIPS))
+    edges = np.linspace(0, k, strips + 1).astype(int).tolist()
+    parts = [slice(*ends) for ends in itertools.pairwise(edges)]
+    return [(rows, columns) for i, rows in enumerate(parts) for columns in parts[: i + 1]]
+
+
+def project(z: Array, values: Array) -> Array:
+    """Return Zᵗ values, (k,), or of several members (M, k)."""
+    return z.T @ values if z.ndim == 2 else (z.mT @ values[..., None])[..., 0]
+
+
+def _sum(values: Array) -> Any:
+    """Return the sum over rows in double precision: a number, or a tensor of one a member."""
+    total = values.sum(-1, dtype=namespace(values).float64)
+    return total if is_tensor(total) else float(total)
+
+
+def _per_row(value: Any, z: Array) -> Any:
+    """Return a number in the precision of features, or those of members to multiply rows by."""
+    return like(value, z) if not is_tensor(value) else like(value, z)[..., 0]
 
 
 def feature_gradient(moment_product: Array, block: Block, xi: Array, mean: Array) -> Array:
@@ -468,10 +573,10 @@ def feature_gradient(moment_product: Array, block: Block, xi: Array, mean: Array
     ``moment_product`` is z (A⁻¹ + m mᵗ), the only product needed; it is overwritten.
     """
     gradient = moment_product
-    gradient *= (-2.0 * block.weight * half_slope(xi))[:, None]
-    outer = scratch("outer", gradient.shape, gradient.dtype)
-    mean = mean.astype(gradient.dtype, copy=False)
-    gradient += np.outer(block.weight * block.v, mean, out=outer)
+    gradient *= (-2.0 * block.weight * half_slope(xi))[..., None]
+    outer = empty_like("outer", tuple(gradient.shape), gradient)
+    targets, mean = (block.weight * block.v)[..., None], like(mean, gradient)[..., None, :]
+    gradient += namespace(gradient).multiply(targets, mean, out=outer)
     return gradient
 
 
@@ -481,7 +586,7 @@ def sum_statistics(parts: Iterator[Statistics]) -> Statistics:
     The gram matrix of the sum is that of the first block: it may be given back.
     """
     total = next(parts)
-    gram, projected = total.gram, total.projected.copy()
+    gram, projected = total.gram, 1.0 * total.projected
     constant, fresh = total.offset, total.fresh
     for part in parts:
         gram += part.gram

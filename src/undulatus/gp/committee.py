@@ -25,11 +25,10 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 
 import numpy as np
-from scipy.special import log_expit
 
 from undulatus._system import available_memory
 from undulatus.errors import NotEnoughMemoryError
-from undulatus.gp.blocks import Array
+from undulatus.gp.arrays import Array, like, log_expit, log_sum_exp, namespace
 from undulatus.gp.passes import FourierFit
 from undulatus.gp.posterior import expected_sigmoids
 
@@ -136,8 +135,9 @@ def _wait(futures: list[Future[FourierFit]]) -> None:
 
 def pooled_moments(means: Array, variances: Array) -> tuple[Array, Array]:
     """Return mean and variance of the mixture of members, (C, n) each, from theirs, (M, C, n)."""
-    mean = np.mean(means, axis=0)
-    return mean, np.mean(variances, axis=0) + np.mean((means - mean) ** 2, axis=0)
+    xp = namespace(means)
+    mean = xp.mean(means, axis=0)
+    return mean, xp.mean(variances, axis=0) + xp.mean((means - mean) ** 2, axis=0)
 
 
 def pooled_probabilities(
@@ -149,10 +149,11 @@ def pooled_probabilities(
     probabilities of each class against the rest, times exp(``shift``) (C,), are made to sum to
     one.
     """
+    xp = namespace(means)
     if means.shape[1] == 1:
         first, second = expected_sigmoids(means[:, 0], variances[:, 0])
-        return np.mean(first, axis=0), np.mean(second, axis=0)
-    return tuple(np.mean(np.exp(_member_log_probabilities(means, variances, shift)), axis=0))
+        return xp.mean(first, axis=0), xp.mean(second, axis=0)
+    return tuple(xp.mean(xp.exp(_member_log_probabilities(means, variances, shift)), axis=0))
 
 
 def pooled_log_odds(means: Array, variances: Array) -> Array:
@@ -161,9 +162,9 @@ def pooled_log_odds(means: Array, variances: Array) -> Array:
     The probability is the mean of the members'. Its logarithm keeps its digits where the
     probability would round to 0 or 1.
     """
-    scaled = means[:, 0] / np.sqrt(1.0 + np.pi / 8.0 * variances[:, 0])
-    log_sums = [np.logaddexp.reduce(log_expit(sign * scaled), axis=0) for sign in (1.0, -1.0)]
-    return np.asarray(log_sums[0] - log_sums[1])
+    scaled = means[:, 0] / namespace(means).sqrt(1.0 + np.pi / 8.0 * variances[:, 0])
+    log_sums = [log_sum_exp(log_expit(sign * scaled), axis=0) for sign in (1.0, -1.0)]
+    return log_sums[0] - log_sums[1]
 
 
 def pooled_log_probabilities(
@@ -171,12 +172,12 @@ def pooled_log_probabilities(
 ) -> tuple[Array, ...]:
     """Return the logarithm of each class's probability, (n,) each, from moments (M, C, n)."""
     logs = _member_log_probabilities(means, variances, shift)
-    return tuple(np.logaddexp.reduce(logs, axis=0) - np.log(len(logs)))
+    return tuple(log_sum_exp(logs, axis=0) - np.log(len(logs)))
 
 
 def _member_log_probabilities(means: Array, variances: Array, shift: Array | float) -> Array:
     """Return the logarithm of each class's probability by each member, (M, C, n)."""
-    logs = log_expit(means / np.sqrt(1.0 + np.pi / 8.0 * variances))
-    logs += np.reshape(shift, (-1, 1))
-    logs -= np.logaddexp.reduce(logs, axis=1, keepdims=True)
-    return np.asarray(logs)
+    logs = log_expit(means / namespace(means).sqrt(1.0 + np.pi / 8.0 * variances))
+    logs += like(np.reshape(shift, (-1, 1)), logs)
+    logs -= log_sum_exp(logs, axis=1, keepdims=True)
+    return logs

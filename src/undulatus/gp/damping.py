@@ -23,11 +23,11 @@ probability there the share of the class in the training data (Eq. 12 with varia
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from undulatus.gp.blocks import Array
+from undulatus.gp.arrays import Array, Place, is_tensor, like, namespace, row_dots
 
 EXCESS = 4.0
 """κ, how much faster waves fade beyond the range of the training data."""
@@ -39,16 +39,20 @@ that hardly varied says nothing about other values."""
 
 def spreads(frequencies: Array, share: float) -> Array:
     """Return the deviation s of each feature's frequencies, (d,), a share of their size."""
-    return np.asarray(share * np.sqrt(np.mean(frequencies**2, axis=0)))
+    xp = namespace(frequencies)
+    return share * xp.sqrt(xp.mean(frequencies**2, axis=-2))
 
 
 def damping(x: Array, spread: Array) -> Array:
     """Return the share d of the waves that is kept at pixels ``x`` (n, d).
 
-    For s (d,) the result is (n,); for those of M members, (M, d), it is (M, n).
+    For s (d,) the result is (n,); for those of M members, (M, d), it is (M, n), and the pixels
+    may be those of each member, (M, n, d).
     """
-    squares = (spread**2).astype(x.dtype)
-    return np.asarray(np.exp(-0.5 * (squares @ (x * x).T)))
+    squares = like(spread**2, x)
+    if x.ndim > 2:
+        return namespace(x).exp(-0.5 * (x * x @ squares[..., None])[..., 0])
+    return namespace(x).exp(-0.5 * (squares @ (x * x).T))
 
 
 def level(log_odds: float, signal_variance: float) -> float:
@@ -73,18 +77,27 @@ class TrainingRange:
         below, above = (np.maximum(gap, SMALLEST_MARGIN) for gap in (first - low, high - third))
         return cls(low, high, below, above)
 
+    def on(self, place: Place) -> TrainingRange:
+        """Return the same, with its numbers on the device where pixels will be."""
+        return TrainingRange(*map(place.array, (self.low, self.high, self.below, self.above)))
+
     def damping(self, x: Array) -> Array | None:
         """Return the factor on the damping at ``x`` (n, d), or None if no pixel is outside."""
-        low, high = self.low.astype(x.dtype), self.high.astype(x.dtype)
-        outside = np.flatnonzero(((x < low) | (x > high)).any(axis=1))
+        if is_tensor(x):
+            # To find the rows outside would wait for the card.
+            return self._damping_of(x)
+        outside = np.flatnonzero(((x < like(self.low, x)) | (x > like(self.high, x))).any(axis=1))
         if not len(outside):
             return None
-        rows = x[outside]
-        excess = np.maximum(low - rows, 0.0) / self.below
-        excess += np.maximum(rows - high, 0.0) / self.above
         factor = np.ones(len(x), dtype=x.dtype)
-        factor[outside] = np.exp(-0.5 * EXCESS * np.einsum("ij,ij->i", excess, excess))
+        factor[outside] = self._damping_of(x[outside])
         return factor
+
+    def _damping_of(self, x: Array) -> Array:
+        xp = namespace(x)
+        excess = xp.maximum(like(self.low, x) - x, 0.0) / like(self.below, x)
+        excess += xp.maximum(x - like(self.high, x), 0.0) / like(self.above, x)
+        return xp.exp(-0.5 * EXCESS * row_dots(excess, excess))
 
 
 @dataclass(frozen=True)
@@ -107,23 +120,38 @@ class Fading:
     """(M, C, 1)"""
     shift: float = 0.0
 
+    def on(self, place: Place) -> Fading:
+        """Return the same, with its numbers on the device where pixels will be."""
+        if not place.on_card:
+            return self
+        if not np.any(self.spread):
+            return replace(self, training_range=None, level=place.array(self.level))
+        return Fading(
+            place.array(self.spread),
+            self.training_range and self.training_range.on(place),
+            place.array(self.signal_variance),
+            place.array(self.level),
+            self.shift,
+        )
+
     def share(self, x: Array) -> Array | None:
         """Return the share d of the waves that is kept, (M, 1, n); None if it is 1 everywhere."""
-        if self.training_range is None or not self.spread.any():
+        if self.training_range is None or (not is_tensor(x) and not self.spread.any()):
             return None
         kept, within = damping(x, self.spread), self.training_range.damping(x)
         return (kept if within is None else kept * within)[..., None, :]
 
     def fresh_variance(self, share: Array) -> Array:
         """Return (1 - d²) γ, (M, C, n)."""
-        return (1.0 - share**2) * np.asarray(self.signal_variance, dtype=share.dtype)
+        return (1.0 - share**2) * like(self.signal_variance, share)
 
     def offset(self, fresh: Array) -> Array:
         """Return what is added to the waves: the level and the shift, (M, C, n)."""
-        own = np.broadcast_to(np.asarray(self.level, dtype=fresh.dtype), fresh.shape)
+        xp = namespace(fresh)
+        own = xp.broadcast_to(like(self.level, fresh), fresh.shape)
         if self.shift == 0.0:
             return own
-        return own + self.shift * np.sqrt(1.0 + np.pi / 8.0 * fresh)
+        return own + self.shift * xp.sqrt(1.0 + np.pi / 8.0 * fresh)
 
     def mean(self, x: Array, wave_mean: Array) -> Array:
         """Return the latent means at ``x`` (n, d), given those of undamped waves, (M, C, n)."""

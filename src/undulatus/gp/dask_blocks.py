@@ -23,15 +23,15 @@ import numpy as np
 
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError
+from undulatus.gp.arrays import Array, Place, recycling
 from undulatus.gp.blocks import (
-    Array,
     Block,
     Parameters,
     Pixels,
     Result,
     Standardisation,
+    card_block_rows,
     count_latents,
-    recycling,
     unmasked,
 )
 from undulatus.gp.held_back import number_groups
@@ -115,6 +115,9 @@ class PixelReader:
     rows_per_block: int
     latent: int | None = None
     """With more than two classes, the one that is told from the rest; None keeps all apart."""
+    device: str | None = None
+    """The device of torch on which blocks are computed; None for numpy."""
+    tf32: bool = False
 
     def __call__(self, chunk: LabelledChunk) -> Pixels:
         """Return the chunk's pixels of positive weight."""
@@ -137,6 +140,8 @@ class PixelReader:
             self.rows_per_block,
             groups=groups,
             n_classes=len(self.labels),
+            device=self.device,
+            tf32=self.tf32,
         )
 
     def classes_and_weights(self, chunk: LabelledChunk) -> tuple[Array, Array | None]:
@@ -182,9 +187,20 @@ class ChunkedPixels:
         return self.reader.dtype
 
     @property
+    def place(self) -> Place:
+        """Where blocks are computed, and in which precision."""
+        return Place(self.reader.dtype, self.reader.device, self.reader.tf32)
+
+    @property
     def n_latents(self) -> int:
         """Number of latent functions: one for two classes, otherwise one a class."""
         return count_latents(len(self.reader.labels)) if self.reader.latent is None else 1
+
+    def on(self, device: str, tf32: bool, n_frequencies: int) -> ChunkedPixels:
+        """Return the same pixels, computed on a device in each chunk's task."""
+        size = card_block_rows(n_frequencies, self.dtype.itemsize)
+        reader = replace(self.reader, device=device, tf32=tf32, rows_per_block=size)
+        return replace(self, reader=reader)
 
     def against_rest(self, latent: int) -> ChunkedPixels:
         """Return the pixels of two classes that a latent function separates."""

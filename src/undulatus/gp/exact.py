@@ -28,8 +28,8 @@ from scipy.linalg.lapack import dpotri
 
 from undulatus._system import available_memory, single_threaded_blas
 from undulatus.errors import TooManyRowsError
+from undulatus.gp.arrays import Array
 from undulatus.gp.batch import Ascent, ascend
-from undulatus.gp.blocks import Array
 from undulatus.gp.bound import best_eigenvalue_ratio, half_slope, offset
 from undulatus.gp.damping import level
 from undulatus.gp.kernels import Kernel

@@ -10,9 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import entr, log_expit
+from scipy.special import entr
 
-from undulatus.gp.blocks import Array, Block, Pixels
+from undulatus.gp.arrays import (
+    Array,
+    double,
+    index_of,
+    like,
+    log_expit,
+    log_sum_exp,
+    namespace,
+    row_dots,
+    to_host,
+)
+from undulatus.gp.blocks import Block, Pixels, map_blocks
 from undulatus.gp.bound import damped_features, moment_product, rescale_features
 from undulatus.gp.posterior import WeightMoments
 
@@ -42,26 +53,27 @@ def held_back_loss(
     otherwise one a class.
     """
     z, fresh = damped_features(block, frequencies, signal_variances[0], spread)
+    xp = namespace(z)
     scaled, last = [], signal_variances[0]
     for variance, own in zip(signal_variances, moments, strict=True):
         fresh = rescale_features(z, fresh, variance / last)
         last = variance
-        product = moment_product(z, own.covariance.astype(z.dtype))
-        spreads = np.maximum(np.einsum("ij,ij->i", product, z), 0.0) + fresh
-        scaled.append(z @ own.mean.astype(z.dtype) / np.sqrt(1.0 + np.pi / 8.0 * spreads))
+        product = moment_product(z, like(own.covariance, z))
+        spreads = xp.maximum(row_dots(product, z), 0.0) + fresh
+        scaled.append(z @ like(own.mean, z) / xp.sqrt(1.0 + np.pi / 8.0 * spreads))
     if block.codes is None:
-        log_likelihood = log_expit((2.0 * block.v * scaled[0]).astype(np.float64))
+        log_likelihood = log_expit(double(2.0 * block.v * scaled[0]))
     else:
-        logs = log_expit(np.array(scaled, dtype=np.float64))
-        own_class = logs[block.codes, np.arange(len(z))]
-        log_likelihood = own_class - np.logaddexp.reduce(logs, axis=0)
-    return float(-np.average(log_likelihood, weights=block.weight))
+        logs = log_expit(double(xp.stack(scaled)))
+        own_class = logs[index_of(block.codes), np.arange(len(z))]
+        log_likelihood = own_class - log_sum_exp(logs, axis=0)
+    return float(-np.average(to_host(log_likelihood), weights=to_host(block.weight)))
 
 
 def shares_entropy(block: Block) -> float:
     """Return the loss of held-back rows of which only the shares of the classes are known."""
-    codes = (block.v > 0.0) if block.codes is None else block.codes
-    totals = np.bincount(codes, weights=block.weight)
+    codes = to_host(block.v > 0.0 if block.codes is None else block.codes)
+    totals = np.bincount(codes, weights=to_host(block.weight))
     return float(np.sum(entr(totals / totals.sum())))
 
 
@@ -109,9 +121,13 @@ def _number_equal_rows(pixels: Pixels, seed: int) -> Array:
     It depends on which rows are equal and on their order, not on their values: a model is the
     same in other units.
     """
-    steps = range(0, pixels.n_rows, pixels.rows_per_block)
-    blocks = (np.asarray(pixels.rows[i : i + pixels.rows_per_block]) for i in steps)
-    digests = np.concatenate([digest_rows(block, seed) for block in blocks])
+    parts = map_blocks(
+        lambda rows: digest_rows(to_host(pixels.rows[rows]), seed),
+        pixels.n_rows,
+        pixels.rows_per_block,
+        pixels.threads,
+    )
+    digests = np.concatenate(list(parts))
     _, first, distinct = np.unique(digests, return_index=True, return_inverse=True)
     shuffled = np.empty(len(first), dtype=np.int64)
     shuffled[np.argsort(first)] = np.random.default_rng(seed).permutation(len(first))
@@ -186,9 +202,10 @@ def _lay_out(pixels: Pixels, units: Array) -> _Circle:
     arcs = np.where(may_leave, total, 0.0)
     holds = by_class.T > 0
     middle = np.empty(len(total))
-    _, kinds = np.unique(holds, axis=0, return_inverse=True)
+    # By digests of the rows: to sort the rows themselves takes several times as long.
+    _, kinds = np.unique(digest_rows(holds, 0), return_inverse=True)
     for kind in range(kinds.max() + 1):
-        of_kind = kinds.ravel() == kind
+        of_kind = kinds == kind
         middle[of_kind] = _middles(arcs[of_kind])
     order = np.argsort(middle, kind="stable")
     middle[order] = _middles(arcs[order])

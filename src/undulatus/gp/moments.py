@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from undulatus.errors import InputError
+from undulatus.gp.arrays import Array, double, is_tensor, like, namespace, to_host
 from undulatus.gp.blocks import (
-    Array,
     Standardisation,
     block_rows,
     map_blocks,
@@ -30,6 +30,9 @@ LARGEST_VALUE = 9.9e36
 
 LARGEST_WEIGHT = 1e30
 """All weights together may be this large: sums of more overflow in single precision."""
+
+TENSOR_ROWS = 1_000_000
+"""Rows on a device that are summarised at a time."""
 
 MOST_LABELS = 1000
 """Most distinct labels that are collected: more are no classes."""
@@ -111,14 +114,31 @@ def summarise(
     n, d = rows.shape
 
     def block_moments(block: slice) -> FeatureMoments:
+        if is_tensor(rows):
+            return _moments_of_tensor(rows[block], weight, block, columns)
         x = np.asarray(unmasked(rows[block]), dtype=np.float64)
         require_finite(x, columns, first_row=block.start)
         return FeatureMoments.of_rows(x, None if weight is None else weight[block])
 
     total = FeatureMoments.empty(d)
-    for moments in map_blocks(block_moments, n, block_rows(d, 8), threads):
+    size = TENSOR_ROWS if is_tensor(rows) else block_rows(d, 8)
+    for moments in map_blocks(block_moments, n, size, threads):
         total = total + moments
     return total.summary(columns)
+
+
+def _moments_of_tensor(
+    rows: Any, weight: Array | None, block: slice, columns: Callable[[int], str]
+) -> FeatureMoments:
+    """Return the moments of rows on a device, computed there."""
+    x = double(rows)
+    if not bool(namespace(x).isfinite(x.sum())):
+        require_finite(to_host(x), columns, first_row=block.start)
+    w = x.new_ones(len(x)) if weight is None else like(weight[block], x)
+    total = float(w.sum())
+    mean = w @ x / max(total, float(np.finfo(float).tiny))
+    found = mean, w @ (x - mean) ** 2, x.amin(0), x.amax(0)
+    return FeatureMoments(total, *map(to_host, found))
 
 
 @dataclass(frozen=True)
@@ -285,7 +305,7 @@ def require_phases_of_rows(
     """Raise, naming row and column, if a row lies too far out; rows ``absent`` (n,) may."""
     size = block_rows(rows.shape[1], 8)
     for start in range(0, rows.shape[0], size):
-        x = standardisation(np.asarray(rows[start : start + size]), np.float64)
+        x = standardisation(np.asarray(to_host(rows[start : start + size])), np.float64)
         if absent is not None:
             x[absent[start : start + size]] = 0.0
         require_phases(x, frequencies, columns, first_row + start)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from undulatus.gp.blocks import Array, Pixels, PixelSource
+from undulatus.gp.arrays import Array
+from undulatus.gp.blocks import Pixels, PixelSource
 from undulatus.gp.bound import (
     Statistics,
     accumulate_each,
@@ -270,7 +271,7 @@ def search_fits(pixels: Pixels, start: Start, variance_limit: float) -> list[Pos
         pixels,
         start.frequencies,
         [min(start.signal_variance, variance_limit)] * n,
-        [np.ones(pixels.n_rows, dtype=pixels.dtype) for _ in range(n)],
+        [pixels.place.ones(pixels.n_rows) for _ in range(n)],
         max_passes=SEARCH_PASSES,
         variance_limit=variance_limit,
     )

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, eigh, rq
-from scipy.special import expit
 
 from undulatus.errors import NumericalError
-from undulatus.gp.blocks import Array, scratch
+from undulatus.gp.arrays import (
+    Array,
+    dot,
+    double,
+    expit,
+    in_streams,
+    is_tensor,
+    mean_and_variance,
+    namespace,
+    row_dots,
+    scratch,
+)
 from undulatus.gp.triangular import (
     factorise_in_place,
     invert_from_factor,
@@ -115,11 +127,13 @@ class WeightMoments:
 
     mean: Array
     covariance: Array
+    """Of tensors, both may be those of several members, with more axes in front."""
 
     @property
-    def variance_ratio(self) -> float:
+    def variance_ratio(self) -> Any:
         """(tr A⁻¹ + mᵗm) / k, the factor by which an EM step moves γ."""
-        return float(np.trace(self.covariance) + self.mean @ self.mean) / len(self.mean)
+        trace = self.covariance.diagonal(0, -2, -1).sum(-1)
+        return (trace + dot(self.mean, self.mean)) / self.mean.shape[-1]
 
     @property
     def second_moment(self) -> Array:
@@ -134,11 +148,37 @@ def solve_moments(precision: Array, projected: Array) -> WeightMoments:
     inverse, _ = factorise(precision)
     mean = cho_solve((inverse, True), projected)
     invert_from_factor(inverse)
-    # The lower half is the inverse's; in place, since fresh memory slows other threads down.
-    mirrored = scratch("mirrored", inverse.shape, np.float64)
-    np.copyto(mirrored, inverse)
-    np.copyto(inverse, mirrored.T, where=_above_diagonal(len(inverse)))
+    # Below the diagonal is the inverse, above it zeros; in place, since fresh memory slows other
+    # threads down.
+    lower = scratch("lower", inverse.shape, np.float64)
+    np.copyto(lower, inverse)
+    np.add(lower, lower.T, out=inverse)
+    inverse[np.diag_indices_from(inverse)] *= 0.5
     return WeightMoments(mean, inverse)
+
+
+def solve_moments_on_device(
+    precision: Any, projected: Any, jitter: Any, streams: Sequence[Any]
+) -> WeightMoments:
+    """Return the moments with precisions ``A`` (M, k, k) and ``A m`` (M, k), all tensors.
+
+    ``jitter`` (1,) is the share of the mean diagonal that is added; a matrix that cannot be
+    factorised gives NaN. Nothing waits for the device. There, each matrix is factorised in a
+    stream of its own: one takes hardly a hundredth of a card.
+    """
+    linalg, k = namespace(precision).linalg, precision.shape[-1]
+    shift = jitter * precision.diagonal(0, -2, -1).mean(-1, keepdim=True)
+    precision.diagonal(0, -2, -1).add_(shift)
+    unit = namespace(precision).eye(k, dtype=precision.dtype, device=precision.device)
+
+    def invert(matrix: Any) -> Any:
+        factor, failed = linalg.cholesky_ex(matrix)
+        factor = namespace(factor).where(failed > 0, np.nan, factor)
+        return linalg.solve_triangular(factor, unit, upper=False)
+
+    roots = namespace(precision).stack(in_streams(invert, precision, streams))
+    covariance = roots.mT @ roots
+    return WeightMoments((covariance @ projected[..., None])[..., 0], covariance)
 
 
 @lru_cache(maxsize=8)
@@ -183,6 +223,8 @@ def latent_moments(
     root : (k, r) array
         From :func:`variance_root`, in the precision of ``z``; fastest in Fortran order.
     """
+    if is_tensor(z):
+        return mean_and_variance(z, mean, root)
     latent = z @ mean
     full_rows = z.shape[1] - root.shape[1]
     spread = z[:, full_rows:]
@@ -193,7 +235,7 @@ def latent_moments(
     multiply_by_triangle(spread, root[full_rows:])
     if full_rows:
         spread += z[:, :full_rows] @ root[:full_rows]
-    return latent, np.einsum("ij,ij->i", spread, spread)
+    return latent, row_dots(spread, spread)
 
 
 @dataclass(frozen=True)
@@ -244,17 +286,18 @@ def tolerant_probability(
     boundary, need the rest of the directions. ``shift`` is added to the latent mean, ``fresh`` to
     the variance, (n,) each.
     """
-    latent = (z @ mean).astype(np.float64) + shift
+    xp = namespace(z)
+    latent = double(z @ mean) + shift
     spread = z @ root.first
-    low = np.einsum("ij,ij->i", spread, spread).astype(np.float64) + fresh
+    low = double(row_dots(spread, spread)) + fresh
     ends = expected_sigmoid(latent, low), expected_sigmoid(latent, low + root.remainder)
     probability = 0.5 * (ends[0] + ends[1])
-    unsure = np.flatnonzero(np.abs(ends[0] - ends[1]) > 2.0 * tolerance)
+    unsure = xp.flatnonzero(xp.abs(ends[0] - ends[1]) > 2.0 * tolerance)
     if len(unsure):
         spread = z[unsure] @ root.rest
-        variance = low[unsure] + np.einsum("ij,ij->i", spread, spread)
+        variance = low[unsure] + row_dots(spread, spread)
         probability[unsure] = expected_sigmoid(latent[unsure], variance)
-    return np.asarray(probability)
+    return probability
 
 
 def expected_sigmoid(mean: Array, variance: Array) -> Array:
@@ -262,7 +305,7 @@ def expected_sigmoid(mean: Array, variance: Array) -> Array:
 
     Approximates the mean of :math:`\psi(f)` over :math:`f \sim N(\mu, s)`.
     """
-    return np.asarray(expit(mean / np.sqrt(1.0 + np.pi / 8.0 * variance)))
+    return expit(mean / namespace(variance).sqrt(1.0 + np.pi / 8.0 * variance))
 
 
 def expected_sigmoids(mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -270,9 +313,10 @@ def expected_sigmoids(mean: Array, variance: Array) -> tuple[Array, Array]:
 
     Neither is one minus the other: that would round a tiny probability away.
     """
-    scaled = mean / np.sqrt(1.0 + np.pi / 8.0 * variance)
-    shrunk = np.exp(-np.abs(scaled))
+    xp = namespace(variance)
+    scaled = mean / xp.sqrt(1.0 + np.pi / 8.0 * variance)
+    shrunk = xp.exp(-xp.abs(scaled))
     larger = 1.0 / (1.0 + shrunk)
     smaller = shrunk * larger
     positive = scaled > 0.0
-    return np.where(positive, smaller, larger), np.where(positive, larger, smaller)
+    return xp.where(positive, smaller, larger), xp.where(positive, larger, smaller)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cython_blas, cython_lapack
+from scipy.linalg.lapack import dormqr, dsytrd
 
 Array = npt.NDArray[Any]
 
@@ -71,6 +72,22 @@ def _call(function: Any, matrix: Array, *options: bytes) -> bool:
         ctypes.byref(info),
     )
     return info.value == 0
+
+
+def tridiagonalise(matrix: Array, vectors: Array) -> tuple[Array, Array, Array]:
+    """Return Qᵗ A Q, which is tridiagonal, and Qᵗ V, for a symmetric A (k, k) and V (k, m).
+
+    Returns its diagonal (k,), the entries beside that (k - 1,), and the vectors (k, m).
+    """
+    k = len(matrix)
+    if k == 1:
+        return matrix[0], np.empty(0), vectors
+    reflectors, diagonal, beside, factors, _ = dsytrd(matrix, lower=1)
+    rotated = np.array(vectors, order="F")
+    # Each reflector leaves the first entry as it is.
+    own, tail = np.asfortranarray(reflectors[1:, :-1]), np.asfortranarray(vectors[1:])
+    rotated[1:], _, _ = dormqr("L", "T", own, factors, tail, lwork=64 * k)
+    return diagonal, beside, rotated
 
 
 def multiply_by_triangle(z: Array, triangle: Array) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import qr
 
-from undulatus.gp.blocks import Array
+from undulatus.gp.arrays import Array
 from undulatus.gp.bound import half_slope
 from undulatus.gp.passes import LatentFit
 from undulatus.gp.posterior import Posterior, factorise, solve_posterior

@@ -24,16 +24,15 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from scipy.linalg import eigh
 
-from undulatus.gp.blocks import Array, Block, PixelSource
+from undulatus.gp.arrays import Array, dot, double, like, namespace, weighted_gram
+from undulatus.gp.blocks import Block, PixelSource
 from undulatus.gp.bound import (
     Statistics,
     accumulate_each,
-    best_eigenvalue_ratio,
+    best_gram_ratio,
     tighten_each,
     total_of_each,
-    weighted_gram,
 )
 from undulatus.gp.damping import level, spreads
 from undulatus.gp.passes import (
@@ -45,11 +44,11 @@ from undulatus.gp.passes import (
 )
 from undulatus.gp.posterior import Posterior, latent_moments
 
-START_PASSES = 3
-"""Passes with the quadratic bound before the first step from its posterior."""
-
 MAX_PASSES = 25
 """Most passes, those that were taken back included."""
+
+LATER_SHARE = 0.75
+"""Share of a step that is taken after the first: full ones go too far, and then too far back."""
 
 SMALLEST_SHARE = 1.0 / 64.0
 """The fit ends when a smaller share of a step would be needed to raise the bound."""
@@ -80,20 +79,20 @@ def expected_log_sigmoid(mean: Array, variance: Array) -> tuple[Array, Array, Ar
         :math:`\mathbb E\,\psi(-f)`; and -2 times its derivative in :math:`s`, which is
         :math:`\mathbb E\,\psi'(f)` and never negative.
     """
-    mean = mean.astype(np.float64)
+    xp, mean = namespace(mean), double(mean)
     # Below 1e-6 the nodes are too close for the differences that make the curvature.
-    deviation = np.maximum(np.sqrt(variance.astype(np.float64)), 1e-6)
-    value, slope, curvature = (np.zeros(len(mean)) for _ in range(3))
-    for node, weight in zip(_NODES, _NODE_WEIGHTS, strict=True):
+    deviation = xp.maximum(xp.sqrt(double(variance)), 1e-6)
+    value, slope, curvature = (xp.zeros_like(mean) for _ in range(3))
+    for node, weight in zip(_NODES.tolist(), _NODE_WEIGHTS.tolist(), strict=True):
         f = mean + node * deviation
-        decay = np.exp(-np.abs(f))
-        opposite = np.where(f > 0.0, decay, 1.0) / (1.0 + decay)
-        value += weight * (np.minimum(f, 0.0) - np.log(1.0 + decay))
+        decay = xp.exp(-xp.abs(f))
+        opposite = xp.where(f > 0.0, decay, 1.0) / (1.0 + decay)
+        value += weight * (xp.minimum(f, 0.0) - xp.log(1.0 + decay))
         slope += weight * opposite
         # Not the mean of ψ'(f): between nodes that are far apart its peak would be missed.
         curvature -= weight * node * opposite
     # Where ψ is 1 or 0 to the last digit, rounding could make the curvature negative.
-    return value, slope, np.maximum(curvature / deviation, SMALLEST_CURVATURE)
+    return value, slope, xp.maximum(curvature / deviation, SMALLEST_CURVATURE)
 
 
 # Steps that never lower the bound
@@ -114,19 +113,22 @@ State = TypeVar("State", bound=HasBound)
 class NaturalAscent(Generic[State]):
     """An ascent by steps that never lower the bound.
 
-    Its ``current`` state advances by a ``share`` of a full step, which is halved whenever the
-    bound falls. It has ended when a step changes the bound by less than ``tol`` of its size, when
-    a small share does not help, or after ``max_passes`` states, the start and those that were
-    taken back included.
+    Its ``current`` state advances by a ``share`` of a full step: all of the first, of the others
+    ``later_share``, halved whenever the bound falls. It has ended when a step changes the bound
+    by less than ``tol`` of its size, when a small share does not help, or after ``max_passes``
+    states, the start and those that were taken back included.
     """
 
-    def __init__(self, start: State, max_passes: int, tol: float) -> None:
+    def __init__(
+        self, start: State, max_passes: int, tol: float, later_share: float = 1.0
+    ) -> None:
         self.current = start
         self.share = 1.0
         self.passes = 1
         self.ended = max_passes <= 1
         self._max_passes = max_passes
         self._tol = tol
+        self._later_share = later_share
 
     def consider(self, following: State) -> bool:
         """Take the state after the next step, or take it back; return whether it was kept."""
@@ -138,6 +140,7 @@ class NaturalAscent(Generic[State]):
         elif growth < -ROUNDING * limit:
             self.share *= 0.5
             limit = 0.0
+        self.share = min(self.share, self._later_share)
         self.passes += 1
         self.ended = (
             abs(growth) < limit or self.share < SMALLEST_SHARE or self.passes >= self._max_passes
@@ -230,7 +233,7 @@ def fit_final_posteriors(
 
     They are those of the quadratic bound, to the tolerance ``bound_tol`` and without a level, or,
     if ``variational``, those of :func:`fit_variational` to the tolerance ``tol``, with the levels
-    of ``log_odds``, started from a few passes with the quadratic bound at fixed γ.
+    of ``log_odds``, started from a pass with the quadratic bound at fixed γ.
     """
     if not variational:
         return fit_posteriors(
@@ -250,9 +253,7 @@ def fit_final_posteriors(
         statistics = accumulate_each(pixels, waves.frequencies, signal_variances, known)
         initial_posteriors = [own.posterior() for own in statistics]
     priors = [replace(waves, log_odds=own) for own in log_odds]
-    starts = _fit_starts(pixels, priors, signal_variances, initial_posteriors, interruptible)
-    if starts[0].interrupted:
-        return starts
+    starts = _fit_starts(pixels, priors, signal_variances, initial_posteriors)
     return fit_variational(
         pixels,
         priors,
@@ -284,39 +285,29 @@ def _fit_starts(
     priors: Sequence[WavePrior],
     signal_variances: Sequence[float],
     posteriors: Sequence[Posterior],
-    interruptible: bool,
 ) -> list[PosteriorFit]:
-    """Return each posterior after a few passes with the quadratic bound, at fixed γ.
+    """Return each posterior after a pass with the quadratic bound, at fixed γ.
 
-    ``posteriors`` are those without a level. Unlike the steps that follow, these passes cannot
-    overshoot, however far they have to go. If ``interruptible``, an interrupt ends them after the
-    last finished one.
+    ``posteriors`` are those without a level. Unlike the steps that follow, this pass cannot
+    overshoot, however far it has to go.
     """
     own = [prior.level(variance) for prior, variance in zip(priors, signal_variances, strict=True)]
-    fits: list[PosteriorFit] = []
-    try:
-        for last in ([0.0] * len(own), *[own] * (START_PASSES - 1)):
-            tight = tighten_each(
-                pixels,
-                priors[0].frequencies,
-                signal_variances,
-                posteriors,
-                [None] * len(own),
-                spread=priors[0].spread,
-                levels=list(zip(last, own, strict=True)),
-            )
-            posteriors = [statistics.posterior() for statistics in tight]
-            fits = [
-                PosteriorFit(variance, statistics, posterior, (statistics.bound(posterior),))
-                for variance, statistics, posterior in zip(
-                    signal_variances, tight, posteriors, strict=True
-                )
-            ]
-    except KeyboardInterrupt:
-        if not (interruptible and fits):
-            raise
-        return [replace(fit, interrupted=True) for fit in fits]
-    return fits
+    tight = tighten_each(
+        pixels,
+        priors[0].frequencies,
+        signal_variances,
+        posteriors,
+        [None] * len(own),
+        spread=priors[0].spread,
+        levels=[(0.0, own_level) for own_level in own],
+    )
+    posteriors = [statistics.posterior() for statistics in tight]
+    return [
+        PosteriorFit(variance, statistics, posterior, (statistics.bound(posterior),))
+        for variance, statistics, posterior in zip(
+            signal_variances, tight, posteriors, strict=True
+        )
+    ]
 
 
 @dataclass(frozen=True)
@@ -349,8 +340,6 @@ class _Sites:
 
     def best_variance_ratio(self, prior: WavePrior, variance: float) -> float:
         """Return the factor on γ with the best bound; the level moves with γ."""
-        eigenvalues, basis = eigh(self.gram)
-        projected, pull = basis.T @ self.projected, basis.T @ self.pull
         targets, precisions, fresh = self.sums
 
         def own_level(ratio: float) -> float:
@@ -360,10 +349,11 @@ class _Sites:
             b = own_level(ratio)
             return float(2.0 * b * targets - b**2 * precisions - ratio * fresh)
 
-        return best_eigenvalue_ratio(
-            np.maximum(eigenvalues, 0.0),
+        return best_gram_ratio(
+            self.gram,
+            [self.projected, self.pull],
             *variance_ratio_limits(variance),
-            lambda ratio: projected - own_level(ratio) * pull,
+            lambda ratio: [1.0, -own_level(ratio)],
             rest,
         )
 
@@ -411,7 +401,12 @@ def fit_variational(
     states = [(start.signal_variance, start.posterior) for start in starts]
     evaluated = _evaluate(pixels, priors, all_latents, states)
     ascents = [
-        NaturalAscent(replace(first, sites=_sites_of(start, prior, first.target)), max_passes, tol)
+        NaturalAscent(
+            replace(first, sites=_sites_of(start, prior, first.target)),
+            max_passes,
+            tol,
+            LATER_SHARE,
+        )
         for start, prior, first in zip(starts, priors, evaluated, strict=True)
     ]
     pairs = zip(starts, evaluated, strict=True)
@@ -458,8 +453,8 @@ def _evaluate(
         [
             (
                 own_level,
-                posterior.mean.astype(pixels.dtype),
-                posterior.root.T.astype(pixels.dtype, order="F"),
+                pixels.place.array(posterior.mean),
+                pixels.place.fortran(posterior.root.T),
             )
             for own_level, (_, posterior) in zip(levels, states, strict=True)
         ],
@@ -502,16 +497,17 @@ def _block_sums(
     offset is the expected log likelihood.
     """
     latent, variance = latent_moments(z, mean, root)
-    sign = np.where(block.v > 0.0, 1.0, -1.0)
+    xp, sign = namespace(z), 2.0 * double(block.v)
     value, slope, curvature = expected_log_sigmoid(sign * (latent + own_level), variance + fresh)
-    weight = block.weight.astype(np.float64)
+    weight = double(block.weight)
     residual, precision = weight * sign * slope, weight * curvature
-    stacked = [z.T @ values.astype(z.dtype) for values in (residual, precision)]
+    stacked = [double(z.T @ like(values, z)) for values in (residual, precision)]
+    sums = xp.stack([residual.sum(), precision.sum()])
     return Statistics(
-        weighted_gram(z, precision.astype(z.dtype)),
-        np.concatenate([*stacked, [residual.sum(), precision.sum()]]).astype(np.float64),
-        float(weight @ value),
-        float(precision @ fresh),
+        weighted_gram(z, like(precision, z)),
+        xp.concatenate([*stacked, sums]),
+        dot(weight, value),
+        dot(precision, double(fresh)),
     )
 
 

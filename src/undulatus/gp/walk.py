@@ -24,35 +24,40 @@ had not been interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from undulatus.gp.blocks import Array, Block, Pixels, give_back, map_blocks
+from undulatus.gp.arrays import Array, double, is_tensor, namespace, scratch
+from undulatus.gp.blocks import Block, Pixels, Result, map_blocks
 from undulatus.gp.bound import (
     Statistics,
-    block_statistics,
+    blend_gram,
     damped_features,
-    feature_gradient,
-    moment_product,
+    gram_tiles,
+    project,
     rescale_features,
-    sum_statistics,
-    tight_xi,
+    sampled_gradient,
 )
 from undulatus.gp.damping import spreads
-from undulatus.gp.fourier import frequency_gradient
 from undulatus.gp.held_back import Split, held_back_loss
 from undulatus.gp.passes import SEARCH_ROWS, Start, search_fits
 from undulatus.gp.posterior import WeightMoments
 
+Kept = TypeVar("Kept")
+
 STEPS_PER_ITERATION = 25
 """Minibatches in an outer iteration; the held-back loss is computed after each iteration."""
 
-PIECE_ROWS = 512
+PIECE_ROWS = 256
 """Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
+
+COVARIANCE_ROWS = 512
+"""Rows of a minibatch that are multiplied by the covariance of the weights, which is most of the
+work. They stand for the others in what depends on it; the rest comes from all rows."""
 
 FREQUENCY_STEP = 0.1
 """Largest step of a frequency, as a share of the starting frequencies' root mean square."""
@@ -134,11 +139,12 @@ class AdamState:
         """Return the state before the first step."""
         return cls(np.zeros_like(array), np.zeros_like(array))
 
-    def update(self, gradient: Array, step: int) -> tuple[AdamState, Array]:
+    def update(self, gradient: Array, step: Any) -> tuple[AdamState, Array]:
         """Return the state after ``gradient``, and the direction to step in, of size about 1."""
         mean = ADAM_DECAY_MEAN * self.mean + (1.0 - ADAM_DECAY_MEAN) * gradient
         square = ADAM_DECAY_SQUARE * self.square + (1.0 - ADAM_DECAY_SQUARE) * gradient**2
-        size = np.sqrt(square / (1.0 - ADAM_DECAY_SQUARE**step)) + np.finfo(np.float64).tiny
+        root = namespace(square).sqrt(square / (1.0 - ADAM_DECAY_SQUARE**step))
+        size = root + float(np.finfo(np.float64).tiny)
         return AdamState(mean, square), mean / (1.0 - ADAM_DECAY_MEAN**step) / size
 
 
@@ -217,40 +223,22 @@ def walk(
     pixels: Pixels,
     start: Start,
     *,
-    learn_frequencies: bool,
-    batch_size: int,
-    max_iter: int,
-    tol: float,
-    early_stopping: bool,
-    seed: int,
-    n_total: int,
     split: Split,
-    spread: float = 0.0,
+    max_iter: int,
     resume: Walk | None = None,
     interruptible: bool = True,
     report: Callable[[Walk], None] = lambda walk: None,
+    **settings: Any,
 ) -> Walk:
     """Learn frequencies (or the lengthscale alone) and γ on minibatches of ``pixels``.
 
-    ``split`` says which rows are held back. The posterior is scaled to ``n_total`` rows. With
-    ``early_stopping``, the walk ends when the loss of held-back rows gets worse. If
-    ``interruptible``, a KeyboardInterrupt ends it at the last finished iteration.
+    ``split`` says which rows are held back; for ``settings`` see :class:`WalkSetup`. The posterior
+    is scaled to ``n_total`` rows. With ``early_stopping``, the walk ends when the loss of
+    held-back rows gets worse. If ``interruptible``, a KeyboardInterrupt ends it at the last
+    finished iteration.
     """
     with ThreadPoolExecutor(pixels.threads) as pool:
-        setup = WalkSetup.plan(
-            pixels,
-            split,
-            start,
-            learn_frequencies=learn_frequencies,
-            batch_size=batch_size,
-            max_iter=max_iter,
-            tol=tol,
-            early_stopping=early_stopping,
-            seed=seed,
-            n_total=n_total,
-            spread=spread,
-            pool=pool,
-        )
+        setup = WalkSetup.plan(pixels, split, start, max_iter=max_iter, pool=pool, **settings)
         state = first_state(setup) if resume is None else resume
         try:
             while state.outcome == "max_iter" and state.n_iter < max_iter:
@@ -282,9 +270,9 @@ class WalkSetup:
     tol: float
     early_stopping: bool
     seed: int
-    spread: float
+    pool: ThreadPoolExecutor | None = None
+    spread: float = 0.0
     """Deviation of frequencies, as a share of their size."""
-    pool: ThreadPoolExecutor
     _epoch: int = -1
     _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
@@ -318,6 +306,12 @@ class WalkSetup:
             max_steps=iterations * STEPS_PER_ITERATION,
             **settings,
         )
+
+    def map(
+        self, function: Callable[[slice], Result], count: int, at_once: int
+    ) -> Iterator[Result]:
+        """Yield ``function`` of each slice of so many things, on the threads of the walk."""
+        return map_blocks(function, count, at_once, self.pixels.threads, self.pool)
 
     def spreads(self, frequencies: Array) -> Array | None:
         """Return the deviation of each feature's frequencies, (d,), if waves are damped."""
@@ -391,22 +385,24 @@ def iterate(setup: WalkSetup, state: Walk) -> Walk:
     # Steps update the running statistics in place; those of the last position may be the best.
     gram, projected = state.position.gram.copy(), state.position.projected.copy()
     state = replace(state, position=replace(state.position, gram=gram, projected=projected))
-    moments, second_moments = _solve(setup, state.position)
+    moments, rounded = _solve(setup, state.position)
     for _ in range(STEPS_PER_ITERATION):
-        state = _step(setup, state, moments, second_moments)
+        state = _step(setup, state, rounded)
         if state.step % STEPS_PER_FACTORISATION == 0:
             state = replace(state, position=_follow_variances(state.position, moments))
-            moments, second_moments = _solve(setup, state.position)
-    return _anneal_or_end(setup, state.record_loss(_loss_at(setup, state.position)))
+            moments, rounded = _solve(setup, state.position)
+    return anneal_or_end(setup, state.record_loss(_loss_at(setup, state.position)))
 
 
-def _solve(setup: WalkSetup, position: Position) -> tuple[list[WeightMoments], list[Array]]:
-    """Return the moments of each latent function's weights, and their second moments."""
-    moments = position.moments()
-    return moments, [own.second_moment.astype(setup.pixels.dtype) for own in moments]
+def _solve(
+    setup: WalkSetup, position: Position
+) -> tuple[list[WeightMoments], list[tuple[Array, Array]]]:
+    """Return the moments of each latent function's weights, and mean and covariance as rounded."""
+    moments, dtype = position.moments(), setup.pixels.dtype
+    return moments, [(own.mean.astype(dtype), own.covariance.astype(dtype)) for own in moments]
 
 
-def _anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
+def anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
     """Start to anneal when the loss stalls or the steps run out; end after that, or if worse."""
     if setup.early_stopping and state.loss_has_worsened:
         return replace(state, outcome="converged")
@@ -423,64 +419,106 @@ def _anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
 def _step(
     setup: WalkSetup,
     state: Walk,
-    moments: Sequence[WeightMoments],
-    second_moments: Sequence[Array],
+    moments: Sequence[tuple[Array, Array]],
 ) -> Walk:
-    """Return the walk after one minibatch: running statistics updated, frequencies moved."""
+    """Return the walk after one minibatch: running statistics updated, frequencies moved.
+
+    ``moments`` are the mean and covariance of each latent function's weights.
+    """
     position, chosen = state.position, setup.minibatch(state.step)
     spread, variances = setup.spreads(position.frequencies), position.signal_variances
-    latents = range(len(variances))
+    latents, k = range(len(variances)), position.gram.shape[-1]
+    scaled = scratch("minibatch", (len(latents), len(chosen), k), setup.pixels.dtype)
 
-    def piece(rows: slice) -> tuple[list[Statistics], Array]:
+    def piece(rows: slice) -> tuple[list[Array], Array]:
+        def keep(latent: int, z: Array, precision: Array) -> None:
+            np.multiply(z, np.sqrt(precision)[:, None], out=scaled[latent, rows])
+
         block = setup.pixels.pick(chosen[rows])
-        z, fresh = damped_features(block, position.frequencies, float(variances[0]), spread)
-        statistics, gradient = [], np.zeros(position.frequencies.shape)
-        for latent in latents:
-            if latent > 0:
-                fresh = rescale_features(z, fresh, variances[latent] / variances[latent - 1])
-            own, product = block.against_rest(latent), moment_product(z, second_moments[latent])
-            xi = tight_xi(z, product, fresh)
-            statistics.append(block_statistics(z, own, xi))
-            in_features = feature_gradient(product, own, xi, moments[latent].mean)
-            gradient += frequency_gradient(in_features, z, block.x)
-        return statistics, gradient
+        sampled = sampled_rows(len(block.x), len(chosen))
+        _, projected, gradient = minibatch_sums(
+            block, position.frequencies, variances.tolist(), moments, spread, sampled, keep
+        )
+        return projected, gradient
 
-    threads = setup.pixels.threads
-    parts, gradients = zip(
-        *map_blocks(piece, len(chosen), PIECE_ROWS, threads, setup.pool), strict=True
-    )
+    projected, gradients = zip(*setup.map(piece, len(chosen), PIECE_ROWS), strict=True)
     step = state.step + 1
-    rho = max(step**-RHO_DECAY, MIN_RHO)
+    rho = minibatch_weight(step)
     row_weight = setup.n_total / setup.batch_size
-    for latent in latents:
-        statistics = sum_statistics(iter([part[latent] for part in parts]))
-        for running, new in (
-            (position.gram[latent], statistics.gram),
-            (position.projected[latent], statistics.projected),
-        ):
-            running *= 1.0 - rho
-            new *= rho * row_weight
-            running += new
-        give_back(statistics.gram)
+    tiles = [(latent, tile) for latent in latents for tile in gram_tiles(k)]
+
+    def blend(number: slice) -> None:
+        latent, tile = tiles[number.start]
+        blend_gram(position.gram[latent], scaled[latent], tile, 1.0 - rho, rho * row_weight)
+
+    for _ in setup.map(blend, len(tiles), 1):
+        pass
+    follow(position.projected, np.sum(projected, axis=0), rho, row_weight)
     state = replace(state, step=step)
     return _move_frequencies(setup, state, np.sum(gradients, axis=0))
 
 
+def sampled_rows(rows: int, batch_rows: int) -> int:
+    """Return how many of so many rows of a minibatch are multiplied by the covariance."""
+    return -(-rows * COVARIANCE_ROWS // max(batch_rows, COVARIANCE_ROWS))
+
+
+def minibatch_sums(
+    block: Block,
+    frequencies: Array,
+    variances: Sequence[Any],
+    moments: Sequence[tuple[Array, Array]],
+    spread: Array | None,
+    sampled: int,
+    keep: Callable[[int, Array, Array], Kept],
+) -> tuple[list[Kept], list[Array], Array]:
+    """Return what is kept of each latent function, its Zᵗ(sv), and the frequencies' gradient.
+
+    ``keep(latent, z, precision)`` returns what is needed for the gram matrix; features ``z`` are
+    overwritten. ``moments`` are the mean and covariance of the weights of each. On a device all
+    may be those of several members, with one more axis in front.
+    """
+    z, fresh = damped_features(block, frequencies, variances[0], spread)
+    kept, projected = [], []
+    gradient: Any = 0.0
+    for latent, variance in enumerate(variances):
+        if latent > 0:
+            fresh = rescale_features(z, fresh, variance / variances[latent - 1])
+        own = block.against_rest(latent)
+        precision, in_frequencies = sampled_gradient(z, fresh, own, *moments[latent], sampled)
+        kept.append(keep(latent, z, precision))
+        projected.append(double(project(z, own.weight * own.v)))
+        gradient = gradient + double(in_frequencies)
+    return kept, projected, gradient
+
+
+def minibatch_weight(step: int) -> float:
+    """Return the weight ρ of a minibatch in the running statistics."""
+    return max(step**-RHO_DECAY, MIN_RHO)
+
+
+def follow(running: Array, new: Array, rho: Any, row_weight: float) -> None:
+    """Move a running estimate, in place, towards that of a minibatch, which is overwritten."""
+    running *= 1.0 - rho
+    new *= rho * row_weight
+    running += new
+
+
 def _move_frequencies(setup: WalkSetup, state: Walk, gradient: Array) -> Walk:
     """Take Adam's step in the features' scales, and in each frequency if they are learned."""
-    position, frequency_adam = state.position, state.frequency_adam
+    position = state.position
     share = setup.step_share(state.step, state.anneal_from)
-    in_scales = np.sum(gradient * position.frequencies, axis=0)
+    frequencies, growth, frequency_adam, scale_adam = moved_frequencies(
+        position.frequencies,
+        gradient,
+        state.frequency_adam,
+        state.scale_adam,
+        state.step,
+        share,
+        state.frequency_unit if setup.learn_frequencies else None,
+    )
+    lengthscale = position.lengthscale
     if not setup.learn_frequencies:
-        # RFF-GPC: one lengthscale for all features, so that frequencies keep their directions.
-        in_scales = np.full_like(in_scales, in_scales.sum())
-    scale_adam, direction = state.scale_adam.update(in_scales, state.step)
-    growth = np.exp(SCALE_STEP * share * direction)
-    frequencies, lengthscale = position.frequencies * growth, position.lengthscale
-    if setup.learn_frequencies:
-        frequency_adam, direction = frequency_adam.update(gradient, state.step)
-        frequencies = frequencies + FREQUENCY_STEP * state.frequency_unit * share * direction
-    else:
         lengthscale /= float(growth[0])
     return replace(
         state,
@@ -490,16 +528,50 @@ def _move_frequencies(setup: WalkSetup, state: Walk, gradient: Array) -> Walk:
     )
 
 
+def moved_frequencies(
+    frequencies: Array,
+    gradient: Array,
+    frequency_adam: AdamState,
+    scale_adam: AdamState,
+    step: Any,
+    share: Any,
+    unit: Any,
+) -> tuple[Array, Array, AdamState, AdamState]:
+    """Return frequencies after Adam's step, how the features' scales grew, and Adam's states.
+
+    ``unit`` is the root mean square of the starting frequencies, or None if only the lengthscale
+    is learned. Tensors are those of several members: frequencies (M, D, d), scales (M, 1, d), and
+    numbers (M, 1, 1).
+    """
+    xp = namespace(frequencies)
+    in_scales = (gradient * frequencies).sum(-2, keepdims=is_tensor(gradient))
+    if unit is None:
+        # RFF-GPC: one lengthscale for all features, so that frequencies keep their directions.
+        in_scales = xp.zeros_like(in_scales) + in_scales.sum(-1, keepdims=True)
+    scale_adam, direction = scale_adam.update(in_scales, step)
+    growth = xp.exp(SCALE_STEP * share * direction)
+    frequencies = frequencies * growth
+    if unit is not None:
+        frequency_adam, direction = frequency_adam.update(gradient, step)
+        frequencies = frequencies + FREQUENCY_STEP * unit * share * direction
+    return frequencies, growth, frequency_adam, scale_adam
+
+
+def rescale(gram: Array, projected: Array, ratio: Any) -> None:
+    """Make running statistics, in place, those of ``ratio`` times the signal variance.
+
+    With tensors of several, (..., k, k) and (..., k), the ratios are (..., 1, 1).
+    """
+    gram *= ratio
+    projected *= ratio[..., 0] ** 0.5 if is_tensor(ratio) else ratio**0.5
+
+
 def _follow_variances(position: Position, moments: Sequence[WeightMoments]) -> Position:
     """Move each γ towards its fixed point, damped, and rescale the statistics in place."""
     variances = position.signal_variances.copy()
     for latent, own in enumerate(moments):
         ratio = own.variance_ratio**VARIANCE_DAMPING
         ratio = min(ratio, LEARNING_VARIANCE_LIMIT / variances[latent])
-        for values, factor in (
-            (position.gram[latent], ratio),
-            (position.projected[latent], np.sqrt(ratio)),
-        ):
-            values *= factor
+        rescale(position.gram[latent], position.projected[latent], ratio)
         variances[latent] *= ratio
     return replace(position, signal_variances=variances)
