@@ -108,6 +108,12 @@ FORGERIES = {
         lambda tensors, header: header["classes"]["array"].reverse(), "classes"
     ),
     "a class twice": (lambda tensors, header: header["classes"].update(array=[0, 0]), "classes"),
+    "a feature twice": (
+        lambda tensors, header: header["members"][0]["feature_names"].__setitem__(
+            0, header["members"][0]["feature_names"][1]
+        ),
+        "names a feature twice",
+    ),
     "one class": (lambda tensors, header: header["classes"].update(array=[0]), "classes"),
     "overlapping regimes": (
         lambda tensors, header: header["regimes"][1].__setitem__(1, "10.0"), "regime"
