@@ -108,12 +108,6 @@ FORGERIES = {
         lambda tensors, header: header["classes"]["array"].reverse(), "classes"
     ),
     "a class twice": (lambda tensors, header: header["classes"].update(array=[0, 0]), "classes"),
-    "a feature twice": (
-        lambda tensors, header: header["members"][0]["feature_names"].__setitem__(
-            0, header["members"][0]["feature_names"][1]
-        ),
-        "names a feature twice",
-    ),
     "one class": (lambda tensors, header: header["classes"].update(array=[0]), "classes"),
     "overlapping regimes": (
         lambda tensors, header: header["regimes"][1].__setitem__(1, "10.0"), "regime"
@@ -861,6 +855,17 @@ FAULTS = (
             exits(1, f"clouds.undulatus: .*{words}"),
         )
         for name, (change, words) in FORGERIES.items()
+    ),
+    Fault(
+        "a forged model of an image: a feature twice",
+        lambda shop: with_image(
+            shop,
+            lambda path: forge(
+                "cover.undulatus",
+                lambda tensors, header: header["feature_names"].__setitem__(0, "B03"),
+            ),
+        ),
+        exits(1, "cover.undulatus: names a feature twice"),
     ),
     Fault(
         "a forged model whose header claims a label of 400 million characters",
