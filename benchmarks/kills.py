@@ -4,10 +4,11 @@ python -m benchmarks.kills [N] [--what fit,map,update] [--seed N] [--json PATH]
 
 Each command runs once undisturbed. Then it is killed at random moments (SIGKILL, SIGTERM and
 SIGINT in turn), given again with its option to continue until it ends by itself, and begun afresh,
-until N kills are done in all. It fails if a result differs by a bit from that of the undisturbed
-run, if a reader could have seen half of it, if Ctrl-C does not end a command with status 130, or
-if a file is left that the undisturbed run does not leave. To try one more command, list it in
-``KINDS``.
+until N kills are done in all. Two kills of three come after the command has finished the first
+part of its result, such as a chunk of a map. It fails if a result differs by a bit from that of
+the undisturbed run, if a reader could have seen half of it, if SIGTERM and Ctrl-C do not end a
+command with status 143 and 130, or if a file is left that the undisturbed run does not leave. To
+try one more command, list it in ``KINDS``.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ import numpy as np
 import pandas as pd
 import rasterio
 
-from undulatus.cli.console import INTERRUPTED
+from undulatus.cli.session import INTERRUPTED, TERMINATED
 from undulatus.scenes import synthetic_landmark, write_dataset
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+ENDS_WITH = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
+"""The exit status after a signal that a command hears."""
 
 LONGEST_SECONDS = 300.0
 """A command that takes longer hangs."""
@@ -55,6 +59,8 @@ class Kind:
         What it writes. Until it is whole there must be none.
     same : callable
         What of an output must be the same, to the bit.
+    parts : str
+        Pattern of the parts that it finishes one after the other; empty if it has none.
     """
 
     inputs: Callable[[Path], None]
@@ -62,6 +68,7 @@ class Kind:
     again: tuple[str, ...]
     output: str
     same: Callable[[Path], bytes]
+    parts: str = ""
 
 
 def undulatus(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -89,9 +96,9 @@ def make_scene(folder: Path) -> None:
 
 
 def make_scene_and_model(folder: Path) -> None:
-    """Write four synthetic days and a small model of them."""
-    make_scene(folder)
-    few = ("--method", "rff", "-D", "5", "--members", "1")
+    """Write twelve synthetic days, in as many blocks, and a model of them."""
+    write_dataset(synthetic_landmark(12, chunk_days=1), folder / "days.zarr")
+    few = ("--method", "rff", "-D", "60", "--members", "2", "--seed", "1")
     finished(folder, "fit", "days.zarr", *few, "-o", "clouds.undulatus")
 
 
@@ -129,6 +136,7 @@ KINDS = {
         ("--resume",),
         "new.undulatus",
         Path.read_bytes,
+        ".new.undulatus.checkpoint*",
     ),
     "map": Kind(
         make_scene_and_model,
@@ -136,6 +144,7 @@ KINDS = {
         ("--resume",),
         "map.zarr",
         bytes_of_values,
+        ".map.unfinished.zarr/cloud_mask/c/*/0/0",
     ),
     "update": Kind(
         make_image_and_model,
@@ -154,6 +163,8 @@ class Record:
     kills: Counter[str] = field(default_factory=Counter)
     finished_first: int = 0
     """Commands that ended before their kill."""
+    inside: int = 0
+    """Kills that left some parts finished and others not."""
     results: int = 0
     """Results that were compared after all kills."""
     problems: list[str] = field(default_factory=list)
@@ -179,8 +190,13 @@ class Trial:
         self.kind.inputs(self.inputs)
         undisturbed = self.begin()
         start = time.monotonic()
-        finished(undisturbed, *self.kind.command)
-        self.seconds = time.monotonic() - start
+        process = undulatus(undisturbed, *self.kind.command)
+        self._await_part(process, undisturbed, 0)
+        at_work = time.monotonic()
+        _, errors = process.communicate(timeout=LONGEST_SECONDS)
+        if process.returncode:
+            raise RuntimeError(f"undulatus {' '.join(self.kind.command)} failed:\n{errors}")
+        self.seconds, self.at_work = time.monotonic() - start, time.monotonic() - at_work
         self.expected = self.kind.same(undisturbed / self.kind.output)
         self.names = listing(undisturbed)
 
@@ -202,11 +218,16 @@ class Trial:
 
     def _kill_once(self, folder: Path, again: bool) -> int:
         """Run the command, kill it at a random moment, and return whether it was in time."""
-        sent = SIGNALS[self.record.kills.total() % len(SIGNALS)]
-        start = time.monotonic()
+        done = self.record.kills.total()
+        sent, wait = SIGNALS[done % len(SIGNALS)], self.rng.uniform(0.0, self.seconds)
+        start, before = time.monotonic(), self._count_parts(folder)
         process = undulatus(folder, *self.kind.command, *(self.kind.again if again else ()))
+        if self.kind.parts and done // len(SIGNALS) % 3:
+            self._await_part(process, folder, before)
+            # Half of the time: what an earlier run finished is not done again.
+            wait = self.rng.uniform(0.0, self.at_work / 2.0)
         try:
-            _, errors = process.communicate(timeout=self.rng.uniform(0.0, self.seconds))
+            _, errors = process.communicate(timeout=wait)
         except subprocess.TimeoutExpired:
             process.send_signal(sent)
             _, errors = process.communicate(timeout=LONGEST_SECONDS)
@@ -217,14 +238,21 @@ class Trial:
             self.seconds = min(self.seconds, time.monotonic() - start)
             return 0
         self.record.kills[sent.name] += 1
+        self.record.inside += self._count_parts(folder) > 0
         # While Python itself starts, Ctrl-C ends it as any other signal does, or with an error.
         starting = "Fatal Python error: init_" in errors
-        allowed = {-sent, INTERRUPTED} if sent == signal.SIGINT else {-sent}
-        if (code not in allowed and not starting) or (
-            code == INTERRUPTED and "Traceback" in errors
-        ):
+        allowed = {-sent, ENDS_WITH.get(sent, -sent)}
+        if (code not in allowed and not starting) or (code > 0 and "Traceback" in errors):
             self.record.problems.append(f"{sent.name} gave exit status {code}:\n{errors}")
         return 1
+
+    def _await_part(self, process: subprocess.Popen[str], folder: Path, before: int) -> None:
+        """Wait until a command has finished one more part, or has ended."""
+        while self.kind.parts and process.poll() is None and self._count_parts(folder) <= before:
+            time.sleep(0.002)
+
+    def _count_parts(self, folder: Path) -> int:
+        return sum(1 for _ in folder.glob(self.kind.parts)) if self.kind.parts else 0
 
     def _compare(self, folder: Path) -> None:
         self.record.results += 1
@@ -267,7 +295,8 @@ def main() -> None:
     for name, record in records.items():
         kinds = ", ".join(f"{count} {sent}" for sent, count in record.kills.items())
         print(
-            f"{name}: {record.kills.total()} kills ({kinds}), {record.results} results, all alike"
+            f"{name}: {record.kills.total()} kills ({kinds}; {record.inside} with some parts "
+            f"finished), {record.results} results, all alike"
             if not record.problems
             else f"{name}: {len(record.problems)} problems\n" + "\n".join(record.problems)
         )

@@ -32,8 +32,8 @@ from undulatus.scenes import open_scene, write_dataset
 
 COMMAND = [sys.executable, "-m", "undulatus.cli"]
 
-EVERY, SETTLE = 0.5, 0.5
-"""Seconds between looks, and until a file counts as complete."""
+EVERY = 0.5
+"""Seconds between looks."""
 
 KEPT_SECONDS = 240.0
 """Inputs and maps are removed after so long."""
@@ -238,7 +238,8 @@ def main(minutes: float, pause: float) -> bool:
         folder, output = root / "in", root / "out"
         folder.mkdir()
         command = [*COMMAND, "watch", str(folder), str(model), "-o", str(output)]
-        command += ["--every", str(EVERY), "--settle", str(SETTLE)]
+        # The second half of a file comes with the next one: until then it is not complete.
+        command += ["--every", str(EVERY), "--settle", str(2.0 * pause)]
         with (root / "log.txt").open("w") as log:
             watcher = subprocess.Popen(command, stdout=log, stderr=log)
         feeder, samples = Feeder(folder, output, pool), Samples(psutil.Process(watcher.pid))

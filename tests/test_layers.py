@@ -1,6 +1,7 @@
 """Imports go one way, and each foreign library has its home."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,12 @@ HOME_OF = {
     "torch": {"gp"},
 }
 HOME_IN_GP = {"dask": "dask_blocks.py"}
+IMPORTABLE = {
+    ".".join(("undulatus", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
+    for path in MODULES
+}
 RUNS_WHAT_IT_READS = {"pickle", "joblib", "dill", "cloudpickle", "marshal", "shelve"}
 
 each_module = pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -73,6 +80,20 @@ def test_imports_respect_the_layers(path):
             assert inner[0] in allowed, f"{layer} imports {name}"
         elif package in HOME_OF:
             assert layer in HOME_OF[package], f"{layer} imports {name}"
+
+
+BENCHMARKS = sorted((ROOT.parents[1] / "benchmarks").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
+def test_benchmarks_import_what_there_is(path):
+    # Not imported themselves: some need packages that tests do without.
+    for name in imports_of(path):
+        module, _, attribute = name.rpartition(".")
+        if name.startswith("undulatus.") and module in IMPORTABLE:
+            assert hasattr(importlib.import_module(module), attribute), name
+        elif name.startswith("undulatus."):
+            assert name in IMPORTABLE
 
 
 @each_module

@@ -1,6 +1,7 @@
 """Cores, BLAS threads and memory: what is counted, limited and restored."""
 
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -168,6 +169,28 @@ def test_the_peak_of_memory_counts_what_was_freed_again_but_not_what_was_held_be
         assert (peak_memory() - before) / 2**20 == pytest.approx(32.0, abs=3.0)
     before = reset_peak_memory()
     assert peak_memory() - before < 3 * 2**20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="an option of glibc")
+def test_freed_memory_is_given_back():
+    code = """
+import numpy as np
+from undulatus._system import give_back_freed_memory, peak_memory, reset_peak_memory
+give_back_freed_memory()
+# glibc keeps arrays up to the size of the largest that it has given back.
+np.ones(30 * 2**20, np.uint8)
+arrays, between = [], []
+for _ in range(20):
+    arrays.append(np.ones(10 * 2**20, np.uint8))
+    between.append(np.ones(2**16, np.uint8))
+before = peak_memory()
+del arrays
+# What does not fit into the gaps would come on top.
+more = np.ones(150 * 2**20, np.uint8)
+print(peak_memory() - before)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(out.stdout) < 2**20
 
 
 def test_this_process_uses_time_and_memory_and_one_that_does_not_exist_uses_none():

@@ -427,7 +427,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
                 raise InputError(
                     f"Regime {regime.name!r} ({self.by} from {low:g} to {high:g}) has too few "
                     f"rows to learn from: {counted}; {LEAST_ROWS_PER_CLASS} of each are needed.\n"
-                    f"Use data that cover it, or leave it out (regimes=...)."
+                    f"Use data that cover it (in Python, or leave it out: regimes=...)."
                 )
 
     def _estimator_of(self, regime: Regime) -> Any:

@@ -339,6 +339,44 @@ def test_signals_end_a_command_cleanly_after_its_bar(number, status):
     assert last_screen(shown) == ["high is done", "undulatus learn: interrupted."]
 
 
+def test_a_status_is_kept_though_code_in_a_string_was_interrupted(tmp_path):
+    # As Ctrl-C or SIGTERM does while dataclasses are made.
+    (tmp_path / "stopped.py").write_text(
+        """
+import runpy, sys
+import undulatus.cli
+
+def main():
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        sys.exit(143)
+
+undulatus.cli.main = main
+runpy.run_module("undulatus.cli", run_name="__main__")
+"""
+    )
+    command = [sys.executable, "-m", "stopped"]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 143
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_command_runs_with_a_closed_standard_stream(tmp_path, closed):
+    log = tmp_path / "log"
+    code = "import os; assert os.fstat(0) and os.fstat(1) and os.fstat(2)"
+    run = subprocess.run(
+        [sys.executable, "-c", AT_A_TERMINAL.replace("{then}", code).replace(
+            'main(["learn"])', f"main(['learn', '--log', {str(log)!r}])"
+        )],
+        preexec_fn=lambda: os.close(closed),
+        check=False,
+        timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 0
+    # Nothing else was written to the log by its number.
+    assert all("learn" in line for line in log.read_text().splitlines())
+
+
 def test_sigterm_is_left_alone_by_commands_in_other_threads_and_where_it_has_a_handler(runner):
     handler = signal.signal(signal.SIGTERM, lambda *_: None)
     try:

@@ -18,6 +18,8 @@ from unittest.mock import patch
 
 import dask
 import numpy as np
+import pandas as pd
+import rasterio
 import xarray as xr
 from safetensors import safe_open
 from tests.faults.fault import Fault, exits, gives, refused, same
@@ -43,6 +45,15 @@ FIT = (
 )
 
 SCORE = ("score", MODEL, "days.zarr")
+
+COARSE_MAP = ("map", "cover.undulatus", "image.nc", "-o")
+
+POINTS_FIT = (
+    *("fit", "image.tif", "--label", "points.csv", "--method", "rff", "-D", "3"),
+    *("--members", "1", "-o", "new.undulatus"),
+)
+
+COARSE_FIT = ("fit", "image.nc", *POINTS_FIT[2:])
 
 COVER = ("map", "cover.undulatus", "image.tif", "--allow-outside", "-o")
 
@@ -145,6 +156,47 @@ def with_image(shop, damage, command=(*COVER, "map.tif")):
     path = shop.copy("cover.undulatus", "image.tif")
     damage(path)
     return shop.run(*command)
+
+
+def rewrite(path, change):
+    """Change all bands of a GeoTIFF, whose type becomes that of the new values."""
+    with rasterio.open(path) as file:
+        profile, names, bands = file.profile, file.descriptions, change(file.read())
+    with rasterio.open(path, "w", **profile | {"dtype": bands.dtype}) as file:
+        file.write(bands)
+        file.descriptions = names
+
+
+def with_a_huge_pixel(bands):
+    """Return bands in double precision, with a value beyond single precision in one pixel."""
+    bands = bands.astype(np.float64)
+    bands[0, 3, 4] = 1e300
+    return bands
+
+
+def as_netcdf_with_a_coarse_band(path):
+    """Write an image to netCDF, with its last band on a grid of half the width, and labels."""
+    with rasterio.open(path) as file:
+        bands = dict(zip(file.descriptions, file.read(), strict=True))
+    names = [f"B0{number}" for number in (2, 3, 4)]
+    image = xr.Dataset({name: (("y", "x"), bands[name]) for name in names})
+    image["B08"] = ("y20", "x20"), bands["B08"][::2, ::2]
+    image.to_netcdf("image.nc")
+    write_points()
+
+
+def write_points(**columns):
+    """Write a table of labelled pixels; a column is a value, or made from the table."""
+    row, column = np.indices((30, 40)).reshape(2, -1)
+    table = pd.DataFrame({"row": row, "column": column, "class": (row // 15 + column // 15) % 2})
+    table.assign(**columns).to_csv("points.csv", index=False)
+
+
+def with_table(shop, **columns):
+    """Fit an image to a table with columns of another kind."""
+    shop.copy("image.tif")
+    write_points(**columns)
+    return shop.run(*POINTS_FIT)
 
 
 def foreign(**damage):
@@ -557,6 +609,49 @@ FAULTS = (
         lambda shop: while_another_writes(shop, FIT),
         exits(1, r"new.undulatus is being written by process \d+"),
     ),
+    # What is given
+    Fault(
+        "DATA given twice",
+        lambda shop: with_data(
+            shop, lambda: None, ("map", MODEL, *["days.zarr"] * 2, "-o", "m.nc")
+        ),
+        exits(2, "days.zarr is given twice"),
+    ),
+    Fault(
+        "a model in place of DATA",
+        lambda shop: with_model(shop, lambda path: None, "fit", MODEL, "-o", "new.undulatus"),
+        exits(1, "clouds.undulatus is a model or a checkpoint of undulatus, not data"),
+    ),
+    Fault(
+        "complex numbers in a GeoTIFF",
+        lambda shop: with_image(shop, lambda path: rewrite(path, lambda bands: bands * 1j)),
+        exits(1, "complex.* are not real numbers"),
+    ),
+    Fault(
+        "1e300 in a GeoTIFF of double precision",
+        lambda shop: with_image(shop, lambda path: rewrite(path, with_a_huge_pixel)),
+        exits(0, "mapped, 1 missing"),
+    ),
+    Fault(
+        "a band on a coarser grid in netCDF, mapped",
+        lambda shop: with_image(shop, as_netcdf_with_a_coarse_band, (*COARSE_MAP, "map.nc")),
+        exits(1, r"missing: B08.*on other grids B08 \(45 x 60 pixels"),
+    ),
+    Fault(
+        "a band on a coarser grid in netCDF, learned from",
+        lambda shop: with_image(shop, as_netcdf_with_a_coarse_band, COARSE_FIT),
+        exits(0, r"left out of .*image.nc, for their grids: B08 \(45 x 60 pixels"),
+    ),
+    Fault(
+        "rows of pixels that are fractions",
+        lambda shop: with_table(shop, row=lambda table: table["row"] + 0.5),
+        exits(1, "The row of a pixel is a whole number, but points.csv has"),
+    ),
+    Fault(
+        "rows of pixels that are words",
+        lambda shop: with_table(shop, row="third"),
+        exits(1, "'row' of points.csv.*'third' there. Give a number"),
+    ),
     # Fits that are stopped, or would replace a model
     Fault(
         "a model that exists",
@@ -591,6 +686,16 @@ FAULTS = (
         "scores of days that were held out",
         lambda shop: scored(shop, "both"),
         gives(lambda line: "1 day held out of the fit" in line),
+    ),
+    Fault(
+        "scores against a label that is not there",
+        lambda shop: with_data(shop, lambda: None, (*SCORE, "--label", "cloud")),
+        exits(1, "no 'cloud' to score against.*Found: .*--label"),
+    ),
+    Fault(
+        "scores against temperatures",
+        lambda shop: with_data(shop, lambda: None, (*SCORE, "--label", "IR_108")),
+        exits(1, "'IR_108' has the values .*a mask has 0 .clear. and 1"),
     ),
     Fault(
         "scores of days that the model learned from",
@@ -750,6 +855,17 @@ FAULTS = (
             exits(1, f"clouds.undulatus: .*{words}"),
         )
         for name, (change, words) in FORGERIES.items()
+    ),
+    Fault(
+        "a forged model of an image: a feature twice",
+        lambda shop: with_image(
+            shop,
+            lambda path: forge(
+                "cover.undulatus",
+                lambda tensors, header: header["feature_names"].__setitem__(0, "B03"),
+            ),
+        ),
+        exits(1, "cover.undulatus: names a feature twice"),
     ),
     Fault(
         "a forged model whose header claims a label of 400 million characters",

@@ -1,5 +1,6 @@
 """How the features of a model are found: in images of bands, named variables, GeoTIFF."""
 
+import copy
 from types import SimpleNamespace
 
 import dask.array as da
@@ -25,6 +26,7 @@ from undulatus.products.predict import (
     quality_attributes,
 )
 from undulatus.regimes import Regime, RegimeClassifier
+from undulatus.scenes import synthetic_sounder
 from undulatus.scenes.files.opening import open_map
 from undulatus.scenes.files.writing import write_dataset
 
@@ -180,6 +182,16 @@ def test_an_array_without_a_dimension_of_bands_is_refused_with_its_remedy(image,
 def test_variables_and_a_model_without_names_are_refused_with_the_remedy(image, nameless):
     with pytest.raises(InputError, match="DataFrame"):
         map_scene(nameless, image.to_dataset("band"))
+
+
+def test_a_model_of_spectra_refuses_a_scene_and_the_other_way_round(image, nameless):
+    model = copy.copy(nameless)
+    model.provenance_ = {"chain": "sounder"}
+    with pytest.raises(SceneError, match="fitted on spectra, but was given a scene"):
+        map_scene(model, image.to_dataset("band"))
+    model.provenance_ = {"chain": "landmarks"}
+    with pytest.raises(SceneError, match="fitted on a scene, but was given spectra"):
+        map_scene(model, synthetic_sounder(4))
 
 
 def test_more_regimes_than_the_quality_flag_can_number_are_refused():

@@ -127,6 +127,7 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
         names = ("mask", "mask_encoding", "calibration", "time", "box", "reader")
         inputs = Inputs(data, **{name: values.pop(name) for name in names})
         _refuse_masks(inputs)
+        _refuse_twins(inputs)
         return command(*args, inputs=inputs, **values)
 
     decorated: Callable[..., Any] = with_inputs
@@ -144,6 +145,16 @@ def _refuse_masks(inputs: Any) -> None:
             f"{stray[0]} is a mask among DATA. Give masks as a folder or a pattern in quotes: "
             f"--mask '{stray[0].parent / '*'}{stray[0].suffix}'."
         )
+
+
+def _refuse_twins(inputs: Any) -> None:
+    """Raise if a path is given twice: its pixels would count twice."""
+    seen = set()
+    for path in inputs.paths:
+        real = path.resolve()
+        if real in seen:
+            raise click.UsageError(f"{path} is given twice in DATA. Give it once.")
+        seen.add(real)
 
 
 def open_inputs(inputs: Any) -> Any:

@@ -105,6 +105,7 @@ class Session:
     def running(self, context: click.Context) -> Iterator[Session]:
         """Show what is said and end on SIGTERM as on Ctrl-C, until the command is over."""
         self._context = context
+        _fill_closed_streams()
         level = LOGGER.level
         LOGGER.setLevel(logging.DEBUG)
         LOGGER.addHandler(self.display)
@@ -171,6 +172,18 @@ class Session:
             yield
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _fill_closed_streams() -> None:
+    """Open the null device in the place of standard streams that are closed.
+
+    The next file would get the number of a closed one, and all that libraries print there.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _record(level: int, message: str, error: BaseException | None = None) -> logging.LogRecord:
@@ -291,7 +304,8 @@ class Display(logging.Handler):
 
 
 def _is_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    # It is None where standard error was closed before Python began.
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _start_bar() -> Any:

@@ -128,6 +128,18 @@ def find_label(model: Any, dataset: xr.Dataset, given: str | None) -> str:
     return label
 
 
+def require_mask(variable: xr.DataArray) -> None:
+    """Raise a :class:`SceneError` unless a label has 0, 1 and missing values alone."""
+    values = np.unique(np.asarray(variable.values)).tolist()
+    found = [value for value in values if not _is_missing(value, variable)]
+    if not set(found) <= {0, 1}:
+        raise SceneError(
+            f"{variable.name!r} has the values {', '.join(map(str, found[:6]))}, but a "
+            f"mask has 0 (clear) and 1 (cloudy), and {MISSING_CODE} where it is missing: recode "
+            f"it, or name another (--label, in Python label=...)."
+        )
+
+
 def read_classes(variable: xr.DataArray, classes: Array) -> TrueClasses:
     """Return the true classes that a variable holds, as numbers or as names.
 

@@ -34,6 +34,7 @@ from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
 from undulatus.scenes.files.images import (
     BASELINE,
+    OTHER_GRIDS,
     each_time,
     has_offset,
     open_image,
@@ -434,6 +435,9 @@ def fit_image(
     most = max_pixels or MAX_PIXELS[method]
     opened = open_images(images)
     baseline = _common_baseline(opened)
+    for name, image in zip(image_names(opened), opened, strict=True):
+        if OTHER_GRIDS in image.attrs:
+            progress(f"left out of {name}, for their grids: {image.attrs[OTHER_GRIDS]}")
     recipe = _make_recipe(opened, bands, indices, windows, roles)
     pixels = label_pixels(
         opened, labels, recipe, field=field, group=group, all_touched=all_touched,
@@ -508,8 +512,7 @@ def _make_recipe(
                 + (f"\n  missing: {', '.join(lacking)}" if lacking else "")
                 + (f"\n  more: {', '.join(more)}" if more else "")
                 + f"\n  found: {', '.join(own)}\nGive images of the same bands, or choose some "
-                "that "
-                f"all have (--bands, in Python bands=...)."
+                f"that all have (--bands, in Python bands=...)."
             )
     platform = str(images[0].attrs.get("platform_name", ""))
     return ImageFeatures.choose(

@@ -27,6 +27,7 @@ from undulatus.products.classes import (
     label_shares,
     read_classes,
     require_dims,
+    require_mask,
 )
 from undulatus.products.legend import Legend
 from undulatus.products.maps import class_probabilities, cloud_probability
@@ -384,6 +385,8 @@ def score_scene(
         scene = scene.isel(time=np.flatnonzero(chosen))
     if not is_scored_as_mask(model):
         return _score_by_class(model, scene, find_label(model, scene, label), progress)
+    if label is not None:
+        require_mask(scene[find_label(model, scene, label)])
     label = label or provenance.label or LEVEL2_MASK
     masks = {name: read_mask(scene, name) for name in (label, CLOUD_TRUTH) if name in scene}
     if not masks:

@@ -141,7 +141,7 @@ class Legend:
         if self.cloud is not None and self.cloud not in self.names:
             raise InputError(
                 f"The legend says that {self.cloud!r} is cloud, but its names are "
-                f"{_listed(self.names)}. Give cloud= one of them."
+                f"{_listed(self.names)}. Name one of them as cloud."
             )
 
     # What a map says of the classes

@@ -136,8 +136,8 @@ def cloud_probability(model: Any, dataset: xr.Dataset) -> Array:
     if cloud is None:
         raise InputError(
             f"Which class of the model is cloud is not known: it has "
-            f"{', '.join(legend.names)}. Say so in a legend "
-            f"(undulatus.products.Legend(classes, cloud=...).attach_to(model))."
+            f"{', '.join(legend.names)}. Say so in a legend (--legend; "
+            f"in Python undulatus.products.Legend(classes, cloud=...).attach_to(model))."
         )
     return class_probabilities(model, dataset, slice(cloud, cloud + 1))[..., 0]
 
@@ -388,8 +388,9 @@ def _require_common_pixels(values: Array, names: tuple[str, ...] | None) -> None
         listed = [f"{name} in {count:,}" for name, count in zip(names or (), counts, strict=False)]
         raise SceneError(
             f"No pixel has a value of every band, of {len(values):,} looked at"
-            f"{': ' if listed else ''}{', '.join(listed)}. Are they on different grids, joined "
-            f"by xarray? Bring all bands to one grid first, such as by interp(...)."
+            f"{': ' if listed else ''}{', '.join(listed)}. Are they on different grids, "
+            f"joined by xarray? Bring all bands to one grid first: with cdo or gdalwarp; in "
+            f"Python by interp(...)."
         )
 
 

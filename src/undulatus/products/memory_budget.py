@@ -12,7 +12,7 @@ import rasterio
 import xarray as xr
 from dask.utils import format_bytes, parse_bytes
 
-from undulatus._system import count_cores
+from undulatus._system import count_cores, give_back_freed_memory
 from undulatus.errors import InputError, SceneError
 from undulatus.scenes.files.images import BAND_DIMS
 
@@ -89,6 +89,7 @@ def within_memory(
         yield dataset
         return
     plan = plan_blocks(dataset, parse_size(ram), n_classes)
+    give_back_freed_memory()
     with dask.config.set(num_workers=plan.workers), rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE):
         yield plan.dataset
 

@@ -113,8 +113,8 @@ class Inputs:
             if array.dtype.kind not in "fiub":
                 raise SceneError(
                     f"{array.name or 'The image'} holds {array.dtype}, which are not real "
-                    f"numbers. Give the values of a band as numbers (astype, or .real of complex "
-                    f"ones)."
+                    f"numbers. Give the values of a band as real numbers, such as the amplitudes "
+                    f"of complex ones."
                 )
 
     @property
@@ -157,6 +157,7 @@ def find_inputs(
         return _image_inputs(dataset, provenance)
     if isinstance(dataset, xr.Dataset):
         check_calibration(dataset, provenance.calibration_mode)
+        _require_kind(provenance, dataset)
         if is_spectra(dataset):
             return _spectra_inputs(model, dataset if checked else check_spectra(dataset))
     image = _stacked_image(dataset)
@@ -168,13 +169,27 @@ def find_inputs(
         raise InputError(
             f"The {type(model).__name__} was fitted without names of features, so bands cannot be "
             f"matched to them.\n  found: {', '.join(map(str, dataset.data_vars))}\n"
-            f"Fit it on a table with named columns (a DataFrame)."
+            f"Fit another model to data whose bands have names (undulatus fit; in Python on a "
+            f"table with named columns, a DataFrame)."
         )
     variables = _variable_inputs(dataset, names)
     if variables is None:
         dataset = dataset if checked else check_scene(dataset)
         variables = _landmark_inputs(dataset, names)
     return replace(variables, sun=_find_sun(model, dataset, variables))
+
+
+def _require_kind(provenance: Provenance, dataset: xr.Dataset) -> None:
+    """Raise an error if a model of spectra is given a scene, or a model of scenes spectra."""
+    of_spectra, spectra = provenance.chain == "sounder", is_spectra(dataset)
+    stacked = any(set(BAND_DIMS) & set(array.dims) for array in dataset.data_vars.values())
+    if provenance.chain is None or of_spectra == spectra or stacked:
+        return
+    kinds = ("spectra", "a scene") if of_spectra else ("a scene", "spectra")
+    raise SceneError(
+        f"The model was fitted on {kinds[0]}, but was given {kinds[1]}. Give it {kinds[0]}, or "
+        f"another model."
+    )
 
 
 def feature_names(model: Any) -> tuple[str, ...] | None:
@@ -241,7 +256,8 @@ def _stacked_image(dataset: xr.Dataset | xr.DataArray) -> xr.DataArray | None:
         raise SceneError(
             f"An image in one array has its bands along a dimension named "
             f"{', '.join(map(repr, BAND_DIMS))}, but this one has {dataset.dims}: rename it "
-            f"(image.rename(...)), or give a Dataset of named bands."
+            f"(ncrename -d of a netCDF file; in Python image.rename(...)), or give a Dataset of "
+            f"named bands."
         )
     return None
 
@@ -262,7 +278,7 @@ def _band_inputs(model: Any, image: xr.DataArray, names: tuple[str, ...] | None)
         )
     absent = [name for name in names if name not in present]
     if absent:
-        raise MissingBandsError("the image", "The model", absent)
+        raise MissingBandsError("the image", "The model", absent, present)
     twice = sorted({name for name in names if present.count(name) > 1})
     if twice:
         raise SceneError(
@@ -339,8 +355,8 @@ def _require_one_grid(
             raise SceneError(
                 f"{name} and {whole.name} are on different grids.\n"
                 f"  {name}: {_shape_text(band)}\n  {whole.name}: {_shape_text(whole)}\n"
-                f"Bring all bands to one grid first, such as by scene[{str(name)!r}].interp(...) "
-                f"of xarray to the coordinates of {whole.name}."
+                f"Bring all bands to one grid first, that of {whole.name}: with cdo or gdalwarp; "
+                f"in Python by scene[{str(name)!r}].interp(...)."
             )
 
 

@@ -25,6 +25,7 @@ from undulatus.products.classes import (
     label_shares,
     read_classes,
     require_dims,
+    require_mask,
 )
 from undulatus.products.maps import class_probabilities, cloud_probability
 from undulatus.products.memory_budget import PROCESS_BYTES
@@ -176,13 +177,8 @@ def fit_spectra(
 def read_labels(spectra: xr.Dataset, label: str) -> Array:
     """Return a mask of checked spectra, (sample,) uint8: 0, 1, and 255 for missing."""
     _require_label(spectra, label)
+    require_mask(spectra[label])
     values = np.asarray(spectra[label].values)
-    codes = np.unique(values[np.isfinite(values) & (values != MISSING_CODE)])
-    if len(codes) > 2 or not set(codes.tolist()) <= {0, 1}:
-        raise SceneError(
-            f"{label!r} has the values {', '.join(f'{v:g}' for v in codes[:6])}, but a mask has 0 "
-            f"(clear) and 1 (cloudy): recode it, or name another (such as {CLOUDY!r})."
-        )
     return np.where(np.isfinite(values), values, MISSING_CODE).astype(np.uint8)
 
 
@@ -298,6 +294,8 @@ def score_spectra(
         spectra = spectra.isel(sample=np.flatnonzero(chosen))
     if not is_scored_as_mask(model):
         return _score_by_class(model, spectra, find_label(model, spectra, label), progress)
+    if label is not None:
+        find_label(model, spectra, label)
     label = label or provenance.label or CLOUDY
     references = {label: read_labels(spectra, label)} if label in spectra else {}
     if CLOUD_AMOUNT in spectra:

@@ -152,8 +152,8 @@ def _require_map(result: xr.Dataset) -> None:
     absent = [name for name in needed if name not in result]
     if absent:
         raise SceneError(
-            f"The map has no {', '.join(absent)}. Make it with "
-            f"undulatus.products.maps.map_scene(model, scene)."
+            f"The map has no {', '.join(absent)}. Make it with undulatus "
+            f"map (in Python undulatus.products.maps.map_scene)."
         )
     dims = result[CLASS if of_classes else MASK].dims
     if not {"y", "x"} <= set(dims):
@@ -241,8 +241,8 @@ def _with_time(layers: xr.Dataset, source: xr.Dataset) -> xr.Dataset:
         layers = layers.drop_vars("time", errors="ignore").expand_dims(time=[when])
     if layers["time"].dtype.kind != "M":
         raise SceneError(
-            "The times of the acquisitions are not dates. Give the scene UTC times "
-            "(scene.assign_coords(time=...))."
+            "The times of the acquisitions are not dates. Map a scene whose times are, in UTC "
+            "(in Python scene.assign_coords(time=...))."
         )
     bare = layers.drop_vars([name for name in layers.coords if name != "time"])
     return bare.transpose(*DIMS, ...)

@@ -121,8 +121,9 @@ def _reflectance_39(scene: xr.Dataset) -> xr.DataArray:
         raise SceneError(
             f"The scene's platform_name is {platform!r}, whose response at 3.9 µm is not known, "
             f"but R4 needs it. Known: {', '.join(THERMAL_BANDS)}.\n"
-            f'Correct it (scene.attrs["platform_name"] = ...), or add the platform to '
-            f"undulatus.scenes.radiometry.THERMAL_BANDS."
+            f"Correct this attribute of the file (ncatted; in Python "
+            f'scene.attrs["platform_name"] = ...); without it, the scene is taken for one of '
+            f"{DEFAULT_PLATFORM}."
         )
     time = acquisition_time(scene)
     # Without a time, the mean distance is used: an error of 3.3 % at most in reflectance.

@@ -22,6 +22,7 @@ import xarray as xr
 
 from undulatus.errors import InputError, MissingBandsError
 from undulatus.scenes.features import window_sums, with_margins
+from undulatus.scenes.files.images import OTHER_GRIDS
 
 Array = npt.NDArray[Any]
 
@@ -178,7 +179,9 @@ class ImageFeatures:
         present = [str(name) for name in image["band"].values]
         absent = [name for name in self.bands if name not in present]
         if absent:
-            raise MissingBandsError("the image", "The model", absent, present)
+            others = image.attrs.get(OTHER_GRIDS)
+            found = [*present, *([f"on other grids {others}"] if others else [])]
+            raise MissingBandsError("the image", "The model", absent, found)
         if present == list(self.bands):
             return image
         return image.isel(band=[present.index(name) for name in self.bands])

@@ -166,7 +166,7 @@ def as_swath(spectra: xr.Dataset) -> xr.Dataset:
     if len(place) % whole or (place.reshape(-1, whole) != np.arange(whole)).any():
         raise SceneError(
             f"The spectra are not whole scan lines of {whole}, in the order of the scan. Select "
-            f"lines, not spectra (spectra.isel(sample=spectra['line'] < 10))."
+            f"lines, not spectra (in Python spectra.isel(sample=spectra['line'] < 10))."
         )
     dims = ("line", "step", "pixel")
     swath = {

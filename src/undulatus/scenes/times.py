@@ -26,9 +26,7 @@ def parse_time(time: Any) -> np.datetime64:
     try:
         stamp = pd.Timestamp(time)
     except (TypeError, ValueError) as error:
-        raise SceneError(
-            f"{time!r} is not a time. Write it as 2010-07-14T12:00 (UTC), or pass a datetime."
-        ) from error
+        raise SceneError(f"{time!r} is not a time. Write it as 2010-07-14T12:00 (UTC).") from error
     if stamp.tzinfo is not None:
         stamp = stamp.tz_convert("UTC").tz_localize(None)
     return np.datetime64(stamp.to_datetime64(), "ns")

@@ -274,6 +274,9 @@ def restore_feature_names(model: Any, names: Any) -> None:
     require_fields(names, list[str], "feature_names")
     if len(names) != model.n_features_in_:
         raise InvalidModelError(f"names {len(names)} features, but has {model.n_features_in_}.")
+    if len({*names}) < len(names):
+        # scikit-learn takes no table with such columns.
+        raise InvalidModelError("names a feature twice.")
     model.feature_names_in_ = np.array(names, dtype=object)
 
 

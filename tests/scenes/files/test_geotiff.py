@@ -1,5 +1,6 @@
 """GeoTIFF: rasterio reads the values, positions and meanings that were written."""
 
+import itertools
 import os
 
 import dask
@@ -9,10 +10,13 @@ import pyproj
 import pytest
 import rasterio
 import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
 from rasterio.errors import NotGeoreferencedWarning
 
 from undulatus.errors import SceneError
 from undulatus.scenes.files import geotiff
+from undulatus.scenes.files.geotiff import _checksum, _windows
 from undulatus.scenes.files.writing import write_dataset
 
 GEOSTATIONARY = pyproj.CRS.from_dict(
@@ -227,3 +231,36 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     with dask.config.set(scheduler="synchronous"):
         write_dataset(a_map(60, 50), tmp_path / "map.tif")
     assert os.listdir(tmp_path) == ["map.tif"]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8), st.integers(1, 9))
+def test_checksums_of_windows_add_up_and_tell_any_change(seed, row, column):
+    rng = np.random.default_rng(seed)
+    band = rng.normal(size=(9, 10)).astype(np.float32)
+    parts = [
+        _checksum(np.ascontiguousarray(part), top, left)
+        for top, rows in ((0, band[:row]), (row, band[row:]))
+        for left, part in ((0, rows[:, :column]), (column, rows[:, column:]))
+    ]
+    whole = _checksum(band, 0, 0)
+    assert sum(parts) % 2**64 == whole
+    changed = band.copy()
+    changed.view(np.uint32)[row, column] ^= 1 << int(rng.integers(32))
+    swapped = band.copy()
+    swapped[row, column], swapped[0, 0] = band[0, 0], band[row, column]
+    assert whole not in (_checksum(changed, 0, 0), _checksum(swapped, 0, 0))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_windows_hold_two_chunks_a_worker_and_each_chunk_once(workers):
+    image = xr.Dataset({"a": (("y", "x"), da.zeros((5, 23), chunks=((2, 3), (5, 5, 5, 5, 3))))})
+    image["b"] = ("y", "x"), da.zeros((5, 23), chunks=((2, 1, 2), 5))
+    with dask.config.set(num_workers=workers):
+        windows = _windows(image)
+    width = 10 * workers
+    edges = [*range(0, 23, width), 23]
+    assert windows == [
+        (slice(*rows), slice(*columns))
+        for rows in ((0, 2), (2, 5))
+        for columns in itertools.pairwise(edges)
+    ]

@@ -95,8 +95,8 @@ def _choose_acquisitions(view: MapView, start: Any, end: Any) -> Array:
     """Return the indices of the acquisitions from start to end, in order, one for each time."""
     if np.isnat(view.times).any():
         raise SceneError(
-            "The map has acquisitions without a time. Give it UTC times "
-            "(maps.assign_coords(time=...)), or map a scene that has them."
+            "The map has acquisitions without a time. Map a scene that has times, in UTC (in "
+            "Python, give the map some by maps.assign_coords(time=...))."
         )
     inside = acquisitions_between(view, start, end)
     _, first = np.unique(view.times[inside].astype("datetime64[s]"), return_index=True)
@@ -114,12 +114,14 @@ def _require_room(view: MapView, calendar: Calendar, sheet: Sheet) -> None:
         raise SceneError(
             f"{count:,} acquisitions of {height} x {width} pixels are too many for a browser: "
             f"{count * each:,} pixels in all panels, {MOST_PIXELS:,} at most.\n"
-            f"Take {remedy} (undulatus browse --span START/END, or maps.isel(y=..., x=...))."
+            f"Take {remedy} (undulatus browse --span START/END; undulatus map --box; in Python "
+            f"maps.isel(y=..., x=...))."
         )
     if max(sheet.size) > LONGEST_SIDE:
         raise SceneError(
             f"A day has {sheet.count:,} acquisitions of {height} x {width} pixels, more than fit "
-            f"into one image. Take every other one (maps.isel(time=slice(None, None, 2)))."
+            f"into one image. Map a smaller part (--box), or take every other one (in Python "
+            f"maps.isel(time=slice(None, None, 2)))."
         )
     if np.prod(calendar.shape) > MOST_CELLS:
         raise SceneError(

@@ -1,7 +1,7 @@
-"""Images to cloud-optimised GeoTIFF, a row of chunks at a time, and checked by reading back.
+"""Images to cloud-optimised GeoTIFF, a few chunks at a time, and checked by reading back.
 
-GDAL makes such a file only from another that is whole. So rows of chunks are computed one after
-the other, each by all workers, and one writer puts them into plain tiles beside the output. From
+GDAL makes such a file only from another that is whole. So some chunks of a row are computed after
+the others, by all workers, and one writer puts them into plain tiles beside the output. From
 these tiles the file is made, and compared with what was computed.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import numpy.typing as npt
 import rasterio
@@ -34,6 +34,7 @@ from undulatus._files import (
     remove,
     require_space,
 )
+from undulatus._system import count_cores
 from undulatus.errors import SceneError
 from undulatus.scenes.files.writing import Progress, computing_in_threads
 
@@ -42,6 +43,9 @@ TILE = 512
 
 MOST_UNEVEN = 0.05
 """Coordinates may deviate from a regular grid by this part of a pixel."""
+
+ROW_FACTOR, COLUMN_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+"""Large odd numbers, so that factors of neighbouring pixels have nothing in common."""
 
 GDAL_ERRORS = (RasterioError, CPLE_BaseError)
 """What rasterio raises, besides errors of the system."""
@@ -77,8 +81,8 @@ def write_geotiff(
     whatever the order of the coordinates ``y`` and ``x``, which must be regular; without them, or
     without a projection in ``spatial_ref``, the file has none either. Of the other coordinates
     only ``time`` is kept, as a tag. Overviews hold nearest pixels, since codes have no mean.
-    Memory holds a row of chunks and GDAL's cache, a twentieth of the machine's memory unless
-    ``GDAL_CACHEMAX`` is set.
+    Memory holds the results of two chunks for each worker, and GDAL's cache, a twentieth of the
+    machine's memory unless ``GDAL_CACHEMAX`` is set.
 
     Parameters
     ----------
@@ -90,7 +94,7 @@ def write_geotiff(
     unfinished : list of paths
         The names to write to.
     progress : callable
-        Called with the number of rows of chunks that are written, and of all rows.
+        Called with the number of windows that are written, and of all.
     """
     image = _as_image(dataset, paths[0])
     profile = {
@@ -251,16 +255,30 @@ def _step(centres: npt.NDArray[Any], dim: str, path: Path) -> float:
     return float(step)
 
 
-def _strips(image: xr.Dataset) -> list[slice]:
-    """Return the rows to compute together, so that no chunk is computed twice."""
-    height = image.sizes["y"]
+def _windows(image: xr.Dataset) -> list[tuple[slice, slice]]:
+    """Return rows and columns to compute together, so that no chunk is computed twice.
+
+    In a window are two chunks for each worker, one beside the other.
+    """
+    workers = int(dask.config.get("num_workers", None) or count_cores())
+    edges = _edges(image, "x")
+    columns = [0, *edges[2 * workers - 1 : -1 : 2 * workers], edges[-1]]
+    return [
+        (slice(*rows), slice(*own))
+        for rows in itertools.pairwise([0, *_edges(image, "y")])
+        for own in itertools.pairwise(columns)
+    ]
+
+
+def _edges(image: xr.Dataset, dim: str) -> list[int]:
+    """Return where chunks of all variables end; where tiles do, if there are no chunks."""
+    size = image.sizes[dim]
     ends = [
-        set(itertools.accumulate(array.chunksizes["y"]))
+        set(itertools.accumulate(array.chunksizes[dim]))
         for array in image.data_vars.values()
         if array.chunks is not None
     ]
-    edges = sorted(set.intersection(*ends)) if ends else [*range(TILE, height, TILE), height]
-    return [slice(start, stop) for start, stop in itertools.pairwise([0, *edges])]
+    return sorted(set.intersection(*ends)) if ends else [*range(TILE, size, TILE), size]
 
 
 def _write_tiles(
@@ -268,22 +286,22 @@ def _write_tiles(
 ) -> list[list[int]]:
     """Compute and write all bands of all files; return the checksums of the bands of each."""
     checks = [[0] * len(file.bands) for file in files]
-    strips = _strips(image)
+    windows = _windows(image)
     with ExitStack() as targets:
         opened = [targets.enter_context(_open_tiles(file, image, profile)) for file in files]
         targets.enter_context(computing_in_threads())
-        for done, rows in enumerate(strips, 1):
+        for done, (rows, columns) in enumerate(windows, 1):
             with as_reading_errors():
-                strip = image.isel(y=rows).compute()
-            window = Window(0, rows.start, image.sizes["x"], rows.stop - rows.start)
+                part = image.isel(y=rows, x=columns).compute()
+            window = Window.from_slices(rows, columns)
             for file, target, check in zip(files, opened, checks, strict=True):
                 for index, name in enumerate(file.bands):
-                    values = _band_values(strip[name], file)
-                    check[index] = zlib.crc32(values.data, check[index])
+                    values = _band_values(part[name], file)
+                    check[index] += _checksum(values, rows.start, columns.start)
                     with as_writing_errors(*GDAL_ERRORS):
                         target.write(values, index + 1, window=window)
-            progress(done, len(strips))
-    return checks
+            progress(done, len(windows))
+    return [[check % 2**64 for check in own] for own in checks]
 
 
 @contextmanager
@@ -362,8 +380,19 @@ def _make_cloud_optimised(tiles: Path, result: Path, checks: list[int]) -> None:
 
 def _checksums(image: Any) -> list[int]:
     checks = [0] * image.count
-    for top in range(0, image.height, TILE):
-        window = Window(0, top, image.width, min(TILE, image.height - top))
+    for _, window in image.block_windows(1):
         for index, values in enumerate(image.read(window=window)):
-            checks[index] = zlib.crc32(values.data, checks[index])
-    return checks
+            checks[index] += _checksum(values, window.row_off, window.col_off)
+    return [check % 2**64 for check in checks]
+
+
+def _checksum(values: npt.NDArray[Any], row: int, column: int) -> int:
+    """Return a number that tells any other value or place of the values of a window.
+
+    Modulo 2^64, those of the windows of a band add up to the same, however it is cut.
+    """
+    rows = np.arange(row, row + len(values), dtype=np.uint64)[:, None] * ROW_FACTOR
+    columns = np.arange(column, column + values.shape[1], dtype=np.uint64) * COLUMN_FACTOR
+    bits = values.view(f"u{values.itemsize}")
+    # An odd factor: no other value has the same product.
+    return int((((rows + columns) | np.uint64(1)) * bits).sum())

@@ -48,6 +48,9 @@ FIRST_WITH_OFFSET = 4.0
 BASELINE = "processing_baseline"
 """The attribute of an image that says so, if it is known and its offset is not applied."""
 
+OTHER_GRIDS = "bands_on_other_grids"
+"""The attribute of an image that lists the bands of its dataset with dimensions of their own."""
+
 
 def open_image(path: str | os.PathLike[str]) -> xr.DataArray:
     """Open an image: GeoTIFF, VRT, JPEG 2000, netCDF, Zarr, Sentinel-2 SAFE or a Landsat folder.
@@ -105,8 +108,8 @@ def open_raster(path: Path) -> xr.DataArray:
         raise SceneError(f"{path} cannot be read: {error}") from error
     if not isinstance(opened, xr.DataArray):
         raise SceneError(
-            f"{path} holds several images of different sizes. Open one of them with rioxarray, "
-            f"and give it to undulatus.products.map_scene."
+            f"{path} holds several images of different sizes. Give a file of one of them, as "
+            f"gdal_translate writes it (in Python, open it with rioxarray)."
         )
     image = _in_physical_values(opened, scales, offsets, marks)
     if not placed:
@@ -131,6 +134,11 @@ def _in_physical_values(
     image: xr.DataArray, scales: Any, offsets: Any, marks: Any
 ) -> xr.DataArray:
     """Return scale * value + offset of each band in float32, NaN where a band has its nodata."""
+    if image.dtype.kind not in "fiub":
+        raise SceneError(
+            f"{image.name or 'The image'} holds {image.dtype}, which are not real numbers. Give "
+            f"the values of a band as real numbers, such as the amplitudes of complex ones."
+        )
     shape = (-1, *([1] * (image.ndim - 1)))
     scale, offset = (np.asarray(values, np.float64).reshape(shape) for values in (scales, offsets))
     mark = np.array([np.nan if m is None else m for m in marks], np.float64).reshape(shape)
@@ -139,7 +147,9 @@ def _in_physical_values(
         converted = np.empty(values.shape, np.float32)
         # Band by band, as the values are in double precision on the way.
         for band, own in enumerate(values):
-            converted[band] = own * scale[band] + offset[band]
+            # A value beyond single precision is infinite there, and missing.
+            with np.errstate(over="ignore"):
+                converted[band] = own * scale[band] + offset[band]
             converted[band][own == mark[band]] = np.nan
         return converted
 
@@ -185,13 +195,12 @@ def as_image(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
         raise SceneError(
             f"An image has the dimensions y and x, and its bands along one named "
             f"{', '.join(map(repr, BAND_DIMS))} or in variables, but this has {array.dims}: "
-            "rename "
-            f"them (image.rename(...))."
+            f"rename them (ncrename -d of a netCDF file; in Python image.rename(...))."
         )
     if array.sizes.get("time", 1) > 1:
         raise SceneError(
-            f"An image has one time, but this has {array.sizes['time']}. Choose one "
-            f"(image.isel(time=0))."
+            f"An image has one time, but this has {array.sizes['time']:,}. Give a file of one (in "
+            f"Python image.isel(time=0))."
         )
     array = array.squeeze("time") if "time" in array.dims else array
     extra = set(array.dims) - {names[0], "y", "x"}
@@ -235,7 +244,8 @@ def with_band_names(image: xr.DataArray) -> xr.DataArray:
         raise SceneError(
             f"The image has several bands with the same name ({', '.join(twice)}).\n"
             f"  found: {', '.join(names)}\nGive each band its own name "
-            f'(image.assign_coords(band=["...", ...]), or the band descriptions of a GeoTIFF).'
+            f"(the band descriptions of a GeoTIFF; in Python "
+            f'image.assign_coords(band=["...", ...])).'
         )
     kept = {key: value for key, value in image.attrs.items() if key != "long_name"}
     named = image.assign_coords(band=np.array(names, object))
@@ -260,12 +270,20 @@ def _stacked(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
         (only,) = arrays.values()
         if set(BAND_DIMS) & set(only.dims):
             return only
+    others = [
+        f"{name} ({' x '.join(str(size) for size in array.shape)} pixels)"
+        for name, array in source.data_vars.items()
+        # Bounds of coordinates are no bands.
+        if name not in arrays and array.ndim > 1 and min(array.shape) > 2
+    ]
     bands = [_decoded(array.expand_dims("band")) for array in arrays.values()]
     joined = xr.concat(
         bands, "band", coords="minimal", compat="override", join="exact",
         combine_attrs="drop_conflicts",
     )  # fmt: skip
     attrs = {key: source.attrs[key] for key in (BASELINE, "platform_name") if key in source.attrs}
+    if others:
+        attrs[OTHER_GRIDS] = ", ".join(others)
     return joined.assign_coords(band=_as_objects(arrays)).assign_attrs(attrs)
 
 
@@ -291,8 +309,7 @@ def has_offset(baseline: str) -> bool:
     except ValueError:
         raise SceneError(
             f"The image says that its processing baseline is {baseline!r}, which is no number "
-            "such "
-            f"as 05.09."
+            f"such as 05.09."
         ) from None
 
 

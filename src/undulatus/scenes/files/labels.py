@@ -589,9 +589,18 @@ def _read_table(
 def _places(
     table: Any, place: tuple[str, str], grid: PixelGrid, where: str
 ) -> tuple[Array, Array]:
-    first, second = (table[name].to_numpy() for name in place)
+    first, second = (_numbers(table[name], where) for name in place)
     if place == ("row", "column"):
-        return first.astype(np.int64), second.astype(np.int64)
+        for name, values in zip(place, (first, second), strict=True):
+            broken = np.flatnonzero(values != np.rint(values))
+            if len(broken):
+                raise SceneError(
+                    f"The {name} of a pixel is a whole number, but {where} has "
+                    f"{values[broken[0]]:g}. Call positions in the image's coordinates x and y."
+                )
+        # Far outside of any image, and still a whole number.
+        row, column = np.clip([first, second], -1.0, 2.0**53).astype(np.int64)
+        return row, column
     if place == ("x", "y"):
         return grid.pixel_at(first, second)
     if grid.crs is None:
@@ -603,6 +612,20 @@ def _places(
 
     transformer = Transformer.from_crs("EPSG:4326", grid.crs.to_wkt(), always_xy=True)
     return grid.pixel_at(*transformer.transform(first, second))
+
+
+def _numbers(values: Any, where: str) -> Array:
+    """Return a column as numbers, or raise an error that names what is none."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    broken = np.flatnonzero(~np.isfinite(numbers))
+    if len(broken):
+        raise SceneError(
+            f"The column {values.name!r} of {where} says where pixels are, but row "
+            f"{broken[0] + 1} of it has {values.iloc[broken[0]]!r} there. Give a number."
+        )
+    return numbers
 
 
 def _some(values: Any) -> str:

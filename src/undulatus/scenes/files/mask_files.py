@@ -16,6 +16,7 @@ import xarray as xr
 from undulatus.errors import SceneError
 from undulatus.scenes.box import Window
 from undulatus.scenes.files import NETCDF
+from undulatus.scenes.files.images import RASTERS
 from undulatus.scenes.files.satpy_files import as_paths, as_satpy_errors, import_satpy
 from undulatus.scenes.files.zarr_reading import open_zarr
 from undulatus.scenes.masks import decode, guess_encoding
@@ -117,6 +118,11 @@ def _open_any(path: Path, at_once: bool) -> xr.DataArray:
         raise SceneError(f"{path} does not exist. Check its name and folder.")
     if path.is_dir() or path.suffix in (*NETCDF, ".h5", ".zarr"):
         return open_mask(path)
+    if path.suffix.lower() in RASTERS:
+        raise SceneError(
+            f"{path} is an image, but masks are GRIB (CLM), netCDF, HDF5 or Zarr. Labels "
+            f"of images are given by --label (in Python label=...)."
+        )
     mask = _read_grib(path)
     if at_once:
         return mask
@@ -139,8 +145,7 @@ def _joined(masks: list[xr.DataArray]) -> xr.DataArray:
     if not all("time" in each.coords for each in masks):
         raise SceneError(
             "Several masks must each have a time, in their attributes or in their names: give "
-            "them their original names, or combine them with xarray "
-            '(xr.concat(..., dim="time")).'
+            "them their original names (in Python, or combine them by xr.concat)."
         )
     return xr.concat(masks, "time", coords="minimal", compat="override", join="override")
 
@@ -163,7 +168,7 @@ def open_mask(path: str | Path) -> xr.DataArray:
     raise SceneError(
         f"{path} has no variable that is recognised as a mask.\n"
         f"  found: {', '.join(map(str, found.data_vars)) or 'none'}\n"
-        f"Open it with xarray, and pass the variable itself."
+        f"Call it {MASK_NAMES[1]} (ncrename -v; in Python, pass the variable itself)."
     )
 
 
@@ -188,7 +193,9 @@ def align_mask(mask: xr.DataArray, scene: xr.Dataset) -> xr.DataArray:
 def _place_mask(mask: xr.DataArray, scene: xr.Dataset, cut: Cut | None = None) -> xr.DataArray:
     """Return labels on the pixels of a scene, with no coordinate but their time."""
     if not {"y", "x"} <= set(mask.dims):
-        raise SceneError(f"The mask has dims {mask.dims}, but needs (y, x): rename them.")
+        raise SceneError(
+            f"The mask has dims {mask.dims}, but needs (y, x): rename them (ncrename -d)."
+        )
     others = [name for name in mask.coords if name not in ("time", "y", "x")]
     placed = mask.drop_vars(others)
     whole = cut is not None and (mask.sizes["y"], mask.sizes["x"]) == (cut.rows, cut.columns)
@@ -208,7 +215,8 @@ def _align_times(mask: xr.DataArray, scene: xr.Dataset) -> tuple[xr.DataArray, A
         if dated.sizes["time"] != wanted.size:
             raise SceneError(
                 f"The mask has no time coordinate, and {dated.sizes['time']} times where the "
-                f"scene has {wanted.size}: give it times (mask.assign_coords(time=...))."
+                f"scene has {wanted.size}: choose scenes to match (--time), or give it times (in "
+                f"Python mask.assign_coords(time=...))."
             )
         return (dated if several else dated.isel(time=0)), None
     dated = dated.sortby("time")
@@ -228,7 +236,7 @@ def _other_times(masks: Array, wanted: Array) -> SceneError:
         f"The mask and the scene have different times.\n"
         f"  mask: {span_text(masks)}\n  scene: {span_text(wanted)}\n"
         f"Use the mask of the scene's time (within 7.5 minutes), or correct its own "
-        f"(mask.assign_coords(time=...))."
+        f"(in Python mask.assign_coords(time=...))."
     )
 
 

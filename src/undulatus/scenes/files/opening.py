@@ -20,7 +20,7 @@ import rasterio
 import xarray as xr
 from rasterio.errors import NotGeoreferencedWarning
 
-from undulatus._files import content_digest
+from undulatus._files import content_digest, is_tensor_file
 from undulatus.errors import SceneError
 from undulatus.scenes.files import NETCDF, bufr, iasi_native, satpy_files, seviri
 from undulatus.scenes.files.bufr_messages import BEGINNING
@@ -299,6 +299,8 @@ def _find_scene(path: Path, options: dict[str, Any]) -> _Found:
             return _Found(path, _SCENE, stored=stored)
         stored.close()
     elif sensor is None and not options.get("reader"):
+        if is_tensor_file(path):
+            raise SceneError(f"{path} is a model or a checkpoint of undulatus, not data.")
         raise SceneError(
             f"{path} has a name of no known format: scenes are read from .zarr, .nc, and files of "
             f"sensors under their original names.\n{_names_of_sensors(is_sounder=False)}"

@@ -293,7 +293,7 @@ def missing_bands_error(
     reasons = "".join(f"\n  satpy: {reason}" for reason in dict.fromkeys(given))
     return SceneError(
         f"{name} lacks bands.\n  missing: {missing}\n  found: {found}{reasons}\n"
-        f"Use data with these bands, or ask for fewer (bands=...)."
+        f"Use data with these bands (in Python, or ask for fewer: bands=...)."
     )
 
 

@@ -158,7 +158,7 @@ def _moment(scene: xr.Dataset, name: str) -> xr.DataArray:
     if moment is None:
         raise SceneError(
             f"{name} has no time, by which acquisitions and masks are chosen and joined: write it "
-            f"with one (scene.assign_coords(time=...))."
+            f"with one (in Python scene.assign_coords(time=...))."
         )
     return moment if "time" in moment.dims or not moment.ndim else moment.min()
 
