@@ -26,6 +26,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -192,7 +193,7 @@ def rate(function: Callable[[Array], object], rows: Array) -> float:
 # Tables
 
 
-def compare_threads(data: Path, options: argparse.Namespace) -> None:
+def compare_threads(data: Path, options: argparse.Namespace) -> Record:
     """Print a row for each number of threads, and what the last has over the first."""
     print(
         "threads   fit s  search    walk  passes    rest   CPU s      NLL  labels/s"
@@ -221,9 +222,18 @@ def compare_threads(data: Path, options: argparse.Namespace) -> None:
         f"probabilities {last_rates[1] / first_rates[1]:.2f} x, "
         f"{'the same model' if len({fit['model'] for fit, _ in found}) == 1 else 'OTHER MODELS'}"
     )
+    return {
+        "threads": {
+            str(threads): {
+                name: fit[name] for name in ("seconds", "cpu", "parts", "nll", "model")
+            }
+            | {"labels_per_second": rates[0], "probabilities_per_second": rates[1]}
+            for threads, (fit, rates) in zip(options.threads, found, strict=True)
+        }
+    }
 
 
-def compare_checkouts(data: Path, options: argparse.Namespace) -> None:
+def compare_checkouts(data: Path, options: argparse.Namespace) -> Record:
     """Print fits and rates of both checkouts with each number of threads, and their ratios."""
     folders = {"this": HERE, "other": options.against}
     with (
@@ -231,12 +241,16 @@ def compare_checkouts(data: Path, options: argparse.Namespace) -> None:
         Checkout(options.against, data, options) as other,
     ):
         checkouts = dict(zip(folders, (this, other), strict=True))
-        for threads in options.threads:
-            compare_at(checkouts, threads, options.seeds)
+        return {
+            "this_against_other": {
+                str(threads): compare_at(checkouts, threads, options.seeds)
+                for threads in options.threads
+            }
+        }
 
 
-def compare_at(checkouts: dict[str, Checkout], threads: int, seeds: int) -> None:
-    """Print fits and rates of both checkouts with so many threads, and their ratios.
+def compare_at(checkouts: dict[str, Checkout], threads: int, seeds: int) -> Record:
+    """Print fits and rates of both checkouts with so many threads, and return their ratios.
 
     The parts of a fit are in CPU seconds.
     """
@@ -271,6 +285,7 @@ def compare_at(checkouts: dict[str, Checkout], threads: int, seeds: int) -> None
         f"time; labels {ratio['predict']:.2f} x, probabilities {ratio['predict_proba']:.2f} x; "
         f"mean NLL {np.mean(this['nll']):.4f} and {np.mean(other['nll']):.4f}"
     )
+    return {"ratio": {what: float(own) for what, own in ratio.items()}, "found": found}
 
 
 # Data
@@ -307,6 +322,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--predict-rows", type=int, default=1_000_000)
+    parser.add_argument("-o", "--output", type=Path, help="keep what was measured, as JSON")
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -318,12 +334,28 @@ def main() -> None:
     options.threads = options.threads or ([2] if options.against else [1, 2, 4, 8, 16])
     compare = compare_checkouts if options.against else compare_threads
     if options.data:
-        compare(options.data, options)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "data.npz"
-        write_data(options.task, options.rows, data)
-        compare(data, options)
+        found = compare(options.data, options)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            data = Path(folder) / "data.npz"
+            write_data(options.task, options.rows, data)
+            found = compare(data, options)
+    if options.output:
+        options.output.write_text(json.dumps(about(options) | found, indent=1) + "\n")
+
+
+def about(options: argparse.Namespace) -> Record:
+    """Return when and where this ran, and on what."""
+    from undulatus._system import count_cores, processor_name
+
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "cpu": processor_name(),
+        "cores": count_cores(),
+        "data": options.data.stem if options.data else options.task,
+        "n_frequencies": options.frequencies,
+        "n_members": options.members,
+    }
 
 
 if __name__ == "__main__":
