@@ -224,9 +224,7 @@ def compare_threads(data: Path, options: argparse.Namespace) -> Record:
     )
     return {
         "threads": {
-            str(threads): {
-                name: fit[name] for name in ("seconds", "cpu", "parts", "nll", "model")
-            }
+            str(threads): {name: fit[name] for name in ("seconds", "cpu", "parts", "nll", "model")}
             | {"labels_per_second": rates[0], "probabilities_per_second": rates[1]}
             for threads, (fit, rates) in zip(options.threads, found, strict=True)
         }

@@ -158,7 +158,7 @@ def test_there_is_no_status_where_nothing_watches(runner, tmp_path):
 
 
 def test_the_example_of_a_service_uses_options_that_exist():
-    unit = (Path(__file__).parents[2] / "docs" / "undulatus-watch.service").read_text()
+    unit = (Path(__file__).parents[2] / "docs" / "howto" / "undulatus-watch.service").read_text()
     (line,) = [
         line for line in unit.replace("\\\n", " ").splitlines() if line.startswith("ExecStart=")
     ]

@@ -130,12 +130,12 @@ def test_an_early_end_stops_the_blocks_and_restores_blas(blas_threads):
 
 
 def test_the_number_of_rows_in_a_block_is_limited_and_a_multiple_of_256():
-    assert block_rows(200, 8) == 2560
+    assert block_rows(200, 8) == 10_240
     for n_features in (2, 50, 200, 5000, 10**6):
         for itemsize in (4, 8):
             rows = block_rows(n_features, itemsize)
             assert rows % 256 == 0
-            assert 256 <= rows <= 8192
+            assert 256 <= rows <= 16_384
 
 
 # Finite values

@@ -27,6 +27,7 @@ from undulatus.gp.kernels import KERNELS, Kernel, mean_distance
 from undulatus.gp.passes import PosteriorFit, fit_posterior
 from undulatus.gp.posterior import expected_sigmoid, latent_moments, variance_root
 from undulatus.gp.variational import (
+    LATER_SHARE,
     WavePrior,
     ascend_naturally,
     expected_log_sigmoid,
@@ -380,7 +381,7 @@ def test_the_best_gaussians_in_weight_space_and_function_space_agree(log_odds):
     evidence = ExactEvidence(x, v, weight, waves_as_a_kernel(frequencies), distance)
     first = exact._evaluate(evidence, np.array([np.log(2.0), 0.0]), log_odds, evidence.sites)
     step = partial(exact._step, evidence, log_odds)
-    states = list(ascend_naturally(first, step, max_passes=6, tol=0.0))
+    states = list(ascend_naturally(first, step, max_passes=6, tol=0.0, later_share=LATER_SHARE))
     # Each search for γ ends within 1e-5 of its logarithm, where the bound is flat.
     assert_allclose([state.bound for state in states], in_weights.bounds, rtol=1e-8)
     assert_allclose(np.exp(states[-1].theta[0]), in_weights.signal_variance, rtol=1e-4)

@@ -93,7 +93,7 @@ def test_every_transformer_with_a_codec_is_tested_here():
 
 @pytest.mark.parametrize("kind", CODECS)
 def test_every_transformer_is_in_the_documentation(kind):
-    page = Path(__file__).parents[2] / "docs" / "model-file.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "model-file.md"
     assert f'`"{kind}"`' in page.read_text()
     assert kind in save_model.__doc__
 

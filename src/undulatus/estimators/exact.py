@@ -163,7 +163,8 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         self._keep_overview(data.overview)
         n = data.n_rows
         require_memory(n, len(data.overview.log_odds))
-        x = self.standardisation_(np.asarray(data.rows), np.float64)
+        # As files hold it: products of another memory order are rounded otherwise.
+        x = np.ascontiguousarray(self.standardisation_(np.asarray(data.rows), np.float64))
         weight = np.ones(n) if data.weight is None else data.weight
         self.training_ = x
         self.latents_ = self._fit_latents(x, data.codes, weight, data.overview)

@@ -65,6 +65,9 @@ TOTAL_BYTES = 64 * 2**20
 TILE_WIDTH, MOST_STRIPS = 100, 4
 """Smallest width of the tiles of a gram matrix that threads share, and most strips of them."""
 
+OUT_OF_REACH = 1e100
+"""A loss that no other reaches, and that can be calculated with."""
+
 # The bound on one logistic likelihood
 
 
@@ -386,7 +389,7 @@ def best_gram_ratio(
         factors, _, solved, failed = dptsv(1.0 + ratio * diagonal, ratio * beside, c)
         if failed:
             # By rounding alone: such a ratio is out of reach.
-            return np.inf
+            return OUT_OF_REACH
         return float(np.sum(np.log(factors)) - ratio * (c @ solved)) - rest(ratio)
 
     return _best_ratio(loss, low, high)

@@ -35,7 +35,12 @@ from undulatus.gp.damping import level
 from undulatus.gp.kernels import Kernel
 from undulatus.gp.passes import VARIANCE_LIMITS, variance_ratio_limits
 from undulatus.gp.posterior import factorise
-from undulatus.gp.variational import MAX_PASSES, ascend_naturally, expected_log_sigmoid
+from undulatus.gp.variational import (
+    LATER_SHARE,
+    MAX_PASSES,
+    ascend_naturally,
+    expected_log_sigmoid,
+)
 
 LENGTHSCALE_SHARES = (1.0, 0.5, 0.25, 0.125)
 """Starting lengthscales to try, as shares of the mean distance between pixels.
@@ -334,7 +339,9 @@ def _fit_variational(
     best = start = _evaluate(evidence, theta, log_odds, evidence.sites)
     step, interrupted = partial(_step, evidence, log_odds), False
     try:
-        for state in ascend_naturally(start, step, max_passes=MAX_PASSES, tol=tol):
+        for state in ascend_naturally(
+            start, step, max_passes=MAX_PASSES, tol=tol, later_share=LATER_SHARE
+        ):
             best = state
     except KeyboardInterrupt:
         if not interruptible:

@@ -149,13 +149,18 @@ class NaturalAscent(Generic[State]):
 
 
 def ascend_naturally(
-    start: State, advance: Callable[[State, float], State], *, max_passes: int, tol: float
+    start: State,
+    advance: Callable[[State, float], State],
+    *,
+    max_passes: int,
+    tol: float,
+    later_share: float = 1.0,
 ) -> Iterator[State]:
     """Yield ``start``, and the state after each step of a :class:`NaturalAscent` that was kept.
 
     ``advance(state, share)`` makes a share of a full step.
     """
-    ascent = NaturalAscent(start, max_passes, tol)
+    ascent = NaturalAscent(start, max_passes, tol, later_share)
     yield start
     while not ascent.ended:
         if ascent.consider(advance(ascent.current, ascent.share)):
