@@ -55,6 +55,9 @@ STEPS_PER_ITERATION = 25
 PIECE_ROWS = 512
 """Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
 
+MOST_THREADS = 4
+"""Threads that share a minibatch, at most. With more, handing work over takes longer than it."""
+
 COVARIANCE_ROWS = 512
 """Rows of a minibatch that are multiplied by the covariance of the weights, which is most of the
 work. They stand for the others in what depends on it; the rest comes from all rows."""
@@ -237,7 +240,7 @@ def walk(
     held-back rows gets worse. If ``interruptible``, a KeyboardInterrupt ends it at the last
     finished iteration.
     """
-    with ThreadPoolExecutor(pixels.threads) as pool:
+    with ThreadPoolExecutor(min(pixels.threads, MOST_THREADS)) as pool:
         setup = WalkSetup.plan(pixels, split, start, max_iter=max_iter, pool=pool, **settings)
         state = first_state(setup) if resume is None else resume
         try:
@@ -311,7 +314,8 @@ class WalkSetup:
         self, function: Callable[[slice], Result], count: int, at_once: int
     ) -> Iterator[Result]:
         """Yield ``function`` of each slice of so many things, on the threads of the walk."""
-        return map_blocks(function, count, at_once, self.pixels.threads, self.pool)
+        threads = min(self.pixels.threads, MOST_THREADS)
+        return map_blocks(function, count, at_once, threads, self.pool)
 
     def spreads(self, frequencies: Array) -> Array | None:
         """Return the deviation of each feature's frequencies, (d,), if waves are damped."""
