@@ -12,6 +12,9 @@ from docutils.parsers.rst import Directive
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
+DEFAULT_CARD_D = 200
+"""Waves of the models of ``benchmarks.gpu``."""
+
 COLUMNS = (
     ("accuracy", "accuracy", ".3f", 1.0),
     ("NLL", "nll", ".3f", 1.0),
@@ -75,8 +78,101 @@ class MachineDirective(Directive):
         return [nodes.paragraph("", text)]
 
 
+class CardDirective(Directive):
+    """What a GPU does, from the last run of ``benchmarks.gpu``."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a paragraph that says which card, and a table."""
+        found = json.loads((RESULTS / "gpu.json").read_text())
+        one_pass, predicted, svgp = (found[name] for name in ("passes", "predictions", "svgp"))
+        single, tf32 = predicted["single"], predicted["tf32"]
+        share = one_pass["operations_per_second"] / found["rates"]["single_matrix_rate"]
+        rows = [
+            ["", "measured"],
+            [
+                f"a pass over {one_pass['rows']:,} rows at D = {one_pass['frequencies']:,}",
+                f"{one_pass['seconds']:.2f} s, {share:.0%} of the card's own rate of products of "
+                f"matrices",
+            ],
+            [
+                "probability and variance, rows on the card, million a second",
+                f"{single['million_rows_a_second']:.0f}; TF32 {tf32['million_rows_a_second']:.0f}",
+            ],
+            ["labels, likewise", f"{single['million_labels_a_second']:.0f}"],
+            [
+                "largest error of a probability, against double precision on a processor",
+                f"{single['error_of_probability']:.0e}; TF32 {tf32['error_of_probability']:.0e}",
+            ],
+            [
+                "what TF32 changes in the NLL",
+                f"{tf32['nll'] - single['nll']:.0e}",
+            ],
+            [
+                "a full disc of SEVIRI from memory: mask, probability and variance back",
+                f"{predicted['disc_seconds']:.2f} s",
+            ],
+            *self._fits(found["fits"]["seeds"]),
+            [
+                "GPyTorch's SVGP with 400 points, half of the Sentinel-2 image",
+                f"{svgp['svgp_seconds']:.1f} s, NLL {svgp['svgp_nll']:.3f}",
+            ],
+            [
+                "VFFGPC on the same, one member of 50 waves",
+                f"{svgp['ours_1x50']['seconds']:.1f} s, NLL {svgp['ours_1x50']['nll']:.3f}",
+            ],
+            [
+                "eight members of 100 waves",
+                f"{svgp['ours_8x100']['seconds']:.1f} s, NLL {svgp['ours_8x100']['nll']:.3f}",
+            ],
+        ]
+        text = (
+            f"One {found['card']}, {found['date']}, torch {found['torch']}; D = {DEFAULT_CARD_D}, "
+            f"{predicted['features']} features and single precision unless said."
+        )
+        return [nodes.paragraph("", text), make_table(rows)]
+
+    def _fits(self, seeds: list[dict[str, Any]]) -> list[list[str]]:
+        rows = []
+        for members in sorted({own["members"] for own in seeds}):
+            times = [own["seconds"] for own in seeds if own["members"] == members]
+            name = "a fit to 300,000 pixels of the landmark twin"
+            rows.append(
+                [
+                    f"{name}, {members} member{'s' * (members > 1)}",
+                    f"{min(times):.1f} to {max(times):.1f} s, {len(times)} seeds"
+                    if len(times) > 1
+                    else f"{times[0]:.1f} s",
+                ]
+            )
+        return rows
+
+
+class CoresDirective(Directive):
+    """What more threads bring, from the last run of ``benchmarks.cores``."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a paragraph that says which machine, and a table."""
+        found = json.loads((RESULTS / "cores.json").read_text())
+        head = ["threads", "fit, s", "learning, s", "exact passes, s"]
+        rows = [[*head, "labels, million a second", "probabilities, million a second"]]
+        for threads, own in found["threads"].items():
+            walls = (own["seconds"], own["parts"]["walk"][0], own["parts"]["passes"][0])
+            rates = (own["labels_per_second"], own["probabilities_per_second"])
+            rows.append(
+                [
+                    threads,
+                    *(f"{wall:.1f}" for wall in walls),
+                    *(f"{rate / 1e6:.2f}" for rate in rates),
+                ]
+            )
+        text = f"{found['cores']} virtual cores of an {found['cpu']}, {found['date']}."
+        return [nodes.paragraph("", text), make_table(rows)]
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Register the directives."""
+    app.add_directive("card", CardDirective)
+    app.add_directive("cores", CoresDirective)
     app.add_directive("benchmark", BenchmarkDirective)
     app.add_directive("benchmark-machine", MachineDirective)
     return {"parallel_read_safe": True}
