@@ -4,7 +4,8 @@ python -m benchmarks.native_reader [LINES] [FOLDER]
 
 An orbit's file (750 lines, 2 GB; 8 lines at least) with spectra of the twin is written into FOLDER
 (a temporary one by default), with 13 links to it for a day. Everything is read from the page
-cache, on one thread, in seconds of the processor; classification and opening are by the clock too.
+cache, on one thread, in seconds of the processor; classification, opening and what all cores give
+together are by the clock too.
 Ways are timed by turns, and the fastest turn of each counts.
 """
 
@@ -32,6 +33,7 @@ from undulatus.scenes.files import iasi_native
 
 ORBIT, ORBITS = 750, 14
 TURNS = 5
+CORE_TURNS = 20
 CLASSIFIED = (1, 2, 4, ORBITS)
 """Files that are classified together."""
 CODA_LINES = 20
@@ -100,7 +102,6 @@ def compare_reading(path: Path, folder: Path) -> None:
     The page cache gives the bytes of the counts, half of what radiances take, and as many bytes as
     the radiances have: each in new arrays of a block.
     """
-    spectra = open_spectra(path)
     starts = _starts(path)
     lines = _lines(path)
     size = len(starts) * SPECTRUM_BYTES
@@ -122,21 +123,14 @@ def compare_reading(path: Path, folder: Path) -> None:
     def radiances(block: np.ndarray) -> None:
         iasi_native._radiances(lines, block)
 
-    def through_dask() -> None:
-        # A copy, as a view would keep the whole block in memory.
-        corner = da.map_blocks(
-            lambda block: block[:1, :1].copy(), spectra["radiance"].data, chunks=(1, 1)
-        )
-        with dask.config.set(scheduler="threads", num_workers=1):
-            corner.compute()
-
     ways = {
         "page cache, counts": page_cache,
         "page cache, as many bytes": as_many_bytes,
         "radiances": radiances,
     }
     found = block_by_block(ways, blocks)
-    found["radiances by dask"] = by_turns({"dask": through_dask}, TURNS)["dask"][1]
+    by_dask = partial(compute, open_spectra(path)["radiance"].data, 1)
+    found["radiances by dask"] = by_turns({"dask": by_dask}, TURNS)["dask"][1]
     print(f"{len(starts)} lines, {size / 1e9:.2f} GB of counts")
     whole = len(starts) * RADIANCES
     counts, bytes_ = list(found.values())[:2]
@@ -154,6 +148,38 @@ def compare_reading(path: Path, folder: Path) -> None:
     coda = about["seconds"]["GS1cSpect"] / len(about["lines"])
     ours = found["radiances by dask"] / len(starts)
     print(f"  CODA: {coda * 1e3:.1f} ms a line; ours {ours * 1e3:.2f} ms: {coda / ours:.0f} times")
+
+
+def compute(radiances: da.Array, threads: int) -> None:
+    """Compute all radiances of a file, block by block, and drop them."""
+    # A copy, as a view would keep the whole block in memory.
+    corner = da.map_blocks(lambda block: block[:1, :1].copy(), radiances, chunks=(1, 1))
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        corner.compute()
+
+
+def compare_cores(path: Path) -> None:
+    """Time all radiances of a file on more and more threads beside one read of the same file.
+
+    The file is read on one thread, from its first byte to its last, into memory of 16 MiB.
+    """
+    room = np.empty(2**24, np.uint8)
+    radiances = open_spectra(path)["radiance"].data
+
+    def read() -> None:
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(room):
+                pass
+
+    ways: dict[str, Callable[[], object]] = {"page cache, the file": read}
+    for threads in range(1, (os.cpu_count() or 1) + 1):
+        ways[f"radiances, threads: {threads}"] = partial(compute, radiances, threads)
+    found = by_turns(ways, CORE_TURNS)
+    for name, (wall, busy) in found.items():
+        print(
+            f"  {name:26} {wall:6.3f} s by the clock, {busy:6.3f} s of processors; "
+            f"{path.stat().st_size / wall / 1e9:5.2f} GB/s of the file"
+        )
 
 
 def _lines(path: Path) -> iasi_native.Lines:
@@ -203,6 +229,7 @@ def measure(lines: int, folder: Path) -> None:
     """Write the files and print all times."""
     paths = write_day(folder, lines)
     compare_reading(paths[0], folder)
+    compare_cores(paths[0])
     compare_classifying(paths, folder)
 
 
