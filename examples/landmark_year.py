@@ -47,7 +47,7 @@ maps = map_scene(model, scene)
 print(*maps.data_vars)
 
 # %%
-# The share of cloud in every acquisition, by day and time of day, and what regime it belongs to.
+# The share of cloud in every acquisition, by day and time of day.
 
 import matplotlib.pyplot as plt
 
