@@ -7,6 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+
 # Boosting's threads would otherwise spin for each other while something else runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -81,11 +83,22 @@ sphinx_gallery_conf = {
 }
 
 
+LONGEST_WORD = 36
+"""Letters of code that fit beside each other on a phone."""
+
+
 def skip_fitted(
     app: Any, what: str, name: str, member: Any, skip: bool, options: Any
 ) -> bool | None:
     """Leave out properties that a class describes among its attributes already."""
     return True if isinstance(member, property) and name.endswith("_") else None
+
+
+def mark_long_code(app: Any, doctree: Any, page: str) -> None:
+    """Let code wrap whose longest word is wider than a phone."""
+    for literal in doctree.findall(nodes.literal):
+        if max(map(len, literal.astext().split()), default=0) > LONGEST_WORD:
+            literal["classes"].append("long")
 
 
 def add_card(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
@@ -102,4 +115,5 @@ def setup(app: Any) -> None:
     # Of libraries about their own future: nothing that a reader of a lesson can change.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     app.connect("autodoc-skip-member", skip_fitted)
+    app.connect("doctree-resolved", mark_long_code)
     app.connect("html-page-context", add_card)

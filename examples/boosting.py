@@ -60,11 +60,11 @@ compare(rows[:25_000], rows[25_000:55_000])
 # other areas that low means no lodgepole pine. A Gaussian process sees rows beyond what it
 # learned and says that it does not know; here, boosting's guess is right.
 
-told = np.array([name.startswith("Wilderness_Area") for name in data.feature_names])
-area = data.X[:, told].argmax(axis=1)
+tells_area = np.array([name.startswith("Wilderness_Area") for name in data.feature_names])
+area = data.X[:, tells_area].argmax(axis=1)
 train = rng.permutation(np.flatnonzero(area != 3))[:10_000]
 test = rng.permutation(np.flatnonzero(area == 3))[:20_000]
-data.X[:, told] = 0.0
+data.X[:, tells_area] = 0.0
 compare(train, test, groups=area[train])
 
 # %%

@@ -44,10 +44,10 @@ for found in score_scene(model, scene):
 from undulatus.products import map_scene
 
 maps = map_scene(model, scene)
-print(*maps.data_vars)
+print(*maps.data_vars, sep="\n")
 
 # %%
-# The share of cloud in every acquisition, by day and time of day, and what regime it belongs to.
+# The share of cloud in every acquisition, by day and time of day.
 
 import matplotlib.pyplot as plt
 
@@ -58,7 +58,7 @@ axis.set(xlabel="hour, UTC", ylabel="day", xticks=range(0, 25, 3), title="share 
 figure.colorbar(shown)
 
 # %%
-# The acquisition of a held-out day in which model and mask differ most, beside the truth.
+# The acquisition in daylight in which model and mask differ most, beside the truth.
 
 from undulatus.products.views import disagreement, most_disputed
 

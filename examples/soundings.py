@@ -66,8 +66,8 @@ for name, model in models.items():
     print(f"{name:20} accuracy {found.accuracy:.3f}  NLL {found.nll:.3f}  ECE {found.ece:.3f}")
 
 # %%
-# Here logistic regression is a match for anything: nearly all that matters is how cold the
-# window channels are. Over all stretches it is ahead (:doc:`/howto/soundings` has the table).
+# Here logistic regression is right about as often as VFFGPC: nearly all that matters is how cold
+# the window channels are. Over all stretches it is ahead (:doc:`/howto/soundings` has the table).
 # Try the simple model first.
 #
 # By night, too

@@ -61,9 +61,9 @@ of_image = compare(
 from undulatus.datasets import load_covertype
 
 data = load_covertype()
-told = np.array([name.startswith("Wilderness_Area") for name in data.feature_names])
-area = data.X[:, told].argmax(axis=1)
-X, y = data.X[:, ~told], data.y == 2
+tells_area = np.array([name.startswith("Wilderness_Area") for name in data.feature_names])
+area = data.X[:, tells_area].argmax(axis=1)
+X, y = data.X[:, ~tells_area], data.y == 2
 train = rng.permutation(np.flatnonzero(area != 2))[:6000]
 test = rng.permutation(np.flatnonzero(area == 2))[:20_000]
 compare(X, y, area, train, test)
@@ -76,12 +76,11 @@ print(f"knowing no more than that {share:.0%} are lodgepole pine: NLL {nothing:.
 # In this area soils and heights go with other trees than elsewhere. The committee found that
 # what it learned in one area does not carry over to another, and says nearly nothing; boosting
 # has more labels right, and claims to be sure in thousands of rows in which it is wrong.
-
-# %%
+#
 # Where it has never been
 # -----------------------
 # Back to the image. Move its pixels away from the training data, all bands at once. Boosting stays
-# as sure as it was, or gets surer. Here the latent variance rises to that of the prior, and the
+# nearly as sure as it was. In our model the latent variance rises to that of the prior, and the
 # probability returns to the share of the class in training: the model says that it does not know.
 
 import matplotlib.pyplot as plt

@@ -101,7 +101,8 @@ from undulatus.products.scores import score
 
 data = load_sentinel2_clouds()
 lower = data.test
-print(score(data.y[lower] == 1, cloud.values.ravel()[lower].astype(float)))
+harder = score(data.y[lower] == 1, cloud.values.ravel()[lower].astype(float))
+print(f"accuracy {harder.accuracy:.4f}  NLL {harder.nll:.4f}  ECE {harder.ece:.4f}")
 
 # %%
 # Is doubt where the mistakes are? Sort the lower half by entropy and count mistakes in each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,9 +28,16 @@ def all_commands(group: click.Group = main, path: str = "undulatus") -> Iterator
             yield f"{path} {name}", command
 
 
+def _paragraph(text: str) -> nodes.paragraph:
+    """Return a paragraph in which options are code, so that their two hyphens stay two."""
+    pieces = re.split(r"(--[a-z][a-z-]*(?:=[\w.,-]*\w)?)", text)
+    inner = [nodes.literal(x, x) if x.startswith("--") else nodes.Text(x) for x in pieces if x]
+    return nodes.paragraph("", "", *inner)
+
+
 def _paragraphs(text: str) -> list[nodes.paragraph]:
     parts = inspect.cleandoc(text).split("\n\n")
-    return [nodes.paragraph("", part.replace("\b", "").replace("\n", " ")) for part in parts]
+    return [_paragraph(part.replace("\b", "").replace("\n", " ")) for part in parts]
 
 
 def _option_text(option: click.Parameter, context: click.Context) -> tuple[str, str] | None:
@@ -43,7 +51,7 @@ def _options(pairs: list[tuple[str, str]]) -> nodes.Node:
     listed = nodes.definition_list(classes=["options"])
     for name, text in pairs:
         term = nodes.term("", "", nodes.literal(name, name))
-        body = nodes.definition("", nodes.paragraph("", text))
+        body = nodes.definition("", _paragraph(text))
         listed += nodes.definition_list_item("", term, body)
     return listed
 
@@ -65,7 +73,9 @@ class CommandsDirective(Directive):
         found = [
             _option_text(option, context)
             for option in command.get_params(context)
-            if option.name not in SHARED and "--help" not in option.opts
+            if isinstance(option, click.Option)
+            and option.name not in SHARED
+            and "--help" not in option.opts
         ]
         if any(found):
             section += _options([pair for pair in found if pair])

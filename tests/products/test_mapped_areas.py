@@ -55,6 +55,14 @@ def test_a_map_from_a_file_has_the_same_areas(model, image, name, tmp_path):
     assert_allclose(found.areas, 0.01 * np.array(counts_of(model, image)), rtol=1e-12)
 
 
+def test_a_map_without_a_georeference_is_opened_without_a_warning(model, image, tmp_path):
+    names = ["B02", "B03", "B04", "B08"]
+    bare = xr.DataArray(image.values, dims=image.dims, coords={"band": names})
+    write_dataset(map_scene(model, bare), tmp_path / "map.tif")
+    found = mapped_areas([open_class_map(tmp_path / "map.tif", model)], 3)
+    assert_array_equal(found.areas, counts_of(model, bare))
+
+
 @pytest.mark.parametrize("encoding", ["cf", "pps"])
 def test_a_cloud_mask_is_a_map_too(image_files, small_image, image, encoding, tmp_path):
     polygons = small_image.polygons()

@@ -88,7 +88,7 @@ all_touched_option = click.option(
 @click.option(
     "--group",
     show_default="each polygon",
-    help="Field of LABELS that says which features belong together and are held out together, "
+    help="Field of LABELS that says which places belong together and are held out together, "
     "for images.",
 )
 @click.option(
@@ -358,7 +358,7 @@ def _fit_chain(
 @click.option(
     "--group",
     show_default="as in the fit",
-    help="Field of LABELS that says which features belong together, for images.",
+    help="Field of LABELS that says which places belong together, for images.",
 )
 @all_touched_option
 @click.option(
@@ -600,7 +600,7 @@ def suggest(
 @click.option(
     "--group",
     show_default="each polygon",
-    help="Field of LABELS that says which features belong together.",
+    help="Field of LABELS that says which places belong together.",
 )
 @all_touched_option
 @seed_option
@@ -611,8 +611,8 @@ def update(
 ) -> None:
     """Add LABELS of IMAGE to MODEL without a new fit, in seconds.
 
-    What MODEL learned before stays, and so do the bands and features it looks at. Features of
-    LABELS without a class are left out, as are pixels in polygons that were held out for scores.
+    What MODEL learned before stays, and so do the bands and features it looks at. Points
+    and polygons without a class are left out, as are pixels in polygons held out for scores.
     A new class, or a great many labels, need a new fit.
     """
     from undulatus.products.suggest import update_image

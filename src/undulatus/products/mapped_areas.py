@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import rasterio
 import xarray as xr
+from rasterio.errors import NotGeoreferencedWarning
 
 from undulatus.errors import SceneError
 from undulatus.products.layers import CLASS, MASK
@@ -109,8 +111,10 @@ def open_class_map(path: Path, model: Any) -> ClassMap:
     legend = Legend.of(model)
     if path.suffix.lower() in GEOTIFF:
         layers = open_raster_map(path)
-        with rasterio.open(path) as file:
-            tags = {name: file.tags(i) for i, name in enumerate(file.descriptions, 1)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotGeoreferencedWarning)
+            with rasterio.open(path) as file:
+                tags = {name: file.tags(i) for i, name in enumerate(file.descriptions, 1)}
         for name in set(layers.data_vars) & {CLASS, MASK}:
             layers[name].attrs = tags[str(name)]
     elif path.suffix == ".zarr" or path.suffix in NETCDF:

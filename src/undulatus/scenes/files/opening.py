@@ -112,7 +112,7 @@ SENSORS = (SEVIRI, IASI, BUFR)
 
 
 def open_scene(source: Any, **options: Any) -> xr.Dataset:
-    """Open a scene: Zarr or netCDF in the form of a scene, or files of one of ``SENSORS``.
+    """Open a scene: Zarr or netCDF in the form of a scene, or the files of a sensor.
 
     Parameters
     ----------

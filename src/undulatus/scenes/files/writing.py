@@ -61,7 +61,7 @@ def write_dataset(
     resume: bool = False,
     fingerprint: str = "",
 ) -> None:
-    """Write a dataset in a format of ``WRITERS``, under a temporary name until it is whole.
+    """Write a dataset as netCDF, Zarr or GeoTIFF, under a temporary name until it is whole.
 
     Attributes that no format can hold (a pyresample area) are left out; the projection is in the
     coordinate ``spatial_ref``. Blocks are computed in parallel, here or, if there is one, by a
