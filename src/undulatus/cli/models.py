@@ -123,7 +123,8 @@ def cut(inputs: Any, output: Path, resume: bool) -> None:
         write_dataset(
             _with_history(scene), output, progress, resume=resume, fingerprint=inputs.digest()
         )
-    shape = f"{scene.sizes.get('time', 1):,} acquisitions of {scene.sizes['y']:,} x "
+    times = scene.sizes.get("time", 1)
+    shape = f"{times:,} acquisition{'s' * (times != 1)} of {scene.sizes['y']:,} x "
     click.echo(f"{shape}{scene.sizes['x']:,} pixels: {output.resolve()}")
 
 

@@ -161,7 +161,8 @@ class MapSummary:
 
     ``low_confidence`` and ``outside`` count pixels with a class. None is outside if the model was
     not one of ours, since it kept nothing to compare with. In a map of other classes than cloud,
-    ``classes`` has the pixels of each by its name, as ``flag_meanings`` has it.
+    ``classes`` has the pixels of each by its name, as ``flag_meanings`` has it. Where a map is of
+    spectra, ``what`` says so.
     """
 
     mapped: int
@@ -169,12 +170,13 @@ class MapSummary:
     low_confidence: int
     outside: int
     classes: Mapping[str, int] = field(default_factory=dict)
+    what: str = "pixels"
 
     def __str__(self) -> str:
         pixels, mapped = max(self.mapped + self.missing, 1), max(self.mapped, 1)
         shares = ", ".join(f"{name} {n / mapped:.1%}" for name, n in self.classes.items())
         return (
-            f"{self.mapped:,} pixels mapped, {self.missing:,} missing "
+            f"{self.mapped:,} {self.what} mapped, {self.missing:,} missing "
             f"({self.missing / pixels:.1%}), {self.low_confidence:,} of low confidence "
             f"({self.low_confidence / mapped:.1%}), {self.outside:,} outside what was learned "
             f"({self.outside / mapped:.1%})"
@@ -201,7 +203,9 @@ def summarise_map(result: xr.Dataset) -> MapSummary:
         counted += [(codes == code).sum() for code in np.atleast_1d(attrs["flag_values"])]
     with working_on("counting pixels") as work, TaskCount(work.report):
         pixels, missing, doubtful, outside, *each = map(int, dask.compute(*counted))
-    return MapSummary(pixels, missing, doubtful, outside, dict(zip(names, each, strict=True)))
+    classes = dict(zip(names, each, strict=True))
+    what = "spectra" if "sample" in result.dims else "pixels"
+    return MapSummary(pixels, missing, doubtful, outside, classes, what)
 
 
 def _matched(mask: xr.DataArray, image: xr.DataArray) -> xr.DataArray:
