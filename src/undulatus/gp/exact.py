@@ -36,7 +36,7 @@ from undulatus.gp.kernels import Kernel
 from undulatus.gp.passes import VARIANCE_LIMITS, variance_ratio_limits
 from undulatus.gp.posterior import factorise
 from undulatus.gp.variational import (
-    LATER_SHARE,
+    LARGEST_SHARE,
     MAX_PASSES,
     ascend_naturally,
     expected_log_sigmoid,
@@ -340,7 +340,7 @@ def _fit_variational(
     step, interrupted = partial(_step, evidence, log_odds), False
     try:
         for state in ascend_naturally(
-            start, step, max_passes=MAX_PASSES, tol=tol, later_share=LATER_SHARE
+            start, step, max_passes=MAX_PASSES, tol=tol, largest_share=LARGEST_SHARE
         ):
             best = state
     except KeyboardInterrupt:

@@ -47,8 +47,11 @@ from undulatus.gp.posterior import Posterior, latent_moments
 MAX_PASSES = 25
 """Most passes, those that were taken back included."""
 
-LATER_SHARE = 0.75
-"""Share of a step that is taken after the first: full ones go too far, and then too far back."""
+LARGEST_SHARE = 0.9
+"""Largest share of a step: full ones go too far, and then too far back."""
+
+RECOVERY = 1.5
+"""Factor on the share of a step after each that raised the bound, up to the largest share."""
 
 SMALLEST_SHARE = 1.0 / 64.0
 """The fit ends when a smaller share of a step would be needed to raise the bound."""
@@ -113,22 +116,22 @@ State = TypeVar("State", bound=HasBound)
 class NaturalAscent(Generic[State]):
     """An ascent by steps that never lower the bound.
 
-    Its ``current`` state advances by a ``share`` of a full step: all of the first, of the others
-    ``later_share``, halved whenever the bound falls. It has ended when a step changes the bound
-    by less than ``tol`` of its size, when a small share does not help, or after ``max_passes``
-    states, the start and those that were taken back included.
+    Its ``current`` state advances by a ``share`` of a full step, at most ``largest_share``, which
+    is halved whenever the bound falls and grows again when it rises. It has ended when a step
+    changes the bound by less than ``tol`` of its size, when a small share does not help, or after
+    ``max_passes`` states, the start and those that were taken back included.
     """
 
     def __init__(
-        self, start: State, max_passes: int, tol: float, later_share: float = 1.0
+        self, start: State, max_passes: int, tol: float, largest_share: float = 1.0
     ) -> None:
         self.current = start
-        self.share = 1.0
+        self.share = largest_share
         self.passes = 1
         self.ended = max_passes <= 1
         self._max_passes = max_passes
         self._tol = tol
-        self._later_share = later_share
+        self._largest_share = largest_share
 
     def consider(self, following: State) -> bool:
         """Take the state after the next step, or take it back; return whether it was kept."""
@@ -137,10 +140,10 @@ class NaturalAscent(Generic[State]):
         kept = growth >= 0.0
         if kept:
             self.current = following
+            self.share = min(RECOVERY * self.share, self._largest_share)
         elif growth < -ROUNDING * limit:
             self.share *= 0.5
             limit = 0.0
-        self.share = min(self.share, self._later_share)
         self.passes += 1
         self.ended = (
             abs(growth) < limit or self.share < SMALLEST_SHARE or self.passes >= self._max_passes
@@ -154,13 +157,13 @@ def ascend_naturally(
     *,
     max_passes: int,
     tol: float,
-    later_share: float = 1.0,
+    largest_share: float = 1.0,
 ) -> Iterator[State]:
     """Yield ``start``, and the state after each step of a :class:`NaturalAscent` that was kept.
 
     ``advance(state, share)`` makes a share of a full step.
     """
-    ascent = NaturalAscent(start, max_passes, tol, later_share)
+    ascent = NaturalAscent(start, max_passes, tol, largest_share)
     yield start
     while not ascent.ended:
         if ascent.consider(advance(ascent.current, ascent.share)):
@@ -410,7 +413,7 @@ def fit_variational(
             replace(first, sites=_sites_of(start, prior, first.target)),
             max_passes,
             tol,
-            LATER_SHARE,
+            LARGEST_SHARE,
         )
         for start, prior, first in zip(starts, priors, evaluated, strict=True)
     ]
