@@ -1,6 +1,7 @@
 """What all tests share: a hypothesis profile, threads of BLAS, and small read-only problems."""
 
 import os
+import signal
 import threading
 import warnings
 
@@ -16,6 +17,10 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from undulatus._system import single_threaded_blas
 from undulatus.errors import DatasetError
+
+# A shell without job control starts its background jobs deaf to Ctrl-C, which tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time, and no deadline: a busy machine is not a broken identity.
 hypothesis.settings.register_profile("undulatus", derandomize=True, deadline=None, max_examples=40)

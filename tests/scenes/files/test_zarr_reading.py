@@ -6,9 +6,11 @@ from pathlib import Path
 
 import dask
 import dask.array as da
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from undulatus._files import JsonLines
 from undulatus.errors import SceneError
@@ -209,6 +211,24 @@ def test_a_chunk_that_cannot_be_decoded_is_named(foreign, index):
     with pytest.raises(SceneError, match=f"chunk {name} of counts cannot be decoded") as failed:
         open_zarr(foreign)["counts"][index].compute()
     assert str(file) in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "bytes_left", [0, 15, -1, None], ids=["none", "header", "one less", "more"]
+)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_chunk_of_blosc_is_as_long_as_it_says(tmp_path, zarr_format, bytes_left):
+    """Blosc reads on beyond the end of one that was cut, and now and then finds the rest there."""
+    store, blosc = tmp_path / "foreign.zarr", [zarr.codecs.BloscCodec(), numcodecs.Blosc()]
+    encoding = {"counts": {"compressors": blosc[zarr_format == 2]}}
+    bands().to_zarr(store, zarr_format=zarr_format, consolidated=False, encoding=encoding)
+    xr.testing.assert_equal(open_zarr(store).compute(), bands().compute())
+    file, name = chunk_of(store, "10")
+    content = file.read_bytes()
+    file.write_bytes(content + b"0" if bytes_left is None else content[:bytes_left])
+    opened = pickle.loads(pickle.dumps(open_zarr(store, chunks={})))
+    with pytest.raises(SceneError, match=f"chunk {name} of counts cannot be decoded"):
+        opened.compute()
 
 
 def test_a_file_that_may_not_be_read_is_named(foreign, monkeypatch):

@@ -39,6 +39,9 @@ from undulatus.scenes.files.zarr_store import (
 Objects = dict[str, tuple[int, str] | None]
 """Length and SHA-256 of the objects of a store by their keys; None where they are not known."""
 
+BLOSC_HEADER = 16
+"""Bytes that a chunk of Blosc begins with; the last four say how long it is."""
+
 REMEDY = "Restore it from a copy, or make the store again."
 
 
@@ -123,8 +126,13 @@ def _damage(
 
 def _name(key: str) -> str:
     array, _, chunk = key.partition("/")
-    is_chunk = chunk and not chunk.endswith(METADATA_NAME)
-    return f"chunk {chunk} of {array}" if is_chunk else f"the metadata {key}"
+    return f"chunk {chunk} of {array}" if _is_chunk(key) else f"the metadata {key}"
+
+
+def _is_chunk(key: str) -> bool:
+    """Return whether an object is a chunk of an array; metadata of format 2 begin with a dot."""
+    array, _, name = key.rpartition("/")
+    return bool(array) and name != METADATA_NAME and not name.startswith(".")
 
 
 class CheckedStore(LocalStore):
@@ -139,6 +147,9 @@ class CheckedStore(LocalStore):
     objects : dict
         What to expect of each object; others may be missing.
     """
+
+    by_blosc = False
+    """Whether chunks are as Blosc compressed them, and so say how long they are."""
 
     def __init__(self, root: Path, objects: Objects, *, read_only: bool = True) -> None:
         super().__init__(root, read_only=read_only)
@@ -190,16 +201,27 @@ class CheckedStore(LocalStore):
         if value is None:
             raise _damage(self.root, key, None, written)
         # Parts have no checksum: of shards, which only other programs write.
-        if written is None or byte_range is not None:
+        if byte_range is not None:
             return
         content = value.as_numpy_array()
+        if self.by_blosc and _is_chunk(key):
+            self._check_blosc(key, content[:BLOSC_HEADER].tobytes(), len(content))
+        if written is None:
+            return
         if len(content) != written[0] or hashlib.sha256(content.data).hexdigest() != written[1]:
             raise _damage(self.root, key, len(content), written)
 
-    def _unreadable(self, key: str, error: Exception) -> SceneError:
+    def _check_blosc(self, key: str, header: bytes, length: int) -> None:
+        """Raise if a chunk is not as long as it says: Blosc would read beyond its end."""
+        written = int.from_bytes(header[BLOSC_HEADER - 4 :], "little")
+        if length < BLOSC_HEADER or length != written:
+            said = f", where its header says {written:,}" if length >= BLOSC_HEADER else ""
+            raise self._unreadable(key, f"{length:,} bytes{said}", "cannot be decoded")
+
+    def _unreadable(self, key: str, found: object, what: str = "cannot be read") -> SceneError:
         return SceneError(
-            f"{self.root}: {_name(key)} cannot be read.\n  file: {self.root / key}\n"
-            f"  found: {error}\n{REMEDY}"
+            f"{self.root}: {_name(key)} {what}.\n  file: {self.root / key}\n"
+            f"  found: {found}\n{REMEDY}"
         )
 
 
@@ -211,8 +233,18 @@ class _CheckedGroup(ZarrStore):
     def open_store_variable(self, name: str) -> xr.Variable:
         variable: xr.Variable = super().open_store_variable(name)  # type: ignore[no-untyped-call]
         store: Any = self.zarr_group.store
-        array = zarr.open_array(store.only(name), path=name, mode="r")
+        own = store.only(name)
+        array = zarr.open_array(own, path=name, mode="r")
+        own.by_blosc = _is_by_blosc(array)
         return variable._replace(data=LazilyIndexedArray(_CheckedArray(array)))  # type: ignore[no-untyped-call]
+
+
+def _is_by_blosc(array: zarr.Array[Any]) -> bool:
+    """Return whether whole objects of an array are what Blosc made of a chunk."""
+    if array.shards is not None or not array.compressors:
+        return False
+    # By name: those of format 2, and of other extensions, are classes of their own.
+    return type(array.compressors[-1]).__name__ in ("Blosc", "BloscCodec")
 
 
 class _CheckedArray(ZarrArrayWrapper):
