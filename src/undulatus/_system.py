@@ -154,12 +154,17 @@ def give_back_freed_memory() -> None:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
 
 
+def trim_memory() -> None:
+    """Give memory that was freed back to the system: glibc keeps what lies between used blocks."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def reset_peak_memory() -> float | None:
     """Restart :func:`peak_memory`, and return the bytes held now; None except on Linux."""
     gc.collect()
-    with suppress(OSError, AttributeError):
-        # Memory that was freed but kept by the allocator would hide what is taken from now on.
-        ctypes.CDLL(None).malloc_trim(0)
+    # Memory that was freed but kept by the allocator would hide what is taken from now on.
+    trim_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")
         return _kilobytes(_proc_field("self/status", "VmRSS"))

@@ -560,6 +560,19 @@ FAULTS = (
         )[-1],
         exits(1, "days.nc"),
     ),
+    Fault(
+        "a classic netCDF file cut short, which its library reads as zeros",
+        lambda shop: (
+            scenes.open_data(shop.store / "days.zarr")
+            .load()
+            .drop_encoding()
+            .to_netcdf("days.nc", format="NETCDF3_64BIT"),
+            cut("days.nc", 0.9),
+            shop.copy(MODEL),
+            shop.run("map", MODEL, "days.nc", "-o", "map.zarr"),
+        )[-1],
+        exits(1, "days.nc is cut short"),
+    ),
     # Maps that exist, are resumed, or have another writer
     Fault(
         "a map that exists",

@@ -107,5 +107,5 @@ def test_a_file_without_a_mask_is_named_with_what_it_holds(tmp_path):
 
 def test_a_file_that_is_no_mask_is_named(tmp_path):
     (tmp_path / "broken.nc").write_bytes(b"not a file of netCDF")
-    with pytest.raises(SceneError, match=r"broken\.nc cannot be read as a mask"):
+    with pytest.raises(SceneError, match=r"broken\.nc cannot be read"):
         open_mask(tmp_path / "broken.nc")

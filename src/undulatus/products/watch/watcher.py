@@ -37,6 +37,7 @@ from undulatus._files import (
     remove_unfinished,
     write_text,
 )
+from undulatus._system import trim_memory
 from undulatus.errors import InputError, SceneError, UndulatusError
 from undulatus.products.legend import Legend
 from undulatus.products.map_files import ModelFile, WrittenMap, map_of_file
@@ -291,6 +292,7 @@ class Watcher:
                 gc.collect()
             # dask remembers the last 100,000 names of tasks: 40 MB.
             dask.utils.key_split.cache_clear()
+            trim_memory()
         self._left = 0
         self._beat(self._state())
         return self._look.unsettled + changed

@@ -23,6 +23,7 @@ from rasterio.errors import NotGeoreferencedWarning
 
 from undulatus.errors import SceneError
 from undulatus.scenes.files import NETCDF, landsat, sentinel2
+from undulatus.scenes.files.netcdf import open_netcdf
 from undulatus.scenes.files.zarr_reading import open_zarr
 
 Array = npt.NDArray[Any]
@@ -172,10 +173,7 @@ def _open_variables(path: Path) -> xr.Dataset:
         opened = open_zarr(path, chunks={}, decode_coords="all")
         # A Zarr group has no order of its own: that of a folder differs between machines.
         return opened[sorted(opened.data_vars)]  # type: ignore[type-var]
-    try:
-        return xr.open_dataset(path, chunks={}, decode_coords="all", engine="netcdf4")
-    except (OSError, ValueError, KeyError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
+    return open_netcdf(path, chunks={}, decode_coords="all")
 
 
 # What is already open

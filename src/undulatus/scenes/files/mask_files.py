@@ -17,6 +17,7 @@ from undulatus.errors import SceneError
 from undulatus.scenes.box import Window
 from undulatus.scenes.files import NETCDF
 from undulatus.scenes.files.images import RASTERS
+from undulatus.scenes.files.netcdf import open_netcdf
 from undulatus.scenes.files.satpy_files import as_paths, as_satpy_errors, import_satpy
 from undulatus.scenes.files.zarr_reading import open_zarr
 from undulatus.scenes.masks import decode, guess_encoding
@@ -152,13 +153,10 @@ def _joined(masks: list[xr.DataArray]) -> xr.DataArray:
 
 def open_mask(path: str | Path) -> xr.DataArray:
     """Return the mask in a netCDF or HDF5 file or a Zarr store, lazily, in the product's codes."""
-    try:
-        # Not masked, so that codes stay integers; decode handles the fill values.
-        how: dict[str, Any] = {"chunks": {}, "mask_and_scale": False}
-        is_zarr = Path(path).is_dir()
-        found = open_zarr(Path(path), **how) if is_zarr else xr.open_dataset(path, **how)
-    except (OSError, ValueError) as error:
-        raise SceneError(f"{path} cannot be read as a mask: {error}") from error
+    path = Path(path)
+    # Not masked, so that codes stay integers; decode handles the fill values.
+    how: dict[str, Any] = {"chunks": {}, "mask_and_scale": False}
+    found = open_zarr(path, **how) if path.is_dir() else open_netcdf(path, **how)
     for name in MASK_NAMES:
         if name in found:
             return _with_rows_and_columns(found[name])

@@ -31,6 +31,7 @@ from undulatus.scenes.files.images import (
     open_image,
     open_raster,
 )
+from undulatus.scenes.files.netcdf import open_netcdf
 from undulatus.scenes.files.series import join_stored
 from undulatus.scenes.files.writing import with_named_labels
 from undulatus.scenes.files.zarr_reading import open_zarr
@@ -364,12 +365,7 @@ def _open(path: Path) -> xr.Dataset:
     if _is_zarr(path):
         opened = open_zarr(path, chunks=None, decode_coords="all")
     else:
-        try:
-            opened = with_named_labels(
-                xr.open_dataset(path, chunks=None, decode_coords="all", engine="netcdf4")
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise SceneError(f"{path} cannot be read: {error}") from error
+        opened = with_named_labels(open_netcdf(path, chunks=None, decode_coords="all"))
     if not opened.variables:
         raise SceneError(f"{path} is empty or truncated. Fetch or write it again.")
     return opened

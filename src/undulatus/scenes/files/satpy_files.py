@@ -17,6 +17,7 @@ import numpy as np
 
 from undulatus.errors import SceneError
 from undulatus.scenes.files.native_lines import copy_lines
+from undulatus.scenes.files.netcdf import require_whole
 from undulatus.scenes.scene import BANDS, REFLECTANCE
 from undulatus.scenes.scene import CALIBRATIONS as MODES
 from undulatus.scenes.times import NAME_MARGIN, TimeSpan, in_spans, span_text, time_in_name
@@ -219,6 +220,8 @@ def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[st
         warnings.catch_warnings(),
         as_satpy_errors(f"{files[0]}{more} cannot be read by satpy's {reader}") as complaints,
     ):
+        for file in files:
+            require_whole(file)
         # The satellite's own position is not used.
         warnings.filterwarnings("ignore", "No orbit polynomial valid")
         scene = import_satpy().Scene(
