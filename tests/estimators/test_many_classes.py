@@ -224,8 +224,9 @@ def interrupt_at_two(self, step, state, member=0):
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_exact_fit_is_kept_only_if_all_classes_have_got_that_far(data):
-    for latent, kept in ((0, False), (len(np.unique(data[1])) - 1, True)):
+def test_an_interrupted_exact_fit_is_kept_only_if_all_classes_have_got_that_far():
+    X, y = rings(100)
+    for latent, kept in ((0, False), (len(np.unique(y)) - 1, True)):
         lines = []
 
         def call(self, step, state, member=0, latent=latent, lines=lines):
@@ -239,11 +240,11 @@ def test_an_interrupted_exact_fit_is_kept_only_if_all_classes_have_got_that_far(
             patch.setattr(ProgressLine, "__call__", call)
             if kept:
                 with pytest.warns(ConvergenceWarning, match="Interrupted"):
-                    model.fit(*data)
+                    model.fit(X, y)
                 assert model.fit_report_["stopped"] == "interrupted"
             else:
                 with pytest.raises(KeyboardInterrupt):
-                    model.fit(*data)
+                    model.fit(X, y)
                 assert len(lines) == 1
                 assert not hasattr(model, "fit_report_")
 
