@@ -321,7 +321,6 @@ def plan(pixels, n_learning, **options):
         "seed": 0,
         "n_total": pixels.n_rows,
         "spread": 0.0,
-        "pool": None,
     }
     return WalkSetup.plan(pixels, split, some_start(), **(defaults | options))
 

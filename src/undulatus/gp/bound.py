@@ -62,7 +62,7 @@ from undulatus.gp.triangular import tridiagonalise
 TOTAL_BYTES = 64 * 2**20
 """Latent functions share a pass as long as their Gram matrices take no more than this."""
 
-TILE_WIDTH, MOST_STRIPS = 100, 4
+TILE_WIDTH, MOST_STRIPS = 100, 2
 """Smallest width of the tiles of a gram matrix that threads share, and most strips of them."""
 
 OUT_OF_REACH = 1e100

@@ -322,7 +322,7 @@ def race(
     """
     on_device = pixels.device is not None
     one_thread = replace(pixels, threads=1)
-    with ThreadPoolExecutor(pixels.threads) as pool, ThreadPoolExecutor(1) as unused:
+    with ThreadPoolExecutor(pixels.threads) as pool:
 
         def begin(lengthscale: float, unit: Array, split: Split) -> Runner:
             setup = WalkSetup.plan(
@@ -337,7 +337,6 @@ def race(
                 seed=seed,
                 n_total=n_total,
                 spread=spread,
-                pool=unused,
                 start_rows=RACE_ROWS,
             )
             return setup, first_state(setup)

@@ -24,15 +24,15 @@ had not been interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from undulatus.gp.arrays import Array, double, is_tensor, namespace, scratch
-from undulatus.gp.blocks import Block, Pixels, Result, map_blocks
+from undulatus.gp.blocks import Block, Pixels, Result
 from undulatus.gp.bound import (
     Statistics,
     blend_gram,
@@ -47,12 +47,15 @@ from undulatus.gp.held_back import Split, held_back_loss
 from undulatus.gp.passes import SEARCH_ROWS, Start, search_fits
 from undulatus.gp.posterior import WeightMoments
 
-Kept = TypeVar("Kept")
+Kept, Item = TypeVar("Kept"), TypeVar("Item")
+
+Finish = Callable[[], list[Any]]
+"""Waits for work that was begun, and returns its results."""
 
 STEPS_PER_ITERATION = 25
 """Minibatches in an outer iteration; the held-back loss is computed after each iteration."""
 
-PIECE_ROWS = 512
+PIECE_ROWS = 1024
 """Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
 
 MOST_THREADS = 4
@@ -240,8 +243,8 @@ def walk(
     held-back rows gets worse. If ``interruptible``, a KeyboardInterrupt ends it at the last
     finished iteration.
     """
-    with ThreadPoolExecutor(min(pixels.threads, MOST_THREADS)) as pool:
-        setup = WalkSetup.plan(pixels, split, start, max_iter=max_iter, pool=pool, **settings)
+    with Crew(min(pixels.threads, MOST_THREADS)) as crew:
+        setup = WalkSetup.plan(pixels, split, start, max_iter=max_iter, crew=crew, **settings)
         state = first_state(setup) if resume is None else resume
         try:
             while state.outcome == "max_iter" and state.n_iter < max_iter:
@@ -252,6 +255,53 @@ def walk(
                 raise
             state = replace(state, outcome="interrupted")
     return state
+
+
+class Solved(NamedTuple):
+    """Moments of the weights of a latent function."""
+
+    moments: WeightMoments
+    rounded: tuple[Array, Array]
+    """Mean and covariance in the precision of the features."""
+
+
+class Crew:
+    """The threads of a walk: the one that walks, and those that help it."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._helpers = ThreadPoolExecutor(threads - 1) if threads > 1 else None
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._helpers is not None:
+            self._helpers.shutdown()
+
+    def begin(
+        self, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Callable[[], list[Result]]:
+        """Begin ``function`` of each item; what is returned waits for the results, in order.
+
+        Who waits does what no helper has begun, so that no thread is idle.
+        """
+        if self._helpers is None:
+            results = [function(item) for item in items]
+            return lambda: results
+        begun = [self._helpers.submit(function, item) for item in items]
+        own: dict[int, Result] = {}
+
+        def finish() -> list[Result]:
+            # From the end, where helpers come last.
+            for place in reversed(range(len(items))):
+                if place not in own and begun[place].cancel():
+                    own[place] = function(items[place])
+            return [
+                own[place] if place in own else begun[place].result()
+                for place in range(len(items))
+            ]
+
+        return finish
 
 
 @dataclass
@@ -273,9 +323,10 @@ class WalkSetup:
     tol: float
     early_stopping: bool
     seed: int
-    pool: ThreadPoolExecutor | None = None
+    crew: Crew = field(default_factory=Crew)
     spread: float = 0.0
     """Deviation of frequencies, as a share of their size."""
+    _solved: tuple[Position, list[Solved]] | None = None
     _epoch: int = -1
     _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
@@ -310,12 +361,18 @@ class WalkSetup:
             **settings,
         )
 
-    def map(
-        self, function: Callable[[slice], Result], count: int, at_once: int
-    ) -> Iterator[Result]:
-        """Yield ``function`` of each slice of so many things, on the threads of the walk."""
-        threads = min(self.pixels.threads, MOST_THREADS)
-        return map_blocks(function, count, at_once, threads, self.pool)
+    def solve(self, position: Position) -> list[Solved]:
+        """Return the moments of the weights of each latent function; the last are remembered."""
+        dtype = self.pixels.dtype
+
+        def solve(own: Statistics) -> Solved:
+            moments = own.moments()
+            mean, covariance = moments.mean.astype(dtype), moments.covariance.astype(dtype)
+            return Solved(moments, (mean, covariance))
+
+        if self._solved is None or self._solved[0] is not position:
+            self._solved = position, self.crew.begin(solve, position.statistics)()
+        return self._solved[1]
 
     def spreads(self, frequencies: Array) -> Array | None:
         """Return the deviation of each feature's frequencies, (d,), if waves are damped."""
@@ -369,41 +426,39 @@ def first_state(setup: WalkSetup) -> Walk:
         losses=np.empty(0),
         seed=setup.seed,
         frequency_unit=float(np.sqrt(np.mean(frequencies**2))),
-        best_loss=_loss_at(setup, position),
+        best_loss=_loss_at(setup, position, setup.solve(position)),
     )
 
 
-def _loss_at(setup: WalkSetup, position: Position) -> float:
-    """Return the loss of the held-back rows at a position."""
+def _loss_at(setup: WalkSetup, position: Position, solved: Sequence[Solved]) -> float:
+    """Return the loss of the held-back rows at a position whose weights have these moments."""
     return held_back_loss(
         setup.held_back,
         position.frequencies,
         position.signal_variances.tolist(),
-        position.moments(),
+        [own.moments for own in solved],
         setup.spreads(position.frequencies),
     )
 
 
 def iterate(setup: WalkSetup, state: Walk) -> Walk:
     """Return the walk after one more outer iteration."""
+    solved = setup.solve(state.position)
     # Steps update the running statistics in place; those of the last position may be the best.
     gram, projected = state.position.gram.copy(), state.position.projected.copy()
     state = replace(state, position=replace(state.position, gram=gram, projected=projected))
-    moments, rounded = _solve(setup, state.position)
+    blended: Finish = list
     for _ in range(STEPS_PER_ITERATION):
-        state = _step(setup, state, rounded)
+        state, blended = _step(setup, state, solved, blended)
         if state.step % STEPS_PER_FACTORISATION == 0:
-            state = replace(state, position=_follow_variances(state.position, moments))
-            moments, rounded = _solve(setup, state.position)
-    return anneal_or_end(setup, state.record_loss(_loss_at(setup, state.position)))
-
-
-def _solve(
-    setup: WalkSetup, position: Position
-) -> tuple[list[WeightMoments], list[tuple[Array, Array]]]:
-    """Return the moments of each latent function's weights, and mean and covariance as rounded."""
-    moments, dtype = position.moments(), setup.pixels.dtype
-    return moments, [(own.mean.astype(dtype), own.covariance.astype(dtype)) for own in moments]
+            blended()
+            state = replace(state, position=_follow_variances(state.position, solved))
+            solved = setup.solve(state.position)
+    blended()
+    return anneal_or_end(
+        setup,
+        state.record_loss(_loss_at(setup, state.position, setup.solve(state.position))),
+    )
 
 
 def anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
@@ -421,45 +476,49 @@ def anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
 
 
 def _step(
-    setup: WalkSetup,
-    state: Walk,
-    moments: Sequence[tuple[Array, Array]],
-) -> Walk:
+    setup: WalkSetup, state: Walk, solved: Sequence[Solved], blended: Finish
+) -> tuple[Walk, Finish]:
     """Return the walk after one minibatch: running statistics updated, frequencies moved.
 
-    ``moments`` are the mean and covariance of each latent function's weights.
+    The running gram matrices are still being updated when the walk goes on: what is returned with
+    it waits for that, and ``blended`` for those of the last minibatch.
     """
     position, chosen = state.position, setup.minibatch(state.step)
     spread, variances = setup.spreads(position.frequencies), position.signal_variances
     latents, k = range(len(variances)), position.gram.shape[-1]
-    scaled = scratch("minibatch", (len(latents), len(chosen), k), setup.pixels.dtype)
+    rounded = [own.rounded for own in solved]
+    # Those of the last minibatch are still being read.
+    name = f"minibatch {state.step % 2}"
+    scaled = scratch(name, (len(latents), len(chosen), k), setup.pixels.dtype)
 
-    def piece(rows: slice) -> tuple[list[Array], Array]:
+    def piece(first: int) -> tuple[list[Array], Array]:
+        rows = slice(first, first + PIECE_ROWS)
+
         def keep(latent: int, z: Array, precision: Array) -> None:
             np.multiply(z, np.sqrt(precision)[:, None], out=scaled[latent, rows])
 
         block = setup.pixels.pick(chosen[rows])
         sampled = sampled_rows(len(block.x), len(chosen))
         _, projected, gradient = minibatch_sums(
-            block, position.frequencies, variances.tolist(), moments, spread, sampled, keep
+            block, position.frequencies, variances.tolist(), rounded, spread, sampled, keep
         )
         return projected, gradient
 
-    projected, gradients = zip(*setup.map(piece, len(chosen), PIECE_ROWS), strict=True)
+    sums = setup.crew.begin(piece, range(0, len(chosen), PIECE_ROWS))
+    projected, gradients = zip(*sums(), strict=True)
     step = state.step + 1
     rho = minibatch_weight(step)
     row_weight = setup.n_total / setup.batch_size
-    tiles = [(latent, tile) for latent in latents for tile in gram_tiles(k)]
 
-    def blend(number: slice) -> None:
-        latent, tile = tiles[number.start]
+    def blend(place: tuple[int, tuple[slice, slice]]) -> None:
+        latent, tile = place
         blend_gram(position.gram[latent], scaled[latent], tile, 1.0 - rho, rho * row_weight)
 
-    for _ in setup.map(blend, len(tiles), 1):
-        pass
+    blended()
+    blended = setup.crew.begin(blend, [(own, tile) for own in latents for tile in gram_tiles(k)])
     follow(position.projected, np.sum(projected, axis=0), rho, row_weight)
     state = replace(state, step=step)
-    return _move_frequencies(setup, state, np.sum(gradients, axis=0))
+    return _move_frequencies(setup, state, np.sum(gradients, axis=0)), blended
 
 
 def sampled_rows(rows: int, batch_rows: int) -> int:
@@ -570,11 +629,11 @@ def rescale(gram: Array, projected: Array, ratio: Any) -> None:
     projected *= ratio[..., 0] ** 0.5 if is_tensor(ratio) else ratio**0.5
 
 
-def _follow_variances(position: Position, moments: Sequence[WeightMoments]) -> Position:
+def _follow_variances(position: Position, solved: Sequence[Solved]) -> Position:
     """Move each γ towards its fixed point, damped, and rescale the statistics in place."""
     variances = position.signal_variances.copy()
-    for latent, own in enumerate(moments):
-        ratio = own.variance_ratio**VARIANCE_DAMPING
+    for latent, own in enumerate(solved):
+        ratio = own.moments.variance_ratio**VARIANCE_DAMPING
         ratio = min(ratio, LEARNING_VARIANCE_LIMIT / variances[latent])
         rescale(position.gram[latent], position.projected[latent], ratio)
         variances[latent] *= ratio
