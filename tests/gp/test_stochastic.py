@@ -28,8 +28,10 @@ from undulatus.gp.stochastic import (
     settle_spread,
 )
 from undulatus.gp.walk import (
+    EPOCHS,
     FREQUENCY_STEP,
     LEARNING_VARIANCE_LIMIT,
+    MORE_EPOCHS,
     SCALE_STEP,
     SMOOTHING,
     STEPS_PER_ITERATION,
@@ -108,9 +110,13 @@ def assert_same_state(one, other):
             assert_array_equal(value, expected)
 
 
+def moments_at(position):
+    return [own.moments() for own in position.statistics]
+
+
 def loss_at(block, position):
     return held_back_loss(
-        block, position.frequencies, position.signal_variances, position.moments()
+        block, position.frequencies, position.signal_variances, moments_at(position)
     )
 
 
@@ -325,16 +331,22 @@ def plan(pixels, n_learning, **options):
     return WalkSetup.plan(pixels, split, some_start(), **(defaults | options))
 
 
+def last_iteration(setup, losses):
+    """The iteration with which a walk of these losses ends that anneals when it must."""
+    state, losses = first_state(plan(some_pixels(50), 40)), np.array(losses)
+    while not state.n_iter or not setup.must_anneal(state):
+        done = state.n_iter + 1
+        state = replace(state, step=done * STEPS_PER_ITERATION, losses=losses[:done])
+    return (state.step + setup.anneal_steps(state.step)) // STEPS_PER_ITERATION
+
+
 def test_annealing_ends_with_the_last_iteration_or_just_before():
     for iterations in range(2, 120):
-        setup = plan(some_pixels(50), 40, max_iter=iterations)
-        assert setup.max_steps == iterations * STEPS_PER_ITERATION
-        step = STEPS_PER_ITERATION
-        while not setup.must_anneal(step):
-            step += STEPS_PER_ITERATION
-        end = (step + setup.anneal_steps(step)) // STEPS_PER_ITERATION
+        setup = plan(some_pixels(50), 40, max_iter=iterations, batch_size=1)
+        assert setup.planned_steps <= setup.most_steps <= iterations * STEPS_PER_ITERATION
+        planned = setup.planned_steps // STEPS_PER_ITERATION
         # One iteration of full steps more makes one or two iterations more in all.
-        assert iterations - 1 <= end <= iterations
+        assert planned - 1 <= last_iteration(setup, np.ones(120)) <= planned
 
 
 @pytest.mark.parametrize("n_learning", [40, 320, 5000, 20_000])
@@ -342,15 +354,27 @@ def test_a_walk_is_planned_to_see_each_row_so_often_but_no_longer_than_allowed(
     monkeypatch, n_learning
 ):
     monkeypatch.setattr(walking, "FEWEST_ITERATIONS", 12)
-    monkeypatch.setattr(walking, "EPOCHS", 15)
     pixels = some_pixels(n_learning + 10)
     setup = plan(pixels, n_learning, batch_size=64)
-    epochs = setup.max_steps * setup.batch_size / n_learning
-    assert epochs >= 15
-    # No more than one iteration too many, unless it is the shortest walk.
-    one_less = (setup.max_steps - STEPS_PER_ITERATION) * setup.batch_size / n_learning
-    assert one_less < 15 or setup.max_steps == 12 * STEPS_PER_ITERATION
-    assert plan(pixels, n_learning, max_iter=3).max_steps == 3 * STEPS_PER_ITERATION
+    for steps, asked in [(setup.planned_steps, EPOCHS), (setup.most_steps, MORE_EPOCHS)]:
+        assert steps * setup.batch_size / n_learning >= asked
+        # No more than one iteration too many, unless it is the shortest walk.
+        one_less = (steps - STEPS_PER_ITERATION) * setup.batch_size / n_learning
+        assert one_less < asked or steps == 12 * STEPS_PER_ITERATION
+    assert plan(pixels, n_learning, max_iter=3).most_steps == 3 * STEPS_PER_ITERATION
+
+
+def test_a_walk_goes_on_for_longer_while_its_loss_falls(monkeypatch):
+    monkeypatch.setattr(walking, "FEWEST_ITERATIONS", 12)
+    setup = plan(some_pixels(5010), 5000, batch_size=64, max_iter=1000)
+    planned, most = (
+        steps // STEPS_PER_ITERATION for steps in (setup.planned_steps, setup.most_steps)
+    )
+    assert most > 1.4 * planned
+    rising, hardly, falling = (np.exp(rate * np.arange(most)) for rate in (0.01, -1e-4, -0.01))
+    assert last_iteration(setup, rising) in (planned - 1, planned)
+    assert last_iteration(setup, hardly) in (planned - 1, planned)
+    assert last_iteration(setup, falling) in (most - 1, most)
 
 
 def test_the_start_is_fitted_on_at_most_as_many_rows_as_asked_for():
@@ -540,7 +564,7 @@ def test_the_gradient_of_a_step_is_that_of_the_bound_at_fixed_posterior_and_spre
     pixels, start, split = some_pixels(60), some_start(D=3), (np.arange(48), np.arange(48, 60))
     take_a_walk(pixels, start, batch_size=48, max_iter=1, split=split, spread=0.2)
     position = first_state(replace(plan(pixels, 48), start=start)).position
-    (moments,), (gamma,) = position.moments(), position.signal_variances
+    (moments,), (gamma,) = moments_at(position), position.signal_variances
     x, v = pixels.rows[:48], np.where(pixels.codes[:48], 0.5, -0.5)
     kept = damping(x, spreads(position.frequencies, 0.2))
     moment, fresh = moments.second_moment, (1.0 - kept**2) * gamma
@@ -566,7 +590,7 @@ def test_the_gradient_of_a_step_is_that_of_the_bound_at_fixed_posterior_and_spre
 def test_the_losses_of_a_walk_are_those_of_damped_waves(recorded):
     end = take_a_walk(some_pixels(), max_iter=1, spread=0.3)
     held, position = recorded[0][0].held_back, end.position
-    moments, spread = position.moments(), spreads(position.frequencies, 0.3)
+    moments, spread = moments_at(position), spreads(position.frequencies, 0.3)
     arguments = (held, position.frequencies, position.signal_variances, moments)
     assert end.losses[-1] == held_back_loss(*arguments, spread)
     assert end.losses[-1] != held_back_loss(*arguments)
@@ -728,7 +752,7 @@ def test_a_fit_of_noise_resumed_at_any_start_is_the_uninterrupted_one():
 
 
 def test_fast_ripples_are_found_by_a_fresh_start():
-    pixels = ripples(6.0, n=4000)
+    pixels = ripples(8.0, n=4000)
     start = Start(np.random.default_rng(0).normal(size=(10, 2)), 1.0)
     options = {"batch_size": 256, "max_iter": 12, "early_stopping": True, "tol": 1e-4}
     fitted = fit(pixels, start, **options)

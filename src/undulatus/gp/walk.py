@@ -47,7 +47,8 @@ from undulatus.gp.held_back import Split, held_back_loss
 from undulatus.gp.passes import SEARCH_ROWS, Start, search_fits
 from undulatus.gp.posterior import WeightMoments
 
-Kept, Item = TypeVar("Kept"), TypeVar("Item")
+Kept = TypeVar("Kept")
+Item = TypeVar("Item")
 
 Finish = Callable[[], list[Any]]
 """Waits for work that was begun, and returns its results."""
@@ -65,7 +66,7 @@ COVARIANCE_ROWS = 512
 """Rows of a minibatch that are multiplied by the covariance of the weights, which is most of the
 work. They stand for the others in what depends on it; the rest comes from all rows."""
 
-FREQUENCY_STEP = 0.1
+FREQUENCY_STEP = 0.07
 """Largest step of a frequency, as a share of the starting frequencies' root mean square."""
 
 SCALE_STEP = 0.01
@@ -101,8 +102,12 @@ WORSENING_WINDOW, WORSENING_FACTOR = 8, 1.1
 """Learning has got worse when the median of the last 8 losses after the smallest smoothed loss
 exceeds 1.1 times that loss."""
 
-EPOCHS, FEWEST_ITERATIONS = 15, 12
+EPOCHS, FEWEST_ITERATIONS = 10, 12
 """A walk is planned to see each row so often, but for at least so many iterations."""
+
+MORE_EPOCHS, STILL_FALLS = 15, 0.05
+"""While the mean loss of the later half of its iterations is lower than that of the first half by
+this share, a walk may see each row so often."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +132,6 @@ class Position:
         """The running statistics of the weights of each latent function."""
         pairs = zip(self.gram, self.projected, strict=True)
         return [Statistics(gram, projected, 0.0) for gram, projected in pairs]
-
-    def moments(self) -> list[WeightMoments]:
-        """Return the moments of the weights of each latent function."""
-        return [own.moments() for own in self.statistics]
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,13 @@ class Walk:
             return False
         before, now = self.losses[-2 * window : -window].mean(), self.losses[-window:].mean()
         return bool(before - now < tol * window * now)
+
+    @property
+    def loss_still_falls(self) -> bool:
+        """Whether the loss of the later half of the iterations is well below that of the first."""
+        half = self.n_iter // 2
+        first, later = self.losses[:half], self.losses[half:]
+        return half > 0 and bool(later.mean() < (1.0 - STILL_FALLS) * first.mean())
 
     def record_loss(self, loss: float) -> Walk:
         """Return the walk with one more loss, and with this position as the best if it is."""
@@ -319,7 +327,10 @@ class WalkSetup:
     start: Start
     learn_frequencies: bool
     batch_size: int
-    max_steps: int
+    planned_steps: int
+    """After which a walk has ended, annealed, unless its loss still falls."""
+    most_steps: int
+    """After which it has ended anyway."""
     tol: float
     early_stopping: bool
     seed: int
@@ -348,8 +359,11 @@ class WalkSetup:
         """
         learning, held_back = split
         batch_size = min(batch_size, len(learning))
-        seen = -(-EPOCHS * len(learning) // (batch_size * STEPS_PER_ITERATION))
-        iterations = min(max(seen, FEWEST_ITERATIONS), max_iter)
+
+        def steps(epochs: int) -> int:
+            iterations = -(-epochs * len(learning) // (batch_size * STEPS_PER_ITERATION))
+            return min(max(iterations, FEWEST_ITERATIONS), max_iter) * STEPS_PER_ITERATION
+
         return cls(
             pixels=pixels,
             learning=learning,
@@ -357,7 +371,8 @@ class WalkSetup:
             start_pixels=pixels.take(learning[:: -(-len(learning) // start_rows)]),
             start=start,
             batch_size=batch_size,
-            max_steps=iterations * STEPS_PER_ITERATION,
+            planned_steps=steps(EPOCHS),
+            most_steps=steps(MORE_EPOCHS),
             **settings,
         )
 
@@ -399,10 +414,11 @@ class WalkSetup:
         iterations = max(round(share * anneal_from / STEPS_PER_ITERATION), 1)
         return iterations * STEPS_PER_ITERATION
 
-    def must_anneal(self, step: int) -> bool:
-        """Whether annealing from one iteration later on would not end within the most steps."""
-        later = step + STEPS_PER_ITERATION
-        return later + self.anneal_steps(later) > self.max_steps
+    def must_anneal(self, state: Walk) -> bool:
+        """Whether annealing from one iteration later on would not end in time."""
+        later = state.step + STEPS_PER_ITERATION
+        allowed = self.most_steps if state.loss_still_falls else self.planned_steps
+        return later + self.anneal_steps(later) > allowed
 
 
 def first_state(setup: WalkSetup) -> Walk:
@@ -469,7 +485,7 @@ def anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
         annealed = state.step >= state.anneal_from + setup.anneal_steps(state.anneal_from)
         return replace(state, outcome="converged") if annealed else state
     window = STALL_WINDOW if setup.learn_frequencies else STALL_WINDOW_FIXED
-    last_chance = setup.must_anneal(state.step)
+    last_chance = setup.must_anneal(state)
     if last_chance or state.loss_has_stalled(window, setup.tol):
         return replace(state, anneal_from=state.step)
     return state
