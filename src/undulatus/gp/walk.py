@@ -11,8 +11,9 @@ from the same product :math:`Z (A^{-1} + m m^\top)` that gives :math:`\xi`, and 
 signal variance follows its fixed point. The time does not grow with the data.
 
 Every 25 minibatches the loss of held-back rows is computed. When it stalls, or when the steps
-run out, the step size is annealed to zero. When it gets worse, the walk ends: it has begun to
-learn noise. The best position on the way, the start included, is remembered.
+run out (later while it still falls fast), the step size is annealed to zero. When it gets worse,
+the walk ends: it has begun to learn noise. The best position on the way, the start included, is
+remembered.
 
 With more than two classes there is a latent function a class, with statistics and a signal
 variance of its own, over the same frequencies: the features are computed once, and the gradients
@@ -66,7 +67,7 @@ COVARIANCE_ROWS = 512
 """Rows of a minibatch that are multiplied by the covariance of the weights, which is most of the
 work. They stand for the others in what depends on it; the rest comes from all rows."""
 
-FREQUENCY_STEP = 0.07
+FREQUENCY_STEP = 0.085
 """Largest step of a frequency, as a share of the starting frequencies' root mean square."""
 
 SCALE_STEP = 0.01
