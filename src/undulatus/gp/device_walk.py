@@ -166,17 +166,16 @@ class Convoy:
         """Return the states of all members after one more outer iteration."""
         before = [tensor.clone() for tensor in self._state]
         losses = self._attempt()
-        for level, jitter in enumerate(JITTER_LADDER):
+        for jitter in JITTER_LADDER[1:]:
             if np.isfinite(losses).all():
                 break
-            if level + 1 == len(JITTER_LADDER):
-                raise NumericalError(self._gram.shape[-1])
             for tensor, old in zip(self._state, before, strict=True):
                 tensor.copy_(old)
-            self._jitter.fill_(JITTER_LADDER[level + 1])
-            del jitter
+            self._jitter.fill_(jitter)
             self._solve()
             losses = self._attempt()
+        if not np.isfinite(losses).all():
+            raise NumericalError(self._gram.shape[-1])
         self._states = [
             anneal_or_end(setup, self._state_of(member).record_loss(losses[member]))
             for member, setup in enumerate(self._setups)
