@@ -78,7 +78,7 @@ class MachineDirective(Directive):
         return [nodes.paragraph("", text)]
 
 
-class CardDirective(Directive):
+class GpuDirective(Directive):
     """What a GPU does, from the last run of ``benchmarks.gpu``."""
 
     def run(self) -> list[nodes.Node]:
@@ -171,7 +171,7 @@ class CoresDirective(Directive):
 
 def setup(app: Any) -> dict[str, Any]:
     """Register the directives."""
-    app.add_directive("card", CardDirective)
+    app.add_directive("gpu", GpuDirective)
     app.add_directive("cores", CoresDirective)
     app.add_directive("benchmark", BenchmarkDirective)
     app.add_directive("benchmark-machine", MachineDirective)
