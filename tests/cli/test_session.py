@@ -339,6 +339,48 @@ def test_signals_end_a_command_cleanly_after_its_bar(number, status):
     assert last_screen(shown) == ["high is done", "undulatus learn: interrupted."]
 
 
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_that_python_drops_is_heard_all_the_same(number, status):
+    # Python prints what is raised in __del__, and goes on.
+    code = f"""
+import os, signal, time
+import click
+from undulatus.cli import Commands
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Dropping:
+    def __del__(self):
+        os.kill(os.getpid(), {int(number)})
+        time.sleep(10)
+
+@click.group(cls=Commands)
+def tool():
+    pass
+
+@tool.command()
+def work():
+    for _ in range(2):
+        try:
+            Dropping()
+            time.sleep(10)
+        except KeyboardInterrupt:
+            print("heard", flush=True)
+            raise
+
+tool(["work"])
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert run.returncode == status
+    assert run.stdout == "heard\n"
+    assert run.stderr.splitlines()[-1].endswith("work: interrupted.")
+    assert "Traceback" not in run.stderr
+
+
 def test_a_status_is_kept_though_code_in_a_string_was_interrupted(tmp_path):
     # As Ctrl-C or SIGTERM does while dataclasses are made.
     (tmp_path / "stopped.py").write_text(

@@ -36,6 +36,9 @@ TERMINATED = 143
 LEAST_SECONDS, MOST_SECONDS = 5.0, 60.0
 """Time between lines of progress: the first in the first minutes, the other after an hour."""
 
+REPEAT_SECONDS = 0.02
+"""After which an interrupt that was lost is repeated."""
+
 FOR_DEVELOPERS = (
     DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning, ResourceWarning,
 )  # fmt: skip
@@ -113,7 +116,11 @@ class Session:
         try:
             for path in self._waiting:
                 self.open_log(path)
-            with _logged_warnings(), self._ending_on_sigterm():
+            with (
+                _logged_warnings(),
+                self._ending_on_sigterm(),
+                self._repeating_lost_interrupts(),
+            ):
                 yield self
             status = 0
         except click.exceptions.Exit as leave:
@@ -155,23 +162,49 @@ class Session:
 
     @contextmanager
     def _ending_on_sigterm(self) -> Iterator[None]:
-        def stop(number: int, frame: Any) -> None:
-            self.terminated = True
-            # Once is enough: a second one must not disturb the tidying.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            raise KeyboardInterrupt
-
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         ):
             yield
             return
-        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGTERM, self._stop)
         try:
             yield
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _stop(self, number: int, frame: Any) -> None:
+        self.terminated = True
+        # Once is enough: a second one must not disturb the tidying.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def _repeating_lost_interrupts(self) -> Iterator[None]:
+        """Interrupt again if Python drops an interrupt, as it does in any ``__del__``."""
+        before = sys.unraisablehook
+        timers: list[threading.Timer] = []
+
+        def repeat(lost: sys.UnraisableHookArgs) -> None:
+            if not issubclass(lost.exc_type, KeyboardInterrupt):
+                before(lost)
+                return
+            number = signal.SIGINT
+            if self.terminated:
+                number = signal.SIGTERM
+                signal.signal(number, self._stop)
+            # A moment later: what is raised in here would be dropped, too.
+            timers.append(threading.Timer(REPEAT_SECONDS, os.kill, (os.getpid(), number)))
+            timers[-1].start()
+
+        sys.unraisablehook = repeat
+        try:
+            yield
+        finally:
+            sys.unraisablehook = before
+            for timer in timers:
+                timer.cancel()
 
 
 def _fill_closed_streams() -> None:
