@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,6 @@ SUFFIXES = (".nc", ".zarr", ".tif")
 
 SIGNALS = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 """Signals, and the exit status that follows each."""
-
-LONGEST = 4.0
-"""A watcher is killed at most so many seconds after its first sign of life."""
 
 
 def fill(folder: Path, pool: list[Path]) -> None:
@@ -70,28 +68,43 @@ def start(folder: Path, model: Path, output: Path, suffix: str) -> subprocess.Po
     )
 
 
-def run_to_end(folder: Path, model: Path, output: Path, suffix: str) -> None:
-    """Run a watcher without a disturbance."""
+def wait_until_watching(watcher: subprocess.Popen[bytes], output: Path) -> float:
+    """Wait until the watcher says that it is at work, or has ended; return the time."""
+    health = output / "health.txt"
+    sign = f"process: {watcher.pid}\n"
+    while watcher.poll() is None and not (health.exists() and sign in health.read_text()):
+        time.sleep(0.005)
+    return time.monotonic()
+
+
+def run_to_end(folder: Path, model: Path, output: Path, suffix: str) -> float:
+    """Run a watcher without a disturbance; return how many seconds it was at work."""
     watcher = start(folder, model, output, suffix)
+    began = wait_until_watching(watcher, output)
     _, errors = watcher.communicate()
     if b"Traceback" in errors or watcher.returncode not in (0, 1):
         raise RuntimeError(errors.decode())
+    return time.monotonic() - began
 
 
 def run_with_kills(
-    folder: Path, model: Path, output: Path, suffix: str, rng: np.random.Generator
+    folder: Path,
+    model: Path,
+    output: Path,
+    suffix: str,
+    seconds: float,
+    signals: Iterator[signal.Signals],
+    rng: np.random.Generator,
 ) -> Counter[str]:
-    """Kill and start watchers until one ends by itself; return how often by which signal."""
+    """Kill and start watchers until one ends by itself; return how often by which signal.
+
+    ``seconds`` is how long one takes.
+    """
     kills: Counter[str] = Counter()
-    signals = itertools.cycle(SIGNALS)
     while True:
         number = next(signals)
         watcher = start(folder, model, output, suffix)
-        health = output / "health.txt"
-        sign = f"process: {watcher.pid}\n"
-        while watcher.poll() is None and not (health.exists() and sign in health.read_text()):
-            time.sleep(0.005)
-        deadline = time.monotonic() + rng.uniform(0.0, LONGEST)
+        deadline = wait_until_watching(watcher, output) + rng.uniform(0.0, seconds)
         while watcher.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
         if watcher.poll() is None:
@@ -151,6 +164,7 @@ def main(kills_wanted: int, seed: int) -> bool:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = np.random.default_rng(seed)
     kills: Counter[str] = Counter()
+    signals = itertools.cycle(SIGNALS)
     runs, faults = 0, []
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
@@ -162,8 +176,8 @@ def main(kills_wanted: int, seed: int) -> bool:
             fill(folder, pool)
             for change in (lambda *_: None, replace):
                 change(folder, pool)
-                run_to_end(folder, model, calm, suffix)
-                kills += run_with_kills(folder, model, rough, suffix, rng)
+                seconds = run_to_end(folder, model, calm, suffix)
+                kills += run_with_kills(folder, model, rough, suffix, seconds, signals, rng)
             found = differences(calm, rough)
             runs += 1
             faults += found

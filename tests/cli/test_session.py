@@ -381,6 +381,40 @@ tool(["work"])
     assert "Traceback" not in run.stderr
 
 
+def test_nothing_is_said_after_the_last_line_of_an_interrupted_command():
+    # As of Zarr, whose reads go on in a loop of their own.
+    code = """
+import asyncio
+import click
+from undulatus.cli import Commands
+
+class Complaining:
+    def __del__(self):
+        raise RuntimeError("Event loop is closed")
+
+kept = []
+
+@click.group(cls=Commands)
+def tool():
+    pass
+
+@tool.command()
+def work():
+    loop = asyncio.new_event_loop()
+    kept.extend([Complaining(), loop, loop.create_task(asyncio.sleep(1.0))])
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    raise KeyboardInterrupt
+
+tool(["work"])
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert run.returncode == 130
+    assert run.stderr.splitlines() == ["undulatus work: interrupted."]
+
+
 def test_a_status_is_kept_though_code_in_a_string_was_interrupted(tmp_path):
     # As Ctrl-C or SIGTERM does while dataclasses are made.
     (tmp_path / "stopped.py").write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from undulatus._files import FULL
 from undulatus.cli.learning import fit, score, suggest, update
 from undulatus.cli.models import cut, explain, info, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
-from undulatus.cli.session import Session
+from undulatus.cli.session import Session, drop_last_words
 from undulatus.cli.watching import watch
 from undulatus.errors import UndulatusError
 
@@ -58,6 +59,7 @@ class Commands(click.Group):
                 ctx.exit(1)
             except KeyboardInterrupt as interrupt:
                 session.fail("interrupted.", interrupt)
+                atexit.register(drop_last_words)
                 ctx.exit(session.interrupt_status)
             except OSError as error:
                 if session.debug or error.errno not in FULL:

@@ -207,6 +207,12 @@ class Session:
                 timer.cancel()
 
 
+def drop_last_words() -> None:
+    """Print nothing of what an interrupt left undone, as libraries do while Python ends."""
+    sys.unraisablehook = lambda lost: None
+    logging.getLogger("asyncio").disabled = True
+
+
 def _fill_closed_streams() -> None:
     """Open the null device in the place of standard streams that are closed.
 
