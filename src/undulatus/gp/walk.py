@@ -443,17 +443,17 @@ def first_state(setup: WalkSetup) -> Walk:
         losses=np.empty(0),
         seed=setup.seed,
         frequency_unit=float(np.sqrt(np.mean(frequencies**2))),
-        best_loss=_loss_at(setup, position, setup.solve(position)),
+        best_loss=_loss_at(setup, position),
     )
 
 
-def _loss_at(setup: WalkSetup, position: Position, solved: Sequence[Solved]) -> float:
-    """Return the loss of the held-back rows at a position whose weights have these moments."""
+def _loss_at(setup: WalkSetup, position: Position) -> float:
+    """Return the loss of the held-back rows at a position."""
     return held_back_loss(
         setup.held_back,
         position.frequencies,
         position.signal_variances.tolist(),
-        [own.moments for own in solved],
+        [own.moments for own in setup.solve(position)],
         setup.spreads(position.frequencies),
     )
 
@@ -472,10 +472,7 @@ def iterate(setup: WalkSetup, state: Walk) -> Walk:
             state = replace(state, position=_follow_variances(state.position, solved))
             solved = setup.solve(state.position)
     blended()
-    return anneal_or_end(
-        setup,
-        state.record_loss(_loss_at(setup, state.position, setup.solve(state.position))),
-    )
+    return anneal_or_end(setup, state.record_loss(_loss_at(setup, state.position)))
 
 
 def anneal_or_end(setup: WalkSetup, state: Walk) -> Walk:
