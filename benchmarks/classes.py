@@ -165,10 +165,9 @@ def update() -> None:
         before, seconds = loss(model), []
         for _ in range(5):
             began = time.perf_counter()
-            model.update(X[more], y[more])
+            corrected = model.update(X[more], y[more])
             seconds.append(time.perf_counter() - began)
-            updated = loss(model)
-            model.forget()
+            updated = loss(corrected)
         both = rows[: old + new]
         fresh = VFFGPC(n_members=1, random_state=0).fit(X[both], y[both])
         print(
@@ -194,9 +193,9 @@ def update_times() -> None:
             added, forgotten = [], []
             for _ in range(7):
                 began = time.perf_counter()
-                model.update(data.X[more], y[more])
+                corrected = model.update(data.X[more], y[more])
                 added.append(time.perf_counter() - began)
-                model.forget()
+                corrected.forget()
                 forgotten.append(time.perf_counter() - began - added[-1])
             print(
                 f"{k} classes, {members} members: {1e3 * min(added):.0f} ms, "

@@ -53,8 +53,8 @@ def kept_share(x, waves, spread, arrays):
     return math.exp(-0.5 * exponent)
 
 
-def latent(features, share, own, mean, root, shift):
-    """Return the sigmoid of the latent mean over what its variance makes of it."""
+def latent(features, share, own, mean, root, shift, log_ratio):
+    """Return the sigmoid of the latent mean over what its variance makes of it, corrected."""
     scale = math.sqrt(own["signal_variance"] / (len(features) / 2))
     z = [scale * feature for feature in features]
     k = len(z)
@@ -63,15 +63,18 @@ def latent(features, share, own, mean, root, shift):
     fresh = (1.0 - share**2) * own["signal_variance"]
     mu = share * wave_mean + own["level"] + shift * math.sqrt(1.0 + math.pi / 8.0 * fresh)
     variance = share**2 * wave_variance + fresh
-    return 1.0 / (1.0 + math.exp(-mu / math.sqrt(1.0 + math.pi / 8.0 * variance)))
+    log_odds = mu / math.sqrt(1.0 + math.pi / 8.0 * variance) + log_ratio
+    return 1.0 / (1.0 + math.exp(-log_odds))
 
 
 def probabilities(header, arrays, row):
     """Return the probability of each class, in the order of the header's classes."""
     x = standardise(row, arrays)
     d, totals = len(x), None
-    shift = header["prior_shift"]
-    many = isinstance(shift, list)
+    ratio = header.get("prior_log_ratio", header.get("prior_shift"))
+    many = isinstance(ratio, list)
+    # Files of 0.1 and 0.2 correct two classes by a shift of the latent mean.
+    corrected = (0.0, 0.0) if many else (ratio, 0.0) if "prior_shift" in header else (0.0, ratio)
     for number, member in enumerate(header["committee"]):
         flat = arrays[f"{number}/frequencies"]
         waves = [flat[i : i + d] for i in range(0, len(flat), d)]
@@ -82,9 +85,9 @@ def probabilities(header, arrays, row):
         for index, own in enumerate(member["latents"] if many else [member]):
             prefix = f"{number}/{index}/" if many else f"{number}/"
             mean, root = arrays[prefix + "posterior_mean"], arrays[prefix + "posterior_root"]
-            found.append(latent(features, share, own, mean, root, 0.0 if many else shift))
+            found.append(latent(features, share, own, mean, root, *corrected))
         if many:
-            found = [p * math.exp(s) for p, s in zip(found, shift)]
+            found = [p * math.exp(s) for p, s in zip(found, ratio)]
             found = [p / sum(found) for p in found]
         else:
             found = [1.0 - found[0], found[0]]

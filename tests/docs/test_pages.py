@@ -142,6 +142,12 @@ def test_a_model_is_read_by_the_program_of_the_page_as_by_the_package(kind, clas
     header, arrays = program.read(tmp_path / "m.undulatus")
     found = [program.probabilities(header, arrays, row) for row in rows]
     np.testing.assert_allclose(found, model.predict_proba(rows), rtol=1e-9)
+    if classes == 2:
+        # As in files of earlier versions.
+        model._latent_shift = header["prior_shift"] = header.pop("prior_log_ratio")
+        model._prior_shift = np.zeros(1)
+        found = [program.probabilities(header, arrays, row) for row in rows]
+        np.testing.assert_allclose(found, model.predict_proba(rows), rtol=1e-9)
 
 
 def test_links_of_built_pages_are_checked(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logit
 from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -176,9 +177,13 @@ def test_prior_correction_undoes_balanced_class_weights():
 
 
 @each_model
-def test_prior_correction_shifts_the_latent_mean_by_the_change_in_log_odds(name, clouds):
+def test_prior_correction_multiplies_the_odds_of_the_probability(name, clouds):
+    """Bayes' rule for a probability in which the latent function is integrated out."""
     X, y = clouds
     plain = without_fading(name, class_weight="balanced").fit(X, y)
+    mean, variance = plain.latent_mean_and_variance(X)
+    # Where the variance is large, a shift of the latent mean would be too weak.
+    assert variance.max() > 1.0
     share = y.mean()
     expected = {
         "training": np.log(share / (1 - share)),
@@ -189,11 +194,15 @@ def test_prior_correction_shifts_the_latent_mean_by_the_change_in_log_odds(name,
         corrected = without_fading(name, class_weight="balanced", prior_correction=real)
         corrected.fit(X, y)
         # Balanced weights make the shares equal up to rounding: log odds of 0.
-        found = corrected.decision_function(X) - plain.decision_function(X)
-        assert_allclose(found, shift, rtol=1e-12, atol=1e-12)
-        mean, variance = corrected.latent_mean_and_variance(X)
-        assert_allclose(mean - plain.latent_mean_and_variance(X)[0], shift, atol=1e-12)
-        assert_array_equal(variance, plain.latent_mean_and_variance(X)[1])
+        probability = corrected.predict_proba(X)
+        odds, before = (p[:, 1] / p[:, 0] for p in (probability, plain.predict_proba(X)))
+        assert_allclose(odds, before * np.exp(shift), rtol=1e-10)
+        scores = corrected.decision_function(X)
+        assert_allclose(scores, np.log(odds), rtol=1e-9, atol=1e-12)
+        assert_array_equal(corrected.predict(X), corrected.classes_[(scores > 0).astype(int)])
+        assert_array_equal(corrected.predict(X), corrected.classes_[probability.argmax(axis=1)])
+        # The latent function is that of the training data.
+        assert_array_equal(corrected.latent_mean_and_variance(X), [mean, variance])
 
 
 @each_model
@@ -203,8 +212,20 @@ def test_prior_correction_is_relative_to_the_training_shares(name, clouds):
         without_fading(name, prior_correction=real).fit(X, y) for real in (None, [0.8, 0.2])
     )
     shift = np.log(0.2 / 0.8) - np.log(y.mean() / (1 - y.mean()))
-    found = corrected.decision_function(X) - plain.decision_function(X)
-    assert_allclose(found, shift, atol=1e-12)
+    before = logit(plain.predict_proba(X)[:, 1])
+    assert_allclose(corrected.decision_function(X), before + shift, rtol=1e-9, atol=1e-9)
+
+
+def test_labels_of_a_corrected_model_need_variances_only_near_their_boundary(clouds, monkeypatch):
+    X, y = clouds
+    corrected = model("RFFGPC", prior_correction=[0.9, 0.1]).fit(X, y)
+    seen, real = [], base.pooled_log_odds
+    monkeypatch.setattr(
+        base, "pooled_log_odds", lambda *given: seen.append(given[0].shape[2]) or real(*given)
+    )
+    labels = corrected.predict(X)
+    assert 0 < sum(seen) < len(X) / 2
+    assert_array_equal(labels, corrected.predict_proba(X).argmax(axis=1))
 
 
 def test_prior_correction_by_label_follows_the_classes(moons):

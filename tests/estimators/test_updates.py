@@ -86,7 +86,7 @@ def test_an_update_is_the_best_gaussian_with_the_old_posterior_as_prior(classes)
         ]
         for m, fit in enumerate(model.members_)
     ]
-    model.update(X, y)
+    model = model.update(X, y)
     for fit_, expected in zip(model.members_, slow, strict=True):
         for own, oracle in zip(fit_.latents, expected, strict=True):
             assert_allclose(own.posterior.mean, oracle.mean, atol=1e-3)
@@ -100,7 +100,7 @@ def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows
     model = fit(posterior=posterior)
     before = [own.posterior for member in model.members_ for own in member.latents]
     X, y = draw(rows, seed=2)
-    model.update(X, y)
+    model = model.update(X, y)
     x = model.standardisation_(X, np.float64)
     after = [(member, own) for member in model.members_ for own in member.latents]
     for old, (member, own) in zip(before, after, strict=True):
@@ -133,7 +133,7 @@ def test_threads_do_not_change_a_bit(classes, monkeypatch):
     found = []
     for threads in (1, 3):
         model.n_jobs = threads
-        model.update(*new)
+        model = model.update(*new)
         updated = model.predict_proba(rows)
         found.append((updated, model.forget().predict_proba(rows)))
         model = fit(classes, members=5)
@@ -153,7 +153,7 @@ def test_the_factors_of_latent_functions_do_not_depend_on_each_other(posterior, 
 
 def test_a_correction_may_outweigh_everything():
     model, (X, y) = fit(), draw(6, seed=3)
-    model.update(X, 1 - y, np.full(6, 1e18))
+    model = model.update(X, 1 - y, np.full(6, 1e18))
     assert_array_equal(model.predict(X), 1 - y)
 
 
@@ -164,9 +164,32 @@ def test_corrected_pixels_get_their_class_and_others_hardly_change():
     away = draw(200, seed=5)[0]
     away = away[np.linalg.norm(away - X.mean(axis=0), axis=1) > 2.5]
     before = model.predict_proba(away)
-    model.update(X, 1 - wrong)
+    model = model.update(X, 1 - wrong)
     assert np.mean(model.predict(X) == 1 - wrong) > 0.9
     assert np.median(np.abs(model.predict_proba(away) - before)) < 0.05
+
+
+@pytest.mark.parametrize("kind", ["fourier", "exact"])
+def test_updates_leave_the_model_as_it_is(kind):
+    model, rows = fit(3) if kind == "fourier" else fit_exact(3), draw(60, seed=3)[0]
+    model.class_weight, model.provenance_ = {0: 1.0}, {"seed": 0}
+    first = model.predict_proba(rows)
+    once = model.update(*draw(20, seed=6, classes=3))
+    second = once.predict_proba(rows)
+    twice = once.update(3.0 * rows, np.zeros(60, int))
+    back = twice.forget(0)
+    twice.fit_report_["rows"], twice.class_weight[0] = 0, 9.0
+    assert np.abs(second - first).max() > 1e-3
+    for own, count, expected in ((model, 0, first), (once, 1, second)):
+        assert_array_equal(own.predict_proba(rows), expected)
+        assert len(getattr(own, "updates_", ())) == count
+        assert own.class_weight == {0: 1.0}
+        assert own.fit_report_["rows"] > 0
+    assert (len(twice.updates_), len(back.updates_)) == (2, 1)
+    assert back.provenance_ == {"seed": 0}
+    with pytest.raises(InputError, match="y holds 7"):
+        model.update(rows, np.full(60, 7))
+    assert_array_equal(model.predict_proba(rows), first)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -174,16 +197,16 @@ def test_forgotten_updates_leave_no_trace(classes):
     model, rows = fit(classes), draw(100, seed=3)[0]
     plain, quantiles = model.predict_proba(rows), model.feature_quantiles_
     first, second = (draw(20, seed=seed, classes=classes) for seed in (6, 7))
-    model.update(3.0 * first[0], first[1])
+    model = model.update(3.0 * first[0], first[1])
     once = model.predict_proba(rows)
-    model.update(*second)
+    model = model.update(*second)
     assert len(model.updates_) == 2
-    model.forget()
+    model = model.forget()
     assert_allclose(model.predict_proba(rows), once, atol=1e-9)
-    model.update(*second).forget(0)
+    model = model.update(*second).forget(0)
     # The second stays, with the factors it was given when the first was there.
     assert len(model.updates_) == 1
-    model.forget(0)
+    model = model.forget(0)
     assert model.updates_ == ()
     assert_allclose(model.predict_proba(rows), plain, atol=1e-9)
     assert_array_equal(model.feature_quantiles_, quantiles)
@@ -193,7 +216,7 @@ def test_labelled_rows_are_no_longer_outside():
     model = fit()
     far = np.full((40, 3), 6.0) + 0.1 * np.random.default_rng(0).normal(size=(40, 3))
     before = model.latent_mean_and_variance(far)[1]
-    model.update(far, np.ones(40, dtype=int))
+    model = model.update(far, np.ones(40, dtype=int))
     assert np.all(model.feature_quantiles_[-1] >= far.max(axis=0))
     assert np.all(model.latent_mean_and_variance(far)[1] < before)
     assert np.all(model.predict(far) == 1)
@@ -203,7 +226,7 @@ def test_labelled_rows_are_no_longer_outside():
 def test_updates_are_in_the_model_file(classes, tmp_path):
     model, rows = fit(classes), draw(50, seed=3)[0]
     plain = model.predict_proba(rows)
-    model.update(*draw(20, seed=8, classes=classes))
+    model = model.update(*draw(20, seed=8, classes=classes))
     path = tmp_path / "model.safetensors"
     save_model(model, path)
     loaded = load_model(path)
@@ -215,15 +238,14 @@ def test_updates_are_in_the_model_file(classes, tmp_path):
 def test_a_weight_of_two_equals_a_row_given_twice():
     X, y = draw(10, seed=4)
     weighted, repeated = fit(), fit()
-    weighted.update(X, y, np.where(np.arange(10) < 4, 2.0, 1.0))
-    repeated.update(np.concatenate([X, X[:4]]), [*y, *y[:4]])
+    weighted = weighted.update(X, y, np.where(np.arange(10) < 4, 2.0, 1.0))
+    repeated = repeated.update(np.concatenate([X, X[:4]]), [*y, *y[:4]])
     rows = draw(50, seed=5)[0]
     assert_allclose(weighted.predict_proba(rows), repeated.predict_proba(rows), atol=1e-8)
 
 
 def test_a_new_fit_forgets_updates():
-    model = fit()
-    model.update(*draw(5, seed=1))
+    model = fit().update(*draw(5, seed=1))
     model.fit(*draw(400))
     assert not hasattr(model, "updates_")
 
@@ -251,7 +273,7 @@ def test_what_is_not_there_cannot_be_forgotten():
     model = fit()
     with pytest.raises(InputError, match="no update -1 to forget: the model has 0"):
         model.forget()
-    model.update(*draw(3, seed=1))
+    model = model.update(*draw(3, seed=1))
     with pytest.raises(InputError, match="no update 1 to forget"):
         model.forget(1)
 
@@ -261,7 +283,7 @@ def test_random_frequencies_take_updates_too():
     model = RFFGPC(10, n_members=1, random_state=0).fit(X, y)
     new = draw(30, seed=9)
     before = model.predict_proba(new[0])[np.arange(30), new[1]]
-    model.update(*new)
+    model = model.update(*new)
     assert np.mean(model.predict_proba(new[0])[np.arange(30), new[1]] - before) > 0.0
 
 
@@ -310,7 +332,7 @@ def test_an_update_of_the_exact_classifier_is_where_its_own_passes_would_stay(
     before = [dense_sites(model, latent) for latent in latents]
     X, y = draw(15, seed=2, classes=classes)
     X[3] = X[4]
-    model.update(X, y)
+    model = model.update(X, y)
     for latent in latents:
         precision, projected = dense_sites(model, latent)
         scale = np.abs(before[latent][1]).max()
@@ -341,7 +363,7 @@ def test_an_update_of_the_exact_classifier_is_the_best_gaussian():
     n, own = len(model.training_), model.latents_[0]
     old = dense_sites(model, 0)
     prior_mean, _ = model.latent_mean_and_variance(X)
-    model.update(X, y)
+    model = model.update(X, y)
     covariance = covariance_of(model, 0)
     _, prior = dense_posterior(
         covariance, np.append(old[0], np.zeros(3)), np.append(old[1], np.zeros(3))
@@ -372,16 +394,16 @@ def test_the_exact_classifier_forgets_without_a_trace(classes, tmp_path):
     model, rows = fit_exact(classes), draw(60, seed=3)[0]
     plain, quantiles = model.predict_proba(rows), model.feature_quantiles_
     first, second = (draw(12, seed=seed, classes=classes) for seed in (6, 7))
-    model.update(3.0 * first[0], first[1], np.full(12, 2.0)).update(*second)
+    model = model.update(3.0 * first[0], first[1], np.full(12, 2.0)).update(*second)
     path = tmp_path / "model.safetensors"
     save_model(model, path)
     loaded = load_model(path)
     assert_array_equal(loaded.predict_proba(rows), model.predict_proba(rows))
     assert loaded.updates_[0].codes.dtype == model.updates_[0].codes.dtype
-    loaded.forget(0)
+    loaded = loaded.forget(0)
     assert len(loaded.training_) == 80 + 12
     assert len(loaded.updates_) == 1
-    loaded.forget()
+    loaded = loaded.forget()
     assert loaded.updates_ == ()
     assert_allclose(loaded.predict_proba(rows), plain, atol=1e-9)
     assert_array_equal(loaded.feature_quantiles_, quantiles)

@@ -15,6 +15,7 @@ from undulatus.gp.posterior import (
     expected_sigmoids,
     factorise,
     latent_moments,
+    share_of_tolerance,
     solve_moments,
     solve_posterior,
     stage_root,
@@ -303,19 +304,23 @@ def test_moments_in_single_precision_follow_those_in_double():
     st.sampled_from([1e-6, 1e-4, 1e-3, 1e-2, 0.1]),
     st.floats(0.1, 300.0),
     st.floats(-3.0, 3.0),
+    st.sampled_from([0.0, -9.0, 3.0]),
 )
-def test_a_tolerant_probability_is_within_its_tolerance(seed, tolerance, signal_variance, shift):
+def test_a_tolerant_probability_is_within_its_tolerance(
+    seed, tolerance, signal_variance, shift, log_ratio
+):
     rng = np.random.default_rng(seed)
     k = int(rng.integers(2, 30))
     wide = rng.normal(size=(k, k)) * np.exp(rng.normal(loc=3.0, scale=3.0, size=k))
     posterior = solve_posterior(wide @ wide.T + np.eye(k), rng.normal(scale=30.0, size=k))
     z = rng.normal(size=(50, k))
     z *= np.sqrt(signal_variance) / np.linalg.norm(z, axis=1, keepdims=True)
-    root = stage_root(posterior, signal_variance, tolerance, np.float64)
+    of_root = tolerance * share_of_tolerance(log_ratio)
+    root = stage_root(posterior, signal_variance, of_root, np.float64)
     assume(root is not None)
-    found = tolerant_probability(z, posterior.mean, shift, root, tolerance)
+    found = tolerant_probability(z, posterior.mean, shift, root, tolerance, 0.0, log_ratio)
     variance = np.sum((z @ posterior.root.T) ** 2, axis=1)
-    exact = expected_sigmoid(z @ posterior.mean + shift, variance)
+    exact = expected_sigmoid(z @ posterior.mean + shift, variance, log_ratio)
     # Either the middle of an interval of twice the tolerance, or a truncated variance.
     assert np.abs(found - exact).max() <= tolerance * (1 + 1e-9) + 1e-12
 

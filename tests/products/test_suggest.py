@@ -220,7 +220,7 @@ def test_points_filled_in_and_given_back_are_an_update_by_hand(
     rows = pd.DataFrame(open_image(path).values[:, row, column].T, columns=BANDS)
     by_hand = RFFGPC()
     vars(by_hand).update(vars(model))
-    by_hand.update(rows, read["class"].to_numpy()[order])
+    by_hand = by_hand.update(rows, read["class"].to_numpy()[order])
     some = pd.DataFrame(spectra().reshape(3, -1).T[::50].astype(np.float32), columns=BANDS)
     assert_allclose(updated.predict_proba(some), by_hand.predict_proba(some), rtol=1e-12)
     assert not hasattr(model, "updates_")

@@ -162,6 +162,28 @@ def test_single_precision_prior_shift_and_tolerance_are_restored(name, moons, pa
     assert_predicts_alike(load_model(path), model, X)
 
 
+@each_model
+def test_a_shift_of_the_latent_mean_as_earlier_versions_had_it_stays(name, moons, path):
+    X, y = moons
+    model = MODELS[name](prior_correction=[0.9, 0.1]).fit(X, y)
+    corrected = model.predict_proba(X)
+    save_model(model, path)
+    tensors, header = read_tensors(path)
+    header["prior_shift"] = header.pop("prior_log_ratio")
+    write_tensors(path, tensors, header)
+    earlier = load_model(path)
+    # Too weak a correction, from 1/2 to 1/10, wherever there is variance.
+    assert np.all(earlier.predict_proba(X)[:, 1] > corrected[:, 1])
+    assert np.all(earlier.latent_mean(X) < model.latent_mean(X))
+    save_model(earlier, path)
+    assert_predicts_alike(load_model(path), earlier, X)
+    assert "prior_shift" in read_tensors(path)[1]
+
+
+def test_a_header_with_both_corrections_for_other_frequencies_is_refused(rewrite):
+    assert_refused(rewrite(lambda tensors, header: header.update(prior_shift=0.5)))
+
+
 def test_the_precision_of_predictions_is_restored(moons, path, monkeypatch):
     monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 1)
     model = MODELS["RFFGPC"]().fit(*moons)
@@ -429,7 +451,7 @@ def own_key(key, header):
     "key",
     [
         *("format", "schema", "kind", "params", "classes", "feature_names", "n_features"),
-        *("prior_shift", "posterior", "fitted"),
+        *("prior_log_ratio", "posterior", "fitted"),
     ],
 )
 def test_a_header_with_a_missing_key_is_refused(rewrite, key):
@@ -439,10 +461,13 @@ def test_a_header_with_a_missing_key_is_refused(rewrite, key):
 JUNK = [
     (key, junk)
     for key, junk in product(
-        ["params", "classes", "feature_names", "n_features", "prior_shift", "posterior", "fitted"],
+        [
+            *("params", "classes", "feature_names", "n_features"),
+            *("prior_log_ratio", "posterior", "fitted"),
+        ],
         [7, "junk", [1, 2, 3], {"junk": 1}],
     )
-    if (key, junk) != ("prior_shift", 7)  # a number is valid there
+    if (key, junk) != ("prior_log_ratio", 7)  # a number is valid there
 ]
 
 

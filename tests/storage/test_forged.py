@@ -111,9 +111,9 @@ LABELS = {"dtype": "<i8"}
 UPPER = with_entry((0, 1), 0.25)
 
 FIELDS = {
-    "NaN in the header": ("rff", set_field("prior_shift", to=math.nan), "NaN"),
-    "a number past doubles": ("rff", set_field("prior_shift", to=10**400), "too large"),
-    "a boolean as a number": ("rff", set_field("prior_shift", to=True), "prior_shift is True"),
+    "NaN in the header": ("rff", set_field("prior_log_ratio", to=math.nan), "NaN"),
+    "a number past doubles": ("rff", set_field("prior_log_ratio", to=10**400), "too large"),
+    "a boolean as a number": ("rff", set_field("prior_log_ratio", to=True), "prior_log_ratio is"),
     "a text as a number": ("rff", set_field("n_features", to="2"), "n_features is '2'"),
     "no features": ("rff", set_field("n_features", to=0), "n_features is 0"),
     "a schema of another type": ("rff", set_field("schema", to=True), "schema True"),
@@ -393,7 +393,7 @@ def test_a_small_file_that_asks_for_much_is_refused_at_once(tmp_path):
     ]
     fields = {
         "a dtype": set_field("classes", to={"array": ["a", "b"], "dtype": "<U400000000"}),
-        "deep lists": set_field("prior_shift", to="@deep@"),
+        "deep lists": set_field("prior_log_ratio", to="@deep@"),
         "a million members": set_field("committee", to=[{}] * 10**6),
         "parameters by the thousand": set_field("params", to={str(n): 1 for n in range(10**5)}),
         "updates without end": set_field("updates", to=2**62),

@@ -36,6 +36,7 @@ from undulatus.gp.arrays import (
     double,
     index_of,
     is_tensor,
+    like,
     namespace,
     on_host,
     same_library,
@@ -58,6 +59,7 @@ from undulatus.gp.committee import (
 )
 from undulatus.gp.damping import Fading
 from undulatus.gp.kernels import KERNELS
+from undulatus.gp.posterior import predictive_log_odds
 from undulatus.gp.streaming import RowFunctionOnDevice
 
 RowFunction = Callable[[Array], tuple[Array, ...]]
@@ -154,6 +156,8 @@ class GaussianProcessMixin(ABC):
     feature_quantiles_: Array
     _prior_shift: Array
     """Of the log odds of the second class, (1,), or of the logarithm of each probability, (k,)."""
+    _latent_shift: float = 0.0
+    """Of the latent mean of two classes, in models that versions before 0.3 fitted."""
 
     @abstractmethod
     def _block_functions(self, device: str | None = None) -> BlockFunctions:
@@ -187,17 +191,18 @@ class GaussianProcessMixin(ABC):
         """Return scores by which classes compare.
 
         For two classes a score (n,) that is positive where the second class is likelier: the
-        latent mean or, of a committee, the logit of the probability. For more, the logarithm of
-        the probability of each class, (n, k).
+        logit of the probability or, of a single model without a ``prior_correction``, the latent
+        mean, which has its sign and is cheaper. For more, the logarithm of the probability of each
+        class, (n, k).
         """
         k = self._n_classes
 
         def make(blocks: BlockFunctions) -> RowFunction:
-            if k == 2 and len(blocks.members) == 1:
+            if k == 2 and self._mean_decides(blocks):
                 return self._make_mean_of_means(blocks)
             moments = self._make_member_moments(blocks)
             if k == 2:
-                return lambda x: (pooled_log_odds(*moments(x)),)
+                return lambda x: (pooled_log_odds(*moments(x), self._prior_shift),)
             return lambda x: pooled_log_probabilities(*moments(x), self._prior_shift)
 
         return self._per_latent(self._evaluate(X, make, self._n_latents))
@@ -231,7 +236,8 @@ class GaussianProcessMixin(ABC):
     def latent_mean(self, X: Any) -> Array:
         """Return the mean of the latent function at each row, (n,): far cheaper than both.
 
-        With more than two classes, that of each class's against the rest, (n, k).
+        With more than two classes, that of each class's against the rest, (n, k). Latent functions
+        are those of the classes' shares in training: a ``prior_correction`` changes probabilities.
         """
         return self._per_latent(self._evaluate(X, self._make_mean_of_means, self._n_latents))
 
@@ -338,20 +344,31 @@ class GaussianProcessMixin(ABC):
         means = [member.make_mean() for member in blocks.members]
         return lambda x: blocks.fading.mean(x, namespace(x).stack([mean(x) for mean in means]))
 
+    def _mean_decides(self, blocks: BlockFunctions) -> bool:
+        """Whether the latent mean of two classes has the sign of the log odds."""
+        return len(blocks.members) == 1 and not self._prior_shift.any()
+
     def _make_sign(self, blocks: BlockFunctions) -> RowFunction:
         """Return a function with the sign of the decision function."""
-        if len(blocks.members) == 1:
+        if self._mean_decides(blocks):
             return self._make_mean_of_means(blocks)
         means, moments = self._make_member_means(blocks), self._make_member_moments(blocks)
+        shift = float(self._prior_shift[0])
 
         def sign(x: Array) -> tuple[Array]:
-            positive = means(x)[:, 0] > 0
+            mean = means(x)[:, 0]
+            # No variance is larger than the prior's, so a member's log odds lie between these.
+            largest = like(blocks.fading.signal_variance[:, 0], mean)
+            positive = namespace(x).stack(
+                [mean + shift, predictive_log_odds(mean, largest, shift)]
+            )
+            positive = positive.reshape(-1, len(x)) > 0
             # Probabilities on one side of 1/2 have their mean there: no variance is needed.
             result = 2.0 * double(positive.all(axis=0)) - 1.0
             apart = positive.any(axis=0) & ~positive.all(axis=0)
             divided = namespace(x).flatnonzero(apart)
             if len(divided):
-                result[divided] = pooled_log_odds(*moments(x[divided]))
+                result[divided] = pooled_log_odds(*moments(x[divided]), self._prior_shift)
             return (result,)
 
         return sign

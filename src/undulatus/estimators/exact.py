@@ -334,7 +334,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
                 None,
                 np.array([[[fit.signal_variance] for fit in self.latents_]]),
                 np.array([[[fit.level] for fit in self.latents_]]),
-                float(self._prior_shift[0]) if self._n_latents == 1 else 0.0,
+                self._latent_shift,
             ),
         )
 

@@ -47,6 +47,7 @@ from undulatus.gp.posterior import (
     Posterior,
     StagedRoot,
     latent_moments,
+    share_of_tolerance,
     stage_root,
     tolerant_probability,
     variance_root,
@@ -191,8 +192,7 @@ class FourierPredictor(GaussianProcessMixin):
             TrainingRange.from_quantiles(*ends),
             np.array([[[own.signal_variance] for own in fit.latents] for fit in members]),
             np.array([[[own.level] for own in fit.latents] for fit in members]),
-            # With more classes, probabilities are shifted after they are made to sum to one.
-            float(self._prior_shift[0]) if self._n_latents == 1 else 0.0,
+            self._latent_shift,
         )
 
     def _make_mean(self, fit: FourierFit, place: Place) -> Callable[[Array], Array]:
@@ -244,7 +244,7 @@ class FourierPredictor(GaussianProcessMixin):
             return None
         staged = replace(root, first=place.array(root.first), rest=place.array(root.rest))
         mean, fading = place.array(fit.posterior.mean), self._fading(place.dtype).on(place)
-        frequencies = place.move(fit.frequencies)
+        frequencies, log_ratio = place.move(fit.frequencies), float(self._prior_shift[0])
 
         def probability(x: Array) -> Array:
             z, share = _features(x, frequencies, fit.signal_variance), fading.share(x)
@@ -253,7 +253,9 @@ class FourierPredictor(GaussianProcessMixin):
             z *= share[0].T
             fresh = fading.fresh_variance(share)
             shift, fresh = fading.offset(fresh)[0, 0], fresh[0, 0]
-            return tolerant_probability(z, mean, shift, staged, self.variance_tolerance, fresh)
+            return tolerant_probability(
+                z, mean, shift, staged, self.variance_tolerance, fresh, log_ratio
+            )
 
         return probability
 
@@ -266,12 +268,13 @@ class FourierPredictor(GaussianProcessMixin):
     def _root(self, own: LatentFit, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
         """Return a root of the variance, made once for a posterior and a tolerance."""
         roots = _ROOTS.setdefault(own.posterior, {})
-        key = (name, self.variance_tolerance)
+        tolerance = self.variance_tolerance
+        if self._n_latents == 1:
+            tolerance *= share_of_tolerance(float(self._prior_shift[0]))
+        key = (name, tolerance)
         if key not in roots:
             with single_threaded_blas():
-                roots[key] = make(
-                    own.posterior, own.signal_variance, self.variance_tolerance, *arguments
-                )
+                roots[key] = make(own.posterior, own.signal_variance, tolerance, *arguments)
         return roots[key]
 
     def _choose_prediction_precision(self, pixels: PixelSource) -> str:

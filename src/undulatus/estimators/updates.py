@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
@@ -59,6 +60,7 @@ class UpdatesMixin(ABC):
     classes_: Array
     feature_quantiles_: Array
     standardisation_: Standardisation
+    fit_report_: dict[str, Any]
     posterior: str
     updates_: tuple[Update, ...]
 
@@ -75,11 +77,12 @@ class UpdatesMixin(ABC):
         """Return fitted attributes without the rows of the update at a position."""
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add labelled rows without a new fit, in milliseconds.
+        """Return a new model with labelled rows added, without a new fit; this one stays as it is.
 
         Hyperparameters and what stands for earlier rows stay as they are; the posterior gets the
         terms of the new rows. Where they lie outside the training range, the range grows. An
-        update of many rows, or of another kind of scene, is worth a new fit.
+        update of many rows, or of another kind of scene, is worth a new fit. Both models share the
+        arrays that do not differ.
 
         Parameters
         ----------
@@ -98,14 +101,16 @@ class UpdatesMixin(ABC):
         fitted, (precision, projected) = self._with_rows(rows, signs, weight)
         range_before = self.feature_quantiles_[[0, -1]].copy()
         update = Update(rows, codes, weight, precision, projected, range_before)
-        vars(self).update(fitted)
         # Where rows were labelled is no longer outside what was learned.
-        self.feature_quantiles_ = _extend(self.feature_quantiles_, range_before, [update])
-        self.updates_ = (*getattr(self, "updates_", ()), update)
-        return self
+        quantiles = _extend(self.feature_quantiles_, range_before, [update])
+        return self._changed(fitted, quantiles, (*getattr(self, "updates_", ()), update))
 
     def forget(self, update: int = -1) -> Self:
-        """Take the rows of an update away again: of the last one, or by its number from 0."""
+        """Return a new model without the rows of an update; this one stays as it is.
+
+        By default it is the last one that is taken away; otherwise it is named by its number
+        from 0.
+        """
         check_is_fitted(self)
         updates = list(getattr(self, "updates_", ()))
         position = find_update(update, len(updates))
@@ -115,10 +120,19 @@ class UpdatesMixin(ABC):
         updates.pop(position)
         if updates:
             updates[0] = replace(updates[0], range_before=first)
-        vars(self).update(fitted)
-        self.feature_quantiles_ = _extend(self.feature_quantiles_, first, updates)
-        self.updates_ = tuple(updates)
-        return self
+        quantiles = _extend(self.feature_quantiles_, first, updates)
+        return self._changed(fitted, quantiles, tuple(updates))
+
+    def _changed(
+        self, fitted: dict[str, Any], quantiles: Array, updates: tuple[Update, ...]
+    ) -> Self:
+        """Return a copy with other fitted attributes; what does not differ is shared."""
+        changed = copy(self)
+        # No method changes an array, but users may change parameters and the report.
+        own = {*self.get_params(deep=False), "fit_report_"}  # type: ignore[attr-defined]
+        vars(changed).update(deepcopy({name: vars(self)[name] for name in own}))
+        vars(changed).update(fitted, feature_quantiles_=quantiles, updates_=updates)
+        return changed
 
 
 def find_update(number: int, known: int) -> int:

@@ -30,7 +30,7 @@ from undulatus._system import available_memory
 from undulatus.errors import NotEnoughMemoryError
 from undulatus.gp.arrays import Array, like, log_expit, log_sum_exp, namespace
 from undulatus.gp.passes import FourierFit
-from undulatus.gp.posterior import expected_sigmoids
+from undulatus.gp.posterior import expected_sigmoids, predictive_log_odds
 
 MATRICES = 14
 """Matrices of the size of a posterior that each member under way holds besides its own."""
@@ -145,24 +145,24 @@ def pooled_probabilities(
 ) -> tuple[Array, ...]:
     """Return the probability of each class, (n,) each, from the members' moments, (M, C, n).
 
-    With one latent function they are those of both classes. With one a class, a member's
-    probabilities of each class against the rest, times exp(``shift``) (C,), are made to sum to
-    one.
+    With one latent function they are those of both classes, with ``shift`` added to a member's
+    log odds of the second. With one a class, a member's probabilities of each class against the
+    rest, times exp(``shift``) (C,), are made to sum to one.
     """
     xp = namespace(means)
     if means.shape[1] == 1:
-        first, second = expected_sigmoids(means[:, 0], variances[:, 0])
+        first, second = expected_sigmoids(means[:, 0], variances[:, 0], np.asarray(shift).item())
         return xp.mean(first, axis=0), xp.mean(second, axis=0)
     return tuple(xp.mean(xp.exp(_member_log_probabilities(means, variances, shift)), axis=0))
 
 
-def pooled_log_odds(means: Array, variances: Array) -> Array:
+def pooled_log_odds(means: Array, variances: Array, shift: Array | float = 0.0) -> Array:
     """Return the logarithm of the odds of the second class, (n,), from moments (M, 1, n).
 
-    The probability is the mean of the members'. Its logarithm keeps its digits where the
-    probability would round to 0 or 1.
+    ``shift`` is added to each member's. The probability is the mean of the members'. Its logarithm
+    keeps its digits where the probability would round to 0 or 1.
     """
-    scaled = means[:, 0] / namespace(means).sqrt(1.0 + np.pi / 8.0 * variances[:, 0])
+    scaled = predictive_log_odds(means[:, 0], variances[:, 0], np.asarray(shift).item())
     log_sums = [log_sum_exp(log_expit(sign * scaled), axis=0) for sign in (1.0, -1.0)]
     return log_sums[0] - log_sums[1]
 
@@ -177,7 +177,7 @@ def pooled_log_probabilities(
 
 def _member_log_probabilities(means: Array, variances: Array, shift: Array | float) -> Array:
     """Return the logarithm of each class's probability by each member, (M, C, n)."""
-    logs = log_expit(means / namespace(means).sqrt(1.0 + np.pi / 8.0 * variances))
+    logs = log_expit(predictive_log_odds(means, variances))
     logs += like(np.reshape(shift, (-1, 1)), logs)
     logs -= log_sum_exp(logs, axis=1, keepdims=True)
     return logs

@@ -104,9 +104,8 @@ class TrainingRange:
 class Fading:
     """How the latent function of a fit returns to its prior, at prediction.
 
-    A shift of the log odds (a change of the class prior) is added to the latent mean. Where the
-    variance is fresh from the prior it is larger, so that it shifts the predictive log odds far
-    from the training data, too.
+    Models that versions before 0.3 corrected for other frequencies of two classes have a shift of
+    the latent mean, which is larger where the variance is fresh from the prior.
 
     All are those of M members, with C latent functions each, at once.
     """

@@ -238,6 +238,16 @@ def latent_moments(
     return latent, row_dots(spread, spread)
 
 
+def share_of_tolerance(log_ratio: float) -> float:
+    """Return the share of a tolerance in probability that roots may use when odds are multiplied.
+
+    With t for the first term of :func:`predictive_log_odds` the slope of the probability in the
+    variance is at most π/16 |t| ψ'(t + log r), and ψ' is at most 1/4.
+    """
+    steepest = PROBABILITY_PER_VARIANCE + np.pi / 64.0 * abs(log_ratio)
+    return float(PROBABILITY_PER_VARIANCE / steepest)
+
+
 @dataclass(frozen=True)
 class StagedRoot:
     """A truncated root in two stages: the directions of largest variance, and the rest.
@@ -277,6 +287,7 @@ def tolerant_probability(
     root: StagedRoot,
     tolerance: float,
     fresh: Array | float = 0.0,
+    log_ratio: float = 0.0,
 ) -> Array:
     """Return the probability of the second class at features ``z`` (n, k), within ``tolerance``.
 
@@ -284,37 +295,48 @@ def tolerant_probability(
     directions and that plus the remainder. Where the probabilities at both ends differ by at
     most twice the tolerance, their middle is returned; only the other rows, close to the
     boundary, need the rest of the directions. ``shift`` is added to the latent mean, ``fresh`` to
-    the variance, (n,) each.
+    the variance, (n,) each, ``log_ratio`` to the log odds of the probability.
     """
     xp = namespace(z)
     latent = double(z @ mean) + shift
     spread = z @ root.first
     low = double(row_dots(spread, spread)) + fresh
-    ends = expected_sigmoid(latent, low), expected_sigmoid(latent, low + root.remainder)
+    ends = tuple(
+        expected_sigmoid(latent, variance, log_ratio) for variance in (low, low + root.remainder)
+    )
     probability = 0.5 * (ends[0] + ends[1])
     unsure = xp.flatnonzero(xp.abs(ends[0] - ends[1]) > 2.0 * tolerance)
     if len(unsure):
         spread = z[unsure] @ root.rest
         variance = low[unsure] + row_dots(spread, spread)
-        probability[unsure] = expected_sigmoid(latent[unsure], variance)
+        probability[unsure] = expected_sigmoid(latent[unsure], variance, log_ratio)
     return probability
 
 
-def expected_sigmoid(mean: Array, variance: Array) -> Array:
-    r"""Return :math:`\psi\bigl(\mu / \sqrt{1 + \tfrac{\pi}{8} s}\bigr)`, the paper's Eq. 12.
+def predictive_log_odds(mean: Array, variance: Array, log_ratio: Array | float = 0.0) -> Array:
+    r"""Return :math:`\mu / \sqrt{1 + \tfrac{\pi}{8} s} + \log r`, the log odds of a prediction.
 
-    Approximates the mean of :math:`\psi(f)` over :math:`f \sim N(\mu, s)`.
+    The first term is the paper's Eq. 12, about the log odds of the mean of :math:`\psi(f)` over
+    :math:`f \sim N(\mu, s)`. By Bayes' rule other frequencies of the classes multiply these odds
+    by the ratio r.
     """
-    return expit(mean / namespace(variance).sqrt(1.0 + np.pi / 8.0 * variance))
+    return mean / namespace(variance).sqrt(1.0 + np.pi / 8.0 * variance) + log_ratio
 
 
-def expected_sigmoids(mean: Array, variance: Array) -> tuple[Array, Array]:
-    """Return :func:`expected_sigmoid` at -mean and at mean, by one exponential.
+def expected_sigmoid(mean: Array, variance: Array, log_ratio: float = 0.0) -> Array:
+    """Return the probability with the log odds of :func:`predictive_log_odds`."""
+    return expit(predictive_log_odds(mean, variance, log_ratio))
+
+
+def expected_sigmoids(
+    mean: Array, variance: Array, log_ratio: Array | float = 0.0
+) -> tuple[Array, Array]:
+    """Return the probabilities of the first class and of the second, by one exponential.
 
     Neither is one minus the other: that would round a tiny probability away.
     """
     xp = namespace(variance)
-    scaled = mean / xp.sqrt(1.0 + np.pi / 8.0 * variance)
+    scaled = predictive_log_odds(mean, variance, log_ratio)
     shrunk = xp.exp(-xp.abs(scaled))
     larger = 1.0 / (1.0 + shrunk)
     smaller = shrunk * larger

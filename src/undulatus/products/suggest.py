@@ -17,7 +17,6 @@ Clusters are made in coordinates in which pixels are near if a label of one tell
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -388,8 +387,8 @@ def update_image(
         )
         rng = np.random.default_rng(seed)
         pixels = pixels.take(draw_pixels(pixels.codes, pixels.counts, MOST_ROWS, False, rng))
-    updated = copy.deepcopy(model)
-    updated.update(pd.DataFrame(pixels.features, columns=list(recipe.names)), pixels.labels)
+    table = pd.DataFrame(pixels.features, columns=list(recipe.names))
+    updated = model.update(table, pixels.labels)
     counts = np.bincount(pixels.codes, minlength=len(pixels.classes)).tolist()
     counted = {name: n for name, n in zip(pixels.names, counts, strict=True) if n}
     progress("pixels added: " + ", ".join(f"{name} {n:,}" for name, n in counted.items()))

@@ -57,6 +57,10 @@ _UPDATE_TENSORS = ("rows", "codes", "weight", "precision", "projected", "range_b
 LATENTS = "latents"
 """The field of a header that lists latent functions, where there may be several."""
 
+PRIORS, EARLIER_PRIORS = "prior_log_ratio", "prior_shift"
+"""The fields of a header with the correction for other frequencies of the classes. Up to schema 3
+that of two classes was a shift of the latent mean: such a model predicts as it did."""
+
 WARP = ("warp_middle", "warp_width")
 """Tensors of a standardisation that compresses tails."""
 
@@ -110,7 +114,7 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
         "classes": encode_value(model.classes_),
         "feature_names": list_feature_names(model),
         "n_features": model.n_features_in_,
-        "prior_shift": _plain(model._prior_shift),
+        **_describe_priors(model),
         UPDATES: len(getattr(model, "updates_", ())),
         **fit_header,
     }
@@ -127,12 +131,7 @@ def _build(layout: _ClassifierLayout, stored: Stored, header: Header) -> Any:
     model.n_features_in_ = header["n_features"]
     restore_feature_names(model, header["feature_names"])
     model.classes_ = classes
-    model._prior_shift = np.array(header["prior_shift"], dtype=np.float64, ndmin=1)
-    if model._prior_shift.shape != (latents,):
-        raise InvalidModelError(
-            f"holds a shift of the prior of shape {model._prior_shift.shape}, but ({latents},) is "
-            f"expected."
-        )
+    _restore_priors(model, header, latents)
     model.fit_report_ = header["fitted"]["fit_report_"]
     stored, updates = _separate_updates(stored, header)
     forms = layout.forms(stored, header)
@@ -169,6 +168,26 @@ def _restore_classes(described: Header) -> Array:
     if not (classes[1:] > classes[:-1]).all():
         raise InvalidModelError("holds classes that are not sorted, or some of them twice.")
     return classes
+
+
+def _describe_priors(model: Any) -> Header:
+    if model._latent_shift:
+        return {EARLIER_PRIORS: model._latent_shift}
+    return {PRIORS: _plain(model._prior_shift)}
+
+
+def _restore_priors(model: Any, header: Header, latents: int) -> None:
+    if (PRIORS in header) == (EARLIER_PRIORS in header):
+        raise InvalidModelError(f"has a broken header: needs {PRIORS} or {EARLIER_PRIORS}.")
+    found = header.get(PRIORS, header.get(EARLIER_PRIORS))
+    model._prior_shift = np.array(found, dtype=np.float64, ndmin=1)
+    if model._prior_shift.shape != (latents,):
+        raise InvalidModelError(
+            f"holds a shift of the prior of shape {model._prior_shift.shape}, but ({latents},) is "
+            f"expected."
+        )
+    if latents == 1 and EARLIER_PRIORS in header:
+        model._latent_shift, model._prior_shift = float(model._prior_shift[0]), np.zeros(1)
 
 
 def _require_report(report: Header) -> None:

@@ -88,7 +88,8 @@ class _Classifier(TypedDict):
     classes: EncodedArray
     feature_names: list[str] | None
     n_features: Size
-    prior_shift: Shift | list[Shift]
+    prior_shift: NotRequired[Shift | list[Shift]]
+    prior_log_ratio: NotRequired[Shift | list[Shift]]
     updates: NotRequired[Count]
 
 
