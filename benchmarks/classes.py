@@ -34,7 +34,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from undulatus import VFFGPC, datasets
+from undulatus import GPC, VFFGPC, datasets
 
 Array = np.ndarray[Any, Any]
 
@@ -202,6 +202,15 @@ def update_times() -> None:
                 f"forgotten in {1e3 * min(forgotten):.0f} ms",
                 flush=True,
             )
+    X, y = data.X[rows], data.y[rows] > 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exact = GPC(max_iter=5).fit(X[:300], y[:300])
+    print("\n## Statlog Landsat: updates of a GPC of 300 rows")
+    for added in (50, 1000, len(X) - 300):
+        began = time.perf_counter()
+        exact.update(X[300 : 300 + added], y[300 : 300 + added])
+        print(f"{added:,} rows: {time.perf_counter() - began:.2f} s", flush=True)
 
 
 TASKS = {

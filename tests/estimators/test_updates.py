@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import InputError
 from undulatus.estimators import updates
-from undulatus.gp import update
+from undulatus.gp import exact, update
 from undulatus.gp.damping import damping, spreads
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.kernels import find_kernel
@@ -155,6 +155,24 @@ def test_a_correction_may_outweigh_everything():
     model, (X, y) = fit(), draw(6, seed=3)
     model = model.update(X, 1 - y, np.full(6, 1e18))
     assert_array_equal(model.predict(X), 1 - y)
+
+
+@pytest.mark.parametrize("posterior", ["variational", "bound"])
+@pytest.mark.parametrize("kind", ["fourier", "exact"])
+def test_enormous_weights_leave_the_digits_of_what_was_learned_before(kind, posterior):
+    """They count as if they were the largest that do, also when they are forgotten."""
+    model = fit(posterior=posterior) if kind == "fourier" else fit_exact(posterior=posterior)
+    (X, y), rows = draw(6, seed=3), draw(100, seed=4)[0]
+    plain = model.predict_proba(rows)
+    largest = update.LARGEST_WEIGHT[posterior == "variational"]
+    expected = model.update(X, 1 - y, np.full(6, largest)).predict_proba(rows)
+    for weight in (1e21, 1e29):
+        corrected = model.update(X, 1 - y, np.full(6, weight))
+        assert_array_equal(corrected.predict(X), 1 - y)
+        # The variance of these models is above one, where the largest weight has an effect.
+        assert_allclose(corrected.predict_proba(rows), expected, atol=1e-2)
+        # Precisions up to 1e6 in all, added and taken away in double precision.
+        assert_allclose(corrected.forget().predict_proba(rows), plain, atol=1e-8)
 
 
 def test_corrected_pixels_get_their_class_and_others_hardly_change():
@@ -387,6 +405,32 @@ def test_an_update_of_the_exact_classifier_is_the_best_gaussian():
     assert own.lengthscale == model.latents_[0].lengthscale
     assert_allclose(model.latent_mean_and_variance(X)[0], mean, atol=1e-4)
     assert_allclose(model.latent_mean_and_variance(X)[1], np.diagonal(q), atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern32"])
+def test_the_root_of_new_rows_has_their_directions_only(kernel):
+    model = fit_exact(kernel=kernel)
+    own, x = model.latents_[0], np.repeat(draw(40, seed=2)[0], 5, axis=0)
+    _, root = exact.mean_and_root(own, model.training_, x, find_kernel(kernel))
+    old = dense_sites(model, 0)
+    both = np.concatenate([model.training_, x])
+    squares = np.sum((both[:, None] - both[None]) ** 2, axis=-1)
+    prior = own.signal_variance * find_kernel(kernel).correlation(squares / own.lengthscale**2)
+    none = np.zeros(len(x))
+    _, covariance = dense_posterior(prior, np.append(old[0], none), np.append(old[1], none))
+    assert root.shape[1] <= 40
+    left_out = exact.ROOT_TOLERANCE * own.signal_variance
+    # Beside what is left out, the rounding of two ways to the covariance.
+    assert_allclose(root @ root.T, covariance[-len(x) :, -len(x) :], atol=10.0 * left_out)
+
+
+def test_rows_that_are_known_beyond_doubt_stay_where_they_are():
+    mean, sign, ones = np.linspace(-2.0, 2.0, 5), np.ones(5), np.ones(5)
+    rows = update.NewRows(mean, np.zeros((5, 0)), 0.0 * ones, sign, ones, 1.0)
+    (factors,) = update.find_factors([rows], True)
+    _, slope, curvature = expected_log_sigmoid(mean, 0.0 * ones)
+    assert_allclose(factors.precision, curvature, rtol=1e-9)
+    assert_allclose(factors.projected, slope + curvature * mean, rtol=1e-9)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

@@ -232,11 +232,20 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         with blas_threads(len(training)):
             seen = [
                 NewRows(
-                    *mean_and_root(fit, self.training_, x, kernel), np.zeros(len(x)), sign, weight
+                    *mean_and_root(fit, self.training_, x, kernel),
+                    np.zeros(len(x)),
+                    sign,
+                    weight,
+                    fit.signal_variance,
                 )
                 for fit, sign in zip(self.latents_, signs, strict=True)
             ]
-            found = find_factors(seen, self.posterior == "variational")
+            with blas_threads(max(own.root.shape[1] for own in seen)):
+                found = [
+                    factors
+                    for own in seen
+                    for factors in find_factors([own], self.posterior == "variational")
+                ]
             new = [Sites(factors.precision, factors.projected) for factors in found]
             latents = tuple(
                 with_sites(

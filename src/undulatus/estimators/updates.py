@@ -91,8 +91,9 @@ class UpdatesMixin(ABC):
         y : (n,) array
             Classes the model knows.
         sample_weight : (n,) array, optional
-            Weights >= 0: a correction that should outweigh many rows may be given a large one.
-            ``class_weight`` does not apply.
+            Weights >= 0: a correction that should outweigh many rows may be given a large one. A
+            row counts at most 1e7 (``posterior="bound"``) or 1e18 times, over the signal
+            variance. ``class_weight`` does not apply.
         """
         check_is_fitted(self)
         rows, codes, weight = _read(self, X, y, sample_weight)
@@ -192,7 +193,13 @@ def add_to_members(
     def change(members: Sequence[FourierFit]) -> list[tuple[FourierFit, Array]]:
         known = [features(fit) for fit in members]
         seen = [
-            NewRows(*mean_and_root(own, z), (1.0 - share**2) * own.signal_variance, sign, weight)
+            NewRows(
+                *mean_and_root(own, z),
+                (1.0 - share**2) * own.signal_variance,
+                sign,
+                weight,
+                own.signal_variance,
+            )
             for fit, (share, waves) in zip(members, known, strict=True)
             for own, sign, z in zip(fit.latents, signs, _scaled(fit, waves), strict=True)
         ]

@@ -48,6 +48,11 @@ that its digits end before those of the factors."""
 HISTORY = 5
 """Steps from which the next one is extrapolated."""
 
+LARGEST_WEIGHT = {False: 1e7, True: 1e18}
+"""Most that a row counts, over the signal variance: beyond it factors of the bound (False), whose
+precision grows with the weight, or of the best Gaussian (True), where it grows with its logarithm,
+leave no digits of what was learned before."""
+
 STACK_BYTES = 32 * 2**20
 """Latent functions are solved for together while their roots take no more than this."""
 
@@ -58,7 +63,8 @@ class NewRows:
 
     Its values at the rows have the mean ``mean`` (n,), the covariance W Wᵗ with W the ``root``
     (n, q), and the ``fresh`` variance (n,) beside it. Signs are 1 where a row is of the latent
-    function's class, and -1 elsewhere; weights are (n,) too.
+    function's class, and -1 elsewhere; weights are (n,) too. The prior variance of the function
+    is its ``signal_variance``.
     """
 
     mean: Array
@@ -66,6 +72,7 @@ class NewRows:
     fresh: Array
     sign: Array
     weight: Array
+    signal_variance: float
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ def find_factors(latents: Sequence[NewRows], variational: bool) -> list[Factors]
     at_once = max(1, STACK_BYTES // max(latents[0].root.nbytes, 1))
     found = []
     for first in range(0, len(latents), at_once):
-        problem = _Problem.stack(latents[first : first + at_once])
+        problem = _Problem.stack(latents[first : first + at_once], LARGEST_WEIGHT[variational])
         factors = _fit_bound(problem, START_PASSES if variational else BOUND_PASSES)
         if variational:
             factors = _fit_variational(problem, factors)
@@ -143,9 +150,11 @@ class _Problem:
     weight: Array
 
     @classmethod
-    def stack(cls, latents: Sequence[NewRows]) -> _Problem:
-        names = ("mean", "root", "fresh", "sign", "weight")
-        return cls(*(np.stack([getattr(own, name) for own in latents]) for name in names))
+    def stack(cls, latents: Sequence[NewRows], largest_weight: float) -> _Problem:
+        names = ("mean", "root", "fresh", "sign")
+        stacked = (np.stack([getattr(own, name) for own in latents]) for name in names)
+        weights = [np.minimum(own.weight, largest_weight / own.signal_variance) for own in latents]
+        return cls(*stacked, np.stack(weights))
 
     def solve(self, factors: Factors) -> tuple[Array, Array, float]:
         """Return latent means and variances (L, n) with these factors, and the divergence.
