@@ -78,7 +78,7 @@ def one_blas_thread(request):
 
     Starting and ending that hold takes longer than such a pass.
     """
-    if "blas_threads" in request.fixturenames:
+    if {"blas_threads", "torch_threads"} & {*request.fixturenames}:
         yield
     else:
         with single_threaded_blas():

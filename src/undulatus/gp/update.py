@@ -26,7 +26,7 @@ from undulatus.gp.arrays import Array
 from undulatus.gp.bound import half_slope
 from undulatus.gp.passes import LatentFit
 from undulatus.gp.posterior import Posterior, factorise, solve_posterior
-from undulatus.gp.triangular import invert_triangle
+from undulatus.gp.triangular import invert_triangle, multiply_by_triangle
 from undulatus.gp.variational import ascend_naturally, expected_log_sigmoid
 
 BOUND_PASSES = 500
@@ -166,11 +166,10 @@ class _Problem:
         q = inner.shape[1]
         inner[:, range(q), range(q)] += 1.0
         lower = _factorise_all(inner)
-        inverse = np.linalg.inv(lower)
+        inverse, spread = _divide_all(self.root, lower)
         log_determinant = 2.0 * float(np.sum(np.log(np.diagonal(lower, axis1=1, axis2=2))))
         pulled = factors.projected - factors.precision * self.mean
         weights = inverse @ (np.swapaxes(self.root, 1, 2) @ pulled[..., None])
-        spread = self.root @ np.swapaxes(inverse, 1, 2)
         mean = self.mean + (spread @ weights)[..., 0]
         variance = np.einsum("lij,lij->li", spread, spread)
         # |u|² of the mean, tr B⁻¹ and log|B| of the posterior N(u, B⁻¹) of the directions.
@@ -187,6 +186,18 @@ def _factorise_all(matrices: Array) -> Array:
     except np.linalg.LinAlgError:
         # Weights so large that the 1 on the diagonal has drowned.
         return np.stack([factorise(own)[0] for own in matrices])
+
+
+def _divide_all(roots: Array, lower: Array) -> tuple[Array, Array]:
+    """Return L⁻¹ and W L⁻ᵗ of roots W (L, n, q) and lower factors L (L, q, q)."""
+    if len(lower) > 1:
+        # Small ones: for each by itself Python would take longer than the arithmetic.
+        inverse = np.linalg.inv(lower)
+        return inverse, roots @ np.swapaxes(inverse, 1, 2)
+    alone, spread = np.array(lower[0], order="F"), np.array(roots[0], order="F")
+    invert_triangle(alone)
+    multiply_by_triangle(spread, np.asfortranarray(alone.T))
+    return alone[None], spread[None]
 
 
 @dataclass(frozen=True)
