@@ -76,7 +76,7 @@ def processor_name() -> str:
 
 
 class _SingleThreadedBlas:
-    """Hold BLAS and torch to one thread while any caller asks for it, and restore it after the last.
+    """Hold BLAS and torch to one thread while any caller asks for it; restore both afterwards.
 
     Several fits may run at once, in threads. Some libraries have one setting for the process,
     which threadpoolctl lets no other thread change while the thread that set it lives: it is set
