@@ -396,7 +396,13 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
                 f"X has no column {self.by!r}, which assigns rows to regimes.\n"
                 f"  found: {', '.join(names)}\nAdd it, or choose another column with by=."
             )
-        condition = np.asarray(read_column(X, self.by), dtype=np.float64)
+        given = read_column(X, self.by)
+        try:
+            condition = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"Column {self.by!r}, which assigns rows to regimes, must hold numbers: {error}."
+            ) from error
         if np.isnan(condition).any():
             raise InputError(
                 f"Column {self.by!r} is missing (NaN) in {np.isnan(condition).sum()} of "

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from undulatus import GPC, RFFGPC, VFFGPC
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-from undulatus.estimators import fourier, fourier_prediction, training, training_dask
+from undulatus.estimators import fourier_prediction, training, training_dask
 from undulatus.estimators.base import ProgressLine
 from undulatus.gp import dask_blocks, passes, stochastic
 
@@ -149,8 +149,37 @@ def test_a_few_rows_are_fitted_in_memory(data):
     assert_same_model(found, expected, few[0])
 
 
+@pytest.mark.parametrize("sizes", [(900,), (500, 7, 393)], ids=str)
+@pytest.mark.parametrize("balance", [None, {"clear": 2.0, "cloud": 1.0}], ids=["even", "weighted"])
+@pytest.mark.parametrize("grouped", [False, True], ids=["rows", "groups"])
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+def test_the_model_does_not_depend_on_the_kind_of_array(data, sizes, balance, grouped, twice):
+    """To the bit: where equal rows are merged, too, and where rows have no weight or groups."""
+    X, y, weight, groups = data
+    if twice:
+        # So few distinct rows that they are fitted in one batch.
+        X, y = (np.concatenate([values[:450]] * 2) for values in (X, y))
+    rows = (X, y, weight, *([groups] if grouped else []))
+    options = {"class_weight": balance, "n_members": 2, "max_iter": 2, "random_state": 0}
+    expected = VFFGPC(6, **options).fit(*rows)
+    found = VFFGPC(6, **options).fit(*chunked(*rows, sizes=sizes))
+    assert found.fit_report_ == expected.fit_report_
+    assert (found.fit_report_["solver"] == "batch") == (twice and not grouped)
+    assert_array_equal(found.predict_proba(X), expected.predict_proba(X))
+    assert_array_equal(found.feature_quantiles_, expected.feature_quantiles_)
+
+
+def test_far_rows_of_few_chunks_are_named_as_given(data):
+    X, y, weight, _ = (array.copy() for array in data)
+    # Rows without weight are left out, but numbered.
+    weight[:100], weight[700], X[700, 1] = 0.0, 1.0, 1e5
+    far = {"standardize": False, "frequencies": 1e6 * np.ones((6, 3)), "solver": "auto"}
+    with pytest.raises(PhaseTooLargeError, match=r"Row 700 (.|\n)*column 1"):
+        model("RFFGPC", **far).fit(*chunked(X - X[0], y, weight))
+
+
 def test_the_automatic_solver_reads_many_rows_in_chunks(data, monkeypatch):
-    monkeypatch.setattr(fourier, "BATCH_ROWS", 500)
+    monkeypatch.setattr(training, "MERGE_ROWS", 500)
     X, y, *_ = data
     found = model("VFFGPC", solver="auto").fit(*chunked(X, y))
     assert_same_model(found, model("VFFGPC").fit(*chunked(X, y)), X)

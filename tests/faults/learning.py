@@ -394,6 +394,21 @@ FAULTS = (
         refused(InputError, "prior_correction .*sum to 1"),
     ),
     Fault(
+        "a weight that outweighs all other rows",
+        lambda shop: shop.fit(sample_weight=with_value(np.ones(ROWS), 7, 1e20)),
+        refused(InputError, r"weights of rows reach from 1 to 1e\+20"),
+    ),
+    Fault(
+        "infinity as a class",
+        lambda shop: shop.fit(y=np.where(shop.y == 1, np.inf, 0.0)),
+        refused(InputError, "y contains NaN or infinity"),
+    ),
+    Fault(
+        "text among numbers in a column of objects",
+        lambda shop: shop.fit(X=with_value(shop.X.astype(object), (3, 1), "cloud")),
+        refused(InputError, "could not convert string to float: 'cloud'"),
+    ),
+    Fault(
         "None among the groups",
         lambda shop: shop.fit(groups=with_value(np.arange(ROWS) // 9, 7, None)),
         refused(InputError, "groups contains None .*row 7"),
@@ -425,6 +440,11 @@ FAULTS = (
         "a row whose sun is NaN",
         lambda shop: in_regimes(shop, sun=with_value(np.full(ROWS, 20.0), 0, np.nan)),
         refused(InputError, "'sun' is missing .*1 of 60 rows"),
+    ),
+    Fault(
+        "text as the height of the sun",
+        lambda shop: in_regimes(shop, sun=with_value(np.full(ROWS, 20.0, object), 0, "noon")),
+        refused(InputError, "'sun', which assigns rows to regimes, must hold numbers: .*'noon'"),
     ),
     Fault(
         "NaN in a row of a regime",

@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from undulatus._system import count_threads, single_threaded_blas
-from undulatus.errors import InputError, as_input_errors
+from undulatus.errors import InputError, PhaseTooLargeError, as_input_errors
 from undulatus.estimators.base import (
     JOBS_CONSTRAINT,
     SHARED_CONSTRAINTS,
@@ -33,9 +33,10 @@ from undulatus.estimators.fourier_prediction import FourierPredictor
 from undulatus.estimators.training import (
     TrainingData,
     column_namer,
-    into_memory,
     is_chunked,
     prepare_rows,
+    require_even_weights,
+    warn_of_groups_for_splits_alone,
 )
 from undulatus.estimators.updates import UpdatesMixin, add_to_members, take_from_members
 from undulatus.gp.arrays import recycling, to_host
@@ -191,9 +192,13 @@ bound_history_ : array
 n_iter_ : int
     Outer iterations done; of a committee, the most of any member.
 fit_report_ : dict
-    Solver, precision, precision of predictions, steps, jitter, rows, why the fit stopped,
-    and the mean negative log likelihood of held-back rows along the way, if any were held
-    back; of a committee, a list of these for each member.
+    One dict, of a committee too: ``"solver"`` ("batch" or "stochastic"); ``"precision"`` and
+    ``"prediction_precision"`` ("single" or "double"); ``"steps"``, outer iterations or minibatches
+    of all members; ``"jitter"``, the largest that was added; ``"stopped"`` ("converged",
+    "max_iter" or "interrupted"); ``"rows"`` of positive weight, distinct ones where equal rows
+    were merged; ``"starting_lengthscale"``; and ``"held_back_nll"``, a list of the mean negative
+    log likelihood of held-back rows along the way, empty if none were held back. Of a committee
+    the last two are lists of these, one for each member.
 feature_quantiles_ : (7, d) array
     Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
 updates_ : tuple of Update
@@ -213,6 +218,8 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
     """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
 
     _learns_frequencies: ClassVar[bool]
+    # With metadata routing, groups that a search or a Pipeline is given reach fit unasked.
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SHARED_CONSTRAINTS,
         "n_frequencies": [Interval(Integral, 1, None, closed="left")],
@@ -293,7 +300,9 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
             by chunks where dask computes, on threads or on the workers of an active
             ``distributed.Client``: frequencies are learned here on a sample, and the passes
             over all rows send back sums only. The model does not depend on the scheduler or
-            its workers, and depends on the chunks by rounding only.
+            its workers, and depends on the chunks by rounding only. Up to 100,000 rows and
+            4,000,000 values are taken into memory, unless ``solver="stochastic"``, and give the
+            model of an array of these rows.
         y : (n,) array
             Two classes or more, of any type; a dask array only if ``X`` is one.
         sample_weight : (n,) array, optional
@@ -305,18 +314,18 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
             different groups, or different rows where there are no groups. A single group counts
             as none.
         """
+        if groups is None:
+            warn_of_groups_for_splits_alone(type(self).__name__)
         earlier = self._ends_of_last_fit()
         self._forget_last_fit()
         threads = count_threads(self.n_jobs)
-        if is_chunked(X) and self.solver == "auto" and X.shape[0] <= BATCH_ROWS:
-            X, y, sample_weight, groups = map(into_memory, (X, y, sample_weight, groups))
         device = self._find_device(X)
         data = self._prepare(X, y, sample_weight, groups, threads)
         rng = make_generator(self.random_state)
         # One member draws from the stream itself, each of several from its own.
         rngs = [rng] if self.n_members == 1 else rng.spawn(self.n_members)
         pixels = self._pixels(data, threads)
-        stochastic = is_chunked(X) or self._is_stochastic(pixels.n_rows)
+        stochastic = not isinstance(pixels, Pixels) or self._is_stochastic(pixels.n_rows)
         with single_threaded_blas(), recycling():
             parts, pixels = self._leave_out(pixels, rng, stochastic, device)
             spread = self._choose_spread(parts[0].get("sample", pixels))
@@ -484,7 +493,11 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
         box = data.overview.standardisation(corners, np.float64)
         longest_row = np.sqrt(np.sum(np.abs(box).max(axis=0) ** 2))
         if longest_row * np.linalg.norm(frequencies, axis=1).max() > PHASE_LIMIT:
-            data.require_phases(frequencies, column_namer(self))
+            try:
+                data.require_phases(frequencies, column_namer(self))
+            except PhaseTooLargeError as error:
+                require_even_weights(getattr(data, "weight", None), error)
+                raise
 
     def _leave_out(
         self, pixels: PixelSource, rng: np.random.Generator, stochastic: bool, device: str | None

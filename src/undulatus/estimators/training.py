@@ -6,13 +6,17 @@ Rows may be arrays, named tables, memory maps, dask arrays, or anything that can
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
+from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import sklearn
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -57,6 +61,9 @@ QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 
 QUANTILE_ROWS = 100_000
 """Quantiles are estimated from at most this many rows."""
+
+UNEVEN = 1e6
+"""Weights this many times the median may be why other rows lie too far out."""
 
 SMALLEST_EXTENT, LARGEST_EXTENT, HEAVIEST = 1e-15, 1e15, 1e37
 """Features that are not standardised may vary by no less and no more, and by no more than the last
@@ -214,9 +221,31 @@ def prepare_rows(
         codes, weight = codes[used], weight[used]
         group = None if group is None else read_groups(group[used], len(used))
     require_rows(options.classifier, classes, class_totals(codes, None, len(classes)), totals)
+    used = rows, codes, weight, group
+    return RowData(*look_over(*used, classes, observed, options), group, source, dropped)
+
+
+def is_small(options: DataOptions, n_rows: int, n_features: int) -> bool:
+    """Whether so many rows are taken into memory before the fit, to merge equal ones."""
+    return options.merge and n_rows <= MERGE_ROWS and n_rows * n_features <= MERGE_VALUES
+
+
+def look_over(
+    rows: Any,
+    codes: Array,
+    weight: Array | None,
+    group: Array | None,
+    classes: Array,
+    observed: Array,
+    options: DataOptions,
+) -> tuple[Overview, Any, Array, Array | None]:
+    """Return the overview of rows of positive weight; and rows, codes and weights, merged if few.
+
+    ``observed`` are the classes' shares before class weights.
+    """
     n, d = rows.shape
     # Equal rows of different groups must stay apart.
-    if options.merge and group is None and n <= MERGE_ROWS and n * d <= MERGE_VALUES:
+    if group is None and is_small(options, n, d):
         rows = to_host(read_rows(rows, np.arange(n), MERGE_ROWS))
         require_finite(rows, options.columns)
         rows, codes, weight = merge_equal_rows(rows, codes, weight)
@@ -233,7 +262,7 @@ def prepare_rows(
         quantiles=quantiles(some, some_weight, summary),
         log_odds=log_odds(trained),
     )
-    return RowData(overview, rows, codes, weight, group, source, dropped)
+    return overview, rows, codes, weight
 
 
 def merge_equal_rows(
@@ -565,6 +594,17 @@ def read_weights(sample_weight: Any, n_rows: int) -> Array | None:
     return weight
 
 
+def require_even_weights(weight: Array | None, error: InputError) -> None:
+    """Raise if weights are so uneven that they, and no odd value, put a row too far out."""
+    if weight is None or not weight.max() > UNEVEN * np.median(weight):
+        return
+    raise InputError(
+        f"The weights of rows reach from {weight.min():g} to {weight.max():g}: the heaviest alone "
+        f"say how features vary, and others lie too far from them.\n{error}\nThe cause may be "
+        f"the weights: keep sample_weight and class_weight within a factor of {UNEVEN:g}."
+    ) from error
+
+
 def read_groups(groups: Any, n_rows: int) -> Array | None:
     """Return the number of each row's group, (n,), or None if there are fewer than two."""
     if groups is None:
@@ -587,6 +627,31 @@ def read_names(given: Any, name: str) -> Array:
     if _may_be_mixed(given, values):
         _require_one_type(np.asarray(given, dtype=object).ravel(), name)
     return values
+
+
+def warn_of_groups_for_splits_alone(classifier: str) -> None:
+    """Warn if scikit-learn's model selection was given groups, which it keeps from this fit.
+
+    It does so without metadata routing, and tells no estimator: only its own frames know. Those of
+    other processes (``n_jobs``) are not seen.
+    """
+    routed = sklearn.get_config()["enable_metadata_routing"]
+    frame: FrameType | None = None if routed else sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("sklearn.model_selection"):
+            known = frame.f_locals
+            given = known.get("groups", (known.get("params") or {}).get("groups"))
+            if given is not None:
+                warnings.warn(
+                    f"groups split the rows, but {classifier} learns without them: what it holds "
+                    f"back has rows of groups it learns from. Call sklearn.set_config("
+                    f"enable_metadata_routing=True) first, which passes groups on; or "
+                    f"set_fit_request(groups=False), too, if they are for the split alone.",
+                    UserWarning,
+                    stacklevel=3,
+                )
+                return
+        frame = frame.f_back
 
 
 # Classes and their frequencies

@@ -17,17 +17,22 @@ from undulatus.estimators.training import (
     QUANTILE_ROWS,
     DataOptions,
     Overview,
+    RowData,
     class_factors,
+    class_totals,
     dask_array,
     encode_labels,
     fingerprint_parts,
     is_chunked,
+    is_small,
     log_odds,
+    look_over,
     prior_shift,
     quantiles,
     read_groups,
     read_weights,
     require_classes,
+    require_rows,
     require_weight,
     spread_out,
     standardise,
@@ -76,13 +81,25 @@ class ChunkedData:
         return self.pixels(np.dtype(np.float64), QUANTILE_ROWS, 1)
 
 
+@dataclass(frozen=True)
+class GatheredData(RowData):
+    """Labelled rows of positive weight that were taken into memory from chunks."""
+
+    given: ChunkedData
+
+    def require_phases(self, frequencies: Array, columns: Callable[[int], str]) -> None:
+        """Raise, naming row and column as given, if a phase of any row has lost its digits."""
+        self.given.require_phases(frequencies, columns)
+
+
 def prepare_chunks(
     rows: Any, y: Any, sample_weight: Any, options: DataOptions, groups: Any = None
-) -> ChunkedData:
+) -> ChunkedData | GatheredData:
     """Return a dask array that passed ``validate_rows``, with labels and weights, ready to fit.
 
-    One pass over all chunks finds mistakes, the classes, and how to standardise. Equal rows
-    are not merged, which would need them in memory.
+    One pass over all chunks finds mistakes, the classes, and how to standardise. Few rows are
+    then taken into memory, so that the model is that of the same rows in an array. Equal ones
+    of many are not merged in either.
     """
     name = options.classifier
     with as_input_errors():
@@ -109,13 +126,20 @@ def prepare_chunks(
     as_given = Standardisation(np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
     reader = PixelReader(by_class.labels, factors, as_given, np.dtype(np.float64), 1)
     pixels = ChunkedPixels(chunks, reader, by_class.used)
+    observed = totals / totals.sum()
+    if is_small(options, pixels.n_rows, pixels.n_features):
+        own = pixels.gather()
+        require_rows(name, classes, class_totals(own.codes, None, len(classes)), totals)
+        seen = look_over(own.rows, own.codes, own.weight, own.groups, classes, observed, options)
+        in_chunks = ChunkedData(seen[0], chunks, by_class.labels, factors, by_class.used)
+        return GatheredData(*seen, own.groups, own.rows, None, in_chunks)
     some = pixels.take(spread_out(pixels.n_rows, QUANTILE_ROWS))
     trained = weighted / weighted.sum()
     overview = Overview(
         summary,
         *standardise(summary, some.rows, some.weight, options),
         classes=classes,
-        prior_shift=prior_shift(options.prior_correction, classes, totals / totals.sum(), trained),
+        prior_shift=prior_shift(options.prior_correction, classes, observed, trained),
         quantiles=quantiles(some.rows, some.weight, summary),
         log_odds=log_odds(trained),
     )

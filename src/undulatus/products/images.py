@@ -28,7 +28,7 @@ import xarray as xr
 from undulatus._progress import working_on
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
-from undulatus.products.legend import Legend
+from undulatus.products.legend import MOST_CLASSES, Legend
 from undulatus.products.memory_budget import GDAL_CACHE
 from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
@@ -539,6 +539,12 @@ def _held_out(
 
 
 def _require_rows(training: ImagePixels) -> None:
+    if len(training.classes) > MOST_CLASSES:
+        raise SceneError(
+            f"The labels have {len(training.classes)} classes, but a map has at most "
+            f"{MOST_CLASSES}. Merge some of them, or name the field with the class (--field) if "
+            f"these are numbers of polygons."
+        )
     counts = _counts(training)
     few = [f"{name} {n}" for name, n in zip(training.names, counts, strict=True) if n < 2]
     if few:

@@ -208,6 +208,8 @@ def test_fields_that_are_missing_empty_or_mixed(small_image, image):
         read_labels(polygons.rename(columns={"class": "kind"}), image)
     with pytest.raises(SceneError, match="fractions"):
         read_labels(polygons.assign(share=0.5), image, field="share")
+    with pytest.raises(SceneError, match="holds fractions or infinity: inf"):
+        read_labels(polygons.assign(share=np.inf), image, field="share")
     mixed = polygons.assign(mixed=pd.Series([1, "a"] * (len(polygons) // 2), dtype=object))
     with pytest.raises(SceneError, match="both text and numbers"):
         read_labels(mixed, image, field="mixed")

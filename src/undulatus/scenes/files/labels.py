@@ -294,11 +294,10 @@ def _as_classes(column: Any, where: str, name: str) -> list[Class | None]:
             f"The field {name!r} of {where} holds both text and numbers: "
             f"{_some(sorted({repr(value) for value in present}))}. Use one of them."
         )
-    if any(float(value) != int(value) for value in present):
+    if not all(float(value).is_integer() for value in present):
         raise SceneError(
-            f"The field {name!r} of {where} holds fractions: {_some(sorted(set(present)))}. "
-            "Classes "
-            f"are whole numbers or text."
+            f"The field {name!r} of {where} holds fractions or infinity: "
+            f"{_some(sorted(set(present)))}. Classes are whole numbers or text."
         )
     return [None if value is None else int(value) for value in raw]
 
