@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus.errors import InputError, as_input_errors
+from undulatus.estimators.class_frequencies import class_factors, class_totals, prior_shift
 from undulatus.estimators.training import (
     QUANTILE_ROWS,
     DataOptions,
     Overview,
     RowData,
-    class_factors,
-    class_totals,
     dask_array,
     encode_labels,
     fingerprint_parts,
@@ -27,7 +26,6 @@ from undulatus.estimators.training import (
     is_small,
     log_odds,
     look_over,
-    prior_shift,
     quantiles,
     read_groups,
     read_weights,

@@ -151,10 +151,12 @@ class _Problem:
 
     @classmethod
     def stack(cls, latents: Sequence[NewRows], largest_weight: float) -> _Problem:
-        names = ("mean", "root", "fresh", "sign")
-        stacked = (np.stack([getattr(own, name) for own in latents]) for name in names)
+        mean, root, fresh, sign = (
+            np.stack([getattr(own, name) for own in latents])
+            for name in ("mean", "root", "fresh", "sign")
+        )
         weights = [np.minimum(own.weight, largest_weight / own.signal_variance) for own in latents]
-        return cls(*stacked, np.stack(weights))
+        return cls(mean, root, fresh, sign, np.stack(weights))
 
     def solve(self, factors: Factors) -> tuple[Array, Array, float]:
         """Return latent means and variances (L, n) with these factors, and the divergence.
