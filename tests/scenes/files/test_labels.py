@@ -112,7 +112,7 @@ def test_where_a_raster_of_labels_ends_there_are_no_labels(small_image, image, t
 
 
 def test_an_open_array_is_read_too(small_image, image):
-    labels = xr.DataArray(small_image.truth.astype(float), dims=("y", "x"), name="cover")
+    labels = image.isel(band=0, drop=True).copy(data=small_image.truth.astype(float))
     labels[0, 0] = np.nan
     found = read_labels(labels, image)
     assert len(found.row) == small_image.truth.size - 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,12 @@ import xarray as xr
 from affine import Affine
 from pyproj import CRS
 from pyproj.exceptions import CRSError
-from rasterio.errors import NotGeoreferencedWarning
 from rasterio.windows import Window
 
 from undulatus._files import as_reading_errors
 from undulatus.errors import SceneError
-from undulatus.scenes.files.geotiff import GDAL_ERRORS, MOST_UNEVEN
+from undulatus.scenes.files.geotiff import GDAL_ERRORS
+from undulatus.scenes.pixel_grid import PixelGrid, quietly_opened
 
 Array = npt.NDArray[Any]
 
@@ -117,16 +116,16 @@ def raster_bands(path: Path) -> Bands:
         with rasterio.Env(**cache):
             # A handle of GDAL serves one thread at a time.
             if not hasattr(handles, "file"):
-                handles.file = _open(path)
+                handles.file = quietly_opened(path)
             return np.asarray(handles.file.read(window=Window.from_slices(rows, columns)))
 
     try:
-        file = _open(path)
+        file = quietly_opened(path)
     except GDAL_ERRORS as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
     with file:
         numbered = [f"band_{number}" for number in range(1, file.count + 1)]
-        placed = file.crs is not None or file.transform != Affine.identity()
+        placed = PixelGrid.of_raster(file, str(path)).placed
         return Bands(
             tuple(a or b for a, b in zip(file.descriptions, numbered, strict=True)),
             file.shape,
@@ -141,12 +140,6 @@ def raster_bands(path: Path) -> Bands:
             file.offsets,
             read_window,
         )
-
-
-def _open(path: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        return rasterio.open(path)
 
 
 def _attributes(tags: Mapping[str, str]) -> dict[str, Any]:
@@ -200,21 +193,10 @@ def dataset_bands(dataset: xr.Dataset, arrays: Mapping[str, xr.DataArray]) -> Ba
 
 
 def _regular_grid(dataset: xr.Dataset) -> Grid | None:
-    steps: list[float] = []
-    for dim in ("x", "y"):
-        centres = np.asarray(dataset[dim].values) if dim in dataset.coords else np.zeros(0)
-        if len(centres) < 2 or centres.dtype.kind not in "iuf":
-            return None
-        regular, step = np.linspace(centres[0], centres[-1], len(centres), retstep=True)
-        if not np.abs(centres - regular).max() <= MOST_UNEVEN * abs(step):
-            return None
-        steps.append(float(step))
-    across, down = steps
-    west = float(dataset["x"][0]) - across / 2
-    north = float(dataset["y"][0]) - down / 2
-    mapping: Any = dataset.coords.get("spatial_ref")
-    wkt = None if mapping is None else mapping.attrs.get("crs_wkt")
-    return Grid(Affine(across, 0.0, west, 0.0, down, north), _crs(wkt))
+    grid = PixelGrid.of(dataset)
+    if not grid.placed:
+        return None
+    return Grid(grid.transform, _crs(grid.crs and grid.crs.to_wkt()))
 
 
 def on_one_grid(bands: Sequence[Bands]) -> bool:
