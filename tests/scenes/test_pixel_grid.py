@@ -9,12 +9,12 @@ import pytest
 import rasterio
 import rioxarray
 import xarray as xr
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from rasterio.control import GroundControlPoint
 from rasterio.errors import NotGeoreferencedWarning
 from shapely.geometry import Polygon
 
-from undulatus.errors import UndulatusError
+from undulatus.errors import SceneError, UndulatusError
 from undulatus.scenes import open_image
 from undulatus.scenes.files.images import as_image, with_band_names
 from undulatus.scenes.files.labels import read_labels
@@ -230,3 +230,80 @@ def test_labels_land_in_their_pixels_or_are_refused(
     found, expected = read()
     assert_array_equal([found.row, found.column], expected)
     assert_array_equal(np.array(found.classes)[found.codes], TRUTH[expected])
+
+
+# Grids
+
+
+def rotated(folder):
+    return open_image(
+        write(folder / "rotated.tif", TRUTH.astype(np.float32), AFFINE["rotated"], CRS)
+    )
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"y": slice(2, 6), "x": slice(3, 9)},
+        {"y": slice(1, None, 2), "x": slice(None, None, 3)},
+        {"y": slice(None, None, -1), "x": slice(4, 5)},
+    ],
+)
+def test_a_cut_of_a_rotated_image_keeps_its_place(tmp_path, cut):
+    whole = rotated(tmp_path)
+    rows, columns = (np.arange(whole.sizes[dim])[cut[dim]] for dim in ("y", "x"))
+    grid, part = PixelGrid.of(whole), PixelGrid.of(whole.isel(cut))
+    own = np.meshgrid(np.arange(len(rows)), np.arange(len(columns)), indexing="ij")
+    assert_allclose(part.centre_of(*own), grid.centre_of(*np.ix_(rows, columns)), rtol=1e-12)
+    assert_array_equal(part.pixel_at(*part.centre_of(*own)), own)
+
+
+def test_what_rioxarray_opens_has_the_place_that_the_file_has(tmp_path):
+    opened = rotated(tmp_path)
+    by_rioxarray = rioxarray.open_rasterio(tmp_path / "rotated.tif").isel(y=slice(1, 5))
+    ours = PixelGrid.of(opened.isel(y=slice(1, 5)))
+    assert_allclose(PixelGrid.of(by_rioxarray).transform, ours.transform, rtol=1e-9, atol=1e-6)
+
+
+def test_coordinates_in_single_precision_are_regular_as_far_as_they_are_known():
+    # Steps of 1e-4 degrees at 179 degrees, where single precision has steps of 1.5e-5.
+    x = np.linspace(179.0, 179.01, 101).astype(np.float32)
+    image = xr.DataArray(
+        np.zeros((3, 101)), coords={"y": [3.0, 2.0, 1.0], "x": x}, dims=("y", "x")
+    )
+    assert PixelGrid.of(image).transform.a == pytest.approx(1e-4, rel=1e-3)
+
+
+def placed_at(image, **coords):
+    return image.drop_vars("spatial_ref").assign_coords(coords)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda i: placed_at(i, x=np.r_[0:4, 5:10], y=np.arange(7)), "x is not regular.*1 to 2"),
+        (lambda i: placed_at(i, x=list("abcdefghi"), y=np.arange(7)), "which are no numbers"),
+        (lambda i: i.assign_coords(x=np.arange(9), y=np.arange(7)), "cannot be told"),
+        (lambda i: i.isel(y=[0, 1, 4]), "rows were left out"),
+        (lambda i: i.drop_vars("spatial_ref").rio.write_crs(CRS), "does not say where its pixels"),
+    ],
+    ids=["gap", "text", "both", "rows", "none"],
+)
+def test_an_image_without_regular_places_says_why(tmp_path, change, words):
+    grid = PixelGrid.of(change(rotated(tmp_path)))
+    assert not grid.placed
+    with pytest.raises(SceneError, match=words):
+        grid.require_regular()
+
+
+def test_places_of_all_pixels_that_are_no_grid_are_refused(tmp_path):
+    image = rioxarray.open_rasterio(write(tmp_path / "a.tif", TRUTH, AFFINE["rotated"], CRS))
+    bent = image.assign_coords(xc=image["xc"] + 2.0 * np.arange(9) ** 2)
+    bent = bent.assign_coords(spatial_ref=bent["spatial_ref"].drop_attrs())
+    assert "lies on no regular grid" in PixelGrid.of(bent.rio.write_crs(CRS)).problem
+
+
+def test_points_that_a_projection_cannot_say_lie_outside():
+    grid = PixelGrid(rasterio.crs.CRS.from_user_input(CRS), AFFINE["north up"], SHAPE, "image")
+    row, column = grid.pixel_at(np.array([np.inf, np.nan, 1e300]), np.array([np.inf, 0.0, -1e300]))
+    assert not grid.holds(row, column).any()

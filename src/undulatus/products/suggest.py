@@ -182,8 +182,8 @@ def write_points(points: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     located = hasattr(points, "geometry")
     if suffix != ".csv" and not located:
         raise SceneError(
-            f"The image has no coordinate reference system, so points have no place in {path}. "
-            f"Write their rows and columns to a .csv."
+            f"The image has no coordinate reference system, or no regular places, so points have "
+            f"no place in {path}. Write their rows and columns to a .csv."
         )
     with replacing(path) as unfinished:
         if suffix == ".csv":

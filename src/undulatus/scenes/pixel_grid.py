@@ -146,7 +146,7 @@ class PixelGrid:
 
     def bounds_text(self) -> str:
         """Return where the image lies, for messages."""
-        return bounds_text(self.bounds) if self.crs is not None else "no known place"
+        return bounds_text(self.bounds) if self.placed else "no known place"
 
     def window(self, bounds: Any) -> tuple[int, int, int, int]:
         """Return the first and last rows and columns (exclusive) that bounds touch, clipped."""
@@ -164,7 +164,9 @@ class PixelGrid:
 
     def pixel_at(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Return the rows and columns that hold points; -1 or too large if they lie outside."""
-        column, row = _transformed(~self.transform, np.asarray(x, float), np.asarray(y, float))
+        # Where a projection cannot say a point, it is infinite.
+        with np.errstate(invalid="ignore", over="ignore"):
+            column, row = _transformed(~self.transform, np.asarray(x, float), np.asarray(y, float))
         row, column = (
             np.clip(np.nan_to_num(np.floor(place), nan=-1.0), -1.0, 2.0**53).astype(np.int64)
             for place in (row, column)

@@ -183,7 +183,8 @@ def as_image(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
     """Return a Dataset of bands, or an array that holds them, as an image (band, y, x).
 
     Takes what rioxarray, odc-stac and stackstac give: variables or a dimension of bands,
-    dimensions called y and x or latitude and longitude, at most one time. Fill values, scales
+    dimensions called y and x or latitude and longitude (in WGS 84, unless another reference is
+    given), at most one time. Fill values, scales
     and offsets that are still attributes are applied.
     """
     array = with_image_dims(_stacked(source))
@@ -212,7 +213,10 @@ def as_image(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
 def with_image_dims(array: xr.DataArray) -> xr.DataArray:
     """Return an array whose latitudes are y and longitudes x, unless their attributes object."""
     require_directions(array.coords)
-    return array.rename({d: IMAGE_DIMS[str(d)] for d in array.dims if str(d) in IMAGE_DIMS})
+    names = {dim: IMAGE_DIMS[str(dim)] for dim in array.dims if str(dim) in IMAGE_DIMS}
+    in_degrees = len(names) == 2 and set(names) <= set(array.coords) and array.rio.crs is None
+    renamed = array.rename(names)
+    return renamed.rio.write_crs("EPSG:4326") if in_degrees else renamed
 
 
 def each_time(source: xr.Dataset | xr.DataArray) -> Iterator[xr.DataArray]:

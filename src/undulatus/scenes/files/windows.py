@@ -107,7 +107,8 @@ class Bands:
 def raster_bands(path: Path) -> Bands:
     """Return the bands of a GeoTIFF or another image that rasterio opens.
 
-    Bands without a description are called ``band_1`` and so on.
+    Bands without a description are called ``band_1`` and so on. North is up and west is left, as
+    in maps, unless the image is rotated.
     """
     handles = threading.local()
     cache = {} if "GDAL_CACHEMAX" in os.environ else {"GDAL_CACHEMAX": CACHE_MEGABYTES}
@@ -117,7 +118,12 @@ def raster_bands(path: Path) -> Bands:
             # A handle of GDAL serves one thread at a time.
             if not hasattr(handles, "file"):
                 handles.file = quietly_opened(path)
-            return np.asarray(handles.file.read(window=Window.from_slices(rows, columns)))
+            stored = [
+                slice(size - part.stop, size - part.start) if turned else part
+                for size, part, turned in zip(shape, (rows, columns), (up, left), strict=True)
+            ]
+            values = np.asarray(handles.file.read(window=Window.from_slices(*stored)))
+            return values[:, :: -1 if up else 1, :: -1 if left else 1]
 
     try:
         file = quietly_opened(path)
@@ -125,11 +131,16 @@ def raster_bands(path: Path) -> Bands:
         raise SceneError(f"{path} cannot be read: {error}") from error
     with file:
         numbered = [f"band_{number}" for number in range(1, file.count + 1)]
-        placed = PixelGrid.of_raster(file, str(path)).placed
+        grid, shape, transform = PixelGrid.of_raster(file, str(path)), file.shape, file.transform
+        level = grid.placed and transform.b == transform.d == 0.0
+        up, left = level and transform.e > 0.0, level and transform.a < 0.0
+        if up or left:
+            transform *= Affine.translation(left * shape[1], up * shape[0])
+            transform *= Affine.scale(-1 if left else 1, -1 if up else 1)
         return Bands(
             tuple(a or b for a, b in zip(file.descriptions, numbered, strict=True)),
-            file.shape,
-            Grid(file.transform, _crs(file.crs and file.crs.to_wkt())) if placed else None,
+            shape,
+            Grid(transform, _crs(file.crs and file.crs.to_wkt())) if grid.placed else None,
             file.tags(),
             tuple(
                 _attributes(file.tags(number)) | ({"units": units} if units else {})
