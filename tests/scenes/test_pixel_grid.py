@@ -274,6 +274,11 @@ def test_coordinates_in_single_precision_are_regular_as_far_as_they_are_known():
     assert PixelGrid.of(image).transform.a == pytest.approx(1e-4, rel=1e-3)
 
 
+def level(image):
+    there = placed_at(image, x=10.0 * np.arange(9), y=-10.0 * np.arange(7)).rio.write_crs(CRS)
+    return there.rio.write_transform()
+
+
 def placed_at(image, **coords):
     return image.drop_vars("spatial_ref").assign_coords(coords)
 
@@ -285,9 +290,10 @@ def placed_at(image, **coords):
         (lambda i: placed_at(i, x=list("abcdefghi"), y=np.arange(7)), "which are no numbers"),
         (lambda i: i.assign_coords(x=np.arange(9), y=np.arange(7)), "cannot be told"),
         (lambda i: i.isel(y=[0, 1, 4]), "rows were left out"),
+        (lambda i: level(i).drop_vars(["x", "y"]), "has a GeoTransform, but no coordinates"),
         (lambda i: i.drop_vars("spatial_ref").rio.write_crs(CRS), "does not say where its pixels"),
     ],
-    ids=["gap", "text", "both", "rows", "none"],
+    ids=["gap", "text", "both", "rows", "dropped", "none"],
 )
 def test_an_image_without_regular_places_says_why(tmp_path, change, words):
     grid = PixelGrid.of(change(rotated(tmp_path)))

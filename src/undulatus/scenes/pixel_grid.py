@@ -296,6 +296,12 @@ def _transform(image: xr.DataArray | xr.Dataset, described: Mapping[Any, Any]) -
         if len(places) == 2 and all(set(each.dims) == {"y", "x"} for each in places):
             return _from_places(places[0], places[1])
     if said is not None and not said.is_identity:
+        if said.b == said.d == 0.0:
+            raise SceneError(
+                "has a GeoTransform, but no coordinates x and y: whether it is that of these rows "
+                "and columns cannot be told. Give it coordinates, or drop the projection too (in "
+                "Python image.drop_vars('spatial_ref')): pixels are then known by row and column."
+            )
         return said * _cut(image)
     if "gcps" in described:
         raise SceneError(_only_control_points(str(image.attrs.get("source", "image.tif"))))
@@ -343,8 +349,9 @@ def _step(axis: xr.DataArray) -> float:
         raise SceneError(
             f"needs pixels of one size, but its coordinate {axis.name} is not regular: the steps "
             f"are from {np.min(gaps):g} to {np.max(gaps):g}. Resample it to a regular grid (in "
-            f"Python image.interp or image.reindex), or drop x and y: pixels are then known by "
-            f"row and column alone."
+            f"Python image.interp or image.reindex), or drop its place (in Python "
+            f"image.drop_vars(['x', 'y', 'spatial_ref'])): pixels are then known by row and "
+            f"column alone."
         )
     return float(step)
 

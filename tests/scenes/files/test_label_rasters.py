@@ -9,6 +9,7 @@ from undulatus.errors import SceneError
 from undulatus.scenes import open_image
 from undulatus.scenes.files import label_rasters
 from undulatus.scenes.files.labels import read_labels
+from undulatus.scenes.pixel_grid import PixelGrid
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +97,19 @@ def test_labels_that_are_finer_or_larger_than_strips_give_the_same(
 def test_arrays_with_other_dimensions_are_refused(small_image, image):
     with pytest.raises(SceneError, match="with the dimensions y and x"):
         read_labels(xr.DataArray(small_image.truth), image)
+
+
+@pytest.mark.parametrize("without", [(), ("y",), ("y", "x")])
+def test_a_variable_of_the_image_labels_its_pixels_whatever_is_known_of_their_places(
+    small_image, image, without
+):
+    uneven = image.isel(y=np.r_[:40, 60:90])
+    truth = small_image.truth[np.r_[:40, 60:90]]
+    dataset = uneven.to_dataset(name="image").assign(cover=(("y", "x"), truth))
+    dataset = dataset.drop_vars(without)
+    assert PixelGrid.of(dataset["image"]).problem
+    found = read_labels(dataset["cover"], dataset["image"])
+    assert_array_equal(codes(found), truth.ravel())
+    other = dataset["cover"].drop_vars([*dataset["cover"].coords])
+    with pytest.raises(SceneError, match=r"not regular|cannot be told"):
+        read_labels(other, dataset["image"])

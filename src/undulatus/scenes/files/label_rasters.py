@@ -20,7 +20,9 @@ from undulatus.errors import SceneError
 from undulatus.scenes.files.images import with_image_dims
 from undulatus.scenes.labelled_pixels import Class, Draw, LabelledPixels, collect
 from undulatus.scenes.pixel_grid import (
+    COLUMN,
     OF_ALL_PIXELS,
+    ROW,
     PixelGrid,
     quietly_opened,
     reproject,
@@ -32,7 +34,7 @@ Array = npt.NDArray[Any]
 STRIP_PIXELS = 2_000_000
 """Pixels of a polygon or a raster that are looked at together."""
 
-PLACES = (*OF_ALL_PIXELS[0], *DIRECTIONS)
+PLACES = (*OF_ALL_PIXELS[0], *DIRECTIONS, ROW, COLUMN)
 """Coordinates that say where pixels are."""
 
 Read = Callable[[Window], tuple[Array, Array]]
@@ -116,8 +118,8 @@ def read_array(
         return codes[part], known[part]
 
     where = f"{labels.name or 'the labels'}"
-    if grid.problem and _same_coordinates(plane, image):
-        # Whatever the grid, pixels with the same coordinates are the same.
+    if grid.problem and _same_places(plane, image):
+        # Whatever the grid, these are the same pixels.
         _lay(read, grid, grid, draw)
         notes = []
     else:
@@ -128,14 +130,19 @@ def read_array(
     return collect(draw, grid, [], [], "square", where, names=names, notes=notes)
 
 
-def _same_coordinates(labels: xr.DataArray, image: xr.DataArray) -> bool:
-    """Return whether labels have the coordinates of an image, and no other reference system."""
-    shared = [name for name in PLACES if name in image.coords and name in labels.coords]
-    pairs = [(labels.coords[name].variable, image.coords[name].variable) for name in shared]
-    return (
-        {"y", "x"} <= {dim for _, own in pairs for dim in own.dims}
-        and all(one.equals(other) for one, other in pairs)
-        and labels.rio.crs in (None, image.rio.crs)
+def _same_places(labels: xr.DataArray, image: xr.DataArray) -> bool:
+    """Return whether labels say of their places all that an image says of its own."""
+    names = [name for name in PLACES if name in image.coords or name in labels.coords]
+    own, its = (each.coords.get(each.rio.grid_mapping) for each in (labels, image))
+    if own is None or its is None:
+        same_system = own is its
+    else:
+        same_system = its.variable.identical(own.variable)
+    return (same_system or bool(names and own is None)) and all(
+        name in image.coords
+        and name in labels.coords
+        and labels.coords[name].variable.equals(image.coords[name].variable)
+        for name in names
     )
 
 
