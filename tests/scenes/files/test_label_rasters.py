@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
+import rasterio
 import xarray as xr
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
+from rasterio.windows import Window
 
 from undulatus.errors import SceneError
 from undulatus.scenes import open_image
 from undulatus.scenes.files import label_rasters
 from undulatus.scenes.files.labels import read_labels
-from undulatus.scenes.pixel_grid import PixelGrid
+from undulatus.scenes.pixel_grid import PixelGrid, reproject
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +115,18 @@ def test_a_variable_of_the_image_labels_its_pixels_whatever_is_known_of_their_pl
     other = dataset["cover"].drop_vars([*dataset["cover"].coords])
     with pytest.raises(SceneError, match=r"not regular|cannot be told"):
         read_labels(other, dataset["image"])
+
+
+@pytest.mark.parametrize("pixel", [10.0, 3_000.0])
+def test_interpolated_places_are_the_exact_ones(pixel):
+    system = rasterio.crs.CRS.from_epsg(32632)
+    transform = rasterio.Affine(pixel, 0, 500_000, 0, -pixel, 5_200_000)
+    grid = PixelGrid(system, transform, (150, 170), "image")
+    degrees = rasterio.Affine(1e-5 * pixel, 0, 9, 0, -1e-5 * pixel, 47)
+    own = PixelGrid(rasterio.crs.CRS.from_epsg(4326), degrees, (150, 170), "labels")
+    window = Window(7, 11, 150, 130)
+    rows, columns = np.ix_(np.arange(11, 141), np.arange(7, 157))
+    exact = reproject(*grid.centre_of(rows, columns), system, "EPSG:4326")
+    found = label_rasters._centres(window, grid, own)
+    # Of large pixels the curvature shows: then all are reprojected.
+    assert_allclose(found, exact, rtol=0, atol=0.01 * own.pixel if pixel == 10.0 else 1e-12)

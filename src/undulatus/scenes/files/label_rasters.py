@@ -34,6 +34,12 @@ Array = npt.NDArray[Any]
 STRIP_PIXELS = 2_000_000
 """Pixels of a polygon or a raster that are looked at together."""
 
+NODES = 32
+"""Every so many pixels are reprojected, and those between are interpolated, ..."""
+
+INTERPOLATED = 0.01
+"""... if that moves them by less than this part of a pixel of the labels."""
+
 PLACES = (*OF_ALL_PIXELS[0], *DIRECTIONS, ROW, COLUMN)
 """Coordinates that say where pixels are."""
 
@@ -205,9 +211,7 @@ def _lay(read: Read, own: PixelGrid, grid: PixelGrid, draw: Draw) -> None:
         if direct:
             _add_codes(*read(window), window, grid, draw)
             continue
-        rows, columns = np.ix_(*(np.arange(s.start, s.stop) for s in window.toslices()))
-        x, y = (np.array(place) for place in grid.centre_of(rows, columns))
-        row, column = own.pixel_at(*reproject(x, y, grid.crs, own.crs))
+        row, column = own.pixel_at(*_centres(window, grid, own))
         inside = own.holds(row, column)
         if not inside.any():
             continue
@@ -221,6 +225,36 @@ def _lay(read: Read, own: PixelGrid, grid: PixelGrid, draw: Draw) -> None:
         codes, known = read(Window(left, top, right - left, bottom - top))
         place = np.where(inside, row - top, 0), np.where(inside, column - left, 0)
         _add_codes(codes[place], inside & known[place], window, grid, draw)
+
+
+def _centres(window: Window, grid: PixelGrid, own: PixelGrid) -> tuple[Array, Array]:
+    """Return x and y of the centres of a window's pixels in the system of the labels, (y, x).
+
+    Between every so many pixels they are interpolated, if that is as good as exact.
+    """
+    rows, columns = (np.arange(part.start, part.stop) for part in window.toslices())
+    if own.crs is None or own.crs == grid.crs:
+        return grid.centre_of(*np.ix_(rows, columns))
+
+    def exact(rows: Array, columns: Array) -> Array:
+        x, y = grid.centre_of(*np.ix_(rows, columns))
+        return np.array(reproject(x, y, grid.crs, own.crs))
+
+    nodes = [np.arange(each[0], each[-1] + NODES + 1, NODES) for each in (rows, columns)]
+    known = exact(*nodes)
+    # The middle of a cell is farthest from all of its nodes.
+    middles = exact(*(each[:-1] + NODES / 2 for each in nodes))
+    mean = (known[:, :-1] + known[:, 1:])[..., :-1] + (known[:, :-1] + known[:, 1:])[..., 1:]
+    with np.errstate(invalid="ignore"):
+        away = np.abs(middles - mean / 4).max()
+    if not away < INTERPOLATED * own.pixel:
+        x, y = exact(rows, columns)
+        return x, y
+    (i, down), (j, across) = (np.divmod(each - each[0], NODES) for each in (rows, columns))
+    down, across = down[:, None] / NODES, across / NODES
+    along = known[:, i] * (1.0 - down) + known[:, i + 1] * down
+    x, y = along[..., j] * (1.0 - across) + along[..., j + 1] * across
+    return x, y
 
 
 def _covered(own: PixelGrid, grid: PixelGrid) -> tuple[int, int, int, int]:
