@@ -178,7 +178,8 @@ def _read_features(
     labels = _as_classes(features[chosen], where, chosen)
     notes = _notes_on_labels(labels, "features")
     kept = [i for i, label in enumerate(labels) if label is not None]
-    whole = features.geometry.iloc[kept].reset_index(drop=True)
+    # Known by their number among all features, as messages name them.
+    whole = features.geometry.iloc[kept].set_axis(kept)
     kinds = set(whole.geom_type)
     strange = kinds - {"Polygon", "MultiPolygon", "Point", "MultiPoint"}
     if strange:
@@ -189,34 +190,34 @@ def _read_features(
     notes += _require_places(features, grid, where)
     points = kinds <= {"Point", "MultiPoint"}
     parts = whole.explode(index_parts=False)
-    places = parts.index.to_numpy()
     if len(parts) > len(whole) and group is None and not points:
-        several = np.bincount(places)
+        several = np.bincount(parts.index)
         notes.append(
             f"{np.count_nonzero(several > 1):,} features of several parts are split into "
             f"{several[several > 1].sum():,} polygons, each a group of its own"
         )
     shapes = _on_grid(parts, grid, where)
-    names = None if group is None else features[group].iloc[kept].iloc[places]
-    groups = _feature_groups(parts, shapes, names, points)
-    found, inside = np.zeros(len(whole), np.int64), np.zeros(len(whole), bool)
-    for part, (place, shape) in enumerate(zip(places, shapes, strict=True)):
-        label = labels[kept[place]]
+    values = None if group is None else features[group].iloc[parts.index]
+    groups = _feature_groups(parts, shapes, values, points)
+    found, inside = dict.fromkeys(kept, 0), set()
+    for part, (i, shape) in enumerate(shapes.items()):
+        label = labels[i]
         assert label is not None
         number = groups.numbers[part] if groups.names else 0
         if shape.is_empty:
             continue
         if shape.geom_type == "Point":
-            found[place] += _add_point(shape, label, number, grid, draw)
+            found[i] += _add_point(shape, label, number, grid, draw)
         else:
-            found[place] += _add_polygon(shape, label, number, grid, all_touched, draw)
-            inside[place] |= _is_inside(shape, grid)
-    small = np.flatnonzero((found == 0) & inside)
-    if len(small):
-        _refuse_small([kept[place] for place in small], where)
-    outside = np.count_nonzero(found == 0)
+            found[i] += _add_polygon(shape, label, number, grid, all_touched, draw)
+            if _is_inside(shape, grid):
+                inside.add(i)
+    outside = [i for i, count in found.items() if count == 0]
+    small = [i for i in outside if i in inside]
+    if small:
+        _refuse_small(small, where)
     if outside:
-        notes.append(f"{outside:,} features outside the image are left out")
+        notes.append(f"{len(outside):,} features outside the image are left out")
     unit = group or ("square" if points else "polygon")
     return collect(draw, grid, groups.names, groups.bounds, unit, where, notes=notes)
 
@@ -340,8 +341,7 @@ def _near(shapes: Any, grid: PixelGrid) -> Any:
 
 def _elsewhere(shapes: Any, grid: PixelGrid, where: str) -> str:
     """Return what to say of labels that do not overlap the image."""
-    reference = shapes.crs if shapes.crs is not None else None
-    told = {where: (shapes.total_bounds, reference), grid.name: (grid.bounds, grid.crs)}
+    told = {where: (shapes.total_bounds, shapes.crs), grid.name: (grid.bounds, grid.crs)}
     lines = []
     for name, (bounds, crs) in told.items():
         line = f"\n  {name}: {bounds_text(bounds)}"
@@ -399,17 +399,17 @@ class _Groups:
     bounds: list[Any]
 
 
-def _feature_groups(parts: Any, shapes: Any, names: Any, points: bool) -> _Groups:
+def _feature_groups(parts: Any, shapes: Any, values: Any, points: bool) -> _Groups:
     """Return groups by the values of a field, or of each polygon; other points have none yet.
 
     ``parts`` are in their own coordinates, ``shapes`` in those of the image.
     """
-    if names is None and points:
+    if values is None and points:
         return _Groups(np.empty(0, np.int64), [], [])
-    if names is None:
+    if values is None:
         keys = [f"polygon {_digest(shape)}" for shape in _in_degrees(parts)]
     else:
-        keys = [f"{names.name}={value}" for value in names.tolist()]
+        keys = [f"{values.name}={value}" for value in values.tolist()]
     found, numbers = np.unique(np.array(keys), return_inverse=True)
     boxes = shapes.bounds.to_numpy()
     bounds = [
