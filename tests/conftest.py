@@ -211,7 +211,17 @@ def seviri_files():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print how many faults of ``tests/faults`` were tried, survived and lost."""
+    """Print how many faults were tried, survived and lost, and places of labels by outcome."""
+    laid = [
+        value
+        for report in terminalreporter.stats.get("passed", [])
+        for key, value in getattr(report, "user_properties", [])
+        if key == "places"
+    ]
+    if laid:
+        terminalreporter.write_line(
+            f"places of labels: right {laid.count('right')}, refused {laid.count('refused')}"
+        )
     outcomes = {
         name: outcome
         for outcome in ("passed", "failed", "error")

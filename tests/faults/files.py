@@ -1,5 +1,6 @@
 """Faults of files, stores, paths and disks, and of commands that are stopped."""
 
+import itertools
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -17,10 +19,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import dask
+import geopandas
 import numpy as np
 import pandas as pd
 import rasterio
 import xarray as xr
+from affine import Affine
+from rasterio.control import GroundControlPoint
+from rasterio.errors import NotGeoreferencedWarning
 from safetensors import safe_open
 from tests.faults.fault import Fault, exits, gives, refused, same
 
@@ -29,6 +35,7 @@ from undulatus._files import locked, read_tensors, write_tensors
 from undulatus.errors import DatasetError, ModelFileError, SceneError
 from undulatus.products import maps
 from undulatus.scenes import write_dataset
+from undulatus.scenes.files.images import with_band_names
 from undulatus.scenes.files.zarr_store import find_manifest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -197,6 +204,52 @@ def with_table(shop, **columns):
     shop.copy("image.tif")
     write_points(**columns)
     return shop.run(*POINTS_FIT)
+
+
+def misplaced(shop, spoil, label="fields.gpkg", image="image.tif"):
+    """Spoil what says where an image or its labels lie, and fit."""
+    shop.copy("image.tif", "fields.gpkg")
+    spoil()
+    options = ("--field", "class") if label.endswith(".gpkg") else ()
+    return shop.run("fit", image, "--label", label, *options, *POINTS_FIT[4:])
+
+
+def lose_reference(**changes):
+    """Write labels as the image's first band, with its transform moved and without its CRS."""
+    with rasterio.open("image.tif") as file:
+        profile, values = file.profile, file.read(1)
+    own = {"crs": None, "count": 1, "dtype": "uint8", "transform": profile["transform"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        with rasterio.open("labels.tif", "w", **profile | own | changes) as file:
+            file.write((values > 0.05).astype("uint8"), 1)
+
+
+def keep_control_points_alone():
+    """Take the transform of the image from it, and leave it where its corners are."""
+    with rasterio.open("image.tif") as file:
+        profile, values, transform = file.profile, file.read(), file.transform
+    corners = itertools.product((0, profile["height"]), (0, profile["width"]))
+    points = [GroundControlPoint(r, c, *(transform * (c, r))) for r, c in corners]
+    with rasterio.open("image.tif", "w", **profile | {"transform": None, "gcps": points}) as file:
+        file.write(values)
+
+
+def change_image(change):
+    """Write the image to netCDF after a change."""
+
+    def make():
+        image = with_band_names(scenes.open_image("image.tif"))
+        change(image.to_dataset("band").drop_attrs(deep=False)).to_netcdf("image.nc")
+
+    return make
+
+
+def call_metres_degrees():
+    """Say of polygons in metres that they are in degrees."""
+    polygons = geopandas.read_file("fields.gpkg").set_crs(4326, allow_override=True)
+    Path("fields.gpkg").unlink()
+    polygons.to_file("fields.gpkg")
 
 
 def foreign(**damage):
@@ -654,6 +707,58 @@ FAULTS = (
         "a band on a coarser grid in netCDF, learned from",
         lambda shop: with_image(shop, as_netcdf_with_a_coarse_band, COARSE_FIT),
         exits(0, r"left out of .*image.nc, for their grids: B08 \(45 x 60 pixels"),
+    ),
+    Fault(
+        "a raster of labels beside the image, without a reference system",
+        lambda shop: misplaced(
+            shop, lambda: lose_reference(transform=Affine(10, 0, 5e5, 0, -10, 0)), "labels.tif"
+        ),
+        exits(1, "labels.tif has no coordinate.*their bounds are not the same"),
+    ),
+    Fault(
+        "a raster of labels on the image, without a reference system",
+        lambda shop: misplaced(shop, lose_reference, "labels.tif"),
+        exits(0, "labels.tif has no coordinate.*is taken to be in EPSG:32632"),
+    ),
+    Fault(
+        "a raster of labels without any georeference",
+        lambda shop: misplaced(shop, lambda: lose_reference(transform=None), "labels.tif"),
+        exits(1, "labels.tif has no georeference, but .*image.tif has one"),
+    ),
+    Fault(
+        "an image with ground control points alone, learned from",
+        lambda shop: misplaced(shop, keep_control_points_alone),
+        exits(1, "ground control points only.*gdalwarp -tps"),
+    ),
+    Fault(
+        "an image with ground control points alone, mapped",
+        lambda shop: with_image(shop, lambda path: keep_control_points_alone()),
+        exits(1, "ground control points only.*gdalwarp -tps"),
+    ),
+    Fault(
+        "an image that lacks rows in its middle",
+        lambda shop: misplaced(
+            shop, change_image(lambda image: image.isel(y=np.r_[:40, 60:90])), image="image.nc"
+        ),
+        exits(1, "y is not regular: the steps are from -210 to -10"),
+    ),
+    Fault(
+        "an image whose latitudes say that they are longitudes",
+        lambda shop: misplaced(
+            shop,
+            change_image(
+                lambda image: image.assign_coords(
+                    y=image["y"].assign_attrs(standard_name="projection_x_coordinate")
+                )
+            ),
+            image="image.nc",
+        ),
+        exits(1, "y grows to the north by its name, but its attribute standard_name"),
+    ),
+    Fault(
+        "polygons in metres that say they are in degrees",
+        lambda shop: misplaced(shop, call_metres_degrees),
+        exits(1, "in EPSG:4326, which are no degrees"),
     ),
     Fault(
         "rows of pixels that are fractions",

@@ -13,9 +13,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from undulatus import GPC, load_model, save_model
 from undulatus.errors import InputError, MissingBandsError, OutsideTrainingError, SceneError
 from undulatus.products import Legend, fit_image, map_scene
-from undulatus.products.images import MAX_PIXELS, draw_pixels, hold_out_groups
+from undulatus.products.images import (
+    MAX_PIXELS,
+    draw_pixels,
+    hold_out_groups,
+    label_pixels,
+    open_images,
+)
 from undulatus.products.provenance import Provenance
 from undulatus.scenes import open_image
+from undulatus.scenes.image_features import ImageFeatures
+from undulatus.scenes.pixel_grid import PixelGrid
 
 pytest.importorskip("geopandas")
 
@@ -65,6 +73,35 @@ def test_whole_polygons_of_every_class_are_held_out(small_image, model):
     assert tested == {0, 1, 2}
     # 36 polygons of 81 pixels, or a few more or less.
     assert sum(provenance.training_pixels.values()) == 81 * len(trained)
+
+
+def test_the_projection_of_the_labels_does_not_decide_what_is_held_out(
+    small_image, model, image_files
+):
+    held = Provenance.of(model).held_out_groups
+    for crs in ("EPSG:4326", "EPSG:32633"):
+        labels = small_image.polygons().to_crs(crs)
+        again = fit_image(image_files / "image.tif", labels, field="class", **QUICK)
+        other = Provenance.of(again).held_out_groups
+        assert set(other) == set(held)
+        for name, box in held.items():
+            assert_allclose(other[name], box, atol=1e-3)
+
+
+def test_bounds_of_polygons_are_in_the_coordinates_of_the_first_image(small_image, tmp_path):
+    small_image.write(tmp_path / "utm.tif")
+    bounds = rasterio.warp.transform_bounds(
+        small_image.CRS, 4326, *PixelGrid.of(open_image(tmp_path / "utm.tif")).bounds
+    )
+    degrees = rasterio.transform.from_bounds(*bounds, 120, 90)
+    small_image.write(tmp_path / "degrees.tif", crs="EPSG:4326", transform=degrees)
+    images = open_images([tmp_path / "utm.tif", tmp_path / "degrees.tif"])
+    recipe = ImageFeatures.choose(small_image.BANDS)
+    pixels = label_pixels(images, small_image.polygons(), recipe, field="class")
+    boxes = np.array([pixels.bounds[name] for name in pixels.group_names])
+    assert (boxes[:, [0, 2]] > 499_000).all()
+    # Within a metre those of polygons of 90 m: of a rectangle in degrees, bounds are larger.
+    assert_allclose(boxes[:, 2] - boxes[:, 0], 90.0, atol=2.0)
 
 
 def test_the_model_keeps_the_spectra_of_its_classes(small_image, model):

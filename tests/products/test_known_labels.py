@@ -1,5 +1,7 @@
 """Which labels a model has learned from, held out, or never seen."""
 
+import copy
+
 import geopandas
 import numpy as np
 import pandas as pd
@@ -13,13 +15,13 @@ from undulatus.products.images import open_images
 from undulatus.products.known_labels import (
     HELD_OUT,
     NEW,
-    OVERLAPS,
     TRAINED,
     basis_of,
     known_pixels,
 )
 from undulatus.products.legend import Legend
 from undulatus.products.provenance import Provenance
+from undulatus.products.suggest import update_image
 
 QUICK = {"method": "rff", "n_frequencies": 20, "members": 1, "seed": 0}
 
@@ -46,10 +48,12 @@ def test_polygons_of_the_fit_are_known_again_whatever_their_format_and_projectio
     polygons = small_image.polygons()
     polygons.to_file(tmp_path / "fields.geojson", driver="GeoJSON")
     polygons.to_file(tmp_path / "fields.shp")
+    polygons.to_crs("EPSG:4326").to_file(tmp_path / "degrees.gpkg")
     for path in (
         image_files / "fields.gpkg",
         tmp_path / "fields.geojson",
         tmp_path / "fields.shp",
+        tmp_path / "degrees.gpkg",
     ):
         pixels, (basis, scored) = ask(model, image_files / "image.tif", path, field="class")
         assert basis.kind == "held out"
@@ -60,15 +64,20 @@ def test_polygons_of_the_fit_are_known_again_whatever_their_format_and_projectio
         assert (scored == (pixels.known_as == HELD_OUT)).all()
 
 
-def test_polygons_in_degrees_are_known_by_where_they_lie(model, image_files, small_image):
-    # Their keys are other ones, since they are those of other coordinates.
-    degrees = small_image.polygons().to_crs("EPSG:4326")
-    pixels, (basis, scored) = ask(model, image_files / "image.tif", degrees, field="class")
-    held = len(Provenance.of(model).held_out_groups)
-    assert set(pixels.known_as) == {NEW, OVERLAPS}
-    assert basis.kind == "new"
-    assert f"(left out: {48 - held} polygons overlapping training polygons)" in basis.statement
-    assert np.count_nonzero(scored) == 81 * held
+def test_polygons_that_a_model_has_under_other_names_are_known_by_their_bounds(
+    model, image_files, small_image
+):
+    renamed = copy.deepcopy(model)
+    for kind in ("held_out_groups", "training_groups"):
+        groups = renamed.provenance_[kind]
+        renamed.provenance_[kind] = {f"{kind} {i}": box for i, box in enumerate(groups.values())}
+    asked = (image_files / "image.tif", small_image.polygons())
+    pixels, (basis, _) = ask(renamed, *asked, field="class")
+    before, (same, _) = ask(model, *asked, field="class")
+    assert basis == same
+    assert_array_equal(pixels.known_as, before.known_as)
+    with pytest.raises(SceneError, match="learned from all of these polygons already"):
+        update_image(renamed, *asked, field="class")
 
 
 def test_new_polygons_that_overlap_training_polygons_are_left_out(model, image_files, small_image):

@@ -1,6 +1,7 @@
 """Maps from files to files: what they say they were made from, and that they follow CF."""
 
 import hashlib
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -10,17 +11,29 @@ import pytest
 import rasterio
 import xarray as xr
 from compliance_checker.runner import CheckSuite
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus import RFFGPC, save_model
+from undulatus.errors import SceneError
+from undulatus.products.images import fit_image
 from undulatus.products.map_files import ModelFile, map_of_file
+from undulatus.products.mapped_areas import open_class_map
 from undulatus.products.maps import map_scene
-from undulatus.scenes import synthetic_landmark, synthetic_sounder
+from undulatus.products.suggest import suggest_labels
+from undulatus.scenes import open_image, synthetic_landmark, synthetic_sounder
 from undulatus.scenes.files.opening import open_map, open_scene
 from undulatus.scenes.files.writing import CONVENTIONS, add_history, write_dataset
+from undulatus.scenes.pixel_grid import PixelGrid
 
 UNSIGNED = "Variable is not of type byte, short, or int"
 """CF allows unsigned integers for packed values since version 1.9, but the checker does not."""
+
+
+TURNS = {
+    "rotated": rasterio.Affine.rotation(30) @ rasterio.Affine.shear(10, 0),
+    "south up": rasterio.Affine.scale(1, -1),
+    "transposed": rasterio.Affine(0, 1, 0, 1, 0, 0),
+}
 
 
 def _passed(result):
@@ -52,6 +65,13 @@ def surfaces():
     X = pd.DataFrame(rng.normal(size=(90, 2)), columns=["B1", "B2"])
     y = np.array(["water", "forest", "dry field"])[np.arange(90) % 3]
     return RFFGPC(5, n_members=2, random_state=0).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def cover(image_files):
+    """A model of water, forest and field in the small image."""
+    few = {"method": "rff", "n_frequencies": 20, "members": 1, "field": "class"}
+    return fit_image(image_files / "image.tif", image_files / "fields.gpkg", **few)
 
 
 @pytest.fixture
@@ -154,3 +174,55 @@ def test_coordinates_have_no_fill_value_and_all_values_are_read_back(days, tmp_p
     again = open_scene(tmp_path / f"again{suffix}")
     assert again["x"].encoding.get("_FillValue") is None
     assert_array_equal(again["IR_108"], found["IR_108"], strict=True)
+
+
+# Places
+
+
+@pytest.mark.parametrize("name", ["map.tif", "map.nc", "map.zarr"])
+@pytest.mark.parametrize("kind", ["rotated", "south up", "transposed"])
+def test_a_map_lies_where_its_image_does(small_image, cover, tmp_path, kind, name):
+    transform = small_image.transform @ TURNS[kind]
+    small_image.write(tmp_path / "image.tif", transform=transform)
+    save_model(cover, tmp_path / "cover.undulatus")
+    model = ModelFile.load(tmp_path / "cover.undulatus")
+    with map_of_file(model, tmp_path / "image.tif") as made:
+        made.write(tmp_path / name)
+    codes = open_class_map(tmp_path / name, cover).places.compute()
+    grid = PixelGrid.of(codes)
+    assert grid.crs == small_image.CRS
+    # Each pixel of the image is found where it lies, though rows may be in another order.
+    rows, columns = np.mgrid[:90, :120]
+    found = grid.pixel_at(*(transform * (columns + 0.5, rows + 0.5)))
+    agreeing = codes.values[found] == np.array([2, 1, 0])[small_image.truth]
+    assert agreeing.mean() > 0.99
+    if kind != "south up":
+        assert_allclose(grid.transform, transform, rtol=1e-12, atol=1e-6)
+        gdal = f"netcdf:{tmp_path / name}:class" if name.endswith("nc") else tmp_path / name
+        with rasterio.open(gdal) if not name.endswith("zarr") else nullcontext() as file:
+            assert file is None or file.transform.almost_equals(transform, 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["rotated", "south up", "transposed"])
+def test_points_are_suggested_where_their_pixels_lie(small_image, cover, tmp_path, kind):
+    transform = small_image.transform @ TURNS[kind]
+    small_image.write(tmp_path / "image.tif", transform=transform)
+    points = suggest_labels(cover, tmp_path / "image.tif", 5)
+    column, row = ~transform * (points.geometry.x.to_numpy(), points.geometry.y.to_numpy())
+    assert_allclose(row, points["row"] + 0.5, atol=1e-6)
+    assert_allclose(column, points["column"] + 0.5, atol=1e-6)
+
+
+def test_an_irregular_image_has_a_map_with_its_coordinates_and_no_geotiff(
+    small_image, cover, tmp_path
+):
+    image = open_image(small_image.write(tmp_path / "image.tif"))
+    uneven = image.isel(y=np.r_[0:40, 60:90])
+    scene = uneven.to_dataset(name="image")
+    maps = map_scene(cover, scene)
+    write_dataset(maps, tmp_path / "map.nc")
+    assert_array_equal(open_map(tmp_path / "map.nc")["y"], uneven["y"])
+    with pytest.raises(SceneError, match=r"map\.tif cannot say where.*y is not regular"):
+        write_dataset(maps, tmp_path / "map.tif")
+    points = suggest_labels(cover, uneven, 5)
+    assert not hasattr(points, "geometry")

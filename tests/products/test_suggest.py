@@ -264,7 +264,7 @@ def test_a_class_that_the_model_lacks_needs_a_new_fit(model, path, points):
 def test_more_pixels_than_an_update_takes_are_drawn(model, path, monkeypatch):
     monkeypatch.setattr(suggest, "MOST_ROWS", 60)
     said = []
-    labels = xr.DataArray(truth(), dims=("y", "x"))
+    labels = open_image(path).isel(band=0, drop=True).copy(data=truth())
     labels.attrs = {"flag_values": [0, 1, 2], "flag_meanings": " ".join(CLASSES)}
     numbered = draw_points(80, 3)
     numbered["class"] = [CLASSES.index(name) for name in numbered["class"]]

@@ -353,6 +353,13 @@ def test_coordinates_may_be_axes_named_lon_and_lat():
     )
 
 
+def test_a_latitude_that_says_it_is_a_longitude_is_refused():
+    scene = a_scene()
+    scene["latitude"].attrs["standard_name"] = "longitude"
+    with pytest.raises(SceneError, match="latitude grows to the north by its name, but"):
+        check_scene(scene)
+
+
 class Area:
     """The one method of a pyresample area that is used."""
 

@@ -42,7 +42,8 @@ from undulatus.scenes.files.images import (
 )
 from undulatus.scenes.files.labels import read_labels
 from undulatus.scenes.image_features import ImageFeatures
-from undulatus.scenes.labelled_pixels import LabelledPixels, PixelGrid
+from undulatus.scenes.labelled_pixels import LabelledPixels
+from undulatus.scenes.pixel_grid import PixelGrid, reproject_bounds
 
 Array = npt.NDArray[Any]
 
@@ -52,6 +53,9 @@ Progress = Callable[[str], None]
 
 MAX_PIXELS = {"vff": 50_000, "rff": 50_000, "gpc": 5_000}
 """Training pixels, at most, by method; the exact process cannot take more."""
+
+SAME_BOUNDS = 0.01
+"""Polygons are the same if their bounds differ by less than this part of their longer side."""
 
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the training spectra of a class that a model keeps."""
@@ -79,6 +83,7 @@ class ImagePixels:
     """Of the classes."""
     group_names: tuple[str, ...]
     bounds: dict[str, list[float]]
+    """West, south, east and north of each group in the coordinates of the first image."""
     counts: Array
     """Labelled pixels of each class, before some were drawn, (k,)."""
     unit: str
@@ -150,6 +155,7 @@ def label_pixels(
     unit = next(iter(found.values())).unit
     if unit == "square" and len(found) > 1 and not _overlap([images[i] for i in found]):
         unit = "image"
+    first_crs = PixelGrid.of(images[0]).crs
     parts: list[dict[str, Array]] = []
     keys: list[Array] = []
     bounds: dict[str, list[float]] = {}
@@ -160,7 +166,7 @@ def label_pixels(
             keys.append(np.full(len(own.row), names_of_images[i], object))
         else:
             named = group_keys(own, images[i], names_of_images[i])
-            bounds |= dict(zip(named, own.bounds.tolist(), strict=True))
+            _add_bounds(bounds, named, own, PixelGrid.of(images[i]).crs, first_crs)
             keys.append(np.array(named, object)[own.groups])
         parts.append(
             {
@@ -171,7 +177,8 @@ def label_pixels(
                 "column": own.column,
             }
         )
-    group_names, groups = np.unique(np.concatenate(keys).astype(str), return_inverse=True)
+    # In the order of pixels, which does not depend on the projection of the labels.
+    groups, group_names = pd.factorize(np.concatenate(keys).astype(str).astype(object))
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     whole = finite_rows(joined["features"])
     counts = np.array(
@@ -282,9 +289,44 @@ def group_keys(own: LabelledPixels, image: xr.DataArray, name: str) -> list[str]
     """
     if own.unit != "square":
         return list(own.group_names)
-    if image.rio.crs is None:
+    if PixelGrid.of(image).crs is None:
         return [f"{Path(name).name}: {square}" for square in own.group_names]
     return ["square " + " ".join(f"{v:.10g}" for v in box) for box in own.bounds.tolist()]
+
+
+def _add_bounds(
+    bounds: dict[str, list[float]], keys: list[str], own: LabelledPixels, crs: Any, target: Any
+) -> None:
+    """Add the bounds of the groups of an image's labels to those of the images before."""
+    for group in np.unique(own.groups).tolist():
+        found = reproject_bounds(own.bounds[group].tolist(), crs, target)
+        if found is None:
+            continue
+        before = bounds.get(keys[group], found)
+        bounds[keys[group]] = [
+            *map(min, found[:2], before[:2]),
+            *map(max, found[2:], before[2:]),
+        ]
+
+
+def as_recorded(
+    keys: Iterable[str], boxes: Iterable[Any], recorded: Mapping[str, list[float]]
+) -> list[str]:
+    """Return the keys of polygons, by which a model may know them under another key.
+
+    Keys differ where the model is of an earlier version, or formats round coordinates; a polygon
+    with the same bounds, in the coordinates of the fit, is the same.
+    """
+    names = [name for name, box in recorded.items() if box]
+    corners = np.array([recorded[name] for name in names], np.float64).reshape(-1, 4)
+    found = []
+    for key, box in zip(keys, boxes, strict=True):
+        same = np.zeros(0, np.intp)
+        if key not in recorded and len(box):
+            most = SAME_BOUNDS * max(box[2] - box[0], box[3] - box[1])
+            same = np.flatnonzero(np.abs(corners - box).max(axis=1, initial=0.0) < most)
+        found.append(names[same[0]] if len(same) == 1 else key)
+    return found
 
 
 def _overlap(images: list[xr.DataArray]) -> bool:
@@ -468,7 +510,7 @@ def fit_image(
         image_features=recipe.as_dict(),
         processing_baseline=baseline,
         group_unit=pixels.unit,
-        crs=_crs_text(opened[0]),
+        crs=PixelGrid.of(opened[0]).crs_text,
         training_groups=_bounds_of(pixels, used),
         held_out_groups=_bounds_of(pixels, held),
         training_pixels=counted,
@@ -569,10 +611,6 @@ def _label_text(labels: Any) -> str | None:
         return str(Path(labels).absolute())
     name = getattr(labels, "name", None)
     return None if name is None else str(name)
-
-
-def _crs_text(image: xr.DataArray) -> str | None:
-    return None if image.rio.crs is None else str(image.rio.crs.to_string())
 
 
 def _class_profiles(training: ImagePixels, recipe: ImageFeatures) -> dict[str, Any]:

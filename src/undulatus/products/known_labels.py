@@ -14,15 +14,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import rasterio
 import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.products.basis import Basis, counted, training_basis, unknown_basis
-from undulatus.products.images import group_keys, image_names, labels_of_images, one_each
+from undulatus.products.images import (
+    as_recorded,
+    group_keys,
+    image_names,
+    labels_of_images,
+    one_each,
+)
 from undulatus.products.legend import Legend
 from undulatus.products.provenance import Provenance
-from undulatus.scenes.labelled_pixels import LabelledPixels, PixelGrid, in_boxes
+from undulatus.scenes.labelled_pixels import LabelledPixels, in_boxes
+from undulatus.scenes.pixel_grid import PixelGrid, reproject
 
 Array = npt.NDArray[Any]
 
@@ -255,12 +261,15 @@ def _groups_known_as(
         return np.full(len(keys), HELD_OUT if _is_image_of(name, held_out) else status)
     if unit not in UNITS and own.unit != unit:
         return np.full(len(keys), UNKNOWN)
+    grid = PixelGrid.of(image)
+    if unit == own.unit == "polygon" and grid.crs_text == provenance.crs:
+        keys = as_recorded(keys, own.bounds.tolist(), training | held_out)
     known = np.array(
         [HELD_OUT if key in held_out else TRAINED if key in training else NEW for key in keys]
     )
     if unit not in UNITS:
         return known
-    if (PixelGrid.of(image).crs is None) != (provenance.crs is None):
+    if (grid.crs is None) != (provenance.crs is None):
         return np.where(known == NEW, UNKNOWN, known)
     places = _places_in(own, image, name, provenance)
     if places is None:
@@ -303,12 +312,7 @@ def _places_in(
     if crs is None:
         # Rows and columns of other images are other places.
         return (x, y) if _is_image_of(name, provenance.images or []) else None
-    if crs == rasterio.crs.CRS.from_user_input(provenance.crs):
-        return x, y
-    from pyproj import Transformer
-
-    transformer = Transformer.from_crs(crs.to_wkt(), provenance.crs, always_xy=True)
-    return transformer.transform(x, y)
+    return reproject(x, y, crs, provenance.crs)
 
 
 def _hold_one_of(boxes: Array, x: Array, y: Array) -> bool:

@@ -23,7 +23,7 @@ from undulatus.products.maps import map_scene
 from undulatus.scenes.files import NETCDF
 from undulatus.scenes.files.opening import open_map, open_raster_map
 from undulatus.scenes.files.writing import GEOTIFF, computing_in_threads
-from undulatus.scenes.labelled_pixels import PixelGrid
+from undulatus.scenes.pixel_grid import PixelGrid
 
 Array = npt.NDArray[Any]
 

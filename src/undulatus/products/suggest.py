@@ -39,6 +39,7 @@ from undulatus.estimators.updates import MOST_ROWS
 from undulatus.products.images import (
     ImagePixels,
     Progress,
+    as_recorded,
     draw_pixels,
     gather_features,
     image_names,
@@ -53,6 +54,7 @@ from undulatus.scenes.files.images import require_same_offset
 from undulatus.scenes.files.labels import read_labels
 from undulatus.scenes.image_features import ImageFeatures
 from undulatus.scenes.labelled_pixels import in_boxes
+from undulatus.scenes.pixel_grid import PixelGrid, reproject, reproject_bounds
 
 Array = npt.NDArray[Any]
 
@@ -179,8 +181,8 @@ def write_points(points: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     located = hasattr(points, "geometry")
     if suffix != ".csv" and not located:
         raise SceneError(
-            f"The image has no coordinate reference system, so points have no place in {path}. "
-            f"Write their rows and columns to a .csv."
+            f"The image has no coordinate reference system, or no regular places, so points have "
+            f"no place in {path}. Write their rows and columns to a .csv."
         )
     with replacing(path) as unfinished:
         if suffix == ".csv":
@@ -221,16 +223,11 @@ def _spread_pixels(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Ar
 
 def _is_held_out(provenance: Provenance, image: xr.DataArray, row: Array, column: Array) -> Array:
     """Return which pixels lie in the bounds of a group that was held out for scores."""
-    crs = None if image.rio.crs is None else str(image.rio.crs.to_string())
-    held_out = provenance.held_out_groups or {}
-    boxes = held_out.values() if crs == provenance.crs else ()
-    return in_boxes(boxes, *_centres(image, row, column))
-
-
-def _centres(image: xr.DataArray, row: Array, column: Array) -> tuple[Array, Array]:
-    if not {"y", "x"} <= set(image.coords):
-        return column + 0.5, row + 0.5
-    return image["x"].values[column], image["y"].values[row]
+    grid = PixelGrid.of(image)
+    if (grid.crs is None) != (provenance.crs is None):
+        return np.zeros(len(row), bool)
+    places = reproject(*grid.centre_of(row, column), grid.crs, provenance.crs)
+    return in_boxes((provenance.held_out_groups or {}).values(), *places)
 
 
 def _is_far(
@@ -322,13 +319,14 @@ def _empty_classes(model: Any, count: int) -> Any:
 
 
 def _with_places(table: pd.DataFrame, image: xr.DataArray) -> pd.DataFrame:
-    if image.rio.crs is None:
+    grid = PixelGrid.of(image)
+    if grid.crs is None:
         return table
     import geopandas
 
-    x, y = _centres(image, table["row"].to_numpy(), table["column"].to_numpy())
+    x, y = grid.centre_of(table["row"].to_numpy(), table["column"].to_numpy())
     points = geopandas.points_from_xy(x, y)
-    return geopandas.GeoDataFrame(table, geometry=points, crs=image.rio.crs.to_wkt())
+    return geopandas.GeoDataFrame(table, geometry=points, crs=grid.crs.to_wkt())
 
 
 # Labels added
@@ -377,6 +375,7 @@ def update_image(
         all_touched=all_touched, most=MOST_ROWS, seed=seed, least_classes=1, progress=progress,
     )  # fmt: skip
     _require_known(model, pixels)
+    pixels = _as_learned(pixels, provenance, PixelGrid.of(opened[0]).crs)
     pixels = _leave_out_held(pixels, provenance, opened, progress)
     pixels = _leave_out_learned(pixels, provenance, progress)
     require_inside(model, pixels.features, recipe.names, None, "values", OTHER_UNITS)
@@ -438,6 +437,22 @@ def _require_known(model: Any, pixels: ImagePixels) -> None:
             f"{', '.join(map(repr, known))}. A new class needs a new fit (undulatus fit) with all "
             f"labels."
         )
+
+
+def _as_learned(pixels: ImagePixels, provenance: Provenance, crs: Any) -> ImagePixels:
+    """Return pixels whose groups have the names and coordinates that the model has for them."""
+    boxes = {
+        name: list(reproject_bounds(box, crs, provenance.crs) or ()) if box else []
+        for name in pixels.group_names
+        for box in [pixels.bounds.get(name, [])]
+    }
+    if pixels.unit != "polygon":
+        return replace(pixels, bounds=boxes)
+    recorded = (provenance.training_groups or {}) | (provenance.held_out_groups or {})
+    names = as_recorded(boxes, boxes.values(), recorded)
+    return replace(
+        pixels, group_names=tuple(names), bounds=dict(zip(names, boxes.values(), strict=True))
+    )
 
 
 def _leave_out_learned(

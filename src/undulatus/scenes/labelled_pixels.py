@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import rasterio
-import rioxarray  # noqa: F401 (gives images their .rio)
-import xarray as xr
 
 from undulatus.errors import SceneError
+from undulatus.scenes.pixel_grid import PixelGrid
 
 Array = npt.NDArray[Any]
 
@@ -52,94 +50,12 @@ class LabelledPixels:
     """What was left out, and why."""
 
 
-@dataclass(frozen=True)
-class PixelGrid:
-    """Where the pixels of an image are, and what messages call it."""
-
-    crs: Any
-    transform: Any
-    shape: tuple[int, int]
-    name: str
-
-    @classmethod
-    def of(cls, image: xr.DataArray) -> Self:
-        """Return the grid of an image (band, y, x); without coordinates, that of its numbers."""
-        shape = (image.sizes["y"], image.sizes["x"])
-        transform = rasterio.Affine.identity()
-        if {"y", "x"} <= set(image.coords):
-            transform = image.rio.transform(recalc=True)
-        source = image.attrs.get("source")
-        return cls(image.rio.crs, transform, shape, "the image" if source is None else str(source))
-
-    @property
-    def bounds(self) -> tuple[float, float, float, float]:
-        """West, south, east and north of the image."""
-        return self.bounds_of(0, 0, self.shape[0] - 1, self.shape[1] - 1)
-
-    def bounds_of(
-        self, top: int, left: int, bottom: int, right: int
-    ) -> tuple[float, float, float, float]:
-        """Return west, south, east and north of a rectangle of pixels."""
-        rows, columns = np.meshgrid([top, bottom + 1], [left, right + 1])
-        x, y = _transformed(self.transform, columns, rows)
-        return float(x.min()), float(y.min()), float(x.max()), float(y.max())
-
-    def overlaps(self, other: PixelGrid) -> bool:
-        """Return whether two images in the same coordinates have a place in common."""
-        (w1, s1, e1, n1), (w2, s2, e2, n2) = self.bounds, other.bounds
-        return w1 < e2 and w2 < e1 and s1 < n2 and s2 < n1
-
-    def bounds_text(self) -> str:
-        """Return where the image lies, for messages."""
-        return bounds_text(self.bounds) if self.crs is not None else "no known place"
-
-    def window(self, bounds: Any) -> tuple[int, int, int, int]:
-        """Return the first and last rows and columns (exclusive) that bounds touch, clipped."""
-        west, south, east, north = bounds
-        columns, rows = _transformed(~self.transform, *np.meshgrid([west, east], [south, north]))
-        height, width = self.shape
-        top, bottom = int(np.floor(rows.min())), int(np.ceil(rows.max()))
-        left, right = int(np.floor(columns.min())), int(np.ceil(columns.max()))
-        return (
-            max(top, 0),
-            min(max(bottom, top + 1), height),
-            max(left, 0),
-            min(max(right, left + 1), width),
-        )
-
-    def pixel_at(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """Return the rows and columns that hold points, which may lie outside."""
-        column, row = _transformed(~self.transform, np.asarray(x, float), np.asarray(y, float))
-        return np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
-
-    def centre_of(self, row: Array, column: Array) -> tuple[Array, Array]:
-        """Return x and y of the centres of pixels."""
-        return _transformed(self.transform, column + 0.5, row + 0.5)
-
-    def holds(self, row: Array, column: Array) -> Array:
-        """Return which of some rows and columns are in the image."""
-        height, width = self.shape
-        return (row >= 0) & (row < height) & (column >= 0) & (column < width)
-
-
-def bounds_text(bounds: Any) -> str:
-    """Return west, south, east and north for messages, with as many digits as tell them apart."""
-    digits = 0 if np.ptp(bounds) > 1000.0 else 4
-    west, south, east, north = (f"{value:,.{digits}f}" for value in bounds)
-    return f"{west} to {east} east, {south} to {north} north"
-
-
 def in_boxes(boxes: Iterable[Any], x: Array, y: Array) -> Array:
     """Return which points lie in one of some boxes, (n,) bool; empty boxes hold none."""
     inside = np.zeros(len(x), bool)
     for west, south, east, north in filter(None, boxes):
         inside |= (x > west) & (x < east) & (y > south) & (y < north)
     return inside
-
-
-def _transformed(transform: Any, across: Array, down: Array) -> tuple[Array, Array]:
-    a, b, c, d, e, f = transform[:6]
-    return a * across + b * down + c, d * across + e * down + f
 
 
 class Draw:

@@ -308,10 +308,30 @@ def _utc(moment: Any) -> np.datetime64:
     return np.datetime64(moment, "ns")
 
 
+DIRECTIONS = {
+    **{"x": "east", "longitude": "east", "lon": "east"},
+    **{"y": "north", "latitude": "north", "lat": "north"},
+}
+"""Names of coordinates, and where they grow."""
+
+SAID = {
+    "standard_name": {
+        **dict.fromkeys(("longitude", "projection_x_coordinate", "grid_longitude"), "east"),
+        **dict.fromkeys(("latitude", "projection_y_coordinate", "grid_latitude"), "north"),
+    },
+    "units": {
+        **dict.fromkeys(("degrees_east", "degree_east", "degrees_E", "degree_E"), "east"),
+        **dict.fromkeys(("degrees_north", "degree_north", "degrees_N", "degree_N"), "north"),
+    },
+}
+"""Attributes of coordinates by which CF tells where they grow."""
+
+
 def find_lonlats(scene: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray] | None:
     """Return longitude and latitude in degrees, (y, x), or None if they are not known."""
     for longitude, latitude in (("longitude", "latitude"), ("lon", "lat")):
         if longitude in scene.variables and latitude in scene.variables:
+            require_directions(scene.variables)
             return scene[longitude], scene[latitude]
     for attrs in (scene.attrs, *(array.attrs for array in scene.data_vars.values())):
         area: Any = attrs.get("area")
@@ -319,6 +339,20 @@ def find_lonlats(scene: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray] | None:
             east, north = area.get_lonlats(chunks=_LONLAT_CHUNK)
             return xr.DataArray(east, dims=("y", "x")), xr.DataArray(north, dims=("y", "x"))
     return None
+
+
+def require_directions(coordinates: Mapping[Any, Any]) -> None:
+    """Raise if the attributes of a coordinate say that it is another than its name says."""
+    for name, direction in DIRECTIONS.items():
+        attrs = coordinates[name].attrs if name in coordinates else {}
+        for key, meanings in SAID.items():
+            if meanings.get(str(attrs.get(key)), direction) != direction:
+                raise SceneError(
+                    f"The coordinate {name} grows to the {direction} by its name, but its "
+                    f"attribute {key} is {attrs[key]!r}. Rename it or correct the attribute "
+                    f"(ncrename -v or ncatted -a of a netCDF file; in Python rename(...) or "
+                    f"assign_attrs(...))."
+                )
 
 
 def check_calibration(scene: xr.Dataset, fitted_on: str | None) -> None:

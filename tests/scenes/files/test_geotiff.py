@@ -195,11 +195,11 @@ def test_every_block_is_computed_once_and_progress_counts_rows_of_blocks(tmp_pat
         (lambda m: m[["y", "x"]], "only coordinates"),
         (
             lambda m: m.assign_coords(spatial_ref=((), 0, {"grid_mapping_name": "flat"})),
-            "spatial_ref describes, since it is not a known one",
+            "spatial_ref describes, that is not a known one",
         ),
         (
             lambda m: m.assign_coords(spatial_ref=((), 0, {"crs_wkt": "nonsense"})),
-            "spatial_ref describes, since it is not a known one",
+            "spatial_ref describes, that is not a known one",
         ),
     ],
     ids=["times", "dims", "int64", "dates", "irregular", "nan", "empty", "mapping", "wkt"],

@@ -5,6 +5,7 @@ import pytest
 import rasterio
 import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
+from rasterio.control import GroundControlPoint
 
 from undulatus.errors import SceneError
 from undulatus.scenes import open_image
@@ -92,6 +93,41 @@ def test_a_dataset_as_odc_stac_loads_it_goes_in_as_it_is(small_image):
 def test_latitude_and_longitude_are_y_and_x(small_image):
     array = xr.DataArray(small_image.values, dims=("bands", "latitude", "longitude"))
     assert as_image(array).dims == ("band", "y", "x")
+
+
+def test_degrees_without_a_reference_are_those_of_wgs_84(small_image):
+    coords = {"latitude": 46.0 - 1e-4 * np.arange(90), "longitude": 9.0 + 1e-4 * np.arange(120)}
+    array = xr.DataArray(small_image.values, coords=coords, dims=("bands", *coords))
+    assert as_image(array).rio.crs == "EPSG:4326"
+    assert as_image(array.rio.write_crs("EPSG:4258")).rio.crs == "EPSG:4258"
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs"),
+    [
+        ("latitude", {"standard_name": "longitude"}),
+        ("longitude", {"units": "degrees_north"}),
+        ("y", {"standard_name": "projection_x_coordinate"}),
+    ],
+)
+def test_a_coordinate_that_says_it_is_another_is_refused(small_image, name, attrs):
+    dims = ("band", "y", "x") if name == "y" else ("band", "latitude", "longitude")
+    coords = {dims[1]: np.arange(90.0), dims[2]: np.arange(120.0)}
+    array = xr.DataArray(small_image.values, coords=coords, dims=dims)
+    with pytest.raises(SceneError, match=f"The coordinate {name} grows to the .* by its name"):
+        as_image(array.assign_coords({name: array[name].assign_attrs(attrs)}))
+
+
+def test_an_image_with_control_points_alone_is_refused_with_the_way_to_warp_it(
+    small_image, tmp_path
+):
+    corners = [(0, 0), (0, 120), (90, 0), (90, 120)]
+    points = [GroundControlPoint(r, c, *(small_image.transform * (c, r))) for r, c in corners]
+    path = small_image.write(tmp_path / "a scene.tif", transform=None, gcps=points)
+    with pytest.raises(
+        SceneError, match=r"gdalwarp -tps -t_srs EPSG:4326 -of VRT '.*a scene\.tif'"
+    ):
+        open_image(path)
 
 
 def test_bands_without_names_are_called_by_their_numbers(small_image, tmp_path):

@@ -6,10 +6,12 @@ import pytest
 import rasterio
 import xarray as xr
 from numpy.testing import assert_array_equal
+from shapely.geometry import Polygon, box
 
 from undulatus.errors import SceneError
 from undulatus.scenes import open_image
 from undulatus.scenes.files.labels import read_labels
+from undulatus.scenes.pixel_grid import reproject
 
 geopandas = pytest.importorskip("geopandas")
 
@@ -112,7 +114,7 @@ def test_where_a_raster_of_labels_ends_there_are_no_labels(small_image, image, t
 
 
 def test_an_open_array_is_read_too(small_image, image):
-    labels = xr.DataArray(small_image.truth.astype(float), dims=("y", "x"), name="cover")
+    labels = image.isel(band=0, drop=True).copy(data=small_image.truth.astype(float))
     labels[0, 0] = np.nan
     found = read_labels(labels, image)
     assert len(found.row) == small_image.truth.size - 1
@@ -196,6 +198,92 @@ def test_labels_without_crs_and_images_without_georeference(small_image, image, 
     bare = xr.DataArray(small_image.values, dims=("band", "y", "x"))
     with pytest.raises(SceneError, match="has no georeference"):
         read_labels(polygons, bare, field="class")
+
+
+def test_a_polygon_of_the_whole_earth_labels_all_of_an_image(image):
+    for bounds in ((-180, -90, 180, 90), (-20, 20, 40, 80)):
+        earth = geopandas.GeoDataFrame({"class": ["land"]}, geometry=[box(*bounds)], crs=4326)
+        assert len(read_labels(earth, image).row) == 90 * 120
+
+
+def test_a_large_polygon_ends_where_its_edge_is_in_its_own_projection(small_image, image):
+    # 9 degrees east is the middle of the zone: 500 km, where the image begins.
+    east = geopandas.GeoDataFrame(
+        {"class": ["east"]}, geometry=[box(9.008, -80, 60, 80)], crs=4326
+    )
+    found = read_labels(east, image)
+    x, y = small_image.transform * (found.column + 0.5, found.row + 0.5)
+    degrees, _ = reproject(x, y, small_image.CRS, "EPSG:4326")
+    rows, columns = np.mgrid[:90, :120] + 0.5
+    every, _ = reproject(*(small_image.transform * (columns, rows)), small_image.CRS, "EPSG:4326")
+    assert degrees.min() > 9.008
+    # Of pixels within a tenth of their size of the edge, it cannot be said.
+    assert len(found.row) == pytest.approx(np.count_nonzero(every > 9.008), abs=9)
+
+
+def test_a_wrong_reference_system_is_shown_by_bounds_that_cannot_be(small_image, image, tmp_path):
+    metres = small_image.polygons().set_crs(4326, allow_override=True)
+    with pytest.raises(SceneError, match=r"500,030 to 501,170 .*which are no degrees") as found:
+        read_labels(metres, image, field="class")
+    assert "inf" not in str(found.value)
+    wrong = open_image(small_image.write(tmp_path / "wrong.tif", crs="EPSG:4326"))
+    with pytest.raises(SceneError, match=r"wrong\.tif: 500,000 to .*which are no degrees"):
+        read_labels(small_image.polygons(), wrong, field="class")
+
+
+def test_polygons_that_reach_beyond_the_horizon_are_refused(small_image, tmp_path):
+    disk = "+proj=geos +h=35785831 +lon_0=0 +sweep=y"
+    full = rasterio.Affine(100_000, 0, -6e6, 0, -133_333, 6e6)
+    image = open_image(small_image.write(tmp_path / "disk.tif", crs=disk, transform=full))
+    shapes = [box(0, 40, 10, 50), box(160, 40, 170, 50), box(70, 0, 100, 10)]
+    labels = geopandas.GeoDataFrame({"class": [1, 2, 3]}, geometry=shapes, crs=4326)
+    with pytest.raises(SceneError, match=r"Feature 2 of labels .* has no coordinates\. Cut it"):
+        read_labels(labels, image)
+    found = read_labels(labels.iloc[:2], image)
+    assert found.classes == (1,)
+    assert found.notes == ("1 features outside the image are left out",)
+
+
+def test_parts_of_a_polygon_are_groups_of_their_own_and_that_is_said(small_image, image):
+    polygons = small_image.polygons()
+    whole = read_labels(polygons, image, field="class")
+    parts = polygons.dissolve("class", as_index=False)[["class", "geometry"]]
+    found = read_labels(parts, image)
+    assert set(found.group_names) == set(whole.group_names)
+    assert_array_equal(found.row, whole.row)
+    assert found.notes == (
+        "3 features of several parts are split into 48 polygons, each a group of its own",
+    )
+    # A field that says what belongs together stands above it.
+    assert read_labels(parts.assign(site="all"), image, field="class", group="site").notes == ()
+
+
+def test_a_part_smaller_than_a_pixel_is_no_error_where_others_are_larger(small_image, image):
+    from shapely.geometry import MultiPolygon
+
+    sliver = small_image.box(50, 50, 0.3, 0.3)
+    both = MultiPolygon([small_image.box(3, 3), sliver])
+    labels = geopandas.GeoDataFrame({"class": ["a"]}, geometry=[both], crs=small_image.CRS)
+    assert len(read_labels(labels, image).row) == 81
+    with pytest.raises(SceneError, match="hold no centre of a pixel, such as feature 0"):
+        read_labels(labels.set_geometry([sliver]), image)
+
+
+def test_polygons_have_the_same_names_in_any_projection(small_image, image):
+    polygons = small_image.polygons()
+    names = read_labels(polygons, image, field="class").group_names
+    for crs in ("EPSG:4326", "EPSG:3857", "EPSG:32633"):
+        again = read_labels(polygons.to_crs(crs), image, field="class")
+        assert set(again.group_names) == set(names)
+    # Two halves of a square have the same bounds, and are not the same.
+    halves = polygons.iloc[[0, 0]].set_geometry([Polygon(c) for c in _triangles(polygons)])
+    assert len(read_labels(halves, image, field="class").group_names) == 2
+
+
+def _triangles(polygons):
+    west, south, east, north = polygons.geometry.iloc[0].bounds
+    corners = (west, north), (east, south)
+    return [(*corners, (west, south)), (*corners, (east, north))]
 
 
 def test_fields_that_are_missing_empty_or_mixed(small_image, image):

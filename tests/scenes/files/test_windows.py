@@ -68,6 +68,17 @@ def test_a_dataset_gives_the_bands_and_the_grid_of_the_raster_it_was_opened_from
     assert on_one_grid([bands, raster])
 
 
+@pytest.mark.parametrize(("up", "left"), [(True, False), (False, True), (True, True)])
+def test_north_is_up_and_west_is_left_whatever_the_order_of_a_raster(values, tmp_path, up, left):
+    upright = raster_bands(write(tmp_path / "upright.tif", values))
+    turns = Affine.translation(330 * left, 200 * up) @ Affine.scale(1 - 2 * left, 1 - 2 * up)
+    turned = values[:, :: -1 if up else 1, :: -1 if left else 1]
+    bands = raster_bands(write(tmp_path / "turned.tif", turned, transform=TRANSFORM @ turns))
+    window = slice(10, 90), slice(200, 330)
+    assert_array_equal(bands.read(*window), upright.read(*window))
+    assert on_one_grid([bands, upright])
+
+
 def test_an_image_without_a_place_has_no_grid(values, tmp_path):
     profile = {"driver": "GTiff", "dtype": "uint16", "count": 3, "height": 200, "width": 330}
     with (

@@ -20,9 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import rasterio
 import rasterio.shutil
-import rioxarray  # noqa: F401 (gives datasets their .rio)
 import xarray as xr
-from affine import Affine
 from rasterio._err import CPLE_BaseError
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
@@ -37,12 +35,10 @@ from undulatus._files import (
 from undulatus._system import count_cores
 from undulatus.errors import SceneError
 from undulatus.scenes.files.writing import Progress, computing_in_threads
+from undulatus.scenes.pixel_grid import PixelGrid
 
 TILE = 512
 """Pixels along a side of a tile."""
-
-MOST_UNEVEN = 0.05
-"""Coordinates may deviate from a regular grid by this part of a pixel."""
 
 ROW_FACTOR, COLUMN_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 """Large odd numbers, so that factors of neighbouring pixels have nothing in common."""
@@ -78,8 +74,9 @@ def write_geotiff(
     nodata. A band's description is the variable's name, and its tags are the attributes: units,
     long name, values and meanings of flags. A variable with one dimension more, whose coordinate
     has names, gives a band for each of them, ``VARIABLE_NAME``. North is up and west is left,
-    whatever the order of the coordinates ``y`` and ``x``, which must be regular; without them, or
-    without a projection in ``spatial_ref``, the file has none either. Of the other coordinates
+    whatever the order of the coordinates ``y`` and ``x``, which must be regular; a rotated image
+    keeps its transform. Without places, or without a projection in ``spatial_ref``, the file has
+    none either. Of the other coordinates
     only ``time`` is kept, as a tag. Overviews hold nearest pixels, since codes have no mean.
     Memory holds the results of two chunks for each worker, and GDAL's cache, a twentieth of the
     machine's memory unless ``GDAL_CACHEMAX`` is set.
@@ -223,36 +220,13 @@ def _one_band_each(image: xr.Dataset) -> xr.Dataset:
 
 
 def _georeference(image: xr.Dataset, path: Path) -> dict[str, Any]:
-    if not {"y", "x"} <= set(image.coords):
-        return {}
-    try:
-        crs = image.rio.crs
-    except (ValueError, RuntimeError):
-        crs = None
-    if crs is None and set(image.rio.grid_mapping.split()) & set(image.coords):
+    grid = PixelGrid.of(image)
+    if grid.problem:
         raise SceneError(
-            f"{path} cannot have the projection that {image.rio.grid_mapping} describes, since it "
-            f"is not a known one. Correct its attributes, or drop it to write without projection."
+            f"{path} cannot say where its pixels are: the image {grid.problem}\n"
+            f"A .zarr or a .nc keeps the coordinates as they are."
         )
-    across, down = (_step(image[dim].values, dim, path) for dim in ("x", "y"))
-    across = across or abs(down) or 1.0
-    down = down or -across
-    west = float(image["x"][0]) - across / 2
-    north = float(image["y"][0]) - down / 2
-    return {"crs": crs, "transform": Affine(across, 0.0, west, 0.0, down, north)}
-
-
-def _step(centres: npt.NDArray[Any], dim: str, path: Path) -> float:
-    """Return the size of a pixel, or zero if there is only one."""
-    if len(centres) == 1:
-        return 0.0
-    regular, step = np.linspace(centres[0], centres[-1], len(centres), retstep=True)
-    if not np.abs(centres - regular).max() <= MOST_UNEVEN * abs(step):
-        raise SceneError(
-            f"{path} needs pixels of one size, but the coordinate {dim} is not regular. "
-            f"Resample, drop {dim}, or write a .zarr or a .nc."
-        )
-    return float(step)
+    return {"crs": grid.crs, "transform": grid.transform} if grid.placed else {}
 
 
 def _windows(image: xr.Dataset) -> list[tuple[slice, slice]]:

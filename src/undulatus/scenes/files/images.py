@@ -25,6 +25,8 @@ from undulatus.errors import SceneError
 from undulatus.scenes.files import NETCDF, landsat, sentinel2
 from undulatus.scenes.files.netcdf import open_netcdf
 from undulatus.scenes.files.zarr_reading import open_zarr
+from undulatus.scenes.pixel_grid import PixelGrid, placed_by
+from undulatus.scenes.scene import require_directions
 
 Array = npt.NDArray[Any]
 
@@ -102,7 +104,7 @@ def open_raster(path: Path) -> xr.DataArray:
             with rasterio.open(path) as file:
                 scales, offsets, marks = file.scales, file.offsets, file.nodatavals
                 tags = file.tags()
-                placed = file.crs is not None or not file.transform.is_identity
+                grid = PixelGrid.of_raster(file, str(path))
                 chunks = {"band": -1, **_whole_tiles(file)}
             opened = rioxarray.open_rasterio(path, chunks=chunks)
     except (OSError, ValueError) as error:
@@ -112,10 +114,8 @@ def open_raster(path: Path) -> xr.DataArray:
             f"{path} holds several images of different sizes. Give a file of one of them, as "
             f"gdal_translate writes it (in Python, open it with rioxarray)."
         )
-    image = _in_physical_values(opened, scales, offsets, marks)
-    if not placed:
-        # rioxarray numbers rows and columns, as if the first row were the southernmost.
-        image = image.drop_vars(["y", "x"])
+    grid.require_regular()
+    image = placed_by(grid, _in_physical_values(opened, scales, offsets, marks))
     scaled = any(scale != 1.0 for scale in scales) or any(offset != 0.0 for offset in offsets)
     baseline = next((tags[name] for name in BASELINE_TAGS if name in tags), None)
     if baseline is not None and not scaled:
@@ -183,11 +183,11 @@ def as_image(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
     """Return a Dataset of bands, or an array that holds them, as an image (band, y, x).
 
     Takes what rioxarray, odc-stac and stackstac give: variables or a dimension of bands,
-    dimensions called y and x or latitude and longitude, at most one time. Fill values, scales
+    dimensions called y and x or latitude and longitude (in WGS 84, unless another reference is
+    given), at most one time. Fill values, scales
     and offsets that are still attributes are applied.
     """
-    array = _stacked(source)
-    array = array.rename({d: IMAGE_DIMS[str(d)] for d in array.dims if str(d) in IMAGE_DIMS})
+    array = with_image_dims(_stacked(source))
     names = [dim for dim in BAND_DIMS if dim in array.dims]
     if len(names) != 1 or not {"y", "x"} <= set(array.dims):
         raise SceneError(
@@ -208,6 +208,15 @@ def as_image(source: xr.Dataset | xr.DataArray) -> xr.DataArray:
         )
     array = array.rename({names[0]: "band"}) if names[0] != "band" else array
     return _decoded(array.transpose("band", "y", "x"))
+
+
+def with_image_dims(array: xr.DataArray) -> xr.DataArray:
+    """Return an array whose latitudes are y and longitudes x, unless their attributes object."""
+    require_directions(array.coords)
+    names = {dim: IMAGE_DIMS[str(dim)] for dim in array.dims if str(dim) in IMAGE_DIMS}
+    in_degrees = len(names) == 2 and set(names) <= set(array.coords) and array.rio.crs is None
+    renamed = array.rename(names)
+    return renamed.rio.write_crs("EPSG:4326") if in_degrees else renamed
 
 
 def each_time(source: xr.Dataset | xr.DataArray) -> Iterator[xr.DataArray]:

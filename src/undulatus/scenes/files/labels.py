@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,24 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import rasterio
 import rasterio.features
+import shapely
 import xarray as xr
-from rasterio.enums import Resampling
-from rasterio.errors import NotGeoreferencedWarning
-from rasterio.vrt import WarpedVRT
-from rasterio.windows import Window
 from rasterio.windows import transform as window_transform
 
 from undulatus.errors import InputError, SceneError
 from undulatus.scenes.files.images import RASTERS
-from undulatus.scenes.labelled_pixels import (
-    Class,
-    Draw,
-    LabelledPixels,
-    PixelGrid,
-    bounds_text,
-    collect,
-    sort_key,
-)
+from undulatus.scenes.files.label_rasters import read_array, read_raster, strips
+from undulatus.scenes.labelled_pixels import Class, Draw, LabelledPixels, collect, sort_key
+from undulatus.scenes.pixel_grid import PixelGrid, bounds_text, reproject
 
 Array = npt.NDArray[Any]
 
@@ -55,8 +44,8 @@ PLACES = (("row", "column"), ("x", "y"), ("longitude", "latitude"), ("lon", "lat
 """Columns of a table that say where a pixel is: its number from zero, the image's coordinates, or
 degrees."""
 
-STRIP_PIXELS = 4_000_000
-"""Pixels of a polygon or a raster that are looked at together."""
+SEGMENTS = 200
+"""Edges of polygons that reach far beyond an image are cut into parts of its size over this."""
 
 NAMED = 5
 """Features that an error names, at most."""
@@ -96,7 +85,7 @@ def read_labels(
     """
     grid = PixelGrid.of(image)
     if isinstance(source, xr.DataArray):
-        found = _read_array(source, image, grid, Draw(most, seed))
+        found = read_array(source, image, grid, Draw(most, seed))
     elif isinstance(source, (str, os.PathLike)):
         found = _read_file(Path(source), grid, field, group, all_touched, Draw(most, seed))
     elif hasattr(source, "geometry"):
@@ -123,7 +112,7 @@ def _read_file(
         raise SceneError(f"{path} does not exist. Check its name and folder.")
     suffix = path.suffix.lower()
     if suffix in RASTERS:
-        return _read_raster(path, grid, draw)
+        return read_raster(path, grid, draw)
     if suffix == ".csv":
         return _read_table(_read_csv(path), grid, field, group, draw, str(path))
     if suffix not in VECTORS:
@@ -189,33 +178,46 @@ def _read_features(
     labels = _as_classes(features[chosen], where, chosen)
     notes = _notes_on_labels(labels, "features")
     kept = [i for i, label in enumerate(labels) if label is not None]
-    shapes = _on_grid(features.iloc[kept], grid, where).geometry
-    kinds = set(shapes.geom_type)
+    # Known by their number among all features, as messages name them.
+    whole = features.geometry.iloc[kept].set_axis(kept)
+    kinds = set(whole.geom_type)
     strange = kinds - {"Polygon", "MultiPolygon", "Point", "MultiPoint"}
     if strange:
         raise SceneError(
             f"{where} has {', '.join(sorted(strange))} features, but labels are polygons or "
             "points."
         )
-    _require_overlap(shapes, grid, where)
+    notes += _require_places(features, grid, where)
     points = kinds <= {"Point", "MultiPoint"}
-    groups = _feature_groups(features.iloc[kept], shapes, group, points)
-    outside, small = 0, []
-    for place, (i, shape) in enumerate(zip(kept, shapes, strict=True)):
+    parts = whole.explode(index_parts=False)
+    if len(parts) > len(whole) and group is None and not points:
+        several = np.bincount(parts.index)
+        notes.append(
+            f"{np.count_nonzero(several > 1):,} features of several parts are split into "
+            f"{several[several > 1].sum():,} polygons, each a group of its own"
+        )
+    shapes = _on_grid(parts, grid, where)
+    values = None if group is None else features[group].iloc[parts.index]
+    groups = _feature_groups(parts, shapes, values, points)
+    found, inside = dict.fromkeys(kept, 0), set()
+    for part, (i, shape) in enumerate(shapes.items()):
         label = labels[i]
         assert label is not None
-        number = groups.numbers[place] if groups.names else 0
-        if shape.geom_type.endswith("Point"):
-            count = _add_points(shape, label, number, grid, draw)
+        number = groups.numbers[part] if groups.names else 0
+        if shape.is_empty:
+            continue
+        if shape.geom_type == "Point":
+            found[i] += _add_point(shape, label, number, grid, draw)
         else:
-            count = _add_polygon(shape, label, number, grid, all_touched, draw)
-            if count == 0 and _is_inside(shape, grid):
-                small.append(i)
-        outside += count == 0
+            found[i] += _add_polygon(shape, label, number, grid, all_touched, draw)
+            if _is_inside(shape, grid):
+                inside.add(i)
+    outside = [i for i, count in found.items() if count == 0]
+    small = [i for i in outside if i in inside]
     if small:
-        _refuse_small(features, small, where)
+        _refuse_small(small, where)
     if outside:
-        notes.append(f"{outside:,} features outside the image are left out")
+        notes.append(f"{len(outside):,} features outside the image are left out")
     unit = group or ("square" if points else "polygon")
     return collect(draw, grid, groups.names, groups.bounds, unit, where, notes=notes)
 
@@ -264,21 +266,94 @@ def _require_geometries(features: Any, where: str) -> None:
         )
 
 
-def _on_grid(features: Any, grid: PixelGrid, where: str) -> Any:
-    """Return features in the coordinates of the image, or raise if that cannot be done."""
+def _require_places(features: Any, grid: PixelGrid, where: str) -> list[str]:
+    """Return notes on the places of features, or raise if they cannot be those of the image."""
+    grid.require_regular()
     if features.crs is None and grid.crs is not None:
         raise SceneError(
             f"{where} has no coordinate reference system, but {grid.name} is in {grid.crs}. Say "
             f"which it is in (in QGIS: Assign projection; in Python: features.set_crs(...))."
         )
     if features.crs is not None and grid.crs is None:
+        lacking = "coordinate reference system" if grid.placed else "georeference"
         raise SceneError(
-            f"{grid.name} has no georeference, but {where} is in {features.crs.to_string()}, so "
-            "it "
-            f"cannot be told where the labels lie. Give an image with a georeference, or a table "
-            f"of labels with the columns row and column."
+            f"{grid.name} has no {lacking}, but {where} is in {features.crs.to_string()}, so it "
+            f"cannot be told where the labels lie. Give an image with one (gdal_edit.py -a_srs "
+            f"CRS), or a table of labels with the columns row and column."
         )
-    return features if grid.crs is None else features.to_crs(grid.crs.to_wkt())
+    return _notes_on_places(grid)
+
+
+def _notes_on_places(grid: PixelGrid) -> list[str]:
+    if grid.placed:
+        return []
+    return [
+        f"{grid.name} has no georeference: coordinates of labels are taken as columns and rows, "
+        f"from its upper left corner"
+    ]
+
+
+def _on_grid(shapes: Any, grid: PixelGrid, where: str) -> Any:
+    """Return shapes in the coordinates of the image; what lies far outside may be empty."""
+    found = shapes
+    if grid.crs is not None and rasterio.crs.CRS.from_user_input(shapes.crs) != grid.crs:
+        found = _near(shapes, grid).to_crs(grid.crs.to_wkt())
+        edges = found.bounds.to_numpy()
+        broken = ~found.is_empty & ~np.isfinite(edges).all(axis=1)
+        lost = broken & ~np.isfinite(edges).any(axis=1)
+        found = found.where(~lost, shapely.Polygon())
+        if (broken & ~lost).any():
+            raise SceneError(
+                f"Feature {_some(shapes.index[broken & ~lost])} of {where} (counted from 0) "
+                f"reaches to where {grid.crs} has no coordinates. Cut it to the image "
+                f"(in QGIS: Clip)."
+            )
+    west, south, east, north = found.total_bounds
+    own = grid.bounds
+    # Of shapes that are all empty, bounds are not numbers.
+    if not (west <= own[2] and east >= own[0] and south <= own[3] and north >= own[1]):
+        raise SceneError(_elsewhere(shapes, grid, where))
+    return found
+
+
+def _near(shapes: Any, grid: PixelGrid) -> Any:
+    """Return shapes cut to the surroundings of the image, where they reach beyond them.
+
+    A polygon of a continent need not have coordinates in the projection of a town.
+    """
+    box = grid.bounds_in(shapes.crs.to_wkt())
+    if box is None:
+        return shapes
+    west, south, east, north = box
+    wide, high = east - west, north - south
+    around = np.array([west - wide, south - high, east + wide, north + high])
+    edges = shapes.bounds.to_numpy()
+    beyond = (edges[:, :2] < around[:2]).any(axis=1) | (edges[:, 2:] > around[2:]).any(axis=1)
+    beyond &= (shapes.geom_type != "Point").to_numpy()
+    if not beyond.any():
+        return shapes
+    cut = shapely.intersection(shapes.to_numpy()[beyond], shapely.box(*around))
+    near = shapes.to_numpy().copy()
+    # Straight edges are curved in another projection; a buffer of none drops mere touches.
+    near[beyond] = shapely.segmentize(shapely.buffer(cut, 0.0), max(wide, high) / SEGMENTS)
+    return type(shapes)(near, index=shapes.index, crs=shapes.crs)
+
+
+def _elsewhere(shapes: Any, grid: PixelGrid, where: str) -> str:
+    """Return what to say of labels that do not overlap the image."""
+    told = {where: (shapes.total_bounds, shapes.crs), grid.name: (grid.bounds, grid.crs)}
+    lines = []
+    for name, (bounds, crs) in told.items():
+        line = f"\n  {name}: {bounds_text(bounds)}"
+        if crs is not None:
+            line += f", in {crs.to_string()}"
+            if getattr(crs, "is_geographic", False) and np.abs(bounds).max() > 360.0:
+                line += ", which are no degrees: it is in another coordinate reference system"
+        lines.append(line)
+    return (
+        "The labels do not overlap the image. Give labels of the same place, and see whether "
+        "both have the coordinate reference system that they are in." + "".join(lines)
+    )
 
 
 def _as_classes(column: Any, where: str, name: str) -> list[Class | None]:
@@ -314,19 +389,6 @@ def _notes_on_labels(labels: list[Class | None], what: str) -> list[str]:
     return [f"{absent:,} {what} without a class are left out"] if absent else []
 
 
-def _require_overlap(shapes: Any, grid: PixelGrid, where: str) -> None:
-    west, south, east, north = shapes.total_bounds
-    own = grid.bounds
-    if east < own[0] or west > own[2] or north < own[1] or south > own[3]:
-        raise SceneError(
-            f"The labels do not overlap the image. Give labels of the same place, and see whether "
-            f"both have the coordinate reference system that they are in.\n"
-            f"  {where}: {bounds_text((west, south, east, north))}\n"
-            f"  {grid.name}: {bounds_text(own)}"
-            + ("" if grid.crs is None else f"\n  both in {grid.crs}")
-        )
-
-
 @dataclass(frozen=True)
 class _Groups:
     """The groups of features: the number of each feature's, names, and bounds by number."""
@@ -336,41 +398,46 @@ class _Groups:
     bounds: list[Any]
 
 
-def _feature_groups(features: Any, shapes: Any, group: str | None, points: bool) -> _Groups:
-    """Return groups by a field, or of each polygon; points without a field have none yet.
+def _feature_groups(parts: Any, shapes: Any, values: Any, points: bool) -> _Groups:
+    """Return groups by the values of a field, or of each polygon; other points have none yet.
 
-    ``features`` are in their own coordinates, ``shapes`` in those of the image.
+    ``parts`` are in their own coordinates, ``shapes`` in those of the image.
     """
-    if group is None and points:
+    if values is None and points:
         return _Groups(np.empty(0, np.int64), [], [])
-    if group is None:
-        # By its own coordinates, a polygon is known again in other images.
-        keys = [f"polygon {_digest(shape)}" for shape in features.geometry]
+    if values is None:
+        keys = [f"polygon {_digest(shape)}" for shape in _in_degrees(parts)]
     else:
-        keys = [f"{group}={value}" for value in features[group].tolist()]
-    names, numbers = np.unique(np.array(keys), return_inverse=True)
+        keys = [f"{values.name}={value}" for value in values.tolist()]
+    found, numbers = np.unique(np.array(keys), return_inverse=True)
     boxes = shapes.bounds.to_numpy()
     bounds = [
-        (*boxes[numbers == i, :2].min(axis=0), *boxes[numbers == i, 2:].max(axis=0))
-        for i in range(len(names))
+        # What is empty has no bounds.
+        (
+            *np.fmin.reduce(boxes[numbers == i, :2]),
+            *np.fmax.reduce(boxes[numbers == i, 2:]),
+        )
+        for i in range(len(found))
     ]
-    return _Groups(numbers, [str(name) for name in names], bounds)
+    return _Groups(numbers, [str(name) for name in found], bounds)
+
+
+def _in_degrees(shapes: Any) -> Any:
+    """Return shapes in coordinates by which they are known in any image and projection."""
+    return shapes if shapes.crs is None else shapes.to_crs(4326)
 
 
 def _digest(shape: Any) -> str:
-    # Formats differ in the order of rings and in the last digits of coordinates.
-    text = ",".join(f"{value:.7g}" for value in (*shape.bounds, shape.area))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    # Formats differ in the order of rings, and GeoJSON has 7 digits of a degree; -0.0 is 0.0.
+    corners = np.unique(np.round(shapely.get_coordinates(shape), 7) + 0.0, axis=0)
+    return hashlib.sha256(corners.astype("<f8").tobytes()).hexdigest()[:12]
 
 
-def _add_points(shape: Any, label: Class, number: int, grid: PixelGrid, draw: Draw) -> int:
-    points = getattr(shape, "geoms", [shape])
-    row, column = grid.pixel_at(
-        np.array([point.x for point in points]), np.array([point.y for point in points])
-    )
+def _add_point(point: Any, label: Class, number: int, grid: PixelGrid, draw: Draw) -> int:
+    row, column = grid.pixel_at(np.array([point.x]), np.array([point.y]))
     inside = grid.holds(row, column)
     if inside.any():
-        draw.add(label, (row * grid.shape[1] + column)[inside], number)
+        draw.add(label, row * grid.shape[1] + column, number)
     return int(np.count_nonzero(inside))
 
 
@@ -381,7 +448,7 @@ def _add_polygon(
     if top >= bottom or left >= right:
         return 0
     added = 0
-    for window in _strips(top, bottom, left, right):
+    for window in strips(top, bottom, left, right):
         inside = rasterio.features.geometry_mask(
             [shape],
             out_shape=(window.height, window.width),
@@ -397,144 +464,18 @@ def _add_polygon(
     return added
 
 
-def _strips(top: int, bottom: int, left: int, right: int) -> Iterator[Window]:
-    rows = max(1, STRIP_PIXELS // (right - left))
-    for first in range(top, bottom, rows):
-        yield Window(left, first, right - left, min(rows, bottom - first))
-
-
 def _is_inside(shape: Any, grid: PixelGrid) -> bool:
     west, south, east, north = shape.bounds
-    own = grid.bounds
-    return bool(west >= own[0] and east <= own[2] and south >= own[1] and north <= own[3])
+    corners = grid.pixel_at(np.array([west, west, east, east]), np.array([south, north] * 2))
+    return bool(grid.holds(*corners).all())
 
 
-def _refuse_small(features: Any, small: list[int], where: str) -> None:
+def _refuse_small(small: list[int], where: str) -> None:
     raise SceneError(
         f"{len(small)} polygons of {where} hold no centre of a pixel, such as feature "
         f"{_some(small)}: they are smaller than a pixel.\nDraw them larger, or take every pixel "
         f"that a polygon touches (--all-touched, in Python all_touched=True)."
     )
-
-
-# Rasters
-
-
-def _read_raster(path: Path, grid: PixelGrid, draw: Draw) -> LabelledPixels:
-    try:
-        with _quietly_opened(path) as file:
-            if file.count > 1:
-                raise SceneError(
-                    f"{path} has {file.count} bands, but a raster of labels has one, the class of "
-                    f"each pixel. Is it the image?"
-                )
-            if file.dtypes[0].startswith(("float", "complex")):
-                raise SceneError(
-                    f"{path} is of type {file.dtypes[0]}, but labels are whole numbers."
-                )
-            names = _flag_names(file.tags() | file.tags(1))
-            nodata = file.nodata
-            with _same_grid(file, grid, path) as labels:
-                for window in _strips(0, grid.shape[0], 0, grid.shape[1]):
-                    known = labels.dataset_mask(window=window) > 0
-                    _add_codes(labels.read(1, window=window), known, window, grid, draw)
-    except (rasterio.errors.RasterioError, OSError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
-    notes = _notes_on_codes(draw.counts, nodata, path)
-    marked = (
-        f" (its nodata, {nodata:g}, marks pixels without a label)" if nodata is not None else ""
-    )
-    return collect(draw, grid, [], [], "square", f"{path}{marked}", names=names, notes=notes)
-
-
-def _notes_on_codes(counts: dict[Class, int], nodata: float | None, path: Path) -> list[str]:
-    """Return what a user may not expect of the codes of a raster."""
-    if nodata is not None:
-        return [f"{path}: pixels of its nodata value, {nodata:g}, have no label"]
-    likely = max(counts, key=lambda label: counts[label], default=None)
-    if likely not in (0, 255):
-        return []
-    return [
-        f"{path} has no nodata value, so {likely}, its commonest code, is a class. If it means no "
-        f"label, say so (gdal_edit.py -a_nodata {likely} {path.name})"
-    ]
-
-
-def _quietly_opened(path: Path) -> Any:
-    with warnings.catch_warnings():
-        # That both lack a georeference is no reason to warn.
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        return rasterio.open(path)
-
-
-def _same_grid(file: Any, grid: PixelGrid, path: Path) -> Any:
-    """Return a raster on the grid of the image, as nearest pixels."""
-    same = file.shape == grid.shape
-    if file.crs is None and grid.crs is None and same:
-        return file
-    if file.crs is None or grid.crs is None:
-        lacking, other = (path, grid.name) if file.crs is None else (grid.name, path)
-        if same:
-            return file
-        raise SceneError(
-            f"{lacking} has no georeference, and other rows and columns than {other}, so it "
-            "cannot "
-            f"be told where the labels lie. Give both a coordinate reference system."
-        )
-    # What lies outside has no label, even if the file itself has no nodata.
-    return WarpedVRT(
-        file,
-        crs=grid.crs,
-        transform=grid.transform,
-        height=grid.shape[0],
-        width=grid.shape[1],
-        resampling=Resampling.nearest,
-        **({"add_alpha": True} if file.nodata is None else {}),
-    )
-
-
-def _add_codes(codes: Array, known: Array, window: Window, grid: PixelGrid, draw: Draw) -> None:
-    for value in np.unique(codes[known]).tolist():
-        row, column = np.nonzero(known & (codes == value))
-        index = (row + window.row_off) * grid.shape[1] + column + window.col_off
-        draw.add(int(value), index, 0)
-
-
-def _flag_names(attrs: Any) -> dict[Class, str]:
-    """Return names of codes, as CF's ``flag_values`` and ``flag_meanings`` give them."""
-    values, meanings = attrs.get("flag_values", ()), str(attrs.get("flag_meanings", "")).split()
-    listed = values.split() if isinstance(values, str) else np.atleast_1d(values).tolist()
-    return {int(float(value)): name for value, name in zip(listed, meanings, strict=False)}
-
-
-def _read_array(
-    labels: xr.DataArray, image: xr.DataArray, grid: PixelGrid, draw: Draw
-) -> LabelledPixels:
-    """Read labels that are open already: on the image's own grid, or on one that is known."""
-    plane = labels.squeeze(drop=True)
-    if plane.ndim != 2:
-        raise SceneError(f"Labels are one value a pixel, (y, x), but these have {labels.dims}.")
-    if plane.shape != grid.shape:
-        if plane.rio.crs is None or grid.crs is None:
-            raise SceneError(
-                f"The labels have {plane.shape[0]} x {plane.shape[1]} pixels, the image has "
-                f"{grid.shape[0]} x {grid.shape[1]}, and not both have a coordinate reference "
-                "system."
-            )
-        plane = plane.rio.reproject_match(image, resampling=Resampling.nearest)
-    marks = {plane.attrs.get(name) for name in ("_FillValue", "missing_value", "nodata")}
-    marks |= {plane.rio.nodata, plane.encoding.get("_FillValue")}
-    values = np.asarray(plane.values)
-    known = np.isfinite(values) if values.dtype.kind == "f" else np.ones(values.shape, bool)
-    for mark in marks - {None}:
-        known &= values != mark
-    if values.dtype.kind == "f" and np.any(values[known] != np.rint(values[known])):
-        raise SceneError("The labels hold fractions, but classes are whole numbers.")
-    codes = np.where(known, values, 0).astype(np.int64)
-    for value in np.unique(codes[known]).tolist():
-        draw.add(int(value), np.flatnonzero(known & (codes == value)), 0)
-    where = f"{labels.name or 'the labels'}"
-    return collect(draw, grid, [], [], "square", where, names=_flag_names(labels.attrs))
 
 
 # Tables
@@ -556,6 +497,8 @@ def _read_table(
     labels = _as_classes(table[chosen], where, chosen)
     notes = _notes_on_labels(labels, "rows")
     row, column = _places(table, place, grid, where)
+    if place == ("x", "y"):
+        notes += _notes_on_places(grid)
     inside = grid.holds(row, column)
     if not inside.any():
         raise SceneError(
@@ -600,17 +543,15 @@ def _places(
         # Far outside of any image, and still a whole number.
         row, column = np.clip([first, second], -1.0, 2.0**53).astype(np.int64)
         return row, column
+    grid.require_regular()
     if place == ("x", "y"):
         return grid.pixel_at(first, second)
     if grid.crs is None:
         raise SceneError(
-            f"{where} has {place[0]} and {place[1]}, but {grid.name} has no georeference. Give "
-            f"the columns row and column."
+            f"{where} has {place[0]} and {place[1]}, but {grid.name} has no coordinate reference "
+            f"system. Give the columns row and column."
         )
-    from pyproj import Transformer
-
-    transformer = Transformer.from_crs("EPSG:4326", grid.crs.to_wkt(), always_xy=True)
-    return grid.pixel_at(*transformer.transform(first, second))
+    return grid.pixel_at(*reproject(first, second, "EPSG:4326", grid.crs))
 
 
 def _numbers(values: Any, where: str) -> Array:

@@ -64,9 +64,7 @@ def open_folder(folder: Path) -> xr.DataArray:
         dims=("band", "y", "x"),
         coords={
             "band": np.array(list(opened), object),
-            "y": first["y"],
-            "x": first["x"],
-            "spatial_ref": first["spatial_ref"],
+            **{name: c for name, c in first.coords.items() if name != "band"},
         },
         attrs={"platform_name": facts.get("SPACECRAFT_ID", ""), "long_name": tuple(opened)},
     )

@@ -72,9 +72,7 @@ def open_folder(folder: Path) -> xr.DataArray:
         dims=("band", "y", "x"),
         coords={
             "band": np.array(names, object),
-            "y": reference["y"],
-            "x": reference["x"],
-            "spatial_ref": reference["spatial_ref"],
+            **{name: c for name, c in reference.coords.items() if name != "band"},
         },
         attrs={
             "units": "1",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,12 @@ import xarray as xr
 from affine import Affine
 from pyproj import CRS
 from pyproj.exceptions import CRSError
-from rasterio.errors import NotGeoreferencedWarning
 from rasterio.windows import Window
 
 from undulatus._files import as_reading_errors
 from undulatus.errors import SceneError
-from undulatus.scenes.files.geotiff import GDAL_ERRORS, MOST_UNEVEN
+from undulatus.scenes.files.geotiff import GDAL_ERRORS
+from undulatus.scenes.pixel_grid import PixelGrid, quietly_opened
 
 Array = npt.NDArray[Any]
 
@@ -108,7 +107,8 @@ class Bands:
 def raster_bands(path: Path) -> Bands:
     """Return the bands of a GeoTIFF or another image that rasterio opens.
 
-    Bands without a description are called ``band_1`` and so on.
+    Bands without a description are called ``band_1`` and so on. North is up and west is left, as
+    in maps, unless the image is rotated.
     """
     handles = threading.local()
     cache = {} if "GDAL_CACHEMAX" in os.environ else {"GDAL_CACHEMAX": CACHE_MEGABYTES}
@@ -117,20 +117,30 @@ def raster_bands(path: Path) -> Bands:
         with rasterio.Env(**cache):
             # A handle of GDAL serves one thread at a time.
             if not hasattr(handles, "file"):
-                handles.file = _open(path)
-            return np.asarray(handles.file.read(window=Window.from_slices(rows, columns)))
+                handles.file = quietly_opened(path)
+            stored = [
+                slice(size - part.stop, size - part.start) if turned else part
+                for size, part, turned in zip(shape, (rows, columns), (up, left), strict=True)
+            ]
+            values = np.asarray(handles.file.read(window=Window.from_slices(*stored)))
+            return values[:, :: -1 if up else 1, :: -1 if left else 1]
 
     try:
-        file = _open(path)
+        file = quietly_opened(path)
     except GDAL_ERRORS as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
     with file:
         numbered = [f"band_{number}" for number in range(1, file.count + 1)]
-        placed = file.crs is not None or file.transform != Affine.identity()
+        grid, shape, transform = PixelGrid.of_raster(file, str(path)), file.shape, file.transform
+        level = grid.placed and transform.b == transform.d == 0.0
+        up, left = level and transform.e > 0.0, level and transform.a < 0.0
+        if up or left:
+            transform *= Affine.translation(left * shape[1], up * shape[0])
+            transform *= Affine.scale(-1 if left else 1, -1 if up else 1)
         return Bands(
             tuple(a or b for a, b in zip(file.descriptions, numbered, strict=True)),
-            file.shape,
-            Grid(file.transform, _crs(file.crs and file.crs.to_wkt())) if placed else None,
+            shape,
+            Grid(transform, _crs(file.crs and file.crs.to_wkt())) if grid.placed else None,
             file.tags(),
             tuple(
                 _attributes(file.tags(number)) | ({"units": units} if units else {})
@@ -141,12 +151,6 @@ def raster_bands(path: Path) -> Bands:
             file.offsets,
             read_window,
         )
-
-
-def _open(path: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        return rasterio.open(path)
 
 
 def _attributes(tags: Mapping[str, str]) -> dict[str, Any]:
@@ -200,21 +204,10 @@ def dataset_bands(dataset: xr.Dataset, arrays: Mapping[str, xr.DataArray]) -> Ba
 
 
 def _regular_grid(dataset: xr.Dataset) -> Grid | None:
-    steps: list[float] = []
-    for dim in ("x", "y"):
-        centres = np.asarray(dataset[dim].values) if dim in dataset.coords else np.zeros(0)
-        if len(centres) < 2 or centres.dtype.kind not in "iuf":
-            return None
-        regular, step = np.linspace(centres[0], centres[-1], len(centres), retstep=True)
-        if not np.abs(centres - regular).max() <= MOST_UNEVEN * abs(step):
-            return None
-        steps.append(float(step))
-    across, down = steps
-    west = float(dataset["x"][0]) - across / 2
-    north = float(dataset["y"][0]) - down / 2
-    mapping: Any = dataset.coords.get("spatial_ref")
-    wkt = None if mapping is None else mapping.attrs.get("crs_wkt")
-    return Grid(Affine(across, 0.0, west, 0.0, down, north), _crs(wkt))
+    grid = PixelGrid.of(dataset)
+    if not grid.placed:
+        return None
+    return Grid(grid.transform, _crs(grid.crs and grid.crs.to_wkt()))
 
 
 def on_one_grid(bands: Sequence[Bands]) -> bool:
