@@ -221,16 +221,11 @@ FOR_IMAGES = (
 
 def _are_images(inputs: Any, label: str | None) -> bool:
     """Return whether DATA are images: by their format, or because LABELS are a file."""
-    from undulatus.scenes.files.images import RASTERS, find_product_folder
-    from undulatus.scenes.files.labels import LABEL_FILES
-    from undulatus.scenes.files.opening import SENSORS
+    from undulatus.scenes.files.labels import is_label_file
+    from undulatus.scenes.files.opening import SENSORS, is_image
 
-    rasters = [
-        path
-        for path in inputs.paths
-        if path.suffix.lower() in RASTERS or find_product_folder(path) is not None
-    ]
-    labelled = label is not None and Path(label).suffix.lower() in LABEL_FILES
+    rasters = [path for path in inputs.paths if not inputs.reader and is_image(path)]
+    labelled = label is not None and is_label_file(Path(label))
     if not rasters and not labelled:
         return False
     if inputs.options:

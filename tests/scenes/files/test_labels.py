@@ -10,7 +10,7 @@ from shapely.geometry import Polygon, box
 
 from undulatus.errors import SceneError
 from undulatus.scenes import open_image
-from undulatus.scenes.files.labels import read_labels
+from undulatus.scenes.files.labels import is_label_file, read_labels
 from undulatus.scenes.pixel_grid import reproject
 
 geopandas = pytest.importorskip("geopandas")
@@ -111,6 +111,20 @@ def test_where_a_raster_of_labels_ends_there_are_no_labels(small_image, image, t
     found = read_labels(path, image)
     assert len(found.row) == 30 * 40
     assert found_classes(found) == small_image.truth[:30, :40].ravel().tolist()
+
+
+@pytest.mark.parametrize(("name", "driver"), [("a.tif", "GTiff"), ("a.img", "HFA"), ("a", "ENVI")])
+def test_a_raster_of_labels_may_be_of_real_numbers_and_of_any_name(
+    small_image, image, tmp_path, name, driver
+):
+    values = small_image.truth.astype(np.float32)
+    values[0, :5] = np.nan
+    path = small_image.write(tmp_path / name, values=values, names=None, driver=driver)
+    assert is_label_file(path)
+    found = read_labels(path, image)
+    assert found.classes == (0, 1, 2)
+    assert len(found.row) == small_image.truth.size - 5
+    assert_array_equal(found.codes, small_image.truth[found.row, found.column])
 
 
 def test_an_open_array_is_read_too(small_image, image):
@@ -325,7 +339,7 @@ def test_rasters_that_are_no_labels(small_image, image, image_files, tmp_path):
     with pytest.raises(SceneError, match=r"has 4 bands.*Is it the image\?"):
         read_labels(image_files / "image.tif", image)
     path = small_image.write(tmp_path / "real.tif", values=small_image.values[0], names=None)
-    with pytest.raises(SceneError, match="float32, but labels are whole numbers"):
+    with pytest.raises(SceneError, match=r"holds fractions, such as .*map of probabilities"):
         read_labels(path, image)
     nothing = np.full((90, 120), 7, np.uint8)
     path = small_image.write(tmp_path / "nothing.tif", values=nothing, names=None, nodata=7)

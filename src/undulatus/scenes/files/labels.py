@@ -22,7 +22,7 @@ import xarray as xr
 from rasterio.windows import transform as window_transform
 
 from undulatus.errors import InputError, SceneError
-from undulatus.scenes.files.images import RASTERS
+from undulatus.scenes.files.images import RASTERS, is_raster
 from undulatus.scenes.files.label_rasters import read_array, read_raster, strips
 from undulatus.scenes.labelled_pixels import Class, Draw, LabelledPixels, collect, sort_key
 from undulatus.scenes.pixel_grid import PixelGrid, bounds_text, reproject
@@ -33,9 +33,6 @@ VECTORS = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".parquet", ".geoparque
 """Suffixes of polygons and points, as geopandas reads them; ``.parquet`` may be a table, too."""
 
 TABLES = (".csv", ".parquet")
-
-LABEL_FILES = tuple(dict.fromkeys((*VECTORS, *TABLES, *RASTERS)))
-"""Suffixes of files that labels are read from."""
 
 FIELDS = ("class", "label")
 """Fields with the class, if none is named and there are several."""
@@ -49,6 +46,11 @@ SEGMENTS = 200
 
 NAMED = 5
 """Features that an error names, at most."""
+
+
+def is_label_file(path: Path) -> bool:
+    """Return whether labels may be read from a path: by its suffix, or because GDAL opens it."""
+    return path.suffix.lower() in (*VECTORS, *TABLES) or is_raster(path)
 
 
 def read_labels(
@@ -111,13 +113,15 @@ def _read_file(
     if not path.exists():
         raise SceneError(f"{path} does not exist. Check its name and folder.")
     suffix = path.suffix.lower()
-    if suffix in RASTERS:
-        return read_raster(path, grid, draw)
     if suffix == ".csv":
         return _read_table(_read_csv(path), grid, field, group, draw, str(path))
     if suffix not in VECTORS:
+        if is_raster(path):
+            return read_raster(path, grid, draw)
         raise SceneError(
-            f"{path} has a name of no known format: labels are read from {', '.join(LABEL_FILES)}."
+            f"{path} has a name of no known format, and GDAL does not open it: labels are read "
+            f"from {', '.join(dict.fromkeys((*VECTORS, *TABLES)))} and rasters "
+            f"({', '.join(RASTERS)}, ENVI with its .hdr and others)."
         )
     features = _open_features(path)
     if not hasattr(features, "geometry"):
