@@ -45,6 +45,19 @@ def _split_numbers(
         raise click.BadParameter(f"{value!r} is not a list of whole numbers such as 3,5") from None
 
 
+def _split_nodata(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[float, ...] | None:
+    """Return values, none of them, or None if the option was not given."""
+    parts = None if value is None else _split(context, option, value)
+    if parts is None or parts == ("none",):
+        return None if parts is None else ()
+    try:
+        return tuple(float(part) for part in parts)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers, nor none") from None
+
+
 def _split_roles(
     context: click.Context, option: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
@@ -167,6 +180,14 @@ all_touched_option = click.option(
     show_default="50,000; 5,000 for gpc",
     help="Pixels to learn from, at most, for images.",
 )
+@click.option(
+    "--nodata",
+    callback=_split_nodata,
+    metavar="VALUE,VALUE,...|none",
+    show_default="what looks like it, which is said",
+    help="Values that mark missing pixels in all bands though the files do not say so, for "
+    "images; none if there are no such values.",
+)
 @all_touched_option
 @seed_option
 @ram_option
@@ -214,7 +235,7 @@ def fit(
 
 FOR_IMAGES = (
     "field", "group", "bands", "indices", "windows", "roles", "balance", "max_pixels",
-    "all_touched",
+    "all_touched", "nodata",
 )  # fmt: skip
 """Options of ``fit`` that are for images alone."""
 
@@ -307,7 +328,7 @@ def _fit_chain(
     from undulatus.products.sounder import fit_spectra
     from undulatus.scenes.spectra import is_spectra
 
-    given = [name for name in FOR_IMAGES if options.pop(name)]
+    given = [name for name in FOR_IMAGES if options.pop(name) not in (None, (), {}, False)]
     if given:
         raise click.UsageError(
             f"{flags_text(given)}: for images with labels, but DATA is {inputs.name}."

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ from undulatus.products.legend import Legend
 from undulatus.products.memory_budget import GDAL_CACHE
 from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
+from undulatus.products.usable_bands import missing_text, screen_bands
 from undulatus.scenes.files.images import (
+    ALPHA,
     BASELINE,
     OTHER_GRIDS,
     each_time,
@@ -41,7 +43,7 @@ from undulatus.scenes.files.images import (
     with_band_names,
 )
 from undulatus.scenes.files.labels import read_labels
-from undulatus.scenes.image_features import ImageFeatures
+from undulatus.scenes.image_features import ImageFeatures, pixel_size
 from undulatus.scenes.labelled_pixels import LabelledPixels
 from undulatus.scenes.pixel_grid import PixelGrid, reproject_bounds
 
@@ -87,8 +89,6 @@ class ImagePixels:
     counts: Array
     """Labelled pixels of each class, before some were drawn, (k,)."""
     unit: str
-    missing: int
-    """Pixels that were left out since they lack a feature."""
 
     @property
     def labels(self) -> Array:
@@ -139,6 +139,8 @@ def label_pixels(
 ) -> ImagePixels:
     """Return the labelled pixels of images, at most ``most`` of each class, with their features.
 
+    Pixels that lack a feature are left out.
+
     Parameters
     ----------
     images : list of DataArray
@@ -148,6 +150,27 @@ def label_pixels(
     field, group, all_touched
         As :func:`undulatus.scenes.files.labels.read_labels` takes them.
     """
+    pixels = read_pixels(
+        images, labels, recipe, field=field, group=group, all_touched=all_touched, most=most,
+        least_classes=least_classes, seed=seed, progress=progress,
+    )  # fmt: skip
+    return leave_out_missing(pixels, recipe, least_classes, progress)
+
+
+def read_pixels(
+    images: list[xr.DataArray],
+    labels: Any,
+    recipe: ImageFeatures,
+    *,
+    field: str | None,
+    group: str | None,
+    all_touched: bool,
+    most: int,
+    least_classes: int,
+    seed: int,
+    progress: Progress,
+) -> ImagePixels:
+    """Return the labelled pixels of images as :func:`label_pixels`, missing ones too."""
     sources = one_each(labels, len(images))
     found = labels_of_images(images, sources, field, group, all_touched, most, seed, progress)
     classes, names = _all_classes(found, sources, least_classes)
@@ -180,11 +203,10 @@ def label_pixels(
     # In the order of pixels, which does not depend on the projection of the labels.
     groups, group_names = pd.factorize(np.concatenate(keys).astype(str).astype(object))
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    whole = finite_rows(joined["features"])
     counts = np.array(
         [sum(own.counts.get(label, 0) for own in found.values()) for label in classes]
     )
-    pixels = ImagePixels(
+    return ImagePixels(
         **joined,
         groups=groups,
         classes=classes,
@@ -193,16 +215,44 @@ def label_pixels(
         bounds=bounds,
         counts=counts,
         unit=unit,
-        missing=int(np.count_nonzero(~whole)),
     )
+
+
+def leave_out_missing(
+    pixels: ImagePixels, recipe: ImageFeatures, least_classes: int, progress: Progress
+) -> ImagePixels:
+    """Return the pixels that have all features, and the classes that have such pixels."""
+    whole = finite_rows(pixels.features)
+    lacking = missing_text(recipe, pixels.features[~whole])
     if not whole.any():
         raise SceneError(
-            f"All {len(whole):,} labelled pixels are missing (nodata) in the image. Check that "
-            f"the labels lie on its valid part."
+            f"All {len(whole):,} labelled pixels are missing (nodata) in the image{lacking}. "
+            f"Check that the labels lie on its valid part."
         )
-    if pixels.missing:
-        progress(f"{pixels.missing:,} labelled pixels are missing in the image and left out")
-    return pixels.take(whole)
+    if whole.all():
+        return pixels
+    progress(
+        f"{np.count_nonzero(~whole):,} labelled pixels are missing in the image and left "
+        f"out{lacking}"
+    )
+    kept = pixels.take(whole)
+    left = np.bincount(kept.codes, minlength=len(kept.classes)) > 0
+    if left.all():
+        return kept
+    lost = ", ".join(name for name, there in zip(kept.names, left, strict=True) if not there)
+    if np.count_nonzero(left) < least_classes:
+        raise SceneError(
+            f"All labelled pixels of {lost} are missing (nodata) in the image, and a classifier "
+            f"needs two classes. Check that the labels lie on its valid part."
+        )
+    progress(f"left out, with all pixels missing in the image: {lost}")
+    return replace(
+        kept,
+        codes=(np.cumsum(left) - 1)[kept.codes],
+        classes=tuple(c for c, there in zip(kept.classes, left, strict=True) if there),
+        names=tuple(name for name, there in zip(kept.names, left, strict=True) if there),
+        counts=kept.counts[left],
+    )
 
 
 def gather_features(
@@ -410,6 +460,7 @@ def fit_image(
     balance: bool = False,
     max_pixels: int | None = None,
     all_touched: bool = False,
+    nodata: Iterable[float] | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
     device: str | None = None,
@@ -451,6 +502,10 @@ def fit_image(
         Training pixels, at most: 50,000, for GPC 5,000.
     all_touched : bool
         Whether pixels that a polygon only touches are in it.
+    nodata : iterable of float, optional
+        Values that mark missing pixels though no file says so: those that nothing measured has,
+        such as -9999, in any band, others in all bands. By default such values are looked for
+        (:func:`undulatus.scenes.image_features.find_fill_values`); none are with ``()``.
     seed : int
     checkpoint : path, optional
         The fit is saved as it goes; a fit of the same data continues there.
@@ -480,11 +535,22 @@ def fit_image(
     for name, image in zip(image_names(opened), opened, strict=True):
         if OTHER_GRIDS in image.attrs:
             progress(f"left out of {name}, for their grids: {image.attrs[OTHER_GRIDS]}")
+        if ALPHA in image.attrs:
+            progress(f"{image.attrs[ALPHA]} of {name} is alpha: where it is 0, pixels are missing")
     recipe = _make_recipe(opened, bands, indices, windows, roles)
-    pixels = label_pixels(
+    recipe = replace(recipe, nodata=tuple(map(float, nodata or ())))
+    pixels = read_pixels(
         opened, labels, recipe, field=field, group=group, all_touched=all_touched,
-        most=most, seed=seed, progress=progress,
+        most=most, least_classes=2, seed=seed, progress=progress,
     )  # fmt: skip
+    recipe, features = screen_bands(
+        recipe,
+        pixels.features,
+        lambda other: _gather_again(other, opened, pixels),
+        look_for_fill=nodata is None,
+        progress=progress,
+    )
+    pixels = leave_out_missing(replace(pixels, features=features), recipe, 2, progress)
     rng = np.random.default_rng(seed)
     held = _held_out(pixels, holdout, rng, progress)
     training = pixels.take(~held[pixels.groups])
@@ -557,9 +623,21 @@ def _make_recipe(
                 f"that all have (--bands, in Python bands=...)."
             )
     platform = str(images[0].attrs.get("platform_name", ""))
-    return ImageFeatures.choose(
+    recipe = ImageFeatures.choose(
         chosen, indices=indices, windows=windows, roles=roles, platform=platform
     )
+    sizes = [pixel_size(image) for image in images] if recipe.windows else []
+    known = [size for size in sizes if size is not None]
+    return replace(recipe, pixel_size=known[0]) if known else recipe
+
+
+def _gather_again(recipe: ImageFeatures, images: list[xr.DataArray], pixels: ImagePixels) -> Array:
+    features = np.empty((len(pixels.row), len(recipe.names)), np.float32)
+    for i, image in enumerate(images):
+        own = pixels.image == i
+        if own.any():
+            features[own] = gather_features(recipe, image, pixels.row[own], pixels.column[own])
+    return features
 
 
 def _held_out(
