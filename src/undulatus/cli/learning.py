@@ -107,9 +107,10 @@ all_touched_option = click.option(
 @click.option(
     "--bands",
     callback=_split,
-    metavar="NAME,NAME,...",
+    metavar="BAND,BAND,...",
     show_default="all",
-    help="Bands to learn from, for images.",
+    help="Bands to learn from, for images: names, numbers from 1 in the order of the file, or "
+    "ranges of either, such as B02,5-7,B11..B12; -B10,-B01 leaves these out.",
 )
 @click.option(
     "--indices",
@@ -163,10 +164,11 @@ all_touched_option = click.option(
 )
 @click.option(
     "--holdout",
-    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+    type=click.FloatRange(0.0, 1.0, max_open=True),
     default=0.25,
     show_default=True,
-    help="Share of polygons (images), days (scenes) or strata (spectra) kept for undulatus score.",
+    help="Share of the pixels of each class in whole polygons (images), of days (scenes) or of "
+    "strata (spectra) kept for undulatus score; 0 for none.",
 )
 @click.option(
     "--balance",

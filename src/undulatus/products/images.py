@@ -28,6 +28,7 @@ import xarray as xr
 from undulatus._progress import working_on
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
+from undulatus.products.holdout import hold_out_groups
 from undulatus.products.legend import Legend
 from undulatus.products.memory_budget import GDAL_CACHE
 from undulatus.products.predict import finite_rows
@@ -43,7 +44,7 @@ from undulatus.scenes.files.images import (
     with_band_names,
 )
 from undulatus.scenes.files.labels import read_labels
-from undulatus.scenes.image_features import ImageFeatures, pixel_size
+from undulatus.scenes.image_features import ImageFeatures, choose_bands, pixel_size
 from undulatus.scenes.labelled_pixels import LabelledPixels
 from undulatus.scenes.pixel_grid import PixelGrid, reproject_bounds
 
@@ -391,32 +392,6 @@ def _overlap(images: list[xr.DataArray]) -> bool:
 # Which are learned from
 
 
-def hold_out_groups(
-    codes: Array, groups: Array, n_classes: int, share: float, rng: np.random.Generator
-) -> Array:
-    """Return which groups are held out, (g,) bool: about a share of those of each class.
-
-    Of a class in two groups or more, at least one is held out and one is not; a class in a single
-    group stays in training.
-    """
-    count = int(groups.max()) + 1
-    present = np.zeros((count, n_classes), bool)
-    present[groups, codes] = True
-    held = np.zeros(count, bool)
-    by_rarity = np.argsort(present.sum(axis=0), kind="stable")
-    for code in by_rarity:
-        own = rng.permutation(np.flatnonzero(present[:, code]))
-        wanted = max(1, round(share * len(own))) if len(own) > 1 else 0
-        for candidate in own:
-            if np.count_nonzero(held[own]) >= wanted:
-                break
-            # Every class that the candidate has must keep a group to learn from.
-            left = present[~held].sum(axis=0) - present[candidate]
-            if not held[candidate] and (left[present[candidate]] > 0).all():
-                held[candidate] = True
-    return held
-
-
 def draw_pixels(
     codes: Array, counts: Array, most: int, balance: bool, rng: np.random.Generator
 ) -> Array:
@@ -486,7 +461,8 @@ def fit_image(
     n_frequencies, members : int
         Waves of a member, and members of the committee; each holds back other groups.
     bands : iterable of str, optional
-        Bands to use; all by default.
+        Bands to use, all by default: names, numbers from 1, ranges of either, and with a ``-``
+        before it what to leave out (:func:`undulatus.scenes.image_features.choose_bands`).
     indices : iterable of str
         Spectral indices as further features, such as ``"NDVI"``.
     windows : iterable of int
@@ -608,7 +584,7 @@ def _make_recipe(
     roles: Mapping[str, str] | None,
 ) -> ImageFeatures:
     names = [[str(name) for name in image["band"].values] for image in images]
-    chosen = list(names[0] if bands is None else dict.fromkeys(bands))
+    chosen = list(names[0] if bands is None else choose_bands(map(str, bands), names[0]))
     for image, own in zip(image_names(images), names, strict=True):
         lacking = [name for name in chosen if name not in own]
         more = [name for name in own if name not in chosen] if bands is None else []
@@ -643,19 +619,37 @@ def _gather_again(recipe: ImageFeatures, images: list[xr.DataArray], pixels: Ima
 def _held_out(
     pixels: ImagePixels, holdout: float, rng: np.random.Generator, progress: Progress
 ) -> Array:
-    count = len(pixels.group_names)
+    """Return which groups are held out, (g,) bool."""
+    held = np.zeros(len(pixels.group_names), bool)
     if holdout == 0.0:
-        return np.zeros(count, bool)
-    held = hold_out_groups(pixels.codes, pixels.groups, len(pixels.classes), holdout, rng)
-    tested = np.unique(pixels.codes[held[pixels.groups]])
-    lacking = [name for i, name in enumerate(pixels.names) if i not in tested]
+        progress("held out for undulatus score: nothing")
+        return held
+    chosen = hold_out_groups(pixels.codes, pixels.groups, len(pixels.classes), holdout, rng)
+    held[: len(chosen)] = chosen
+    _say_held_out(pixels, held, progress)
+    return held
+
+
+def _say_held_out(pixels: ImagePixels, held: Array, progress: Progress) -> None:
+    """Say how many groups are held out, and which share of the pixels of each class."""
+    out = held[pixels.groups]
+    every = np.bincount(pixels.codes, minlength=len(pixels.classes))
+    tested = np.bincount(pixels.codes[out], minlength=len(pixels.classes))
+    shares = [
+        f"{name} {part / whole:.0%}"
+        for name, part, whole in zip(pixels.names, tested, every, strict=True)
+        if part
+    ]
     unit = f"{pixels.unit}s" if pixels.unit in ("polygon", "square", "image") else pixels.unit
-    progress(f"held out for undulatus score: {np.count_nonzero(held)} of {count} {unit}")
+    progress(
+        f"held out for undulatus score: {np.count_nonzero(held)} of "
+        f"{len(np.unique(pixels.groups))} {unit} ({', '.join(shares) or 'nothing'} of the pixels)"
+    )
+    lacking = [name for name, part in zip(pixels.names, tested, strict=True) if not part]
     if lacking:
         progress(
             f"none could be held out of {', '.join(lacking)}: a class needs two {unit} or more"
         )
-    return held
 
 
 def _require_rows(training: ImagePixels) -> None:

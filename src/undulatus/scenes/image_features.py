@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, groupby
 from typing import Any, Self
@@ -53,6 +53,58 @@ BATCH_VALUES = 8_000_000
 
 Window = tuple[slice, slice, Array]
 """Rows and columns of an image, and the numbers of the pixels in its middle."""
+
+
+def choose_bands(words: Iterable[str], present: Sequence[str]) -> tuple[str, ...]:
+    """Return the bands that words name: by their names, or by their numbers in the file.
+
+    A word is a name, a number from 1, or a range of either (``2-4``, ``B2..B4``). A ``-`` before
+    it takes these bands away again, from all bands if no others are named.
+
+    >>> choose_bands(["1-2", "B5..B8", "-6"], ["B2", "B3", "B4", "B5", "B6", "B7", "B8"])
+    ('B2', 'B3', 'B5', 'B6', 'B8')
+    """
+    taken: list[int] = []
+    away: set[int] = set()
+    unknown = []
+    for word in words:
+        minus = word.startswith("-") and word not in present
+        places = _band_places(word.removeprefix("-") if minus else word, present)
+        if places is None:
+            unknown.append(word.removeprefix("-") if minus else word)
+        elif minus:
+            away |= set(places)
+        else:
+            taken += places
+    if unknown:
+        raise InputError(
+            f"The image has other bands than are asked for.\n  missing: {', '.join(unknown)}\n"
+            f"  found: {', '.join(present)}\nGive names, numbers from 1 to {len(present)}, "
+            f"ranges such as 2-4 or {present[0]}..{present[-1]}, or any of these with a - before "
+            f"it, to leave them out (--bands, in Python bands=...)."
+        )
+    # Words that take away alone take from all.
+    kept = [i for i in (taken or range(len(present) if away else 0)) if i not in away]
+    if not kept:
+        raise InputError(f"No band is left of {', '.join(present)}. Ask for some (--bands).")
+    return tuple(present[i] for i in dict.fromkeys(kept))
+
+
+def _band_places(word: str, present: Sequence[str]) -> list[int] | None:
+    """Return the places of the bands that a word names, or None if there are none of that name."""
+    if word in present:
+        return [present.index(word)]
+    ends = re.fullmatch(r"(\d+)-(\d+)|(.+)\.\.(.+)", word)
+    first, last = [end for end in ends.groups() if end] if ends else (word, word)
+    places = [
+        present.index(end) if end in present else int(end) - 1 if end.isdecimal() else -1
+        for end in (first, last)
+    ]
+    if not 0 <= min(places) <= max(places) < len(present):
+        return None
+    if places[0] > places[1]:
+        raise InputError(f"The bands {word} end before they begin: give {last} first.")
+    return list(range(places[0], places[1] + 1))
 
 
 @dataclass(frozen=True)
