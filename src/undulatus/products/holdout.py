@@ -20,9 +20,9 @@ def hold_out_groups(
 ) -> npt.NDArray[np.bool_]:
     """Return which groups are held out, (g,) bool: about a share of the pixels of each class.
 
-    Groups are drawn for one class after the other, those in the fewest groups first, while each
-    brings the pixels of the class closer to the share. A class in several groups of which each is
-    too large gives its smallest. No class loses more than the share and half of the rest, or all
+    Groups are drawn for one class after the other, those in the fewest groups first, while the
+    class lacks pixels; one is taken if it brings the shares of all classes closer to the wanted
+    one together. A class in several groups of which none does so gives its smallest. No class loses more than the share and half of the rest, or all
     but :data:`LEAST_LEARNED` pixels: one in a single group stays in training.
 
     Parameters
@@ -46,11 +46,15 @@ def hold_out_groups(
         own = pixels[group] > 0
         return bool((taken + pixels[group] <= most)[own].all())
 
+    def distance(pixels_held: npt.NDArray[np.int64]) -> float:
+        return float((np.abs(pixels_held - wanted) / np.maximum(total, 1)).sum())
+
     for code in np.argsort((pixels > 0).sum(axis=0), kind="stable").tolist():
         free = rng.permutation(np.flatnonzero((pixels[:, code] > 0) & ~held))
         for group in free.tolist():
-            missing = wanted[code] - taken[code]
-            if abs(pixels[group, code] - missing) < missing and may_take(group):
+            if taken[code] >= wanted[code]:
+                break
+            if distance(taken + pixels[group]) < distance(taken) and may_take(group):
                 held[group] = True
                 taken += pixels[group]
         smallest = free[np.argsort(pixels[free, code], kind="stable")].tolist()
