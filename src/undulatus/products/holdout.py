@@ -6,10 +6,12 @@ class, or said by the labels themselves.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 
 LEAST_LEARNED = 2
 """Pixels of a class that are left to learn from, at least."""
@@ -22,8 +24,9 @@ def hold_out_groups(
 
     Groups are drawn for one class after the other, those in the fewest groups first, while the
     class lacks pixels; one is taken if it brings the shares of all classes closer to the wanted
-    one together. A class in several groups of which none does so gives its smallest. No class loses more than the share and half of the rest, or all
-    but :data:`LEAST_LEARNED` pixels: one in a single group stays in training.
+    one together. A class in several groups of which none does so gives its smallest. No class
+    loses more than the share and half of the rest, or all but :data:`LEAST_LEARNED` pixels: one
+    in a single group stays in training.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def missing_text(recipe: ImageFeatures, features: Array) -> str:
 def _without_empty(
     recipe: ImageFeatures, features: Array, progress: Progress
 ) -> tuple[ImageFeatures, Array]:
-    there = np.isfinite(features[:, : len(recipe.bands)]).any(axis=0)
+    there = np.asarray(np.isfinite(features[:, : len(recipe.bands)]).any(axis=0))
     empty = [band for band, some in zip(recipe.bands, there, strict=True) if not some]
     if not empty or len(empty) == len(there):
         return recipe, features
