@@ -84,6 +84,26 @@ def test_bands_are_taken_and_left_out(fit, bands):
     assert load_model(path).feature_names_in_.tolist() == ["B04", "B08"]
 
 
+def test_a_split_of_ones_own_and_what_it_holds_out(runner, small_image, image_files, tmp_path):
+    polygons = small_image.polygons()
+    polygons["set"] = np.where(np.arange(len(polygons)) % 3, "train", "test")
+    polygons.to_file(tmp_path / "split.gpkg")
+    command = ["fit", str(image_files / "image.tif"), "--label", str(tmp_path / "split.gpkg")]
+    command += ["--field", "class", "-o", str(tmp_path / "m.undulatus"), *QUICK, "--split", "set"]
+    held = tmp_path / "held.gpkg"
+    both = runner.invoke(main, [*command, "--holdout", "0.3"])
+    assert both.exit_code == 2
+    assert "--split says what is held out, and so does --holdout" in both.stderr
+    result = runner.invoke(main, [*command, "--write-held-out", str(held)])
+    assert result.exit_code == 0, result.output
+    assert "(16 polygons held out for undulatus score)" in result.stdout
+    assert f"held out: {held.resolve()}" in result.stdout
+    assert "write-held-out" not in Provenance.of(load_model(tmp_path / "m.undulatus")).command
+    again = runner.invoke(main, [*command, "--overwrite", "--write-held-out", str(held)])
+    assert again.exit_code == 0, again.output
+    assert runner.invoke(main, [*command, "--write-held-out", str(held)]).exit_code == 1
+
+
 def test_nothing_is_held_out_if_one_says_so(fit):
     result, path = fit("--field", "class", "--holdout", "0")
     assert result.exit_code == 0, result.output

@@ -13,12 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from undulatus import GPC, load_model, save_model
 from undulatus.errors import InputError, MissingBandsError, OutsideTrainingError, SceneError
 from undulatus.products import Legend, fit_image, map_scene
-from undulatus.products.images import (
-    MAX_PIXELS,
-    draw_pixels,
-    label_pixels,
-    open_images,
-)
+from undulatus.products.image_pixels import label_pixels, open_images
+from undulatus.products.images import MAX_PIXELS, draw_pixels
 from undulatus.products.provenance import Provenance
 from undulatus.scenes import open_image
 from undulatus.scenes.image_features import ImageFeatures

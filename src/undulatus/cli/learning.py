@@ -171,6 +171,20 @@ all_touched_option = click.option(
     "strata (spectra) kept for undulatus score; 0 for none.",
 )
 @click.option(
+    "--split",
+    metavar="FIELD",
+    show_default="a share is drawn (--holdout)",
+    help="Field of LABELS that says what is learned from and what is held out (train or test), "
+    "for images.",
+)
+@click.option(
+    "--write-held-out",
+    type=NEW_PATH,
+    metavar="FILE",
+    help="File to write the polygons, points or rows of LABELS to that are held out, for images: "
+    ".gpkg, .geojson, .fgb or .parquet; .csv or .parquet of a table.",
+)
+@click.option(
     "--balance",
     is_flag=True,
     help="Learn from as many pixels of each class, and correct the probabilities for the shares "
@@ -222,6 +236,11 @@ def fit(
 
     if resume and restart:
         raise click.UsageError("--resume continues a fit and --restart discards it: give one.")
+    source = click.get_current_context().get_parameter_source("holdout")
+    if options["split"] is not None and source is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("--split says what is held out, and so does --holdout: give one.")
+    if options["write_held_out"] is not None:
+        require_new(options["write_held_out"], overwrite=overwrite)
     with fitting(output, overwrite=overwrite, resume=resume, restart=restart) as checkpoint:
         if _are_images(inputs, label):
             images = list(inputs.paths)
@@ -233,11 +252,13 @@ def fit(
         model.provenance_ |= {"version": version("undulatus"), "command": recipe()}
         save_model(model, output)
     click.echo(f"model: {output.resolve()} ({held_out} {unit} held out for undulatus score)")
+    if options.get("write_held_out") is not None:
+        click.echo(f"held out: {options['write_held_out'].resolve()}")
 
 
 FOR_IMAGES = (
     "field", "group", "bands", "indices", "windows", "roles", "balance", "max_pixels",
-    "all_touched", "nodata",
+    "all_touched", "nodata", "split", "write_held_out",
 )  # fmt: skip
 """Options of ``fit`` that are for images alone."""
 
@@ -303,7 +324,13 @@ def _fit_images(
             "--ram is for scenes and spectra: of images only labelled pixels are read. Use "
             "--max-pixels for fewer."
         )
-    renamed = {"n_frequencies": options.pop("frequencies"), "bands": options.pop("bands") or None}
+    renamed = {
+        "n_frequencies": options["frequencies"],
+        "frequencies": None,
+        "bands": options["bands"] or None,
+        "held_out_file": options["write_held_out"],
+        "write_held_out": None,
+    }
     model = fit_image(
         images,
         label,

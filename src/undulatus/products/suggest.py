@@ -37,16 +37,15 @@ from undulatus._files import replacing
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.coordinates import posterior_coordinates
 from undulatus.estimators.updates import MOST_ROWS
-from undulatus.products.images import (
+from undulatus.products.image_pixels import (
     ImagePixels,
-    Progress,
     as_recorded,
-    draw_pixels,
     gather_features,
     image_names,
     label_pixels,
     open_images,
 )
+from undulatus.products.images import Progress, draw_pixels
 from undulatus.products.outside import OTHER_UNITS, require_inside
 from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance

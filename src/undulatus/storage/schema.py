@@ -296,6 +296,7 @@ class Provenance(TypedDict, total=False):
     spectra_with_missing_values: int | None
     images: list[str] | None
     field: str | None
+    split: str | None
     image_features: ImageRecipe | None
     processing_baseline: str | None
     group_unit: str | None

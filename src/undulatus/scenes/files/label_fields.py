@@ -51,7 +51,7 @@ def read_csv(path: Path) -> Any:
     except (OSError, ValueError) as error:
         raise SceneError(f"{path} cannot be read as a table: {error}") from error
     for name in table.columns:
-        present = table[name].dropna().str.strip()
+        present = table[name].str.strip().replace("", None).dropna()
         numbers = pandas.to_numeric(present, errors="coerce")
         # As other programs write whole numbers of which some are missing: all with .0.
         alike = present.str.removesuffix(".0") if present.str.endswith(".0").all() else present
@@ -71,14 +71,7 @@ def held_flags(column: Any, where: str) -> Array:
             f"says of each feature with a class whether it is to be learned from "
             f"({', '.join(TRAINING)}) or held out ({', '.join(HELD_OUT)})."
         )
-    flags = np.array([word in HELD_OUT for word in words])
-    if flags.all() or not flags.any():
-        raise SceneError(
-            f"The field {column.name!r} of {where} says {words[0]!r} of every feature, so "
-            f"{'nothing is left to learn from' if flags.all() else 'nothing is held out'}. Leave "
-            f"--split out, or correct the field."
-        )
-    return flags
+    return np.array([word in HELD_OUT for word in words])
 
 
 def flags_of_groups(numbers: Array, names: list[str], flags: Array, where: str) -> Array:
