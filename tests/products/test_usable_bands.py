@@ -217,7 +217,7 @@ def test_pixels_are_compared_by_their_size_on_the_ground(small_image):
     ).rio.write_crs("EPSG:4326")
     recipe = ImageFeatures(small_image.BANDS, windows=(3,), pixel_size=(10.0, 10.0, "m"))
     recipe.of(image)
-    with pytest.raises(SceneError, match=r"10\.\d* x 10 m.* of 30 x 30 m"):
+    with pytest.raises(SceneError, match=r"of 10 x 10 m.* of 30 x 30 m"):
         ImageFeatures(small_image.BANDS, windows=(3,), pixel_size=(30.0, 30.0, "m")).of(image)
     unknown = image.drop_vars(["spatial_ref", "y", "x"])
     recipe.of(unknown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ def write_held_out(path: Path, sources: Sequence[LabelSource], groups: set[str])
         shapes = rows.geometry.to_wkb() if hasattr(rows, "geometry") else ""
         kept.append(rows[~pd.DataFrame({"row": rows.index, "shape": shapes}).duplicated().values])
     held, suffix = pd.concat(kept), path.suffix.lower()
-    with replacing(path) as unfinished:
+    with replacing(path) as unfinished, warnings.catch_warnings():
+        # Labels without a coordinate reference system are written as they are.
+        warnings.filterwarnings("ignore", "'crs' was not provided")
         if suffix == ".csv":
             held.to_csv(unfinished, index=False)
         elif suffix == ".parquet":

@@ -396,7 +396,7 @@ def pixel_size(image: xr.DataArray) -> tuple[float, float, str] | None:
 
 
 def _size_text(size: tuple[float, float, str]) -> str:
-    return f"{size[0]:.4g} x {size[1]:.4g} {size[2]}".strip()
+    return f"{size[0]:.3g} x {size[1]:.3g} {size[2]}".strip()
 
 
 # Windows of pixels
