@@ -1,5 +1,7 @@
 """Bands that are empty, fill values and constants: left out of what is learned, and said."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,6 +16,7 @@ from undulatus.errors import SceneError
 from undulatus.products import fit_image, map_scene, score_image
 from undulatus.products.predict import MISSING
 from undulatus.products.provenance import Provenance
+from undulatus.products.suggest import update_image
 from undulatus.scenes import open_image
 from undulatus.scenes.image_features import ImageFeatures, find_fill_values
 
@@ -76,6 +79,22 @@ def test_a_fill_value_in_all_bands_is_neither_learned_nor_mapped(
     assert_array_equal(*some_probabilities(model, other))
     found = score_image(model, path, small_image.polygons(), areas=False)
     assert "labelled pixels without data are left out" in " ".join(found.notes)
+
+
+def test_an_update_does_not_learn_a_fill_value_either(small_image, written):
+    polygons = small_image.polygons()
+    path = written(small_image.values, small_image.BANDS)
+    model, _ = fit(path, polygons[:36], holdout=0.0)
+    values = small_image.values.copy()
+    values[:, 75:, :60] = -9999.0
+    said = []
+    update_image(model, written(values, small_image.BANDS), polygons[36:], progress=said.append)
+    text = "\n".join(said)
+    assert "324 labelled pixels hold -9999, which no file declares as nodata: they are" in text
+    added = model.provenance_["training_pixels"]
+    assert sum(added.values()) == 36 * 81
+    assert "pixels added" in text
+    assert sum(int(n) for n in re.findall(r" (\d+)", text.split("pixels added:")[1])) == 8 * 81
 
 
 def test_a_fill_value_with_scale_and_offset_is_found(small_image, written):
