@@ -31,7 +31,7 @@ def fit(runner, image_files, tmp_path):
 def test_an_image_and_polygons_become_a_model_and_a_map(runner, fit, image_files, tmp_path):
     fitted, model = fit("--field", "class", "--indices", "ndvi", "--windows", "3")
     assert fitted.exit_code == 0, fitted.output
-    assert "13 polygons held out for undulatus score" in fitted.stdout
+    assert "12 polygons held out for undulatus score" in fitted.stdout
     assert "training pixels: field" in fitted.stderr
     path = tmp_path / "map.tif"
     command = ["map", str(model), str(image_files / "image.tif"), "-o", str(path)]
@@ -75,6 +75,40 @@ def test_labels_is_an_alias_and_options_reach_the_fit(runner, image_files, tmp_p
     assert facts.seed == 3
     assert len(set(facts.training_pixels.values())) == 1
     assert sum(facts.training_pixels.values()) <= 600
+
+
+@pytest.mark.parametrize("bands", ["-B02,-B03", "3-4", "B04..B08"])
+def test_bands_are_taken_and_left_out(fit, bands):
+    result, path = fit("--field", "class", "--bands", bands)
+    assert result.exit_code == 0, result.output
+    assert load_model(path).feature_names_in_.tolist() == ["B04", "B08"]
+
+
+def test_a_split_of_ones_own_and_what_it_holds_out(runner, small_image, image_files, tmp_path):
+    polygons = small_image.polygons()
+    polygons["set"] = np.where(np.arange(len(polygons)) % 3, "train", "test")
+    polygons.to_file(tmp_path / "split.gpkg")
+    command = ["fit", str(image_files / "image.tif"), "--label", str(tmp_path / "split.gpkg")]
+    command += ["--field", "class", "-o", str(tmp_path / "m.undulatus"), *QUICK, "--split", "set"]
+    held = tmp_path / "held.gpkg"
+    both = runner.invoke(main, [*command, "--holdout", "0.3"])
+    assert both.exit_code == 2
+    assert "--split says what is held out, and so does --holdout" in both.stderr
+    result = runner.invoke(main, [*command, "--write-held-out", str(held)])
+    assert result.exit_code == 0, result.output
+    assert "(16 polygons held out for undulatus score)" in result.stdout
+    assert f"held out: {held.resolve()}" in result.stdout
+    assert "write-held-out" not in Provenance.of(load_model(tmp_path / "m.undulatus")).command
+    again = runner.invoke(main, [*command, "--overwrite", "--write-held-out", str(held)])
+    assert again.exit_code == 0, again.output
+    assert runner.invoke(main, [*command, "--write-held-out", str(held)]).exit_code == 1
+
+
+def test_nothing_is_held_out_if_one_says_so(fit):
+    result, path = fit("--field", "class", "--holdout", "0")
+    assert result.exit_code == 0, result.output
+    assert "held out for undulatus score: nothing" in result.stderr
+    assert Provenance.of(load_model(path)).held_out_groups == {}
 
 
 def test_a_variable_of_a_dataset_is_still_a_label(clouds_model):

@@ -46,7 +46,7 @@ def first_line(result):
 def test_held_out_polygons_are_scored_and_that_is_the_first_line(score):
     result = score()
     assert first_line(result) == (
-        "Scored on 1,053 pixels of 13 polygons held out of the fit (left out: 35 polygons that it "
+        "Scored on 972 pixels of 12 polygons held out of the fit (left out: 36 polygons that it "
         "was trained on)."
     )
     for word in ("kappa", "user's accuracy", "true \\ predicted", "For the whole map:",

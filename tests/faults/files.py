@@ -174,6 +174,50 @@ def rewrite(path, change):
         file.descriptions = names
 
 
+def hidden(bands, fill):
+    """Return bands with a value in the first 40 columns."""
+    bands = bands.copy()
+    bands[:, :, :40] = fill
+    return bands
+
+
+def mask_columns(path):
+    """Give an image a mask of its own that hides its first 40 columns."""
+    with rasterio.open(path, "r+") as file:
+        file.write_mask(np.broadcast_to(np.arange(file.width) >= 40, file.shape))
+
+
+def widen(path):
+    """Make the pixels of an image twice as wide."""
+    with rasterio.open(path, "r+") as file:
+        file.transform *= Affine.scale(2, 1)
+
+
+def missing_in_map(result):
+    """Return how many pixels of a map are missing, as the command says."""
+    assert result.exit_code == 0, result.output
+    with rasterio.open("map.tif") as file:
+        return int((file.read_masks(1) == 0).sum())
+
+
+def with_nothing_there(path):
+    """Add a band without values and one that is the same everywhere to an image."""
+    with rasterio.open(path) as file:
+        profile, names, bands = file.profile, file.descriptions, file.read()
+    more = np.full((2, *bands.shape[1:]), np.nan, np.float32)
+    more[1] = 7.0
+    with rasterio.open(path, "w", **profile | {"count": len(bands) + 2}) as file:
+        file.write(np.concatenate([bands, more]))
+        file.descriptions = (*names, None, None)
+
+
+def cover_fit(shop, damage, *options):
+    """Spoil an image, and fit a model to it and its polygons."""
+    shop.copy("fields.gpkg")
+    labels = ("--label", "fields.gpkg", "--field", "class", *options)
+    return with_image(shop, damage, ("fit", "image.tif", *labels, *POINTS_FIT[4:]))
+
+
 def with_a_huge_pixel(bands):
     """Return bands in double precision, with a value beyond single precision in one pixel."""
     bands = bands.astype(np.float64)
@@ -707,6 +751,41 @@ FAULTS = (
         "a band on a coarser grid in netCDF, learned from",
         lambda shop: with_image(shop, as_netcdf_with_a_coarse_band, COARSE_FIT),
         exits(0, r"left out of .*image.nc, for their grids: B08 \(45 x 60 pixels"),
+    ),
+    Fault(
+        "an image with a mask of its own, mapped",
+        lambda shop: missing_in_map(with_image(shop, mask_columns)),
+        gives(90 * 40),
+    ),
+    Fault(
+        "an image with a mask of its own, learned from",
+        lambda shop: cover_fit(shop, mask_columns),
+        exits(0, r"1,350 labelled pixels are missing in the image"),
+    ),
+    Fault(
+        "a fill value that nobody declared, learned from",
+        lambda shop: cover_fit(
+            shop, lambda path: rewrite(path, lambda bands: hidden(bands, -9999.0))
+        ),
+        exits(0, r"1,350 labelled pixels \(35%\) hold -9999 in .*no file declares as nodata"),
+    ),
+    Fault(
+        "zeros that nobody declared, in all bands",
+        lambda shop: cover_fit(shop, lambda path: rewrite(path, lambda bands: hidden(bands, 0.0))),
+        exits(0, r"1,350 labelled pixels \(35%\) hold 0 in all bands"),
+    ),
+    Fault(
+        "an empty band and a constant one",
+        lambda shop: cover_fit(shop, with_nothing_there),
+        exits(0, r"any labelled pixel: band_5.*same value at all labelled pixels: band_6 \(7\)"),
+    ),
+    Fault(
+        "windows on an image of pixels twice as wide",
+        lambda shop: (
+            cover_fit(shop, lambda path: None, "--windows", "3"),
+            with_image(shop, widen, ("map", "new.undulatus", "image.tif", "-o", "map.tif")),
+        )[1],
+        exits(1, "pixels of 20 x 10 m, but the model learned from windows of pixels of 10 x 10 m"),
     ),
     Fault(
         "a raster of labels beside the image, without a reference system",

@@ -13,13 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from undulatus import GPC, load_model, save_model
 from undulatus.errors import InputError, MissingBandsError, OutsideTrainingError, SceneError
 from undulatus.products import Legend, fit_image, map_scene
-from undulatus.products.images import (
-    MAX_PIXELS,
-    draw_pixels,
-    hold_out_groups,
-    label_pixels,
-    open_images,
-)
+from undulatus.products.image_pixels import label_pixels, open_images
+from undulatus.products.images import MAX_PIXELS, draw_pixels
 from undulatus.products.provenance import Provenance
 from undulatus.scenes import open_image
 from undulatus.scenes.image_features import ImageFeatures
@@ -192,20 +187,6 @@ def test_balanced_classes_are_corrected_for_their_shares(small_image, image_file
     assert_allclose(taken / taken.sum(), shares, atol=0.05)
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(2, 30), st.floats(0.05, 0.95))
-def test_a_class_in_two_groups_is_both_learned_and_tested(seed, k, g, share):
-    rng = np.random.default_rng(seed)
-    groups = np.concatenate([np.arange(g), rng.integers(0, g, 3 * g)])
-    codes = rng.integers(0, k, len(groups))
-    held = hold_out_groups(codes, groups, k, share, rng)
-    for code in range(k):
-        own = np.unique(groups[codes == code])
-        if len(own):
-            assert not held[own].all()  # Something is left to learn from.
-    if all(len(np.unique(groups[codes == code])) > k for code in range(k)):
-        assert held.any()
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(20, 500), st.booleans())
 def test_a_draw_has_at_most_so_many_pixels_of_every_class(seed, most, balance):
     rng = np.random.default_rng(seed)
@@ -262,7 +243,7 @@ def test_images_of_different_bands_are_refused(small_image, image_files, tmp_pat
     labels = image_files / "fields.gpkg"
     with pytest.raises(SceneError, match=r"other bands than(.|\n)*missing: B08"):
         fit_image([image_files / "image.tif", fewer], labels, field="class", **QUICK)
-    with pytest.raises(SceneError, match=r"other bands than are asked for(.|\n)*missing: B99"):
+    with pytest.raises(InputError, match=r"other bands than are asked for(.|\n)*missing: B99"):
         fit_image(image_files / "image.tif", labels, field="class", bands=["B99"], **QUICK)
     shared = fit_image(
         [image_files / "image.tif", fewer], labels, field="class", bands=["B02", "B04"], **QUICK

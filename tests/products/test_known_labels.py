@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.products import fit_image
-from undulatus.products.images import open_images
+from undulatus.products.image_pixels import open_images
 from undulatus.products.known_labels import (
     HELD_OUT,
     NEW,

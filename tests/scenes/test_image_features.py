@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError, MissingBandsError
-from undulatus.scenes.image_features import ImageFeatures
+from undulatus.scenes.image_features import ImageFeatures, choose_bands
 
 
 @pytest.fixture
@@ -120,3 +120,44 @@ def test_what_cannot_be_computed_is_said(small_image):
         ("band_1", "band_2"), indices=("NDVI",), roles={"N": "band_2", "R": "band_1"}
     )
     assert given.names[-1] == "NDVI"
+
+
+SENTINEL = ("B1", "B2", "B3", "B8", "B8A", "B9", "B10", "B11")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("B3,B1", "B3,B1"),
+        ("1-3,6", "B1,B2,B3,B9"),
+        ("B2..B8", "B2,B3,B8"),
+        ("B3..5", "B3,B8,B8A"),
+        ("-B10,-B1", "B2,B3,B8,B8A,B9,B11"),
+        ("-5-7", "B1,B2,B3,B8,B11"),
+        ("B2..B9,-B8A", "B2,B3,B8,B9"),
+        ("-B3,B2..B8", "B2,B8"),
+        ("B2,1-3", "B2,B1,B3"),
+    ],
+)
+def test_bands_are_named_by_names_numbers_ranges_and_what_to_leave_out(words, expected):
+    assert ",".join(choose_bands(words.split(","), SENTINEL)) == expected
+
+
+def test_a_name_is_a_name_before_it_is_a_number_or_a_range():
+    assert choose_bands(["3", "1-2", "-1"], ("3", "1-2", "2", "-1", "x")) == ("3", "1-2", "-1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("B7", "missing: B7"),
+        ("9", r"missing: 9\n  found: B1, B2.*numbers from 1 to 8"),
+        ("0", "missing: 0"),
+        ("B2..B7,-B12", r"missing: B2\.\.B7, B12"),
+        ("B8..B2", "end before they begin: give B2 first"),
+        ("B1,-B1", "No band is left"),
+    ],
+)
+def test_bands_that_there_are_not_are_listed(words, said):
+    with pytest.raises(InputError, match=f"(?s){said}"):
+        choose_bands(words.split(","), SENTINEL)

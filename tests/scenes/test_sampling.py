@@ -128,7 +128,20 @@ def test_the_order_and_type_of_times_do_not_matter():
     assert_array_equal(reverse[1][::-1], held_out)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.99, 1.0, 1.5, -0.5])
+def test_nothing_is_held_out_of_a_share_of_nothing():
+    times = acquisitions(1)
+    training, held_out, days = hold_out_days(times, 0.0, 0)
+    assert training.all()
+    assert not held_out.any()
+    assert days == []
+    spectra = synthetic_sounder(30, seed=0)
+    held_out, cells = hold_out_cells(spectra, 0.0, 0)
+    assert held_out.shape == (30,)
+    assert not held_out.any()
+    assert cells == []
+
+
+@pytest.mark.parametrize("share", [0.01, 0.99, 1.0, 1.5, -0.5])
 def test_a_share_that_leaves_one_side_empty_is_refused(share):
     with pytest.raises(SceneError, match=r"of 5 days .* another share"):
         hold_out_days(acquisitions(5), share, 0)

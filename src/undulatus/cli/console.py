@@ -178,7 +178,7 @@ def recipe() -> str:
     kept, words = [], iter(Session.of(click.get_current_context()).arguments)
     for word in words:
         name = word.partition("=")[0] if word.startswith("--") else word[:2]
-        if name in ("-o", "--output", "--log"):
+        if name in ("-o", "--output", "--log", "--write-held-out"):
             if word == name:
                 next(words, None)
         elif word not in ("--resume", "--restart", "--overwrite", "--quiet", "--debug"):

@@ -45,6 +45,19 @@ def _split_numbers(
         raise click.BadParameter(f"{value!r} is not a list of whole numbers such as 3,5") from None
 
 
+def _split_nodata(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[float, ...] | None:
+    """Return values, none of them, or None if the option was not given."""
+    parts = None if value is None else _split(context, option, value)
+    if parts is None or parts == ("none",):
+        return None if parts is None else ()
+    try:
+        return tuple(float(part) for part in parts)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers, nor none") from None
+
+
 def _split_roles(
     context: click.Context, option: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
@@ -94,9 +107,10 @@ all_touched_option = click.option(
 @click.option(
     "--bands",
     callback=_split,
-    metavar="NAME,NAME,...",
+    metavar="BAND,BAND,...",
     show_default="all",
-    help="Bands to learn from, for images.",
+    help="Bands to learn from, for images: names, numbers from 1 in the order of the file, or "
+    "ranges of either, such as B02,5-7,B11..B12; -B10,-B01 leaves these out.",
 )
 @click.option(
     "--indices",
@@ -150,10 +164,25 @@ all_touched_option = click.option(
 )
 @click.option(
     "--holdout",
-    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+    type=click.FloatRange(0.0, 1.0, max_open=True),
     default=0.25,
     show_default=True,
-    help="Share of polygons (images), days (scenes) or strata (spectra) kept for undulatus score.",
+    help="Share of the pixels of each class in whole polygons (images), of days (scenes) or of "
+    "strata (spectra) kept for undulatus score; 0 for none.",
+)
+@click.option(
+    "--split",
+    metavar="FIELD",
+    show_default="a share is drawn (--holdout)",
+    help="Field of LABELS that says what is learned from and what is held out (train or test), "
+    "for images.",
+)
+@click.option(
+    "--write-held-out",
+    type=NEW_PATH,
+    metavar="FILE",
+    help="File to write the polygons, points or rows of LABELS to that are held out, for images: "
+    ".gpkg, .geojson, .fgb or .parquet; .csv or .parquet of a table.",
 )
 @click.option(
     "--balance",
@@ -166,6 +195,14 @@ all_touched_option = click.option(
     type=click.IntRange(10),
     show_default="50,000; 5,000 for gpc",
     help="Pixels to learn from, at most, for images.",
+)
+@click.option(
+    "--nodata",
+    callback=_split_nodata,
+    metavar="VALUE,VALUE,...|none",
+    show_default="what looks like it, which is said",
+    help="Values that mark missing pixels in all bands though the files do not say so, for "
+    "images; none if there are no such values.",
 )
 @all_touched_option
 @seed_option
@@ -199,6 +236,11 @@ def fit(
 
     if resume and restart:
         raise click.UsageError("--resume continues a fit and --restart discards it: give one.")
+    source = click.get_current_context().get_parameter_source("holdout")
+    if options["split"] is not None and source is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("--split says what is held out, and so does --holdout: give one.")
+    if options["write_held_out"] is not None:
+        require_new(options["write_held_out"], overwrite=overwrite)
     with fitting(output, overwrite=overwrite, resume=resume, restart=restart) as checkpoint:
         if _are_images(inputs, label):
             images = list(inputs.paths)
@@ -210,27 +252,24 @@ def fit(
         model.provenance_ |= {"version": version("undulatus"), "command": recipe()}
         save_model(model, output)
     click.echo(f"model: {output.resolve()} ({held_out} {unit} held out for undulatus score)")
+    if options.get("write_held_out") is not None:
+        click.echo(f"held out: {options['write_held_out'].resolve()}")
 
 
 FOR_IMAGES = (
     "field", "group", "bands", "indices", "windows", "roles", "balance", "max_pixels",
-    "all_touched",
+    "all_touched", "nodata", "split", "write_held_out",
 )  # fmt: skip
 """Options of ``fit`` that are for images alone."""
 
 
 def _are_images(inputs: Any, label: str | None) -> bool:
     """Return whether DATA are images: by their format, or because LABELS are a file."""
-    from undulatus.scenes.files.images import RASTERS, find_product_folder
-    from undulatus.scenes.files.labels import LABEL_FILES
-    from undulatus.scenes.files.opening import SENSORS
+    from undulatus.scenes.files.labels import is_label_file
+    from undulatus.scenes.files.opening import SENSORS, is_image
 
-    rasters = [
-        path
-        for path in inputs.paths
-        if path.suffix.lower() in RASTERS or find_product_folder(path) is not None
-    ]
-    labelled = label is not None and Path(label).suffix.lower() in LABEL_FILES
+    rasters = [path for path in inputs.paths if not inputs.reader and is_image(path)]
+    labelled = label is not None and is_label_file(Path(label))
     if not rasters and not labelled:
         return False
     if inputs.options:
@@ -285,7 +324,13 @@ def _fit_images(
             "--ram is for scenes and spectra: of images only labelled pixels are read. Use "
             "--max-pixels for fewer."
         )
-    renamed = {"n_frequencies": options.pop("frequencies"), "bands": options.pop("bands") or None}
+    renamed = {
+        "n_frequencies": options["frequencies"],
+        "frequencies": None,
+        "bands": options["bands"] or None,
+        "held_out_file": options["write_held_out"],
+        "write_held_out": None,
+    }
     model = fit_image(
         images,
         label,
@@ -312,7 +357,7 @@ def _fit_chain(
     from undulatus.products.sounder import fit_spectra
     from undulatus.scenes.spectra import is_spectra
 
-    given = [name for name in FOR_IMAGES if options.pop(name)]
+    given = [name for name in FOR_IMAGES if options.pop(name) not in (None, (), {}, False)]
     if given:
         raise click.UsageError(
             f"{flags_text(given)}: for images with labels, but DATA is {inputs.name}."

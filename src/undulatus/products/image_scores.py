@@ -26,7 +26,7 @@ import xarray as xr
 from undulatus.errors import InputError, SceneError
 from undulatus.products.area import AreaEstimates, Design, estimate_areas
 from undulatus.products.basis import Basis
-from undulatus.products.images import gather_features, image_names, open_images
+from undulatus.products.image_pixels import gather_features, image_names, open_images
 from undulatus.products.known_labels import KnownPixels, basis_of, known_pixels
 from undulatus.products.legend import Legend
 from undulatus.products.mapped_areas import (

@@ -12,38 +12,40 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import rasterio
 import xarray as xr
 
-from undulatus._progress import working_on
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators import forget_checkpoint, make_classifier
+from undulatus.products.held_out_files import require_writable, write_held_out
+from undulatus.products.holdout import hold_out_groups
+from undulatus.products.image_pixels import (
+    ImagePixels,
+    gather_features,
+    image_names,
+    leave_out_missing,
+    open_images,
+    read_pixels,
+)
 from undulatus.products.legend import MOST_CLASSES, Legend
-from undulatus.products.memory_budget import GDAL_CACHE
-from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
+from undulatus.products.usable_bands import screen_bands
 from undulatus.scenes.files.images import (
+    ALPHA,
     BASELINE,
     OTHER_GRIDS,
-    each_time,
     has_offset,
-    open_image,
-    with_band_names,
 )
-from undulatus.scenes.files.labels import read_labels
-from undulatus.scenes.image_features import ImageFeatures
-from undulatus.scenes.labelled_pixels import LabelledPixels
-from undulatus.scenes.pixel_grid import PixelGrid, reproject_bounds
+from undulatus.scenes.image_features import ImageFeatures, choose_bands, pixel_size
+from undulatus.scenes.pixel_grid import PixelGrid
 
 Array = npt.NDArray[Any]
 
@@ -54,317 +56,11 @@ Progress = Callable[[str], None]
 MAX_PIXELS = {"vff": 50_000, "rff": 50_000, "gpc": 5_000}
 """Training pixels, at most, by method; the exact process cannot take more."""
 
-SAME_BOUNDS = 0.01
-"""Polygons are the same if their bounds differ by less than this part of their longer side."""
-
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the training spectra of a class that a model keeps."""
 
 
-# Labelled pixels
-
-
-@dataclass(frozen=True)
-class ImagePixels:
-    """Labelled pixels of one or several images, with their features.
-
-    Arrays are (n, ...): ``features`` float32, ``codes`` places in ``classes``, ``groups`` in
-    ``group_names``, ``image`` the number of the image.
-    """
-
-    features: Array
-    codes: Array
-    groups: Array
-    image: Array
-    row: Array
-    column: Array
-    classes: tuple[Class, ...]
-    names: tuple[str, ...]
-    """Of the classes."""
-    group_names: tuple[str, ...]
-    bounds: dict[str, list[float]]
-    """West, south, east and north of each group in the coordinates of the first image."""
-    counts: Array
-    """Labelled pixels of each class, before some were drawn, (k,)."""
-    unit: str
-    missing: int
-    """Pixels that were left out since they lack a feature."""
-
-    @property
-    def labels(self) -> Array:
-        """The class of each pixel."""
-        return np.array(self.classes)[self.codes]
-
-    def take(self, rows: Array) -> ImagePixels:
-        """Return some of the pixels, by number or as a mask."""
-        of_pixels = ("features", "codes", "groups", "image", "row", "column")
-        values = {name: value for name, value in vars(self).items() if name not in of_pixels}
-        return ImagePixels(**{name: getattr(self, name)[rows] for name in of_pixels}, **values)
-
-
-def open_images(images: Any) -> list[xr.DataArray]:
-    """Return images with named bands, from a path, a DataArray, a Dataset, or a list of these.
-
-    A source of several times gives an image for each.
-    """
-    many = isinstance(images, Sequence) and not isinstance(images, str)
-    opened: list[xr.DataArray] = []
-    for source in images if many else [images]:
-        if isinstance(source, (str, os.PathLike)):
-            opened.append(with_band_names(open_image(source)))
-        else:
-            opened += [with_band_names(image) for image in each_time(source)]
-    if not opened:
-        raise InputError("No image was given. Give a path, or a list of them.")
-    return opened
-
-
-def image_names(images: list[xr.DataArray]) -> list[str]:
-    """Return what to call images: their paths, or ``image 1`` and so on."""
-    return [str(image.attrs.get("source", f"image {i}")) for i, image in enumerate(images, 1)]
-
-
-def label_pixels(
-    images: list[xr.DataArray],
-    labels: Any,
-    recipe: ImageFeatures,
-    *,
-    field: str | None = None,
-    group: str | None = None,
-    all_touched: bool = False,
-    most: int = 1_000_000,
-    least_classes: int = 2,
-    seed: int = 0,
-    progress: Progress = lambda line: None,
-) -> ImagePixels:
-    """Return the labelled pixels of images, at most ``most`` of each class, with their features.
-
-    Parameters
-    ----------
-    images : list of DataArray
-        As :func:`open_images` returns them.
-    labels : path, GeoDataFrame, DataFrame or DataArray, or a list with one for each image
-    recipe : ImageFeatures
-    field, group, all_touched
-        As :func:`undulatus.scenes.files.labels.read_labels` takes them.
-    """
-    sources = one_each(labels, len(images))
-    found = labels_of_images(images, sources, field, group, all_touched, most, seed, progress)
-    classes, names = _all_classes(found, sources, least_classes)
-    names_of_images = image_names(images)
-    unit = next(iter(found.values())).unit
-    if unit == "square" and len(found) > 1 and not _overlap([images[i] for i in found]):
-        unit = "image"
-    first_crs = PixelGrid.of(images[0]).crs
-    parts: list[dict[str, Array]] = []
-    keys: list[Array] = []
-    bounds: dict[str, list[float]] = {}
-    for i, own in found.items():
-        progress(f"reading {len(own.row):,} labelled pixels of {names_of_images[i]}")
-        features = gather_features(recipe, images[i], own.row, own.column)
-        if unit == "image":
-            keys.append(np.full(len(own.row), names_of_images[i], object))
-        else:
-            named = group_keys(own, images[i], names_of_images[i])
-            _add_bounds(bounds, named, own, PixelGrid.of(images[i]).crs, first_crs)
-            keys.append(np.array(named, object)[own.groups])
-        parts.append(
-            {
-                "features": features,
-                "codes": np.array([classes.index(label) for label in own.classes])[own.codes],
-                "image": np.full(len(own.row), i),
-                "row": own.row,
-                "column": own.column,
-            }
-        )
-    # In the order of pixels, which does not depend on the projection of the labels.
-    groups, group_names = pd.factorize(np.concatenate(keys).astype(str).astype(object))
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    whole = finite_rows(joined["features"])
-    counts = np.array(
-        [sum(own.counts.get(label, 0) for own in found.values()) for label in classes]
-    )
-    pixels = ImagePixels(
-        **joined,
-        groups=groups,
-        classes=classes,
-        names=names,
-        group_names=tuple(map(str, group_names)),
-        bounds=bounds,
-        counts=counts,
-        unit=unit,
-        missing=int(np.count_nonzero(~whole)),
-    )
-    if not whole.any():
-        raise SceneError(
-            f"All {len(whole):,} labelled pixels are missing (nodata) in the image. Check that "
-            f"the labels lie on its valid part."
-        )
-    if pixels.missing:
-        progress(f"{pixels.missing:,} labelled pixels are missing in the image and left out")
-    return pixels.take(whole)
-
-
-def gather_features(
-    recipe: ImageFeatures, image: xr.DataArray, row: Array, column: Array
-) -> Array:
-    """Return the features of some pixels of an image, (n, features), with GDAL's cache small."""
-    with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE), working_on("reading pixels") as work:
-        return recipe.gather(image, row, column, work.report)
-
-
-def one_each(labels: Any, count: int) -> list[Any]:
-    """Return the source of labels of each of some images: their own, or one for all."""
-    listed = isinstance(labels, Sequence) and not isinstance(labels, str)
-    if not listed:
-        return [labels] * count
-    if len(labels) not in (1, count):
-        raise InputError(
-            f"There are {count} images, but {len(labels)} sources of labels. Give one for all, or "
-            f"one for each image."
-        )
-    return list(labels) * (count if len(labels) == 1 else 1)
-
-
-def labels_of_images(
-    images: list[xr.DataArray],
-    sources: list[Any],
-    field: str | None,
-    group: str | None,
-    all_touched: bool,
-    most: int,
-    seed: int,
-    progress: Progress,
-) -> dict[int, LabelledPixels]:
-    """Return the labels of each image that has any; it is an error if none has."""
-    found: dict[int, LabelledPixels] = {}
-    last: SceneError | None = None
-    for i, (image, source) in enumerate(zip(images, sources, strict=True)):
-        try:
-            found[i] = read_labels(
-                source, image, field=field, group=group, all_touched=all_touched, most=most,
-                seed=seed,
-            )  # fmt: skip
-        except SceneError as error:
-            if len(images) == 1:
-                raise
-            progress(f"{image_names(images)[i]} is left out: {error}")
-            last = error
-            continue
-        for note in found[i].notes:
-            progress(note)
-    if not found:
-        assert last is not None
-        raise SceneError(f"None of {len(images)} images can be used; the last: {last}")
-    return found
-
-
-def _all_classes(
-    found: dict[int, LabelledPixels], sources: list[Any], least: int
-) -> tuple[tuple[Class, ...], tuple[str, ...]]:
-    classes = {label for own in found.values() for label in own.classes}
-    if len({type(label) for label in classes}) > 1:
-        raise SceneError(
-            f"The classes of some images are numbers, those of others text: "
-            f"{', '.join(map(repr, classes))}. Use one of them."
-        )
-    if len(classes) < least:
-        where = sources[0] if isinstance(sources[0], (str, os.PathLike)) else "The labels"
-        raise SceneError(
-            f"{where} has only one class on the image, {next(iter(classes))!r}, but a classifier "
-            f"needs two. Label pixels of another class too; in a raster of labels, pixels with "
-            "its "
-            f"nodata value have no label."
-        )
-    ordered = tuple(sorted(classes))
-    meant = {label: name for own in found.values() for label, name in own.names.items()}
-    return ordered, tuple(meant.get(label, str(label)) for label in ordered)
-
-
-def group_keys(own: LabelledPixels, image: xr.DataArray, name: str) -> list[str]:
-    """Return the key of each group of an image's labels, by which it is known again.
-
-    Squares are known by their place, whatever the image is called; without a georeference by the
-    name of its file.
-    """
-    if own.unit != "square":
-        return list(own.group_names)
-    if PixelGrid.of(image).crs is None:
-        return [f"{Path(name).name}: {square}" for square in own.group_names]
-    return ["square " + " ".join(f"{v:.10g}" for v in box) for box in own.bounds.tolist()]
-
-
-def _add_bounds(
-    bounds: dict[str, list[float]], keys: list[str], own: LabelledPixels, crs: Any, target: Any
-) -> None:
-    """Add the bounds of the groups of an image's labels to those of the images before."""
-    for group in np.unique(own.groups).tolist():
-        found = reproject_bounds(own.bounds[group].tolist(), crs, target)
-        if found is None:
-            continue
-        before = bounds.get(keys[group], found)
-        bounds[keys[group]] = [
-            *map(min, found[:2], before[:2]),
-            *map(max, found[2:], before[2:]),
-        ]
-
-
-def as_recorded(
-    keys: Iterable[str], boxes: Iterable[Any], recorded: Mapping[str, list[float]]
-) -> list[str]:
-    """Return the keys of polygons, by which a model may know them under another key.
-
-    Keys differ where the model is of an earlier version, or formats round coordinates; a polygon
-    with the same bounds, in the coordinates of the fit, is the same.
-    """
-    names = [name for name, box in recorded.items() if box]
-    corners = np.array([recorded[name] for name in names], np.float64).reshape(-1, 4)
-    found = []
-    for key, box in zip(keys, boxes, strict=True):
-        same = np.zeros(0, np.intp)
-        if key not in recorded and len(box):
-            most = SAME_BOUNDS * max(box[2] - box[0], box[3] - box[1])
-            same = np.flatnonzero(np.abs(corners - box).max(axis=1, initial=0.0) < most)
-        found.append(names[same[0]] if len(same) == 1 else key)
-    return found
-
-
-def _overlap(images: list[xr.DataArray]) -> bool:
-    """Return whether images show the same place, as far as is known."""
-    grids = [PixelGrid.of(image) for image in images]
-    return any(
-        one.crs is not None and one.crs == other.crs and one.overlaps(other)
-        for one, other in itertools.combinations(grids, 2)
-    )
-
-
 # Which are learned from
-
-
-def hold_out_groups(
-    codes: Array, groups: Array, n_classes: int, share: float, rng: np.random.Generator
-) -> Array:
-    """Return which groups are held out, (g,) bool: about a share of those of each class.
-
-    Of a class in two groups or more, at least one is held out and one is not; a class in a single
-    group stays in training.
-    """
-    count = int(groups.max()) + 1
-    present = np.zeros((count, n_classes), bool)
-    present[groups, codes] = True
-    held = np.zeros(count, bool)
-    by_rarity = np.argsort(present.sum(axis=0), kind="stable")
-    for code in by_rarity:
-        own = rng.permutation(np.flatnonzero(present[:, code]))
-        wanted = max(1, round(share * len(own))) if len(own) > 1 else 0
-        for candidate in own:
-            if np.count_nonzero(held[own]) >= wanted:
-                break
-            # Every class that the candidate has must keep a group to learn from.
-            left = present[~held].sum(axis=0) - present[candidate]
-            if not held[candidate] and (left[present[candidate]] > 0).all():
-                held[candidate] = True
-    return held
 
 
 def draw_pixels(
@@ -407,9 +103,12 @@ def fit_image(
     windows: Iterable[int] = (),
     roles: Mapping[str, str] | None = None,
     holdout: float = 0.25,
+    split: str | None = None,
+    held_out_file: str | os.PathLike[str] | None = None,
     balance: bool = False,
     max_pixels: int | None = None,
     all_touched: bool = False,
+    nodata: Iterable[float] | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
     device: str | None = None,
@@ -435,7 +134,8 @@ def fit_image(
     n_frequencies, members : int
         Waves of a member, and members of the committee; each holds back other groups.
     bands : iterable of str, optional
-        Bands to use; all by default.
+        Bands to use, all by default: names, numbers from 1, ranges of either, and with a ``-``
+        before it what to leave out (:func:`undulatus.scenes.image_features.choose_bands`).
     indices : iterable of str
         Spectral indices as further features, such as ``"NDVI"``.
     windows : iterable of int
@@ -443,7 +143,14 @@ def fit_image(
     roles : mapping, optional
         Bands that indices need where their names do not tell, such as ``{"N": "band_4"}``.
     holdout : float
-        Share of whole groups kept for :func:`undulatus.products.score_image`; 0 for none.
+        Share of the pixels of each class that is kept for
+        :func:`undulatus.products.score_image`, in whole groups; 0 for none.
+    split : str, optional
+        Field of the labels that says what is learned from and what is held out instead
+        (``train`` and ``test``).
+    held_out_file : path, optional
+        File to write the labels to that are held out: .gpkg, .geojson, .fgb or .parquet; .csv or
+        .parquet of labels in a table.
     balance : bool
         Learn from as many pixels of each class; probabilities are corrected for the shares of the
         classes in the labels.
@@ -451,6 +158,10 @@ def fit_image(
         Training pixels, at most: 50,000, for GPC 5,000.
     all_touched : bool
         Whether pixels that a polygon only touches are in it.
+    nodata : iterable of float, optional
+        Values that mark missing pixels though no file says so: those that nothing measured has,
+        such as -9999, in any band, others in all bands. By default such values are looked for
+        (:func:`undulatus.scenes.image_features.find_fill_values`); none are with ``()``.
     seed : int
     checkpoint : path, optional
         The fit is saved as it goes; a fit of the same data continues there.
@@ -480,11 +191,24 @@ def fit_image(
     for name, image in zip(image_names(opened), opened, strict=True):
         if OTHER_GRIDS in image.attrs:
             progress(f"left out of {name}, for their grids: {image.attrs[OTHER_GRIDS]}")
+        if ALPHA in image.attrs:
+            progress(f"{image.attrs[ALPHA]} of {name} is alpha: where it is 0, pixels are missing")
     recipe = _make_recipe(opened, bands, indices, windows, roles)
-    pixels = label_pixels(
+    recipe = replace(recipe, nodata=tuple(map(float, nodata or ())))
+    pixels = read_pixels(
         opened, labels, recipe, field=field, group=group, all_touched=all_touched,
-        most=most, seed=seed, progress=progress,
+        most=most, least_classes=2, seed=seed, progress=progress, split=split,
     )  # fmt: skip
+    if held_out_file is not None:
+        require_writable(Path(held_out_file), pixels.sources)
+    recipe, features = screen_bands(
+        recipe,
+        pixels.features,
+        lambda other: _gather_again(other, opened, pixels),
+        look_for_fill=nodata is None,
+        progress=progress,
+    )
+    pixels = leave_out_missing(replace(pixels, features=features), recipe, 2, progress)
     rng = np.random.default_rng(seed)
     held = _held_out(pixels, holdout, rng, progress)
     training = pixels.take(~held[pixels.groups])
@@ -499,6 +223,9 @@ def fit_image(
     table = pd.DataFrame(training.features, columns=list(recipe.names))
     model.fit(table, training.labels, **({"groups": training.groups} if several else {}))
     forget_checkpoint(model)
+    if held_out_file is not None:
+        names = {name for name, out in zip(pixels.group_names, held, strict=True) if out}
+        write_held_out(Path(held_out_file), pixels.sources, names)
     used = np.zeros(len(held), bool)
     used[training.groups] = True
     model.provenance_ = Provenance(
@@ -506,6 +233,7 @@ def fit_image(
         method=method,
         label=_label_text(labels),
         field=field,
+        split=split,
         images=image_names(opened),
         image_features=recipe.as_dict(),
         processing_baseline=baseline,
@@ -542,7 +270,7 @@ def _make_recipe(
     roles: Mapping[str, str] | None,
 ) -> ImageFeatures:
     names = [[str(name) for name in image["band"].values] for image in images]
-    chosen = list(names[0] if bands is None else dict.fromkeys(bands))
+    chosen = list(names[0] if bands is None else choose_bands(map(str, bands), names[0]))
     for image, own in zip(image_names(images), names, strict=True):
         lacking = [name for name in chosen if name not in own]
         more = [name for name in own if name not in chosen] if bands is None else []
@@ -557,27 +285,70 @@ def _make_recipe(
                 f"that all have (--bands, in Python bands=...)."
             )
     platform = str(images[0].attrs.get("platform_name", ""))
-    return ImageFeatures.choose(
+    recipe = ImageFeatures.choose(
         chosen, indices=indices, windows=windows, roles=roles, platform=platform
     )
+    sizes = [pixel_size(image) for image in images] if recipe.windows else []
+    known = [size for size in sizes if size is not None]
+    return replace(recipe, pixel_size=known[0]) if known else recipe
+
+
+def _gather_again(recipe: ImageFeatures, images: list[xr.DataArray], pixels: ImagePixels) -> Array:
+    features = np.empty((len(pixels.row), len(recipe.names)), np.float32)
+    for i, image in enumerate(images):
+        own = pixels.image == i
+        if own.any():
+            features[own] = gather_features(recipe, image, pixels.row[own], pixels.column[own])
+    return features
 
 
 def _held_out(
     pixels: ImagePixels, holdout: float, rng: np.random.Generator, progress: Progress
 ) -> Array:
-    count = len(pixels.group_names)
+    """Return which groups are held out, (g,) bool."""
+    held = np.zeros(len(pixels.group_names), bool)
+    if pixels.said_held is not None:
+        held = np.array([pixels.said_held[name] for name in pixels.group_names])
+        sides = set(held[pixels.groups].tolist())
+        if len(sides) == 1:
+            raise SceneError(
+                f"The labels say of all pixels of the image that they are "
+                f"{'held out' if sides == {True} else 'to be learned from'}. Correct the field, "
+                f"or leave it out (--split)."
+            )
+        _say_held_out(pixels, held, progress)
+        return held
     if holdout == 0.0:
-        return np.zeros(count, bool)
-    held = hold_out_groups(pixels.codes, pixels.groups, len(pixels.classes), holdout, rng)
-    tested = np.unique(pixels.codes[held[pixels.groups]])
-    lacking = [name for i, name in enumerate(pixels.names) if i not in tested]
-    unit = f"{pixels.unit}s" if pixels.unit in ("polygon", "square", "image") else pixels.unit
-    progress(f"held out for undulatus score: {np.count_nonzero(held)} of {count} {unit}")
-    if lacking:
-        progress(
-            f"none could be held out of {', '.join(lacking)}: a class needs two {unit} or more"
-        )
+        progress("held out for undulatus score: nothing")
+        return held
+    chosen = hold_out_groups(pixels.codes, pixels.groups, len(pixels.classes), holdout, rng)
+    held[: len(chosen)] = chosen
+    _say_held_out(pixels, held, progress)
     return held
+
+
+def _say_held_out(pixels: ImagePixels, held: Array, progress: Progress) -> None:
+    """Say how many groups are held out, and which share of the pixels of each class."""
+    out = held[pixels.groups]
+    every = np.bincount(pixels.codes, minlength=len(pixels.classes))
+    tested = np.bincount(pixels.codes[out], minlength=len(pixels.classes))
+    shares = [
+        f"{name} {part / whole:.0%}"
+        for name, part, whole in zip(pixels.names, tested, every, strict=True)
+        if part
+    ]
+    unit = f"{pixels.unit}s" if pixels.unit in ("polygon", "square", "image") else pixels.unit
+    progress(
+        f"held out for undulatus score: {np.count_nonzero(held)} of "
+        f"{len(np.unique(pixels.groups))} {unit} ({', '.join(shares) or 'nothing'} of the pixels)"
+    )
+    lacking = [name for name, part in zip(pixels.names, tested, strict=True) if not part]
+    if lacking:
+        needed = f": a class needs two {unit} or more, and some pixels to spare"
+        progress(
+            f"nothing is held out of {', '.join(lacking)}"
+            f"{needed if pixels.said_held is None else ''}"
+        )
 
 
 def _require_rows(training: ImagePixels) -> None:
@@ -592,7 +363,8 @@ def _require_rows(training: ImagePixels) -> None:
     if few:
         raise SceneError(
             f"Some classes have fewer than two pixels to learn from: {', '.join(few)}. Label more "
-            f"of them, or leave these classes out."
+            f"of them{'' if training.said_held is None else ' to train on (--split)'}, or leave "
+            f"these classes out."
         )
 
 

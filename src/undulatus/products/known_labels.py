@@ -18,7 +18,7 @@ import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.products.basis import Basis, counted, training_basis, unknown_basis
-from undulatus.products.images import (
+from undulatus.products.image_pixels import (
     as_recorded,
     group_keys,
     image_names,
@@ -122,19 +122,22 @@ def _read(
     field = field or (provenance.field if own else None)
     sources = one_each(source, len(images))
 
-    def read(by: str | None) -> dict[int, LabelledPixels]:
+    def read(by: str | None, split: str | None = None) -> dict[int, LabelledPixels]:
         return labels_of_images(
-            images, sources, field, by, all_touched, MOST_PIXELS, seed, progress
+            images, sources, field, by, all_touched, MOST_PIXELS, seed, progress, split
         )
 
     unit = provenance.group_unit
-    if group is not None or unit is None or unit in UNITS:
+    # Squares are held out in part where the labels say so; other groups as a whole.
+    split = provenance.split if unit == "square" else None
+    by = unit if group is None and unit not in UNITS else group
+    if by == group and split is None:
         return read(group)
     try:
-        return read(unit)
+        return read(by, split)
     except SceneError:
-        # Other labels need not have the field, and are scored in groups of their own.
-        return read(None)
+        # Other labels need not have the fields, and are scored in groups of their own.
+        return read(group)
 
 
 def _label(

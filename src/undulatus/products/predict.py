@@ -33,7 +33,7 @@ from undulatus.scenes.files.images import (
     require_same_offset,
     with_band_names,
 )
-from undulatus.scenes.image_features import ImageFeatures
+from undulatus.scenes.image_features import LARGEST_MEASURED, ImageFeatures
 from undulatus.scenes.scene import ANGLE, check_calibration, check_scene, find_zenith
 from undulatus.scenes.spectra import CHANNEL_SET, check_spectra, is_spectra, measurement
 
@@ -51,7 +51,7 @@ FEW_REGIMES, MOST_REGIMES = (2 ** (bits - REGIME_SHIFT) - 1 for bits in (8, 16))
 DOUBTFUL = 0.2
 """A pixel has low confidence if the other classes have more than this probability together."""
 
-NOT_MEASURED = 1e15
+NOT_MEASURED = LARGEST_MEASURED
 """A larger value that is also as many widths outside what was learned is a fill value that nobody
 declared, such as 1e20, 1e30 or 9.97e36: the pixel is missing."""
 

@@ -53,6 +53,8 @@ class Provenance:
     """Their paths, or ``image 1`` and so on."""
     field: str | None = None
     """The field of the labels with the class."""
+    split: str | None = None
+    """The field of the labels that says what is held out, if one does."""
     image_features: dict[str, Any] | None = None
     """How features are made (:meth:`undulatus.scenes.image_features.ImageFeatures.as_dict`)."""
     processing_baseline: str | None = None

@@ -36,23 +36,26 @@ from undulatus._files import replacing
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.coordinates import posterior_coordinates
 from undulatus.estimators.updates import MOST_ROWS
-from undulatus.products.images import (
+from undulatus.products.image_pixels import (
     ImagePixels,
-    Progress,
     as_recorded,
-    draw_pixels,
     gather_features,
     image_names,
     label_pixels,
     open_images,
 )
+from undulatus.products.images import Progress, draw_pixels
 from undulatus.products.outside import OTHER_UNITS, require_inside
 from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance
 from undulatus.products.training_range import TrainingRange
 from undulatus.scenes.files.images import require_same_offset
 from undulatus.scenes.files.labels import read_labels
-from undulatus.scenes.image_features import ImageFeatures
+from undulatus.scenes.image_features import (
+    ImageFeatures,
+    find_fill_values,
+    is_never_measured,
+)
 from undulatus.scenes.labelled_pixels import in_boxes
 from undulatus.scenes.pixel_grid import PixelGrid, reproject, reproject_bounds
 
@@ -375,6 +378,7 @@ def update_image(
         all_touched=all_touched, most=MOST_ROWS, seed=seed, least_classes=1, progress=progress,
     )  # fmt: skip
     _require_known(model, pixels)
+    pixels = _leave_out_fill(pixels, recipe, progress)
     pixels = _as_learned(pixels, provenance, PixelGrid.of(opened[0]).crs)
     pixels = _leave_out_held(pixels, provenance, opened, progress)
     pixels = _leave_out_learned(pixels, provenance, progress)
@@ -453,6 +457,25 @@ def _as_learned(pixels: ImagePixels, provenance: Provenance, crs: Any) -> ImageP
     return replace(
         pixels, group_names=tuple(names), bounds=dict(zip(names, boxes.values(), strict=True))
     )
+
+
+def _leave_out_fill(pixels: ImagePixels, recipe: ImageFeatures, progress: Progress) -> ImagePixels:
+    """Leave out pixels with values that nothing measured has; others are said that look like it.
+
+    What marked missing pixels in the fit is missing already.
+    """
+    bands = pixels.features[:, : len(recipe.bands)]
+    lost = np.zeros(len(bands), bool)
+    for value in find_fill_values(bands):
+        marked = bands == np.float32(value)
+        never = is_never_measured(value)
+        own = marked.any(axis=1) if never else marked.all(axis=1)
+        lost |= own & never
+        progress(
+            f"{np.count_nonzero(own):,} labelled pixels hold {value:g}, which no file declares as "
+            f"nodata: {'they are left out' if never else 'if they are missing, fit again'}"
+        )
+    return pixels.take(~lost)
 
 
 def _leave_out_learned(

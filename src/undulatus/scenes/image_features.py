@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, groupby
 from typing import Any, Self
@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from undulatus.errors import InputError, MissingBandsError
+from undulatus.errors import InputError, MissingBandsError, SceneError
 from undulatus.scenes.features import window_sums, with_margins
 from undulatus.scenes.files.images import OTHER_GRIDS
+from undulatus.scenes.pixel_grid import PixelGrid, reproject
 
 Array = npt.NDArray[Any]
 
@@ -38,11 +39,72 @@ COMMON_NAMES = {
 }  # fmt: skip
 """Letters of formulas by the common names of bands, in lower case and without - and _."""
 
+NEVER_MEASURED = (-9999.0, -99999.0, -28672.0, -32767.0, -32768.0, -2147483648.0)
+"""Values that mark missing data in any band, declared or not, ..."""
+
+LARGEST_MEASURED = 1e15
+"""... as do larger ones than this, such as 1e20 and 3.4e38."""
+
+SAME_SIZE = 1.25
+"""Pixels are of the size of training if they are not larger or smaller by more than this."""
+
 BATCH_VALUES = 8_000_000
 """Values of blocks that are read at once, at most, if a block does not have more by itself."""
 
 Window = tuple[slice, slice, Array]
 """Rows and columns of an image, and the numbers of the pixels in its middle."""
+
+
+def choose_bands(words: Iterable[str], present: Sequence[str]) -> tuple[str, ...]:
+    """Return the bands that words name: by their names, or by their numbers in the file.
+
+    A word is a name, a number from 1, or a range of either (``2-4``, ``B2..B4``). A ``-`` before
+    it takes these bands away again, from all bands if no others are named.
+
+    >>> choose_bands(["1-2", "B5..B8", "-6"], ["B2", "B3", "B4", "B5", "B6", "B7", "B8"])
+    ('B2', 'B3', 'B5', 'B6', 'B8')
+    """
+    taken: list[int] = []
+    away: set[int] = set()
+    unknown = []
+    for word in words:
+        minus = word.startswith("-") and word not in present
+        places = _band_places(word.removeprefix("-") if minus else word, present)
+        if places is None:
+            unknown.append(word.removeprefix("-") if minus else word)
+        elif minus:
+            away |= set(places)
+        else:
+            taken += places
+    if unknown:
+        raise InputError(
+            f"The image has other bands than are asked for.\n  missing: {', '.join(unknown)}\n"
+            f"  found: {', '.join(present)}\nGive names, numbers from 1 to {len(present)}, "
+            f"ranges such as 2-4 or {present[0]}..{present[-1]}, or any of these with a - before "
+            f"it, to leave them out (--bands, in Python bands=...)."
+        )
+    # Words that take away alone take from all.
+    kept = [i for i in (taken or range(len(present) if away else 0)) if i not in away]
+    if not kept:
+        raise InputError(f"No band is left of {', '.join(present)}. Ask for some (--bands).")
+    return tuple(present[i] for i in dict.fromkeys(kept))
+
+
+def _band_places(word: str, present: Sequence[str]) -> list[int] | None:
+    """Return the places of the bands that a word names, or None if there are none of that name."""
+    if word in present:
+        return [present.index(word)]
+    ends = re.fullmatch(r"(\d+)-(\d+)|(.+)\.\.(.+)", word)
+    first, last = [end for end in ends.groups() if end] if ends else (word, word)
+    places = [
+        present.index(end) if end in present else int(end) - 1 if end.isdecimal() else -1
+        for end in (first, last)
+    ]
+    if not 0 <= min(places) <= max(places) < len(present):
+        return None
+    if places[0] > places[1]:
+        raise InputError(f"The bands {word} end before they begin: give {last} first.")
+    return list(range(places[0], places[1] + 1))
 
 
 @dataclass(frozen=True)
@@ -60,12 +122,21 @@ class ImageFeatures:
         every band, over the pixels of the window that are not missing.
     roles : mapping
         The band that stands for each letter of the formulas, such as ``{"N": "B08", "R": "B04"}``.
+    nodata : tuple of float
+        Values that mark missing pixels though no file says so: those that nothing measured has,
+        such as -9999, in any band, others, such as 0, in all bands.
+    pixel_size : tuple, optional
+        Width and height of the pixels that were learned from, and their unit: ``"m"``, or
+        nothing for the coordinates of images without a projection. Windows on pixels of another
+        size are an error.
     """
 
     bands: tuple[str, ...]
     indices: tuple[str, ...] = ()
     windows: tuple[int, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
+    nodata: tuple[float, ...] = ()
+    pixel_size: tuple[float, float, str] | None = None
 
     @classmethod
     def choose(
@@ -125,6 +196,7 @@ class ImageFeatures:
             The bands in the order of ``bands``, NaN where missing. A feature that cannot be
             computed, as an index that is 0/0, is NaN.
         """
+        image = self._without_fill(image)
         columns = [*image]
         if self.indices:
             columns += self._indices_of(image)
@@ -132,6 +204,21 @@ class ImageFeatures:
             moments = [_window_moments(band, width) for band in image]
             columns += [mean for mean, _ in moments] + [deviation for _, deviation in moments]
         return np.stack(columns, axis=-1).astype(np.float32)
+
+    def compute_rows(self, bands: Array) -> Array:
+        """Return the features of pixels without their neighbours, (n, features) float32.
+
+        Of bands (n, bands); a recipe with windows cannot do so.
+        """
+        return self.compute(bands.T[:, :, None])[:, 0]
+
+    def _without_fill(self, image: Array) -> Array:
+        """Return the bands with NaN in all of them where a pixel has a value of ``nodata``."""
+        for value in self.nodata:
+            marked = image == np.float32(value)
+            gone = marked.any(axis=0) if is_never_measured(value) else marked.all(axis=0)
+            image = np.where(gone, np.float32(np.nan), image)
+        return image
 
     def _indices_of(self, image: Array) -> list[Array]:
         import spyndex
@@ -182,9 +269,24 @@ class ImageFeatures:
             others = image.attrs.get(OTHER_GRIDS)
             found = [*present, *([f"on other grids {others}"] if others else [])]
             raise MissingBandsError("the image", "The model", absent, found)
+        self._require_pixel_size(image)
         if present == list(self.bands):
             return image
         return image.isel(band=[present.index(name) for name in self.bands])
+
+    def _require_pixel_size(self, image: xr.DataArray) -> None:
+        found = pixel_size(image) if self.windows and self.pixel_size else None
+        if found is None or self.pixel_size is None or found[2] != self.pixel_size[2]:
+            return
+        ratios = [max(a / b, b / a) for a, b in zip(found[:2], self.pixel_size[:2], strict=True)]
+        if max(ratios) > SAME_SIZE:
+            name = image.attrs.get("source", "The image")
+            raise SceneError(
+                f"{name} has pixels of {_size_text(found)}, but the model learned from windows of "
+                f"pixels of {_size_text(self.pixel_size)}, whose means and deviations are "
+                f"others.\nResample the image to that size (gdalwarp -tr), or fit a model on such "
+                f"images or without windows."
+            )
 
     def gather(
         self,
@@ -216,10 +318,13 @@ class ImageFeatures:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the recipe in plain values, as a model file keeps it."""
-        return {
+        known = {
             name: list(value) if isinstance(value, tuple) else dict(value)
             for name, value in asdict(self).items()
+            if value is not None
         }
+        # Older versions know nothing of it, and need not where there is nothing to know.
+        return known if self.nodata else {k: v for k, v in known.items() if k != "nodata"}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -229,7 +334,69 @@ class ImageFeatures:
             tuple(values.get("indices", ())),
             tuple(values.get("windows", ())),
             dict(values.get("roles", {})),
+            tuple(values.get("nodata", ())),
+            tuple(values["pixel_size"]) if "pixel_size" in values else None,
         )
+
+
+# Pixels
+
+
+def is_never_measured(value: float) -> bool:
+    """Return whether nothing that is measured has a value: it marks what is missing."""
+    return value in NEVER_MEASURED or abs(value) > LARGEST_MEASURED
+
+
+def find_fill_values(values: Array) -> tuple[float, ...]:
+    """Return values that look like marks of missing data among those of pixels, (n, bands).
+
+    Beside those that nothing measured has, they are 0 and 65535 in all bands, and the smallest
+    value if it is below 0 and in all of three bands or more: a fill value with scale and offset.
+
+    >>> find_fill_values(np.array([[1.0, -9999.0], [0.0, 0.0], [2.0, 0.0]]))
+    (-9999.0, 0.0)
+    """
+    values = values[np.isfinite(values).all(axis=1)]
+    odd = (np.abs(values) > LARGEST_MEASURED) | np.isin(values, NEVER_MEASURED)
+    found = np.unique(values[odd]).tolist()
+    rest = values[~odd.any(axis=1)]
+    if values.shape[1] > 1 and len(rest):
+        alike = np.unique(rest[(rest == rest[:, :1]).all(axis=1), 0]).tolist()
+        lowest = rest.min()
+        found += [
+            value
+            for value in alike
+            if value in (0.0, 65535.0) or (value == lowest < 0.0 and values.shape[1] > 2)
+        ]
+    return tuple(found)
+
+
+def pixel_size(image: xr.DataArray) -> tuple[float, float, str] | None:
+    """Return width and height of the pixel in the middle of an image, and their unit.
+
+    In metres on the ground, or, without a projection, in the image's own coordinates; None if it
+    has none.
+    """
+    from pyproj import Geod
+
+    grid = PixelGrid.of(image)
+    if not grid.placed:
+        return None
+    row, column = np.array([0.0, 0.0, 1.0]), np.array([0.0, 1.0, 0.0])
+    x, y = grid.centre_of(row + grid.shape[0] // 2, column + grid.shape[1] // 2)
+    if grid.crs is None:
+        size, unit = np.hypot(x[1:] - x[0], y[1:] - y[0]), ""
+    else:
+        x, y = reproject(x, y, grid.crs, "EPSG:4326")
+        if not np.isfinite([x, y]).all():
+            return None
+        _, _, size = Geod(ellps="WGS84").inv(x[[0, 0]], y[[0, 0]], x[1:], y[1:])
+        unit = "m"
+    return (float(size[0]), float(size[1]), unit) if np.all(size > 0) else None
+
+
+def _size_text(size: tuple[float, float, str]) -> str:
+    return f"{size[0]:.3g} x {size[1]:.3g} {size[2]}".strip()
 
 
 # Windows of pixels

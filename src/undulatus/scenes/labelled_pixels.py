@@ -20,6 +20,9 @@ Array = npt.NDArray[Any]
 
 Class = int | str
 
+HELD_MARK = " (held out by the labels)"
+"""What the names of squares end with whose pixels the labels say are held out."""
+
 SQUARES = 10
 """A square of an image is a tenth of its longer side."""
 
@@ -48,6 +51,12 @@ class LabelledPixels:
     """Names of classes that are numbers, where the labels say them."""
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
+    held_out: Array | None = None
+    """Which groups the labels themselves say are held out, (g,) bool; None if they do not say."""
+    features: Any = None
+    """Polygons, points or rows of a table that have a class; None of rasters."""
+    feature_groups: Array | None = None
+    """The group of each feature, (f,) int; -1 for those without a labelled pixel."""
 
 
 def in_boxes(boxes: Iterable[Any], x: Array, y: Array) -> Array:
@@ -133,8 +142,13 @@ def collect(
     *,
     names: dict[Class, str] | None = None,
     notes: list[str] | None = None,
+    held: Array | None = None,
 ) -> LabelledPixels:
-    """Return what was drawn; groups that were not given are squares of the image."""
+    """Return what was drawn; groups that were not given are squares of the image.
+
+    ``held`` says which groups are held out. Where they are not given, the pixels of group 1 are:
+    they are in squares of their own.
+    """
     if not draw.counts:
         raise SceneError(
             f"No pixel of {grid.name} has a label of {where}. Check that they are of the same "
@@ -146,7 +160,8 @@ def collect(
     if disputed:
         said.append(f"{disputed:,} pixels in polygons of several classes are left out")
     if not group_names:
-        groups, group_names, bounds = _squares(row, column, grid)
+        groups, group_names, bounds, held_squares = squares(row, column, grid, groups)
+        held = None if held is None else held_squares
     return LabelledPixels(
         row,
         column,
@@ -159,16 +174,25 @@ def collect(
         unit,
         names or {},
         tuple(said),
+        held,
     )
 
 
-def _squares(row: Array, column: Array, grid: PixelGrid) -> tuple[Array, list[str], list[Any]]:
+def squares(
+    row: Array, column: Array, grid: PixelGrid, held: Array
+) -> tuple[Array, list[str], list[Any], Array]:
+    """Return the squares of an image that pixels lie in: numbers, names, bounds, which are held.
+
+    Pixels with 1 in ``held`` are in other squares than those with 0.
+    """
     side = max(1, -(-max(grid.shape) // SQUARES))
     across = -(-grid.shape[1] // side)
-    square, groups = np.unique((row // side) * across + column // side, return_inverse=True)
+    number = (row // side) * across + column // side
+    found, groups = np.unique(2 * number + held, return_inverse=True)
     names, bounds = [], []
-    for number in square.tolist():
-        top, left = number // across * side, number % across * side
-        names.append(f"square {number // across}, {number % across} of {side} pixels")
+    for square, out in zip(*(part.tolist() for part in np.divmod(found, 2)), strict=True):
+        top, left = square // across * side, square % across * side
+        name = f"square {square // across}, {square % across} of {side} pixels"
+        names.append(name + HELD_MARK * out)
         bounds.append(grid.bounds_of(top, left, top + side - 1, left + side - 1))
-    return groups, names, bounds
+    return groups, names, bounds, found % 2 == 1

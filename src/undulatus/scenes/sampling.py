@@ -70,6 +70,8 @@ def hold_out_days(time: Any, share: float, seed: int) -> tuple[Array, Array, lis
     when = np.asarray(time, dtype="datetime64[s]")
     days = np.unique(when.astype("datetime64[D]"))
     count = round(share * len(days))
+    if share == 0.0:
+        return np.ones(len(when), bool), np.zeros(len(when), bool), []
     if not 0 < count < len(days):
         raise SceneError(
             f"A share of {share:g} of {len(days)} days holds out {count}: at least one day is "
@@ -213,6 +215,8 @@ def hold_out_cells(spectra: xr.Dataset, share: float, seed: int) -> tuple[Array,
     Whole cells are drawn at random until they hold about ``share`` of the spectra, so that
     held-out spectra come from other surfaces, seasons or times of day than training ones.
     """
+    if share == 0.0:
+        return np.zeros(spectra.sizes["sample"], bool), []
     names, cell, counts = np.unique(cell_names(spectra), return_inverse=True, return_counts=True)
     if len(names) < 2:
         raise SceneError(

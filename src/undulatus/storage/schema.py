@@ -39,9 +39,11 @@ Count = Annotated[int, Condition("a whole number of 0 or more", lambda value: va
 
 Size = Annotated[int, Condition("a whole number above 0", lambda value: value > 0)]
 
-Variance = Annotated[
+Positive = Annotated[
     float, Condition("a positive number up to 1e9", lambda value: 0.0 < value <= 1e9)
 ]
+
+Variance = Positive
 
 Lengthscale = Annotated[float, _between(1e-50, 1e50)]
 
@@ -271,6 +273,8 @@ class ImageRecipe(TypedDict):
     indices: NotRequired[list[str]]
     windows: NotRequired[list[Window]]
     roles: NotRequired[dict[str, str]]
+    nodata: NotRequired[list[float]]
+    pixel_size: NotRequired[tuple[Positive, Positive, Literal["", "m"]]]
 
 
 class Provenance(TypedDict, total=False):
@@ -293,6 +297,7 @@ class Provenance(TypedDict, total=False):
     spectra_with_missing_values: int | None
     images: list[str] | None
     field: str | None
+    split: str | None
     image_features: ImageRecipe | None
     processing_baseline: str | None
     group_unit: str | None

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rasterio.control import GroundControlPoint
 
 from undulatus.errors import SceneError
-from undulatus.scenes import open_image
+from undulatus.scenes import open_data, open_image
 from undulatus.scenes.files.images import (
     as_image,
     band_names,
@@ -16,6 +16,8 @@ from undulatus.scenes.files.images import (
     require_same_offset,
     with_band_names,
 )
+from undulatus.scenes.files.opening import input_digest, is_data
+from undulatus.scenes.files.windows import raster_bands
 
 
 def test_an_image_is_lazy_with_the_names_of_its_bands(small_image, image_files):
@@ -168,3 +170,112 @@ def test_numbers_of_another_baseline_are_refused(small_image, tmp_path, fitted, 
         SceneError, match=f"baseline {found}, but the model was fitted on {fitted}"
     ):
         require_same_offset(image, fitted)
+
+
+# What a file itself marks as missing
+
+
+def hide(small_image, path, kind):
+    """Write the image without its first 40 columns, as a file may say it, and return its path."""
+    shown = np.broadcast_to(np.arange(120) >= 40, (90, 120))
+    if kind == "alpha":
+        stacked = np.concatenate(
+            [np.clip(small_image.values[:3] * 255, 0, 255), 255 * shown[None]]
+        )
+        return small_image.write(path, values=stacked.astype(np.uint8), names=None)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=kind == "internal"):
+        small_image.write(path, nodata=-1.0 if kind == "nodata too" else None)
+        with rasterio.open(path, "r+") as file:
+            file.write_mask(shown)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["internal", "beside it", "nodata too", "alpha"])
+def test_what_a_mask_hides_is_missing(small_image, tmp_path, kind):
+    path = hide(small_image, tmp_path / "masked.tif", kind)
+    image = open_image(path)
+    assert np.isnan(image.values[:, :, :40]).all()
+    assert not np.isnan(image.values[:, :, 40:]).any()
+    assert image.sizes["band"] == (3 if kind == "alpha" else 4)
+    shown = raster_bands(path)
+    assert len(shown.names) == image.sizes["band"]
+    assert_array_equal(np.isnan(shown.read(slice(0, 90), slice(0, 120))), np.isnan(image.values))
+
+
+def test_alpha_marks_what_is_missing_beside_a_nodata_value(small_image, tmp_path):
+    path = hide(small_image, tmp_path / "both.tif", "alpha")
+    with rasterio.open(path, "r+") as file:
+        file.nodata = 255
+    assert np.isnan(open_image(path).values[:, :, :40]).all()
+
+
+@pytest.mark.parametrize("names", [None, ("B02", "B03", "B04", "B08")])
+def test_a_fourth_band_of_bytes_is_not_alpha_because_gdal_calls_it_so(
+    small_image, tmp_path, names
+):
+    values = np.clip(small_image.values * 255, 0, 255).astype(np.uint8)
+    path = small_image.write(tmp_path / "bytes.tif", values=values, names=names)
+    with rasterio.open(path) as file:
+        assert file.colorinterp[3].name == "alpha"
+    assert_array_equal(open_image(path).values, values)
+    # A named band is one, whatever it holds.
+    values[3] = 255
+    small_image.write(path, values=values, names=names)
+    assert open_image(path).sizes["band"] == (3 if names is None else 4)
+
+
+@pytest.mark.parametrize("attrs", [{"valid_range": (0, 1000)}, {"valid_max": 1000}])
+@pytest.mark.parametrize("packed", [{}, {"scale_factor": 0.001, "add_offset": -0.2}])
+def test_values_outside_the_valid_range_of_a_variable_are_missing(tmp_path, attrs, packed):
+    stored = np.array([[0, 1000], [1001, 30000]], np.int16)
+    scale, offset = packed.get("scale_factor", 1.0), packed.get("add_offset", 0.0)
+    attrs = {name: np.array(limit, np.int16) for name, limit in attrs.items()}
+    band = (("y", "x"), stored * scale + offset, attrs)
+    encoding = {"dtype": "int16", "_FillValue": np.int16(-1), **packed}
+    xr.Dataset({"a": band, "b": band}).to_netcdf(
+        tmp_path / "v.nc", encoding={"a": encoding, "b": encoding}
+    )
+    expected = np.array([[0.0, 1000.0], [np.nan, np.nan]]) * scale + offset
+    for image in (
+        open_image(tmp_path / "v.nc"),
+        as_image(open_data(tmp_path / "v.nc")),
+        as_image(xr.open_dataset(tmp_path / "v.nc", mask_and_scale=False)),
+    ):
+        assert_allclose(image.sel(band="a"), expected, atol=1e-6)
+
+
+def test_a_valid_range_of_real_numbers_is_of_unpacked_values(tmp_path):
+    stored = np.array([[0.0, 0.5], [1.0, 1.1]])
+    band = (("y", "x"), stored, {"valid_range": np.array([0.0, 1.0])})
+    packed = {"dtype": "int16", "scale_factor": 0.1, "_FillValue": np.int16(-1)}
+    xr.Dataset({"a": band}).to_netcdf(tmp_path / "v.nc", encoding={"a": packed})
+    assert_allclose(open_image(tmp_path / "v.nc")[0], [[0.0, 0.5], [1.0, np.nan]], atol=1e-6)
+    # After arithmetic nobody knows any more what whole numbers were the range of.
+    scaled = xr.DataArray(stored, dims=("y", "x"), attrs={"valid_range": [1, 10_000]})
+    assert np.isfinite(as_image(scaled.to_dataset(name="a"))).all()
+
+
+# Whatever GDAL opens
+
+
+@pytest.mark.parametrize(
+    ("name", "driver"),
+    [("a.gtif", "GTiff"), ("a.img", "HFA"), ("a.dat", "ENVI"), ("a.bsq", "ENVI"), ("a", "ENVI")],
+)
+def test_images_of_any_name_that_gdal_opens_are_read(small_image, tmp_path, name, driver):
+    path = small_image.write(tmp_path / name, driver=driver)
+    assert_allclose(open_image(path), small_image.values)
+    assert is_data(path)
+    assert not is_data(tmp_path / "a.hdr")
+    assert set(open_data(path)) == {"image"}
+    before = input_digest(path)
+    beside = tmp_path / "a.hdr"
+    if driver == "ENVI":  # What it says is part of the image.
+        beside.write_text(beside.read_text().replace("bands   = 4", "bands   = 3"))
+        assert input_digest(path) != before
+
+
+def test_bands_with_and_without_a_description(small_image, tmp_path):
+    names = ("blue", None, "red", "")
+    path = small_image.write(tmp_path / "some.tif", names=names)
+    assert band_names(open_image(path)) == ["blue", "band_2", "red", "band_4"]

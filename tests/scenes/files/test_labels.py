@@ -10,7 +10,7 @@ from shapely.geometry import Polygon, box
 
 from undulatus.errors import SceneError
 from undulatus.scenes import open_image
-from undulatus.scenes.files.labels import read_labels
+from undulatus.scenes.files.labels import is_label_file, read_labels
 from undulatus.scenes.pixel_grid import reproject
 
 geopandas = pytest.importorskip("geopandas")
@@ -111,6 +111,20 @@ def test_where_a_raster_of_labels_ends_there_are_no_labels(small_image, image, t
     found = read_labels(path, image)
     assert len(found.row) == 30 * 40
     assert found_classes(found) == small_image.truth[:30, :40].ravel().tolist()
+
+
+@pytest.mark.parametrize(("name", "driver"), [("a.tif", "GTiff"), ("a.img", "HFA"), ("a", "ENVI")])
+def test_a_raster_of_labels_may_be_of_real_numbers_and_of_any_name(
+    small_image, image, tmp_path, name, driver
+):
+    values = small_image.truth.astype(np.float32)
+    values[0, :5] = np.nan
+    path = small_image.write(tmp_path / name, values=values, names=None, driver=driver)
+    assert is_label_file(path)
+    found = read_labels(path, image)
+    assert found.classes == (0, 1, 2)
+    assert len(found.row) == small_image.truth.size - 5
+    assert_array_equal(found.codes, small_image.truth[found.row, found.column])
 
 
 def test_an_open_array_is_read_too(small_image, image):
@@ -327,7 +341,7 @@ def test_rasters_that_are_no_labels(small_image, image, image_files, tmp_path):
     with pytest.raises(SceneError, match=r"has 4 bands.*Is it the image\?"):
         read_labels(image_files / "image.tif", image)
     path = small_image.write(tmp_path / "real.tif", values=small_image.values[0], names=None)
-    with pytest.raises(SceneError, match="float32, but labels are whole numbers"):
+    with pytest.raises(SceneError, match=r"holds fractions, such as .*map of probabilities"):
         read_labels(path, image)
     nothing = np.full((90, 120), 7, np.uint8)
     path = small_image.write(tmp_path / "nothing.tif", values=nothing, names=None, nodata=7)
@@ -340,6 +354,51 @@ def test_tables_that_say_no_place_or_another(small_image, image):
         read_labels(pd.DataFrame({"a": [1], "class": ["x"]}), image)
     with pytest.raises(SceneError, match="No row of labels lies in"):
         read_labels(pd.DataFrame({"row": [900], "column": [1], "class": ["x"]}), image)
+
+
+@pytest.mark.parametrize(
+    ("written", "classes"),
+    [
+        (["007", "7"], ("007", "7")),
+        (["7", "12"], (7, 12)),
+        (["7.0", "12.0"], (7, 12)),
+        (["7.0", "12"], ("12", "7.0")),
+        (["NA", "None"], ("NA", "None")),
+        (["nan", "inf"], ("inf", "nan")),
+        (["1e3", "true"], ("1e3", "true")),
+        (["-1", "0"], (-1, 0)),
+        (["+1", "1"], ("+1", "1")),
+        ([" bare soil ", "bare soil"], ("bare soil",)),
+    ],
+)
+def test_classes_of_a_csv_file_are_as_they_are_written(image, tmp_path, written, classes):
+    lines = [f"{i},{i},{name}" for i, name in enumerate(written)]
+    (tmp_path / "t.csv").write_text("\n".join(["row,column,class", *lines, "8,8,", "9,9,  "]))
+    found = read_labels(tmp_path / "t.csv", image)
+    assert found.classes == classes
+    assert len(found.row) == len(written)
+    assert "2 rows without a class are left out" in found.notes
+
+
+def test_places_of_a_csv_file_may_be_written_in_any_way(image, tmp_path):
+    (tmp_path / "t.csv").write_text("row,column,class\n007,1e1,a\n8.0, 9,b")
+    found = read_labels(tmp_path / "t.csv", image)
+    assert (found.row.tolist(), found.column.tolist()) == ([7, 8], [10, 9])
+
+
+def test_classes_that_differ_in_case_and_white_space_are_said_to_be_two(
+    small_image, image, tmp_path
+):
+    polygons = small_image.polygons()
+    polygons.loc[:1, "class"] = ["Forest ", "dry  grass"]
+    polygons.loc[2, "class"] = "Dry grass"
+    polygons.to_file(tmp_path / "l.gpkg")
+    found = read_labels(tmp_path / "l.gpkg", image, field="class")
+    assert set(found.classes) >= {"Forest", "forest", "dry  grass", "Dry grass"}
+    said = [note for note in found.notes if "differ only in case" in note]
+    assert [note.split(" are ")[0] for note in said] == [
+        "'Dry grass' and 'dry  grass'", "'Forest' and 'forest'",
+    ]  # fmt: skip
 
 
 def test_files_that_do_not_exist_or_are_no_labels(image, tmp_path):

@@ -32,8 +32,8 @@ from undulatus.products.panels import GAMMA
 from undulatus.products.predict import OUT_OF_RANGE
 from undulatus.products.views import MapClass, upright_order
 from undulatus.scenes.files.geotiff import layers_path
-from undulatus.scenes.files.images import RASTERS
 from undulatus.scenes.files.inputs import Inputs
+from undulatus.scenes.files.opening import is_image
 from undulatus.scenes.files.windows import Bands, Grid, dataset_bands, on_one_grid, raster_bands
 from undulatus.scenes.scene import ANGLE, BANDS, CLOUD_TRUTH, LEVEL2_MASK
 
@@ -331,7 +331,7 @@ def open_picture(source: Path | Inputs, maps: ImageMap) -> Picture:
     """Return the picture of an image or a scene in files, which must be on the grid of its map."""
     inputs = Inputs.of(source)
     path = inputs.paths[0]
-    if path.suffix.lower() in RASTERS:
+    if is_image(path) and not path.is_dir():
         return make_picture(raster_bands(path), maps, path)
     return make_picture(scene_bands(inputs.open(), path), maps, path)
 

@@ -19,19 +19,24 @@ import numpy.typing as npt
 import rasterio
 import rioxarray
 import xarray as xr
+from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.errors import NotGeoreferencedWarning
+from rasterio.windows import Window
 
 from undulatus.errors import SceneError
 from undulatus.scenes.files import NETCDF, landsat, sentinel2
-from undulatus.scenes.files.netcdf import open_netcdf
+from undulatus.scenes.files.netcdf import open_netcdf, valid_limits
 from undulatus.scenes.files.zarr_reading import open_zarr
-from undulatus.scenes.pixel_grid import PixelGrid, placed_by
+from undulatus.scenes.pixel_grid import PixelGrid, placed_by, quietly_opened
 from undulatus.scenes.scene import require_directions
 
 Array = npt.NDArray[Any]
 
-RASTERS = (".tif", ".tiff", ".vrt", ".jp2")
-"""Suffixes of images that rasterio opens."""
+RASTERS = (".tif", ".tiff", ".gtif", ".gtiff", ".vrt", ".jp2", ".img")
+"""Suffixes that only images have; files of other names are images if GDAL opens them."""
+
+OTHER_READERS = ("netCDF", "HDF5", "HDF5Image", "Zarr", "GRIB", "MSGN")
+"""GDAL's drivers of formats that we read ourselves."""
 
 RASTER_BLOCK = 512
 """Rows and columns of an image that are read at a time, at least; tiles are kept whole."""
@@ -51,18 +56,26 @@ FIRST_WITH_OFFSET = 4.0
 BASELINE = "processing_baseline"
 """The attribute of an image that says so, if it is known and its offset is not applied."""
 
+ALPHA = "alpha_band"
+"""The attribute of an image with the name of the band that marked missing pixels, if one did."""
+
+OPAQUE = 0.9
+"""Share of values of an alpha band above zero that are its largest possible one, at least."""
+
 OTHER_GRIDS = "bands_on_other_grids"
 """The attribute of an image that lists the bands of its dataset with dimensions of their own."""
 
 
 def open_image(path: str | os.PathLike[str]) -> xr.DataArray:
-    """Open an image: GeoTIFF, VRT, JPEG 2000, netCDF, Zarr, Sentinel-2 SAFE or a Landsat folder.
+    """Open an image: any that GDAL reads, netCDF, Zarr, Sentinel-2 SAFE or a Landsat folder.
 
     Parameters
     ----------
     path : path
         A file or folder. Bands of a GeoTIFF have the names in their descriptions; those of
         netCDF and Zarr are its variables; those of SAFE and Landsat folders the producers' names.
+        What a file marks as missing is NaN: by its nodata, its mask (inside it, or a ``.msk``
+        beside it), an alpha band, and the valid range of a variable.
 
     Returns
     -------
@@ -76,15 +89,16 @@ def open_image(path: str | os.PathLike[str]) -> xr.DataArray:
     folder = find_product_folder(path)
     if folder is not None:
         image = folder.open_folder(path)
-    elif path.suffix.lower() in RASTERS:
-        image = open_raster(path)
     elif path.suffix in (".zarr", *NETCDF):
         image = as_image(_open_variables(path))
+    elif is_raster(path):
+        image = open_raster(path)
     else:
         raise SceneError(
-            f"{path} has a name of no known format: images are read from "
-            f"{', '.join((*RASTERS, '.zarr', *NETCDF))}, Sentinel-2 .SAFE folders and Landsat "
-            f"folders with their _MTL.txt."
+            f"{path} has a name of no known format, and GDAL does not open it: images are read "
+            f"from what GDAL opens ({', '.join(RASTERS)}, ENVI with its .hdr and others), "
+            f"{', '.join(('.zarr', *NETCDF))}, Sentinel-2 .SAFE folders and Landsat folders with "
+            f"their _MTL.txt."
         )
     return image.assign_attrs(source=str(path.absolute()))
 
@@ -94,8 +108,51 @@ def find_product_folder(path: Path) -> Any:
     return next((kind for kind in (sentinel2, landsat) if kind.recognises(path)), None)
 
 
+def is_raster(path: Path) -> bool:
+    """Return whether a path is an image for GDAL: by its suffix, or because GDAL opens it."""
+    suffix = path.suffix.lower()
+    if suffix in RASTERS or suffix in (*NETCDF, ".zarr") or not path.exists():
+        return suffix in RASTERS
+    try:
+        with quietly_opened(path) as file:
+            return file.count > 0 and file.driver not in OTHER_READERS
+    except rasterio.errors.RasterioError:
+        return False
+
+
+def has_mask(file: Any) -> bool:
+    """Return whether an open file has a mask of its own, beside nodata and alpha."""
+    other = {MaskFlags.all_valid, MaskFlags.nodata, MaskFlags.alpha}
+    return any(not other & set(flags) for flags in file.mask_flag_enums)
+
+
+def alpha_band(file: Any) -> int | None:
+    """Return the number of the band of an open file that marks missing pixels by 0, or None.
+
+    GDAL calls the last of four bands of bytes alpha whatever it holds, near infrared too. So it
+    must have no name of its own, and values of a mask: nothing, or nearly all full.
+    """
+    number = next((i + 1 for i, c in enumerate(file.colorinterp) if c is ColorInterp.alpha), None)
+    if number is None or (file.descriptions[number - 1] or "alpha").lower() != "alpha":
+        return None
+    sample = np.concatenate([file.read(number, window=window).ravel() for window in _few(file)])
+    shown = sample[sample > 0]
+    full = np.iinfo(sample.dtype).max if sample.dtype.kind in "iu" else shown.max(initial=0)
+    return number if np.count_nonzero(shown == full) >= OPAQUE * len(shown) else None
+
+
+def _few(file: Any) -> Iterator[Window]:
+    """Yield 16 windows all over an image, or one of all of a small one."""
+    height, width = min(64, file.height), min(64, file.width)
+    tops, lefts = (
+        sorted({int(place * (size - side)) for place in (0.1, 0.4, 0.6, 0.9)})
+        for size, side in ((file.height, height), (file.width, width))
+    )
+    yield from (Window(left, top, width, height) for top in tops for left in lefts)
+
+
 def open_raster(path: Path) -> xr.DataArray:
-    """Open a file that rasterio reads, with scales, offsets and nodata of each band applied."""
+    """Open a file that rasterio reads, with scales, offsets and what marks missing applied."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotGeoreferencedWarning)
@@ -106,7 +163,8 @@ def open_raster(path: Path) -> xr.DataArray:
                 tags = file.tags()
                 grid = PixelGrid.of_raster(file, str(path))
                 chunks = {"band": -1, **_whole_tiles(file)}
-            opened = rioxarray.open_rasterio(path, chunks=chunks)
+                alpha, masked = alpha_band(file), has_mask(file)
+            opened = rioxarray.open_rasterio(path, chunks=chunks, masked=masked)
     except (OSError, ValueError) as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
     if not isinstance(opened, xr.DataArray):
@@ -115,7 +173,7 @@ def open_raster(path: Path) -> xr.DataArray:
             f"gdal_translate writes it (in Python, open it with rioxarray)."
         )
     grid.require_regular()
-    image = placed_by(grid, _in_physical_values(opened, scales, offsets, marks))
+    image = placed_by(grid, _in_physical_values(opened, scales, offsets, marks, alpha))
     scaled = any(scale != 1.0 for scale in scales) or any(offset != 0.0 for offset in offsets)
     baseline = next((tags[name] for name in BASELINE_TAGS if name in tags), None)
     if baseline is not None and not scaled:
@@ -132,14 +190,19 @@ def _whole_tiles(file: Any) -> dict[str, int]:
 
 
 def _in_physical_values(
-    image: xr.DataArray, scales: Any, offsets: Any, marks: Any
+    image: xr.DataArray, scales: Any, offsets: Any, marks: Any, alpha: int | None = None
 ) -> xr.DataArray:
-    """Return scale * value + offset of each band in float32, NaN where a band has its nodata."""
+    """Return scale * value + offset of each band in float32, NaN where a band has its nodata.
+
+    Nor has a value that is not in the valid range of the variable, or a pixel where band number
+    ``alpha``, which is left out then, is 0.
+    """
     if image.dtype.kind not in "fiub":
         raise SceneError(
             f"{image.name or 'The image'} holds {image.dtype}, which are not real numbers. Give "
             f"the values of a band as real numbers, such as the amplitudes of complex ones."
         )
+    low, high = valid_limits(image) or (-np.inf, np.inf)
     shape = (-1, *([1] * (image.ndim - 1)))
     scale, offset = (np.asarray(values, np.float64).reshape(shape) for values in (scales, offsets))
     mark = np.array([np.nan if m is None else m for m in marks], np.float64).reshape(shape)
@@ -151,11 +214,13 @@ def _in_physical_values(
             # A value beyond single precision is infinite there, and missing.
             with np.errstate(over="ignore"):
                 converted[band] = own * scale[band] + offset[band]
-            converted[band][own == mark[band]] = np.nan
+            converted[band][(own == mark[band]) | (own < low) | (own > high)] = np.nan
+        if alpha is not None:
+            converted[:, values[alpha - 1] == 0] = np.nan
         return converted
 
     dropped = ("_FillValue", "nodata", "missing_value", "scale_factor", "add_offset", "scales",
-               "offsets")  # fmt: skip
+               "offsets", "valid_range", "valid_min", "valid_max")  # fmt: skip
     attrs = {key: value for key, value in image.attrs.items() if key not in dropped}
     if image.chunks is None:
         values: Any = convert(image.values)
@@ -165,7 +230,17 @@ def _in_physical_values(
         values = da.map_blocks(convert, whole, dtype=np.float32, meta=meta)
     converted = image.copy(data=values)
     converted.attrs, converted.encoding = attrs, {}
-    return converted
+    return converted if alpha is None else _without_band(converted, alpha)
+
+
+def _without_band(image: xr.DataArray, alpha: int) -> xr.DataArray:
+    names = with_band_names(image)["band"].values.tolist()
+    kept = [i for i in range(len(names)) if i != alpha - 1]
+    left = image.isel({image.dims[0]: kept})
+    described = image.attrs.get("long_name")
+    if isinstance(described, tuple):
+        left.attrs["long_name"] = tuple(described[i] for i in kept)
+    return left.assign_attrs({ALPHA: names[alpha - 1]})
 
 
 def _open_variables(path: Path) -> xr.Dataset:
@@ -239,7 +314,7 @@ def band_names(image: xr.DataArray) -> list[str] | None:
     if isinstance(descriptions, str):
         descriptions = (descriptions,)
     if isinstance(descriptions, (tuple, list)) and len(descriptions) == image.sizes[dim]:
-        return [str(name) for name in descriptions]
+        return [str(name) if name else f"band_{i}" for i, name in enumerate(descriptions, 1)]
     return None
 
 

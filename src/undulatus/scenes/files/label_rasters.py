@@ -63,15 +63,12 @@ def read_raster(path: Path, grid: PixelGrid, draw: Draw) -> LabelledPixels:
                     f"{path} has {file.count} bands, but a raster of labels has one, the class of "
                     f"each pixel. Is it the image?"
                 )
-            if file.dtypes[0].startswith(("float", "complex")):
-                raise SceneError(
-                    f"{path} is of type {file.dtypes[0]}, but labels are whole numbers."
-                )
             names = _flag_names(file.tags() | file.tags(1))
             nodata = file.nodata
 
             def read(window: Window) -> tuple[Array, Array]:
-                return file.read(1, window=window), file.dataset_mask(window=window) > 0
+                known = file.dataset_mask(window=window) > 0
+                return _whole_numbers(file.read(1, window=window), known, str(path))
 
             own = PixelGrid.of_raster(file, str(path))
             notes = _require_comparable(own, grid)
@@ -112,12 +109,10 @@ def read_array(
     marks = {plane.attrs.get(name) for name in ("_FillValue", "missing_value", "nodata")}
     marks |= {plane.rio.nodata, plane.encoding.get("_FillValue")}
     values = np.asarray(plane.values)
-    known = np.isfinite(values) if values.dtype.kind == "f" else np.ones(values.shape, bool)
+    known = np.ones(values.shape, bool)
     for mark in marks - {None}:
         known &= values != mark
-    if values.dtype.kind == "f" and np.any(values[known] != np.rint(values[known])):
-        raise SceneError("The labels hold fractions, but classes are whole numbers.")
-    codes = np.where(known, values, 0).astype(np.int64)
+    codes, known = _whole_numbers(values, known, str(labels.name or "The array of labels"))
 
     def read(window: Window) -> tuple[Array, Array]:
         part = window.toslices()
@@ -150,6 +145,21 @@ def _same_places(labels: xr.DataArray, image: xr.DataArray) -> bool:
         and labels.coords[name].variable.equals(image.coords[name].variable)
         for name in names
     )
+
+
+def _whole_numbers(values: Array, known: Array, where: str) -> tuple[Array, Array]:
+    """Return codes of classes, and which are known: what is not finite is none."""
+    if values.dtype.kind not in "fiub":
+        raise SceneError(f"{where} holds {values.dtype}, but classes are whole numbers.")
+    known = known & np.isfinite(values)
+    codes = np.where(known, values, 0)
+    broken = np.flatnonzero(codes != np.rint(codes))
+    if len(broken):
+        raise SceneError(
+            f"{where} holds fractions, such as {codes.flat[broken[0]]:g}, but classes are whole "
+            f"numbers. Is it the image, or a map of probabilities?"
+        )
+    return codes.astype(np.int64), known
 
 
 def _flag_names(attrs: Any) -> dict[Class, str]:

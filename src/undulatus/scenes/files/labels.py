@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,27 @@ import xarray as xr
 from rasterio.windows import transform as window_transform
 
 from undulatus.errors import InputError, SceneError
-from undulatus.scenes.files.images import RASTERS
+from undulatus.scenes.files.images import RASTERS, is_raster
+from undulatus.scenes.files.label_fields import (
+    NAMED,
+    Wanted,
+    as_classes,
+    find_field,
+    flags_of_groups,
+    held_flags,
+    notes_on_labels,
+    read_csv,
+    some,
+)
 from undulatus.scenes.files.label_rasters import read_array, read_raster, strips
-from undulatus.scenes.labelled_pixels import Class, Draw, LabelledPixels, collect, sort_key
+from undulatus.scenes.labelled_pixels import (
+    Class,
+    Draw,
+    LabelledPixels,
+    collect,
+    sort_key,
+    squares,
+)
 from undulatus.scenes.pixel_grid import PixelGrid, bounds_text, reproject
 
 Array = npt.NDArray[Any]
@@ -34,12 +52,6 @@ VECTORS = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".parquet", ".geoparque
 
 TABLES = (".csv", ".parquet")
 
-LABEL_FILES = tuple(dict.fromkeys((*VECTORS, *TABLES, *RASTERS)))
-"""Suffixes of files that labels are read from."""
-
-FIELDS = ("class", "label")
-"""Fields with the class, if none is named and there are several."""
-
 PLACES = (("row", "column"), ("x", "y"), ("longitude", "latitude"), ("lon", "lat"))
 """Columns of a table that say where a pixel is: its number from zero, the image's coordinates, or
 degrees."""
@@ -47,8 +59,10 @@ degrees."""
 SEGMENTS = 200
 """Edges of polygons that reach far beyond an image are cut into parts of its size over this."""
 
-NAMED = 5
-"""Features that an error names, at most."""
+
+def is_label_file(path: Path) -> bool:
+    """Return whether labels may be read from a path: by its suffix, or because GDAL opens it."""
+    return path.suffix.lower() in (*VECTORS, *TABLES) or is_raster(path)
 
 
 def read_labels(
@@ -57,6 +71,7 @@ def read_labels(
     *,
     field: str | None = None,
     group: str | None = None,
+    split: str | None = None,
     all_touched: bool = False,
     most: int | None = None,
     seed: int = 0,
@@ -77,52 +92,59 @@ def read_labels(
         Features without a class are left out, and so are pixels in polygons of several classes.
     group : str, optional
         Field that says which features belong together; by default every polygon is a group.
+    split : str, optional
+        Field that says of each feature whether it is to be learned from (``train``) or held out
+        (``test``; :func:`undulatus.scenes.files.label_fields.held_flags` knows other words).
     all_touched : bool
         Whether a pixel is in a polygon that touches it, or only if it holds its centre.
     most : int, optional
         Draw at most so many pixels of each class at random.
     seed : int
     """
-    grid = PixelGrid.of(image)
+    grid, draw = PixelGrid.of(image), Draw(most, seed)
+    wanted = Wanted(field, group, split, all_touched)
     if isinstance(source, xr.DataArray):
-        found = read_array(source, image, grid, Draw(most, seed))
-    elif isinstance(source, (str, os.PathLike)):
-        found = _read_file(Path(source), grid, field, group, all_touched, Draw(most, seed))
-    elif hasattr(source, "geometry"):
-        found = _read_features(source, grid, field, group, all_touched, Draw(most, seed), "labels")
-    elif hasattr(source, "columns"):
-        found = _read_table(source, grid, field, group, Draw(most, seed), "labels")
-    else:
-        raise InputError(
-            f"Labels are a file, a GeoDataFrame, a DataFrame or a DataArray, but a "
-            f"{type(source).__name__} was given."
+        _require_no_split(split, "An array of labels")
+        return read_array(source, image, grid, draw)
+    if isinstance(source, (str, os.PathLike)):
+        return _read_file(Path(source), grid, wanted, draw)
+    if hasattr(source, "geometry"):
+        return _read_features(source, grid, wanted, draw, "labels")
+    if hasattr(source, "columns"):
+        return _read_table(source, grid, wanted, draw, "labels")
+    raise InputError(
+        f"Labels are a file, a GeoDataFrame, a DataFrame or a DataArray, but a "
+        f"{type(source).__name__} was given."
+    )
+
+
+def _require_no_split(split: str | None, what: str) -> None:
+    if split is not None:
+        raise SceneError(
+            f"{what} has no field {split!r} that says what is held out: polygons, points and "
+            f"tables have fields. Leave --split out, and squares of the image are held out."
         )
-    return found
 
 
-def _read_file(
-    path: Path,
-    grid: PixelGrid,
-    field: str | None,
-    group: str | None,
-    all_touched: bool,
-    draw: Draw,
-) -> LabelledPixels:
+def _read_file(path: Path, grid: PixelGrid, wanted: Wanted, draw: Draw) -> LabelledPixels:
     if not path.exists():
         raise SceneError(f"{path} does not exist. Check its name and folder.")
     suffix = path.suffix.lower()
-    if suffix in RASTERS:
-        return read_raster(path, grid, draw)
     if suffix == ".csv":
-        return _read_table(_read_csv(path), grid, field, group, draw, str(path))
+        return _read_table(read_csv(path), grid, wanted, draw, str(path))
     if suffix not in VECTORS:
+        if is_raster(path):
+            _require_no_split(wanted.split, f"{path} is a raster, and")
+            return read_raster(path, grid, draw)
         raise SceneError(
-            f"{path} has a name of no known format: labels are read from {', '.join(LABEL_FILES)}."
+            f"{path} has a name of no known format, and GDAL does not open it: labels are read "
+            f"from {', '.join(dict.fromkeys((*VECTORS, *TABLES)))} and rasters "
+            f"({', '.join(RASTERS)}, ENVI with its .hdr and others)."
         )
     features = _open_features(path)
     if not hasattr(features, "geometry"):
-        return _read_table(features, grid, field, group, draw, str(path))
-    return _read_features(features, grid, field, group, all_touched, draw, str(path))
+        return _read_table(features, grid, wanted, draw, str(path))
+    return _read_features(features, grid, wanted, draw, str(path))
 
 
 def _open_features(path: Path) -> Any:
@@ -150,33 +172,21 @@ def _open_features(path: Path) -> Any:
         raise SceneError(f"{path} cannot be read: {error}") from error
 
 
-def _read_csv(path: Path) -> Any:
-    import pandas
-
-    try:
-        return pandas.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise SceneError(f"{path} cannot be read as a table: {error}") from error
-
-
 # Polygons and points
 
 
 def _read_features(
     features: Any,
     grid: PixelGrid,
-    field: str | None,
-    group: str | None,
-    all_touched: bool,
+    wanted: Wanted,
     draw: Draw,
     where: str,
 ) -> LabelledPixels:
     fields = [str(name) for name in features.columns if name != features.geometry.name]
-    chosen = _find_field(fields, field, where)
-    _require_field(fields, group, where)
+    chosen = find_field(fields, wanted, where)
     _require_geometries(features, where)
-    labels = _as_classes(features[chosen], where, chosen)
-    notes = _notes_on_labels(labels, "features")
+    labels = as_classes(features[chosen], where, chosen)
+    notes = notes_on_labels(labels, "features")
     kept = [i for i, label in enumerate(labels) if label is not None]
     # Known by their number among all features, as messages name them.
     whole = features.geometry.iloc[kept].set_axis(kept)
@@ -190,26 +200,26 @@ def _read_features(
     notes += _require_places(features, grid, where)
     points = kinds <= {"Point", "MultiPoint"}
     parts = whole.explode(index_parts=False)
-    if len(parts) > len(whole) and group is None and not points:
+    if len(parts) > len(whole) and wanted.group is None and not points:
         several = np.bincount(parts.index)
         notes.append(
             f"{np.count_nonzero(several > 1):,} features of several parts are split into "
             f"{several[several > 1].sum():,} polygons, each a group of its own"
         )
     shapes = _on_grid(parts, grid, where)
-    values = None if group is None else features[group].iloc[parts.index]
-    groups = _feature_groups(parts, shapes, values, points)
+    rows = features.iloc[parts.index].set_geometry(parts.to_numpy(), crs=features.crs)
+    groups = _feature_groups(rows, shapes, wanted, points, where)
     found, inside = dict.fromkeys(kept, 0), set()
     for part, (i, shape) in enumerate(shapes.items()):
         label = labels[i]
         assert label is not None
-        number = groups.numbers[part] if groups.names else 0
+        number = groups.numbers[part]
         if shape.is_empty:
             continue
         if shape.geom_type == "Point":
             found[i] += _add_point(shape, label, number, grid, draw)
         else:
-            found[i] += _add_polygon(shape, label, number, grid, all_touched, draw)
+            found[i] += _add_polygon(shape, label, number, grid, wanted.all_touched, draw)
             if _is_inside(shape, grid):
                 inside.add(i)
     outside = [i for i, count in found.items() if count == 0]
@@ -218,28 +228,26 @@ def _read_features(
         _refuse_small(small, where)
     if outside:
         notes.append(f"{len(outside):,} features outside the image are left out")
-    unit = group or ("square" if points else "polygon")
-    return collect(draw, grid, groups.names, groups.bounds, unit, where, notes=notes)
+    unit = wanted.group or ("square" if points else "polygon")
+    collected = collect(
+        draw, grid, groups.names, groups.bounds, unit, where, notes=notes, held=groups.held
+    )
+    if groups.names:
+        return replace(collected, features=rows, feature_groups=groups.numbers)
+    x, y = (get(shapes.to_numpy()) for get in (shapely.get_x, shapely.get_y))
+    return _with_features(collected, rows, grid, *grid.pixel_at(x, y), groups.numbers)
 
 
-def _find_field(fields: list[str], field: str | None, where: str) -> str:
-    _require_field(fields, field, where)
-    if field is not None:
-        return field
-    if len(fields) == 1:
-        return fields[0]
-    found = next((name for name in FIELDS if name in fields), None)
-    if found is None:
-        raise SceneError(
-            f"Which field of {where} has the class? Found: {', '.join(fields) or 'none'}. Name it "
-            f"(--field NAME, in Python field=...)."
-        )
-    return found
-
-
-def _require_field(fields: list[str], field: str | None, where: str) -> None:
-    if field is not None and field not in fields:
-        raise SceneError(f"{where} has no field {field!r}. Found: {', '.join(fields) or 'none'}.")
+def _with_features(
+    found: LabelledPixels, rows: Any, grid: PixelGrid, row: Array, column: Array, numbers: Array
+) -> LabelledPixels:
+    """Return labelled pixels in squares with the points or rows that they are of."""
+    inside = grid.holds(row, column)
+    square, names, _, _ = squares(row[inside], column[inside], grid, numbers[inside])
+    places = {name: number for number, name in enumerate(found.group_names)}
+    feature_groups = np.full(len(row), -1)
+    feature_groups[inside] = np.array([places.get(name, -1) for name in names], int)[square]
+    return replace(found, features=rows, feature_groups=feature_groups)
 
 
 def _require_geometries(features: Any, where: str) -> None:
@@ -250,7 +258,7 @@ def _require_geometries(features: Any, where: str) -> None:
     if empty.any():
         raise SceneError(
             f"{where} has {np.count_nonzero(empty)} features without geometry, such as feature "
-            f"{_some(np.flatnonzero(empty))} (counted from 0). Remove them."
+            f"{some(np.flatnonzero(empty))} (counted from 0). Remove them."
         )
     invalid = ~shapes.is_valid.to_numpy()
     if invalid.any():
@@ -304,7 +312,7 @@ def _on_grid(shapes: Any, grid: PixelGrid, where: str) -> Any:
         found = found.where(~lost, shapely.Polygon())
         if (broken & ~lost).any():
             raise SceneError(
-                f"Feature {_some(shapes.index[broken & ~lost])} of {where} (counted from 0) "
+                f"Feature {some(shapes.index[broken & ~lost])} of {where} (counted from 0) "
                 f"reaches to where {grid.crs} has no coordinates. Cut it to the image "
                 f"(in QGIS: Clip)."
             )
@@ -356,59 +364,32 @@ def _elsewhere(shapes: Any, grid: PixelGrid, where: str) -> str:
     )
 
 
-def _as_classes(column: Any, where: str, name: str) -> list[Class | None]:
-    """Return the class of each feature: whole numbers or text, None where there is none."""
-    raw = [None if _is_absent(value) else value for value in column.tolist()]
-    present = [value for value in raw if value is not None]
-    if not present:
-        raise SceneError(f"The field {name!r} of {where} is empty: no feature has a class.")
-    if all(isinstance(value, str) for value in present):
-        return [None if value is None else value.strip() for value in raw]
-    if any(isinstance(value, str) for value in present):
-        raise SceneError(
-            f"The field {name!r} of {where} holds both text and numbers: "
-            f"{_some(sorted({repr(value) for value in present}))}. Use one of them."
-        )
-    if not all(float(value).is_integer() for value in present):
-        raise SceneError(
-            f"The field {name!r} of {where} holds fractions or infinity: "
-            f"{_some(sorted(set(present)))}. Classes are whole numbers or text."
-        )
-    return [None if value is None else int(value) for value in raw]
-
-
-def _is_absent(value: Any) -> bool:
-    # NaN and NaT alone differ from themselves; pandas' NA cannot be compared.
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    return bool(value != value) or (isinstance(value, str) and not value.strip())
-
-
-def _notes_on_labels(labels: list[Class | None], what: str) -> list[str]:
-    absent = sum(label is None for label in labels)
-    return [f"{absent:,} {what} without a class are left out"] if absent else []
-
-
 @dataclass(frozen=True)
 class _Groups:
-    """The groups of features: the number of each feature's, names, and bounds by number."""
+    """The groups of features: the number of each feature's, names, and bounds by number.
+
+    Without names, the number is 1 if a feature is held out. ``held`` are the groups that are, if
+    the labels say so.
+    """
 
     numbers: Array
     names: list[str]
     bounds: list[Any]
+    held: Array | None
 
 
-def _feature_groups(parts: Any, shapes: Any, values: Any, points: bool) -> _Groups:
+def _feature_groups(rows: Any, shapes: Any, wanted: Wanted, points: bool, where: str) -> _Groups:
     """Return groups by the values of a field, or of each polygon; other points have none yet.
 
-    ``parts`` are in their own coordinates, ``shapes`` in those of the image.
+    ``rows`` are in their own coordinates, ``shapes`` in those of the image.
     """
-    if values is None and points:
-        return _Groups(np.empty(0, np.int64), [], [])
-    if values is None:
-        keys = [f"polygon {_digest(shape)}" for shape in _in_degrees(parts)]
+    flags = None if wanted.split is None else held_flags(rows[wanted.split], where)
+    if wanted.group is None and points:
+        return _Groups(np.zeros(len(rows), int) if flags is None else flags * 1, [], [], flags)
+    if wanted.group is None:
+        keys = [f"polygon {_digest(shape)}" for shape in _in_degrees(rows.geometry)]
     else:
-        keys = [f"{values.name}={value}" for value in values.tolist()]
+        keys = [f"{wanted.group}={value}" for value in rows[wanted.group].tolist()]
     found, numbers = np.unique(np.array(keys), return_inverse=True)
     boxes = shapes.bounds.to_numpy()
     bounds = [
@@ -419,7 +400,8 @@ def _feature_groups(parts: Any, shapes: Any, values: Any, points: bool) -> _Grou
         )
         for i in range(len(found))
     ]
-    return _Groups(numbers, [str(name) for name in found], bounds)
+    held = None if flags is None else flags_of_groups(numbers, found.tolist(), flags, where)
+    return _Groups(numbers, [str(name) for name in found], bounds, held)
 
 
 def _in_degrees(shapes: Any) -> Any:
@@ -473,7 +455,7 @@ def _is_inside(shape: Any, grid: PixelGrid) -> bool:
 def _refuse_small(small: list[int], where: str) -> None:
     raise SceneError(
         f"{len(small)} polygons of {where} hold no centre of a pixel, such as feature "
-        f"{_some(small)}: they are smaller than a pixel.\nDraw them larger, or take every pixel "
+        f"{some(small)}: they are smaller than a pixel.\nDraw them larger, or take every pixel "
         f"that a polygon touches (--all-touched, in Python all_touched=True)."
     )
 
@@ -482,7 +464,7 @@ def _refuse_small(small: list[int], where: str) -> None:
 
 
 def _read_table(
-    table: Any, grid: PixelGrid, field: str | None, group: str | None, draw: Draw, where: str
+    table: Any, grid: PixelGrid, wanted: Wanted, draw: Draw, where: str
 ) -> LabelledPixels:
     columns = [str(name) for name in table.columns]
     place = next((pair for pair in PLACES if set(pair) <= set(columns)), None)
@@ -492,10 +474,9 @@ def _read_table(
             f"columns row and column (from zero), x and y (as the image's coordinates), or "
             f"longitude and latitude."
         )
-    chosen = _find_field([name for name in columns if name not in place], field, where)
-    _require_field(columns, group, where)
-    labels = _as_classes(table[chosen], where, chosen)
-    notes = _notes_on_labels(labels, "rows")
+    chosen = find_field([name for name in columns if name not in place], wanted, where)
+    labels = as_classes(table[chosen], where, chosen)
+    notes = notes_on_labels(labels, "rows")
     row, column = _places(table, place, grid, where)
     if place == ("x", "y"):
         notes += _notes_on_places(grid)
@@ -508,12 +489,16 @@ def _read_table(
     if not inside.all():
         notes.append(f"{np.count_nonzero(~inside):,} rows outside the image are left out")
     known = inside & np.array([label is not None for label in labels])
-    row, column, numbers = row[known], column[known], np.zeros(np.count_nonzero(known), np.int64)
+    row, column, rows = row[known], column[known], table[known]
+    flags = None if wanted.split is None else held_flags(rows[wanted.split], where)
+    numbers = np.zeros(len(row), np.int64) if flags is None else flags * 1
     names: list[str] = []
     bounds: list[Any] = []
-    if group is not None:
-        values, numbers = np.unique(table[group][known].astype(str), return_inverse=True)
-        names = [f"{group}={value}" for value in values]
+    if wanted.group is not None:
+        values, numbers = np.unique(rows[wanted.group].astype(str), return_inverse=True)
+        names = [f"{wanted.group}={value}" for value in values]
+        if flags is not None:
+            flags = flags_of_groups(numbers, names, flags, where)
         for i in range(len(names)):
             own = numbers == i
             top, left, bottom, right = (
@@ -525,7 +510,11 @@ def _read_table(
     for label in sorted(set(present), key=sort_key):
         own = np.array([other == label for other in present])
         draw.add(label, (row * grid.shape[1] + column)[own], numbers[own])
-    return collect(draw, grid, names, bounds, group or "square", where, notes=notes)
+    unit = wanted.group or "square"
+    found = collect(draw, grid, names, bounds, unit, where, notes=notes, held=flags)
+    if names:
+        return replace(found, features=rows, feature_groups=numbers)
+    return _with_features(found, rows, grid, row, column, numbers)
 
 
 def _places(
@@ -566,8 +555,3 @@ def _numbers(values: Any, where: str) -> Array:
             f"{broken[0] + 1} of it has {values.iloc[broken[0]]!r} there. Give a number."
         )
     return numbers
-
-
-def _some(values: Any) -> str:
-    listed = [str(value) for value in values]
-    return ", ".join(listed[:NAMED]) + (", ..." if len(listed) > NAMED else "")

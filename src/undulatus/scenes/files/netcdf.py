@@ -14,6 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import xarray as xr
 
 from undulatus.errors import SceneError, UndulatusError
@@ -34,6 +35,48 @@ def open_netcdf(path: Path, **options: Any) -> xr.Dataset:
         raise
     except (OSError, ValueError, KeyError) as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
+
+
+def valid_limits(array: xr.DataArray) -> tuple[float, float] | None:
+    """Return the smallest and the largest valid value that a variable's attributes declare.
+
+    In the units of the array. Attributes of whole numbers are of the values as they are packed in
+    the file, attributes of real numbers of the values after scale and offset (NetCDF User Guide,
+    appendix A). Whole numbers say nothing of real ones whose file is no longer known.
+    """
+    attrs, encoding = array.attrs, array.encoding
+    limits = attrs.get("valid_range", (attrs.get("valid_min"), attrs.get("valid_max")))
+    if np.size(limits) != 2 or all(limit is None for limit in limits):
+        return None
+    whole = all(limit is None or np.asarray(limit).dtype.kind in "iu" for limit in limits)
+    if whole and array.dtype.kind == "f" and "dtype" not in encoding:
+        return None
+    packed = encoding if whole and encoding.get("dtype") != array.dtype else {}
+    scale, offset = packed.get("scale_factor", 1.0), packed.get("add_offset", 0.0)
+    unsigned = str(packed.get("_Unsigned", "")).lower() == "true"
+    found = []
+    for limit, open_end in zip(limits, (-np.inf, np.inf), strict=True):
+        value = np.asarray(open_end if limit is None else limit)
+        if value.dtype.kind not in "iuf":
+            return None
+        if unsigned and value.dtype.kind == "i":
+            value = value.astype(f"u{value.dtype.itemsize}")
+        # Half a step of what is packed, and rounding to single precision, are within.
+        slack = abs(scale) / 2 if packed else 4.0 * np.finfo(np.float32).eps * abs(float(value))
+        found.append((float(value) * scale + offset, slack if np.isfinite(value) else 0.0))
+    (low, below), (high, above) = sorted(found)
+    return low - below, high + above
+
+
+def within_valid_range(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset in blocks, whose real numbers outside their valid range are NaN."""
+    cleaned = {}
+    for name, array in dataset.data_vars.items():
+        limits = valid_limits(array) if array.dtype.kind == "f" else None
+        if limits is not None:
+            cleaned[name] = array.where((array >= limits[0]) & (array <= limits[1]))
+            cleaned[name].encoding = array.encoding
+    return dataset.assign(cleaned)
 
 
 def require_whole(path: Path) -> None:

@@ -7,7 +7,6 @@ Files as a sensor delivers them are recognised by their names and opened by a me
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,9 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import rasterio
 import xarray as xr
-from rasterio.errors import NotGeoreferencedWarning
 
 from undulatus._files import content_digest, is_tensor_file
 from undulatus.errors import SceneError
@@ -28,14 +25,16 @@ from undulatus.scenes.files.images import (
     RASTERS,
     band_names,
     find_product_folder,
+    is_raster,
     open_image,
     open_raster,
 )
-from undulatus.scenes.files.netcdf import open_netcdf
+from undulatus.scenes.files.netcdf import open_netcdf, within_valid_range
 from undulatus.scenes.files.series import join_stored
 from undulatus.scenes.files.writing import with_named_labels
 from undulatus.scenes.files.zarr_reading import open_zarr
 from undulatus.scenes.files.zarr_store import Manifest, find_manifest
+from undulatus.scenes.pixel_grid import quietly_opened
 from undulatus.scenes.scene import BANDS
 from undulatus.scenes.spectra import is_spectra
 
@@ -203,14 +202,28 @@ def open_data(source: Any, **options: Any) -> xr.Dataset:
 def is_data(path: Path) -> bool:
     """Return whether :func:`open_data` reads what a path names, judged by names alone.
 
-    A segment of HRIT is not: the folder of its acquisition is.
+    A segment of HRIT is not: the folder of its acquisition is. Nor is a header of ENVI's format:
+    the file that it describes is.
     """
     if path.suffix == ".zarr" or path.suffix in NETCDF or path.suffix.lower() in RASTERS:
+        return True
+    if path.suffix != ".hdr" and any(
+        header.exists() for header in (path.with_suffix(".hdr"), Path(f"{path}.hdr"))
+    ):
         return True
     if is_hrit_segment(path):
         return False
     is_folder = _is_zarr(path) or find_product_folder(path) is not None
     return is_folder or any(sensor.recognises(path) for sensor in SENSORS)
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a path is an image: no file of a sensor, netCDF or Zarr, but for GDAL one."""
+    if path.suffix.lower() in RASTERS or find_product_folder(path) is not None:
+        return True
+    if _is_zarr(path) or not path.exists():
+        return False
+    return not any(sensor.recognises(path) for sensor in SENSORS) and is_raster(path)
 
 
 def is_hrit_segment(path: Path) -> bool:
@@ -242,19 +255,18 @@ def input_digest(path: Path | Sequence[Path]) -> str:
     """Return a checksum of what a path, or several, hold, which changes when it is replaced.
 
     Of Zarr that undulatus wrote it is that of all values. Of other files and folders see
-    :func:`undulatus._files.content_digest`; the files that a VRT refers to are included.
+    :func:`undulatus._files.content_digest`; of an image, those beside it that belong to it are
+    included, and the files that a VRT refers to.
     """
     if not isinstance(path, Path):
         each = [input_digest(one) for one in path]
         return each[0] if len(each) == 1 else sha256(" ".join(each).encode()).hexdigest()
     if _is_zarr(path) and find_manifest(path) is not None:
         return Manifest.of(path).digest()
-    if path.suffix.lower() not in RASTERS:
+    if not is_image(path) or path.is_dir():
         return content_digest([path])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        with rasterio.open(path) as file:
-            return content_digest(found for name in file.files if (found := Path(name)).exists())
+    with quietly_opened(path) as file:
+        return content_digest(found for name in file.files if (found := Path(name)).exists())
 
 
 # What a path holds
@@ -279,9 +291,10 @@ class _Found:
 
 
 def _find_data(path: Path, options: dict[str, Any]) -> _Found:
-    if path.suffix.lower() in RASTERS or find_product_folder(path) is not None:
+    named = path.suffix.lower() in RASTERS
+    # A reader of SEVIRI's files may be given any of them, whatever GDAL says.
+    if named or (is_image(_existing(path)) and not options.get("reader")):
         return _Found(path, _IMAGES)
-    path = _existing(path)
     if sensor := _find_sensor(path, is_sounder=True):
         return _Found(path, _SPECTRA, sensor)
     return _find_scene(path, options)
@@ -303,8 +316,9 @@ def _find_scene(path: Path, options: dict[str, Any]) -> _Found:
         if is_tensor_file(path):
             raise SceneError(f"{path} is a model or a checkpoint of undulatus, not data.")
         raise SceneError(
-            f"{path} has a name of no known format: scenes are read from .zarr, .nc, and files of "
-            f"sensors under their original names.\n{_names_of_sensors(is_sounder=False)}"
+            f"{path} has a name of no known format, and GDAL does not open it: scenes are read "
+            f"from .zarr, .nc, and files of sensors under their original names.\n"
+            f"{_names_of_sensors(is_sounder=False)}"
         )
     return _Found(path, _SCENE, sensor or SEVIRI)
 
@@ -373,13 +387,12 @@ def _open(path: Path) -> xr.Dataset:
 
 def _in_blocks(opened: xr.Dataset) -> xr.Dataset:
     """Return a dataset in dask blocks, as its file is chunked, or of some rows."""
-    return opened.assign(
-        {
-            name: array.chunk(_block(array))
-            for name, array in opened.variables.items()
-            if array.ndim and name not in opened.indexes
-        }
-    )
+    blocks = {
+        name: array.chunk(_block(array))
+        for name, array in opened.variables.items()
+        if array.ndim and name not in opened.indexes
+    }
+    return within_valid_range(opened.assign(blocks))
 
 
 def _block(array: xr.Variable) -> dict[Any, int]:
@@ -429,6 +442,5 @@ def _as_spectra(opened: xr.Dataset) -> xr.Dataset:
         return opened.chunk()
     largest = max(opened.data_vars.values(), key=lambda array: array.size)
     rows = largest.dims[0] if largest.dims else "sample"
-    return opened.chunk(
-        {rows: largest.encoding.get("preferred_chunks", {}).get(rows, SPECTRA_ROWS)}
-    )
+    chunk = largest.encoding.get("preferred_chunks", {}).get(rows, SPECTRA_ROWS)
+    return within_valid_range(opened.chunk({rows: chunk}))

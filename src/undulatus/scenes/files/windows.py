@@ -26,6 +26,7 @@ from rasterio.windows import Window
 from undulatus._files import as_reading_errors
 from undulatus.errors import SceneError
 from undulatus.scenes.files.geotiff import GDAL_ERRORS
+from undulatus.scenes.files.images import alpha_band, has_mask
 from undulatus.scenes.pixel_grid import PixelGrid, quietly_opened
 
 Array = npt.NDArray[Any]
@@ -109,6 +110,7 @@ def raster_bands(path: Path) -> Bands:
 
     Bands without a description are called ``band_1`` and so on. North is up and west is left, as
     in maps, unless the image is rotated.
+    An alpha band is none of them: what it marks as missing, or a mask of the file, is NaN.
     """
     handles = threading.local()
     cache = {} if "GDAL_CACHEMAX" in os.environ else {"GDAL_CACHEMAX": CACHE_MEGABYTES}
@@ -122,7 +124,9 @@ def raster_bands(path: Path) -> Bands:
                 slice(size - part.stop, size - part.start) if turned else part
                 for size, part, turned in zip(shape, (rows, columns), (up, left), strict=True)
             ]
-            values = np.asarray(handles.file.read(window=Window.from_slices(*stored)))
+            window = Window.from_slices(*stored)
+            values = handles.file.read(shown, window=window, masked=masked)
+            values = values.astype(np.float64).filled(np.nan) if masked else np.asarray(values)
             return values[:, :: -1 if up else 1, :: -1 if left else 1]
 
     try:
@@ -130,7 +134,9 @@ def raster_bands(path: Path) -> Bands:
     except GDAL_ERRORS as error:
         raise SceneError(f"{path} cannot be read: {error}") from error
     with file:
-        numbered = [f"band_{number}" for number in range(1, file.count + 1)]
+        alpha = alpha_band(file)
+        masked = has_mask(file) or alpha is not None
+        shown = [number for number in file.indexes if number != alpha]
         grid, shape, transform = PixelGrid.of_raster(file, str(path)), file.shape, file.transform
         level = grid.placed and transform.b == transform.d == 0.0
         up, left = level and transform.e > 0.0, level and transform.a < 0.0
@@ -138,17 +144,18 @@ def raster_bands(path: Path) -> Bands:
             transform *= Affine.translation(left * shape[1], up * shape[0])
             transform *= Affine.scale(-1 if left else 1, -1 if up else 1)
         return Bands(
-            tuple(a or b for a, b in zip(file.descriptions, numbered, strict=True)),
+            tuple(file.descriptions[number - 1] or f"band_{number}" for number in shown),
             shape,
             Grid(transform, _crs(file.crs and file.crs.to_wkt())) if grid.placed else None,
             file.tags(),
             tuple(
                 _attributes(file.tags(number)) | ({"units": units} if units else {})
-                for number, units in zip(file.indexes, file.units, strict=True)
+                for number in shown
+                for units in file.units[number - 1 : number]
             ),
-            tuple(np.nan if fill is None else fill for fill in file.nodatavals),
-            file.scales,
-            file.offsets,
+            tuple(np.nan if (m := file.nodatavals[n - 1]) is None else m for n in shown),
+            tuple(file.scales[number - 1] for number in shown),
+            tuple(file.offsets[number - 1] for number in shown),
             read_window,
         )
 
