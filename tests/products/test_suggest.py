@@ -233,7 +233,7 @@ def test_provenance_lists_each_update_and_its_groups(model, path, points):
     twice = update_image(once, path, one)
     facts, before = Provenance.of(twice), Provenance.of(model)
     assert [sum(own["pixels"].values()) for own in facts.updates] == [20, 1]
-    assert facts.updates[1] == {"images": [str(path)], "pixels": {one["class"].iloc[0]: 1}}
+    assert facts.updates[1] == {"images": [path.name], "pixels": {one["class"].iloc[0]: 1}}
     assert facts.training_groups.keys() >= before.training_groups.keys()
     assert facts.held_out_groups == before.held_out_groups
     assert not facts.training_groups.keys() & facts.held_out_groups.keys()

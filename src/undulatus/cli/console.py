@@ -82,6 +82,22 @@ ram_option = click.option(
 )
 
 
+def split_names(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[str, ...]:
+    """Return the parts of a list with commas."""
+    return tuple(part.strip() for part in (value or "").split(",") if part.strip())
+
+
+rgb_option = click.option(
+    "--rgb",
+    callback=lambda *given: split_names(*given) or None,
+    metavar="RED,GREEN,BLUE",
+    show_default="by names or wavelengths",
+    help="Bands of an image that its pages show as red, green and blue, or one in grey.",
+)
+
+
 def split_span(span: str | None) -> tuple[str | None, str | None]:
     """Return START and END of ``START/END``; either is None if it is left out."""
     start, _, end = (span or "").partition("/")
@@ -95,10 +111,13 @@ def require_new(path: Path, *, overwrite: bool | None) -> None:
     """
     from undulatus._files import require_folder
     from undulatus.errors import SceneError
+    from undulatus.scenes.files.zarr_store import require_replaceable
 
     require_folder(path)
     if path.is_dir() and overwrite:
-        raise SceneError(f"{path} is a folder, which is not replaced. Give another name.")
+        if path.suffix != ".zarr":
+            raise SceneError(f"{path} is a folder, which is not replaced. Give another name.")
+        require_replaceable(path)
     if path.exists() and not overwrite:
         remedy = "." if overwrite is None else ", or --overwrite to replace it."
         raise SceneError(f"{path} exists. Give another name{remedy}")

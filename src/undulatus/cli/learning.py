@@ -25,22 +25,18 @@ from undulatus.cli.console import (
     require_new,
     say,
     seed_option,
+    split_names,
 )
 from undulatus.cli.data_options import data_options, flags_text, open_inputs
 from undulatus.cli.session import printable
 from undulatus.cli.unfinished import fitting
 
 
-def _split(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Return the parts of a list with commas."""
-    return tuple(part.strip() for part in (value or "").split(",") if part.strip())
-
-
 def _split_numbers(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in _split(context, option, value))
+        return tuple(int(part) for part in split_names(context, option, value))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of whole numbers such as 3,5") from None
 
@@ -93,14 +89,14 @@ all_touched_option = click.option(
 )
 @click.option(
     "--bands",
-    callback=_split,
+    callback=split_names,
     metavar="NAME,NAME,...",
     show_default="all",
     help="Bands to learn from, for images.",
 )
 @click.option(
     "--indices",
-    callback=_split,
+    callback=split_names,
     metavar="NAME,NAME,...",
     help="Spectral indices as further features, such as ndvi,ndwi, for images.",
 )
@@ -363,7 +359,7 @@ def _fit_chain(
 @all_touched_option
 @click.option(
     "--leave-out",
-    callback=_split,
+    callback=split_names,
     metavar="CLASS,CLASS,...",
     help="Classes of LABELS that MODEL does not have and that are not scored, for images.",
 )
@@ -472,7 +468,7 @@ def _score_images(
     else:
         click.echo(printable(found.table()))
     origin = {
-        "model": str(model.path.absolute()),
+        "model": model.path.name,
         "model_sha256": model.sha256,
         "command": command_line(),
     }

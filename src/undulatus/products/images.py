@@ -115,8 +115,19 @@ def open_images(images: Any) -> list[xr.DataArray]:
 
 
 def image_names(images: list[xr.DataArray]) -> list[str]:
-    """Return what to call images: their paths, or ``image 1`` and so on."""
-    return [str(image.attrs.get("source", f"image {i}")) for i, image in enumerate(images, 1)]
+    """Return what to call images: the ends of their paths that differ, or ``image 1`` and so on.
+
+    A model remembers these names: they are the same wherever the images lie.
+    """
+    paths = [Path(str(image.attrs.get("source", ""))) for image in images]
+    known = {path for path in paths if path.name}
+    count = 1
+    while len({path.parts[-count:] for path in known}) < len(known):
+        count += 1
+    return [
+        "/".join(path.parts[-count:]) if path.name else f"image {number}"
+        for number, path in enumerate(paths, 1)
+    ]
 
 
 def label_pixels(
@@ -560,9 +571,15 @@ def _bounds_of(pixels: ImagePixels, chosen: Array) -> dict[str, list[float]]:
 def _label_text(labels: Any) -> str | None:
     """Return the file or the variable that was learned from, if it has a name."""
     if isinstance(labels, (str, os.PathLike)):
-        return str(Path(labels).absolute())
+        return label_name(labels)
     name = getattr(labels, "name", None)
     return None if name is None else str(name)
+
+
+def label_name(labels: str | os.PathLike[str]) -> str:
+    """Return how a model remembers a file of labels: its path from here, or else its name."""
+    path, here = Path(os.path.abspath(labels)), Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
 
 
 def _crs_text(image: xr.DataArray) -> str | None:

@@ -43,6 +43,7 @@ from undulatus.products.images import (
     draw_pixels,
     gather_features,
     image_names,
+    label_name,
     label_pixels,
     open_images,
 )
@@ -395,7 +396,7 @@ def update_image(
     progress("pixels added: " + ", ".join(f"{name} {n:,}" for name, n in counted.items()))
     record = {"images": image_names(opened), "pixels": counted}
     if isinstance(labels, (str, os.PathLike)):
-        record = {"label": str(Path(labels).absolute()), **record}
+        record = {"label": label_name(labels), **record}
     names = [pixels.group_names[i] for i in np.unique(pixels.groups)]
     groups = {name: pixels.bounds.get(name, []) for name in names}
     updated.provenance_ = (

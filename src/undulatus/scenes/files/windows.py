@@ -133,7 +133,8 @@ def raster_bands(path: Path) -> Bands:
             Grid(file.transform, _crs(file.crs and file.crs.to_wkt())) if placed else None,
             file.tags(),
             tuple(
-                _attributes(file.tags(number)) | ({"units": units} if units else {})
+                _attributes(file.tags(number) | file.tags(number, ns="IMAGERY"))
+                | ({"units": units} if units else {})
                 for number, units in zip(file.indexes, file.units, strict=True)
             ),
             tuple(np.nan if fill is None else fill for fill in file.nodatavals),
@@ -151,9 +152,13 @@ def _open(path: Path) -> Any:
 
 def _attributes(tags: Mapping[str, str]) -> dict[str, Any]:
     return {
-        name: np.array(text.split(), np.int64) if name in _NUMBERS else text
+        name: np.array(text.split(), np.int64) if name in _NUMBERS and _is_listed(text) else text
         for name, text in tags.items()
     }
+
+
+def _is_listed(text: str) -> bool:
+    return all(part.isascii() and part.isdigit() and len(part) < 19 for part in text.split())
 
 
 def _crs(wkt: str | None) -> CRS | None:
