@@ -92,8 +92,13 @@ def claim_gigabytes(path):
 
 
 def swap_triangle(tensors, header):
-    name = next(name for name in tensors if name.endswith("posterior_root"))
-    tensors[name] = np.ascontiguousarray(tensors[name].T)
+    for name in tensors:
+        if name.endswith("posterior_root"):
+            # The square that files had up to schema 3, the wrong way round.
+            k = int(np.sqrt(2 * len(tensors[name])))
+            square = np.zeros((k, k))
+            square[np.tril_indices(k)] = tensors[name]
+            tensors[name] = np.ascontiguousarray(square.T)
 
 
 def nest(tensors, header):

@@ -62,9 +62,11 @@ def test_colours_go_by_order_in_any_language(names):
 
 def test_names_that_would_be_the_same_words_or_none_have_their_codes_too():
     assert Legend((0, 1), names=("a b", "a_b")).flag_meanings == "a_b_0 a_b_1"
-    legend = Legend((3, 7), names=("森林", "水"))
-    assert legend.flag_meanings == "class_3 class_7"
-    assert json.loads(legend.class_names) == ["森林", "水"]
+    legend = Legend((3, 7, 8), names=("森林", "水", "forêt"))
+    assert legend.flag_meanings == "class_3 class_7 foret"
+    assert json.loads(legend.class_names) == ["森林", "水", "forêt"]
+    # None of these words may be that of another name.
+    assert len(set(Legend((0, 1, 2), names=("a b", "a_b", "a_b_0")).tokens)) == 3
 
 
 def attributes(**changes):

@@ -145,13 +145,15 @@ class Legend:
     def tokens(self) -> tuple[str, ...]:
         """The names as words of CF's attribute: letters, digits and ``_-.+@``.
 
-        With their codes, if two names would be one word, or one without a Latin letter none.
+        Names that would be one word, or none (those without a Latin letter), have their code too.
         """
         words = [_as_token(name) for name in self.names]
-        if "" not in words and len(set(words)) == len(words):
-            return tuple(words)
-        pairs = zip(words, self.codes, strict=True)
-        return tuple(f"{word or 'class'}_{code}" for word, code in pairs)
+        coded = [f"{word or 'class'}_{code}" for word, code in zip(words, self.codes, strict=True)]
+        some = [
+            word if word and words.count(word) == 1 else own
+            for word, own in zip(words, coded, strict=True)
+        ]
+        return tuple(some if len(set(some)) == len(some) else coded)
 
     @property
     def flag_meanings(self) -> str:

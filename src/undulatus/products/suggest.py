@@ -34,6 +34,7 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from undulatus._files import replacing
+from undulatus._plain import cell_text, plain_text
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.coordinates import posterior_coordinates
 from undulatus.estimators.updates import MOST_ROWS
@@ -187,7 +188,7 @@ def write_points(points: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     with replacing(path) as unfinished:
         if suffix == ".csv":
             table = points.drop(columns="geometry") if located else points
-            table.to_csv(unfinished, index=False)
+            table.map(cell_text).rename(columns=cell_text).to_csv(unfinished, index=False)
         else:
             driver = "GPKG" if suffix == ".gpkg" else "GeoJSON"
             points.to_file(unfinished, driver=driver, layer=path.stem)
@@ -425,7 +426,7 @@ def _has_field(path: Path, field: str) -> bool:
 
     try:
         if path.suffix.lower() == ".csv":
-            return field in pd.read_csv(path, nrows=1).columns
+            return field in map(plain_text, pd.read_csv(path, nrows=1).columns)
         return field in geopandas.read_file(path, rows=1).columns
     except Exception:  # A raster, or what cannot be read: the reader of labels says so.
         return False

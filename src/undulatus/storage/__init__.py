@@ -28,7 +28,7 @@ from undulatus.storage.codec import (
     require_fields,
 )
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of what the header and tensors of a model hold ..."""
 
 OLDEST_SCHEMA = 1

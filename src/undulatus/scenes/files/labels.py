@@ -26,6 +26,7 @@ from rasterio.vrt import WarpedVRT
 from rasterio.windows import Window
 from rasterio.windows import transform as window_transform
 
+from undulatus._plain import plain_text
 from undulatus.errors import InputError, SceneError
 from undulatus.scenes.files.images import RASTERS
 from undulatus.scenes.labelled_pixels import (
@@ -165,7 +166,8 @@ def _read_csv(path: Path) -> Any:
     import pandas
 
     try:
-        return pandas.read_csv(path)
+        # As undulatus suggest writes texts that a spreadsheet would take for formulas.
+        return pandas.read_csv(path).map(plain_text).rename(columns=plain_text)
     except (OSError, ValueError) as error:
         raise SceneError(f"{path} cannot be read as a table: {error}") from error
 
