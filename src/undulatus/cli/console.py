@@ -185,8 +185,22 @@ def trial_progress() -> Iterator[Callable[[Any], None]]:
 
 
 def command_line() -> str:
-    """Return the command that runs as it was typed, for what it makes to remember."""
+    """Return the command that runs as it was typed."""
     return Session.of(click.get_current_context()).command_line
+
+
+def recorded_command() -> str:
+    """Return the command that runs for what it makes to remember.
+
+    Of an absolute path it has the name alone: where it was is the affair of whoever ran it.
+    """
+    arguments = Session.of(click.get_current_context()).arguments
+    return as_command_line(list(map(_without_folder, arguments)))
+
+
+def _without_folder(word: str) -> str:
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{option}{equals}{Path(value).name or value}" if Path(value).is_absolute() else word
 
 
 def recipe() -> str:
@@ -201,7 +215,7 @@ def recipe() -> str:
             if word == name:
                 next(words, None)
         elif word not in ("--resume", "--restart", "--overwrite", "--quiet", "--debug"):
-            kept.append(word)
+            kept.append(_without_folder(word))
     return as_command_line(kept)
 
 

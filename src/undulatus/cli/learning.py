@@ -15,12 +15,12 @@ from undulatus.cli.console import (
     EXISTING_PATH,
     MODEL_PATH,
     NEW_PATH,
-    command_line,
     device_option,
     print_table,
     progress_bar,
     ram_option,
     recipe,
+    recorded_command,
     require_model,
     require_new,
     say,
@@ -470,7 +470,7 @@ def _score_images(
     origin = {
         "model": model.path.name,
         "model_sha256": model.sha256,
-        "command": command_line(),
+        "command": recorded_command(),
     }
     for output in outputs:
         write_report(found, output, f"Scores of {model.path.name}", origin)

@@ -12,10 +12,10 @@ from undulatus.cli.console import (
     EXISTING_FILE,
     MODEL_PATH,
     NEW_PATH,
-    command_line,
     device_option,
     progress_bar,
     ram_option,
+    recorded_command,
     require_model,
     require_new,
     rgb_option,
@@ -95,7 +95,7 @@ def _with_history(made: Any) -> Any:
     """Return data with the command that made them in their history."""
     from undulatus.scenes.files.writing import add_history
 
-    return made.assign_attrs(add_history(made.attrs, command_line()))
+    return made.assign_attrs(add_history(made.attrs, recorded_command()))
 
 
 # cut
@@ -285,7 +285,7 @@ def map_command(
         layers=layers,
         sieve=None if sieve is None else Sieve(sieve, int(connected)),
         ram=ram,
-        command=command_line(),
+        command=recorded_command(),
         folder=output.parent,
     ) as mapped:
         _require_times(opened, mapped.maps, pictures, video)

@@ -8,6 +8,7 @@ thread, and the result is the same for any chunks. The layers of a map are in
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -170,7 +171,7 @@ class MapSummary:
     ``low_confidence`` and ``outside`` count pixels with a class, and are None in a map without
     ``quality_flag``. None is outside if the model was not one of ours, since it kept nothing to
     compare with. In a map of other classes than cloud, ``classes`` has the pixels of each by its
-    name, as ``flag_meanings`` has it. Where a map is of spectra, ``what`` says so.
+    name. Where a map is of spectra, ``what`` says so.
     """
 
     mapped: int
@@ -233,7 +234,7 @@ def summarise_map(result: xr.Dataset) -> MapSummary:
     names: list[str] = []
     if CLASS in result:
         own, attrs = da.asarray(result[CLASS].data), result[CLASS].attrs
-        names = str(attrs["flag_meanings"]).split()
+        names = _names_of(attrs)
         counted += [(own == code).sum() for code in np.atleast_1d(attrs["flag_values"])]
     with working_on("counting pixels") as work, TaskCount(work.report):
         found = list(map(int, dask.compute(*counted)))
@@ -242,6 +243,14 @@ def summarise_map(result: xr.Dataset) -> MapSummary:
     classes = dict(zip(names, each, strict=True))
     what = "spectra" if "sample" in result.dims else "pixels"
     return MapSummary(pixels, missing, doubtful, outside, classes, what)
+
+
+def _names_of(attrs: Mapping[Any, Any]) -> list[str]:
+    """Return what to call the classes of a map: their names, but for numbers their words."""
+    words = str(attrs["flag_meanings"]).split()
+    names = json.loads(attrs.get("class_names", "[]")) or words
+    pairs = zip(words, names, strict=True)
+    return [word if name[:1].isdigit() else name for word, name in pairs]
 
 
 def _matched(mask: xr.DataArray, image: xr.DataArray) -> xr.DataArray:
