@@ -249,7 +249,9 @@ def map_command(
     from undulatus.products.map_files import ModelFile, map_of_file
     from undulatus.products.sieve import Sieve
     from undulatus.scenes.files import NETCDF
+    from undulatus.scenes.files.geotiff import files_of_map
     from undulatus.scenes.files.opening import open_map
+    from undulatus.scenes.files.writing import GEOTIFF
     from undulatus.scenes.spectra import is_spectra
 
     if (pictures or video) and output.suffix not in (".zarr", *NETCDF):
@@ -260,8 +262,9 @@ def map_command(
         raise click.UsageError("--rgb is for --pages.")
     if resume and overwrite:
         raise click.UsageError("--resume continues a map and --overwrite replaces it: give one.")
-    if not resume:
-        require_new(output, overwrite=overwrite)
+    raster = output.suffix in GEOTIFF
+    for path in () if resume else files_of_map(output)[:-1] if raster else (output,):
+        require_new(path, overwrite=overwrite)
     for beside in (suffix for suffix, asked in ((".png", pictures), (".mp4", video)) if asked):
         require_new(output.with_suffix(beside), overwrite=None)
     require_model(model, *inputs.paths)
