@@ -249,8 +249,10 @@ def _groups_known_as(
     if training is None or unit is None:
         return np.full(len(keys), UNKNOWN)
     if unit == "image":
-        status = TRAINED if _is_image_of(image, name, training) else NEW
-        return np.full(len(keys), HELD_OUT if _is_image_of(image, name, held_out) else status)
+        meant = _recorded_as(image, name, [*training, *held_out])
+        # One that was moved may have the name of several: then it may have been learned from.
+        status = TRAINED if meant & set(training) else HELD_OUT if meant else NEW
+        return np.full(len(keys), status)
     if unit not in UNITS and own.unit != unit:
         return np.full(len(keys), UNKNOWN)
     known = np.array(
@@ -283,15 +285,15 @@ def _groups_known_as(
     return known
 
 
-def _is_image_of(image: xr.DataArray, name: str, recorded: Iterable[str]) -> bool:
-    """Return whether an image is one of those recorded, or one of them that was moved."""
-    names = list(recorded)
-    whole = image.attrs.get("source", name)
-    if any(_ends_alike(whole, other) for other in names):
-        return True
-    return any(
-        Path(whole).name == Path(other).name and not Path(other).exists() for other in names
-    )
+def _recorded_as(image: xr.DataArray, name: str, recorded: Iterable[str]) -> set[str]:
+    """Return which of the recorded images an image is, or may be if they were moved."""
+    whole, names = image.attrs.get("source", name), set(recorded)
+    exact = {other for other in names if _ends_alike(whole, other)}
+    return exact or {
+        other
+        for other in names
+        if Path(whole).name == Path(other).name and not Path(other).exists()
+    }
 
 
 def _ends_alike(path: str | os.PathLike[str], recorded: str) -> bool:
@@ -309,7 +311,7 @@ def _places_in(
     x, y = grid.centre_of(own.row, own.column)
     if crs is None:
         # Rows and columns of other images are other places.
-        return (x, y) if _is_image_of(image, name, provenance.images or []) else None
+        return (x, y) if _recorded_as(image, name, provenance.images or []) else None
     if crs == rasterio.crs.CRS.from_user_input(provenance.crs):
         return x, y
     from pyproj import Transformer
@@ -370,7 +372,7 @@ def basis_of(
     others = [
         name
         for image, name in zip(images, image_names(images), strict=True)
-        if not _is_image_of(image, name, provenance.images or [])
+        if not _recorded_as(image, name, provenance.images or [])
     ]
     if len(others) == len(images):
         amount += ", in images of other names than those of the fit"
