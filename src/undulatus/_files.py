@@ -163,13 +163,13 @@ def _renamed_at_the_end(unfinished: Path, path: Path) -> Iterator[Path]:
 
 
 def finish(unfinished: Path, path: Path) -> None:
-    """Sync a finished file or folder, then give it its name, in the place of what has it."""
+    """Sync a finished file or folder, then give it its name, in the place of another such."""
     if unfinished.is_dir():
         # One sync of everything took a tenth of the time of an fsync for each of 2,000 files.
         os.sync()
     else:
         _sync(unfinished)
-    if path.is_dir():
+    if path.is_dir() and unfinished.is_dir():
         # A folder cannot replace another at once.
         earlier = _beside(path, "replaced")
         remove(earlier)

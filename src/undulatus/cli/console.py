@@ -114,10 +114,10 @@ def require_new(path: Path, *, overwrite: bool | None) -> None:
     from undulatus.scenes.files.zarr_store import require_replaceable
 
     require_folder(path)
-    if path.is_dir() and overwrite:
-        if path.suffix != ".zarr":
-            raise SceneError(f"{path} is a folder, which is not replaced. Give another name.")
+    if overwrite and path.suffix == ".zarr":
         require_replaceable(path)
+    elif overwrite and path.is_dir():
+        raise SceneError(f"{path} is a folder, which is not replaced. Give another name.")
     if path.exists() and not overwrite:
         remedy = "." if overwrite is None else ", or --overwrite to replace it."
         raise SceneError(f"{path} exists. Give another name{remedy}")

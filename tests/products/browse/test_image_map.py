@@ -254,6 +254,18 @@ def test_true_colour_is_chosen_by_wavelengths_in_any_unit(attrs):
 
 
 @pytest.mark.parametrize(
+    "names",
+    [
+        tuple(f"Band {i} ({value} Nanometers)" for i, value in enumerate(CENTRES)),
+        tuple(f"{value} nm" for value in CENTRES),
+        tuple(f"{value / 1000:.4f} µm" for value in CENTRES),
+    ],
+)
+def test_true_colour_is_chosen_by_wavelengths_in_names(names):
+    assert colour_bands(names) == (3, 2, 1)
+
+
+@pytest.mark.parametrize(
     "attrs",
     [
         [{"wavelength": value} for value in (1200, 1600, 2200)],

@@ -283,10 +283,12 @@ def classes(**attrs):
     }
     grid = {"y": 5e6 - 10.0 * np.arange(40), "x": 4e5 + 10.0 * np.arange(50)}
     bits = rng.integers(0, 65_536, (40, 50)).astype(np.uint16)
+    probability = rng.random((40, 50)).astype(np.float32)
+    probability[codes == 255] = np.nan
     made = xr.Dataset(
         {
             "class": (("y", "x"), codes, legend | {"_FillValue": np.uint8(255)} | attrs),
-            "class_probability": (("y", "x"), rng.random((40, 50)).astype(np.float32)),
+            "class_probability": (("y", "x"), probability),
             "quality_flag": (("y", "x"), bits, {"flag_masks": np.array([1, 2], np.uint16)}),
         },
         coords=grid,
@@ -311,6 +313,7 @@ def test_every_format_holds_classes_floats_and_bits_in_their_own_types(tmp_path,
         assert found.xy(0, 0) == (4e5, 5e6)
     with rasterio.open(tmp_path / f"map_layers{suffix}") as found:
         assert found.descriptions == ("class_probability",)
+        assert np.isnan(found.nodata)
         np.testing.assert_array_equal(found.read(1), made["class_probability"])
     with rasterio.open(tmp_path / f"map_quality_flag{suffix}") as found:
         # Bits survive: every value of 16 bits may be one, and none is nodata.

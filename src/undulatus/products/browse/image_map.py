@@ -415,7 +415,8 @@ def colour_bands(
     for wanted in COLOUR_BANDS:
         if all(name.lower() in lower for name in wanted):
             return tuple(lower.index(name.lower()) for name in wanted)
-    found = np.array([band_wavelength(own) for own in attrs] or [np.nan])
+    given = attrs or ({},) * len(names)
+    found = np.array([band_wavelength(own, name) for own, name in zip(given, names, strict=True)])
     away = np.abs(found - np.array(COLOUR_WAVELENGTHS)[:, None])
     away[np.isnan(away)] = np.inf
     nearest = tuple(away.argmin(axis=1).tolist())
@@ -424,8 +425,11 @@ def colour_bands(
     return (0, 1, 2) if len(lower) >= 3 else (0,)
 
 
-def band_wavelength(attrs: Mapping[str, Any]) -> float:
-    """Return the wavelength of a band by its attributes, nm; NaN if they do not tell."""
+def band_wavelength(attrs: Mapping[str, Any], name: str = "") -> float:
+    """Return the wavelength of a band by its attributes or its name, nm; NaN if none tells it.
+
+    A name tells it with its unit alone, as ENVI's do: ``Band 1 (418.2 Nanometers)``.
+    """
     lower = {str(key).lower(): value for key, value in attrs.items()}
     for key in WAVELENGTH_KEYS:
         number = re.match(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(.*)", str(lower.get(key.lower(), "")))
@@ -438,7 +442,10 @@ def band_wavelength(attrs: Mapping[str, Any]) -> float:
         unit = number[2] or str(lower.get(f"{key.lower()}_units", ""))
         short = unit.lower().startswith("n")
         return value if short or (not unit and value > LARGEST_MICROMETRES) else 1000.0 * value
-    return np.nan
+    named = re.search(r"(\d+(?:\.\d+)?) ?(nm|nanomet|[µu]m|micromet)", name.lower())
+    if named is None:
+        return np.nan
+    return float(named[1]) * (1.0 if named[2].startswith("n") else 1000.0)
 
 
 def sample_windows(shape: tuple[int, int]) -> list[tuple[slice, slice]]:

@@ -125,10 +125,11 @@ def _with_even_chunks(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def require_replaceable(path: Path) -> None:
-    """Raise an error if there is another folder than a store that was written here."""
-    if path.is_dir() and find_manifest(path) is None:
+    """Raise an error if there is anything else than a store that was written here."""
+    if path.exists() and find_manifest(path) is None:
+        what = "folder" if path.is_dir() else "file"
         raise SceneError(
-            f"{path} is a folder that undulatus did not write, so it is not replaced. Give "
+            f"{path} is a {what} that undulatus did not write, so it is not replaced. Give "
             f"another name."
         )
 
