@@ -1,13 +1,23 @@
 """Plain values: JSON that is read strictly, and hints that values are compared with."""
 
 import json
+import re
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undulatus._plain import DEEPEST, Condition, FormError, in_words, read_json, require
+from undulatus._plain import (
+    DEEPEST,
+    Condition,
+    FormError,
+    cell_text,
+    in_words,
+    plain_text,
+    read_json,
+    require,
+)
 
 plain = st.recursive(
     st.none()
@@ -126,3 +136,39 @@ def test_a_long_value_is_shown_in_short():
 def test_every_kind_of_hint_is_said_in_words():
     for _, hint in FITTING:
         assert in_words(hint)
+
+
+# Cells of tables
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("forêt", "forêt"),
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("+1+1", "'+1+1"),
+        ("-x", "'-x"),
+        ("-1.5e3", "-1.5e3"),
+        ("'quoted'", "'quoted'"),
+        ("\t=1", "\\t=1"),
+        ("a\x1b[31mb\x00\x9b", "a\\x1b[31mb\\x00\\x9b"),
+        (-2, -2),
+        (None, None),
+    ],
+)
+def test_a_cell_is_no_formula_and_no_command_to_a_terminal(given, written):
+    assert cell_text(given) == written
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=6))
+def test_a_cell_without_control_characters_is_read_back_as_it_was(text):
+    assert plain_text(cell_text(text)) == text
+
+
+@given(st.text(alphabet="'=+-@1.a\x1b\t", max_size=6))
+def test_no_cell_begins_like_a_formula_but_a_number(text):
+    written = cell_text(text)
+    number = re.fullmatch("[+-][0-9.]+", written)
+    assert number or written[:1] not in ("=", "+", "-", "@", "\t", "\r")
+    assert not any(ord(c) < 32 for c in written)

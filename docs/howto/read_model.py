@@ -59,7 +59,11 @@ def latent(features, share, own, mean, root, shift, log_ratio):
     z = [scale * feature for feature in features]
     k = len(z)
     wave_mean = sum(a * b for a, b in zip(z, mean))
-    wave_variance = sum(sum(root[i * k + j] * z[j] for j in range(i + 1)) ** 2 for i in range(k))
+    # The lower triangle row by row; files up to schema 3 have the whole square.
+    start = [i * k if len(root) == k * k else i * (i + 1) // 2 for i in range(k)]
+    wave_variance = sum(
+        sum(root[start[i] + j] * z[j] for j in range(i + 1)) ** 2 for i in range(k)
+    )
     fresh = (1.0 - share**2) * own["signal_variance"]
     mu = share * wave_mean + own["level"] + shift * math.sqrt(1.0 + math.pi / 8.0 * fresh)
     variance = share**2 * wave_variance + fresh

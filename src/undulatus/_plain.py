@@ -18,6 +18,7 @@ import json
 import math
 import re
 import reprlib
+import unicodedata
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -54,6 +55,43 @@ class Condition:
 
     text: str
     holds: Callable[[Any], bool]
+
+
+# Tables of text
+
+_FORMULA = ("=", "+", "-", "@")
+"""What a text begins with that a spreadsheet would take for a formula."""
+
+
+def cell_text(value: Any) -> Any:
+    r"""Return a value for a cell of a CSV file that no program can take for a command.
+
+    A text that begins like a formula gets an apostrophe in front, and control characters, which
+    could command a terminal, are escaped. Numbers stay, as text too. :func:`plain_text` is the
+    inverse but for control characters.
+
+    >>> cell_text("=1+1"), cell_text("-1.5"), cell_text("\x1b[2J"), cell_text(-1.5)
+    ("'=1+1", '-1.5', '\\x1b[2J', -1.5)
+    """
+    if not isinstance(value, str):
+        return value
+    text = "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cs") else c
+        for c in value
+    )
+    # One that has apostrophes already gets one more, so that reading it takes the right one away.
+    return f"'{text}" if _is_formula(text.lstrip("'")) else text
+
+
+def plain_text(value: Any) -> Any:
+    """Return the value that :func:`cell_text` was given, from a cell of a CSV file."""
+    if isinstance(value, str) and value[:1] == "'" and _is_formula(value.lstrip("'")):
+        return value[1:]
+    return value
+
+
+def _is_formula(text: str) -> bool:
+    return text.startswith(_FORMULA) and not re.fullmatch(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", text)
 
 
 # Reading

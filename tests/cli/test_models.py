@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import rasterio
+import rasterio.features
 import xarray as xr
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -325,7 +326,7 @@ def test_a_scene_is_mapped_to_zarr_and_netcdf(runner, year, clouds_model, tmp_pa
         assert set(np.unique(written["cloud_mask"])) <= {0, 1, 255}
         assert written["cloud_mask"].attrs["flag_meanings"].split()[:2] == ["clear", "cloud"]
         assert "Synthetic" in written.attrs["title"]
-        assert written.attrs["scene"] == str(year)
+        assert written.attrs["scene"] == os.path.relpath(year, tmp_path)
     assert sorted(tmp_path.iterdir()) == [path]
 
 
@@ -360,9 +361,12 @@ def test_a_geotiff_is_mapped_to_a_geotiff(runner, tmp_path):
     with rasterio.open(tmp_path / "map.tif") as written:
         assert written.crs.to_epsg() == 32629
         assert written.transform == transform
-        assert written.descriptions[:2] == ("cloud_mask", "cloud_probability")
+        assert written.descriptions == ("cloud_mask",)
+        assert written.dtypes == ("uint8",)
+    with rasterio.open(tmp_path / "map_layers.tif") as written:
+        assert written.descriptions[0] == "cloud_probability"
         expected = model.predict_proba(table)[:, 1].reshape(60, 70)
-        np.testing.assert_allclose(written.read(2), expected, atol=1e-5)
+        np.testing.assert_allclose(written.read(1), expected, atol=1e-5)
     assert "4,200 pixels mapped" in result.stdout
 
 
@@ -415,7 +419,8 @@ def test_a_map_of_classes_in_geotiff_says_which_file_holds_what(runner, surfaces
     result = runner.invoke(main, ["map", *surfaces, "-o", str(output)])
     assert result.exit_code == 0, result.output
     layers = tmp_path / "map_layers.tif"
-    line = f"map: {output.resolve()} (classes), {layers.resolve()} (all other layers)"
+    quality = tmp_path / "map_quality_flag.tif"
+    line = f"map: {output.resolve()}, {layers.resolve()}, {quality.resolve()}\n"
     assert line in result.stdout
     assert "4,200 pixels mapped" in result.stdout
     with rasterio.open(output) as written:
@@ -526,8 +531,81 @@ def test_an_existing_output_is_not_overwritten(runner, year, clouds_model, tmp_p
     path.mkdir()
     result = runner.invoke(main, ["map", str(clouds_model), str(year), "-o", str(path)])
     assert result.exit_code == 1
-    assert "exists already" in result.stderr
+    assert "exists. Give another name, or --overwrite to replace it" in result.stderr
+    command = ["map", str(clouds_model), str(year), "-o", str(path), "--overwrite"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 1
+    assert "a folder that undulatus did not write, so it is not replaced" in result.stderr
     assert not list(path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+@pytest.mark.parametrize("name", ["map.zarr", "map.nc", "map.tif", "map.img", "map.dat"])
+def test_an_existing_map_is_replaced_if_that_is_asked_for(runner, surfaces, tmp_path, name):
+    output = tmp_path / "out" / name
+    output.parent.mkdir()
+    command = ["map", *surfaces, "-o", str(output)]
+    assert runner.invoke(main, command).exit_code == 0
+    files = sorted(path.name for path in output.parent.iterdir())
+    again = runner.invoke(main, command)
+    assert again.exit_code == 1
+    assert "--overwrite to replace it" in again.stderr
+    chosen = [*command, "--layers", "class,quality_flag", "--overwrite"]
+    result = runner.invoke(main, chosen)
+    assert result.exit_code == 0, result.output
+    assert "of low confidence" in result.stdout
+    left = sorted(path.name for path in output.parent.iterdir())
+    # Nothing of the first map is left that the second does not have.
+    assert left == [each for each in files if "_layers" not in each]
+    result = runner.invoke(main, [*command, "--resume", "--overwrite"])
+    assert result.exit_code == 2
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+def test_layers_are_chosen_by_name_and_a_map_of_classes_alone_is_counted(
+    runner, surfaces, tmp_path
+):
+    output = tmp_path / "map.nc"
+    result = runner.invoke(main, ["map", *surfaces, "-o", str(output), "--layers", "class"])
+    assert result.exit_code == 0, result.output
+    assert "4,200 pixels mapped, 0 missing (0.0%); class_0 " in result.stdout
+    with xr.open_dataset(output) as written:
+        assert list(written.data_vars) == ["class"]
+        assert "ancillary_variables" not in written["class"].attrs
+    command = ["map", *surfaces, "-o", str(tmp_path / "b.nc"), "--layers", "class,beauty"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 1
+    assert "The map has no layer beauty" in result.stderr
+    assert "class_entropy" in result.stderr
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+def test_small_patches_are_removed_as_gdal_does(runner, surfaces, tmp_path):
+    for name, more in (("plain.nc", []), ("sieved.nc", ["--sieve", "5", "--connected", "8"])):
+        result = runner.invoke(main, ["map", *surfaces, "-o", str(tmp_path / name), *more])
+        assert result.exit_code == 0, result.output
+    with xr.open_dataset(tmp_path / "plain.nc") as a, xr.open_dataset(tmp_path / "sieved.nc") as b:
+        expected = rasterio.features.sieve(a["class"].values.astype(np.uint8), 5, connectivity=8)
+        np.testing.assert_array_equal(b["class"].values, expected)
+        assert (a["class"].values != b["class"].values).any()
+        xr.testing.assert_equal(a["class_probability"], b["class_probability"])
+        assert "smallest patch of a class: 5 pixels, 8-connected" in b["class"].attrs["comment"]
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+def test_one_sentence_says_that_most_of_a_map_is_doubtful(runner, surfaces, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(300, 2)), columns=["B02", "B08"])
+    # Labels by chance: nothing can be learned.
+    guess = RFFGPC(5, n_members=1, random_state=0).fit(table, rng.integers(3, size=300))
+    save_model(guess, tmp_path / "guess")
+    command = ["map", str(tmp_path / "guess"), surfaces[1], "-o"]
+    result = runner.invoke(main, [*command, str(tmp_path / "map.nc")])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("Most of the map is doubtful: the class of 100% of its pixels") == 1
+    result = runner.invoke(main, ["map", *surfaces, "-o", str(tmp_path / "sure.nc")])
+    assert "doubtful" not in result.stderr
 
 
 def test_an_interrupted_map_continues_and_equals_an_uninterrupted_one(

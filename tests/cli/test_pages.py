@@ -1,5 +1,6 @@
 """``undulatus demo``, ``browse`` and ``reproduce``."""
 
+import os
 import shutil
 import sys
 from functools import partial
@@ -106,8 +107,11 @@ def test_pages_show_a_map_with_the_scene_it_names(runner, year, clouds_model, tm
     text = (site / "index.html").read_text()
     assert "Synthetic data." in text
     assert "Made without the scene" not in text
-    assert f"undulatus map {clouds_model} {year} -o {path} (scene {year}, model" in text
-    assert f"undulatus twin landmarks --days 2 -o {year}" in text
+    scene = os.path.relpath(year, tmp_path)
+    command_line = f"undulatus map {clouds_model.name} {year.name} -o {name}"
+    assert f"{command_line} (scene {scene}, model" in text
+    assert f"undulatus twin landmarks --days 2 -o {year.name}" in text
+    assert str(tmp_path) not in text
     again = runner.invoke(main, command)
     assert again.exit_code == 1
     assert "exists already. Remove it" in again.stderr

@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from undulatus._progress import LOGGER
 from undulatus.cli import Commands
-from undulatus.cli.console import command_line, progress_bar, recipe, say
+from undulatus.cli.console import command_line, progress_bar, recipe, recorded_command, say
 from undulatus.cli.session import LogFile, Pace, Session
 from undulatus.errors import InputError
 
@@ -241,6 +241,20 @@ def test_lines_of_several_writers_are_whole(tmp_path):
 
 
 # What products remember
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("map /home/me/m.undulatus a/b.tif -o /tmp/c.tif", "map m.undulatus a/b.tif -o c.tif"),
+        ("fit --label=/home/me/l.gpkg / --bands=a", "fit --label=l.gpkg / --bands=a"),
+    ],
+)
+def test_what_is_made_does_not_remember_the_folders_of_whoever_made_it(typed, kept):
+    with click.Context(tool) as context:
+        context.meta["undulatus.session"] = Session(typed.split())
+        assert recorded_command() == f"undulatus {kept}"
+        assert command_line() == f"undulatus {typed}"
 
 
 def test_a_recipe_leaves_out_what_does_not_change_the_result(runner):

@@ -99,8 +99,13 @@ def claim_gigabytes(path):
 
 
 def swap_triangle(tensors, header):
-    name = next(name for name in tensors if name.endswith("posterior_root"))
-    tensors[name] = np.ascontiguousarray(tensors[name].T)
+    for name in tensors:
+        if name.endswith("posterior_root"):
+            # The square that files had up to schema 3, the wrong way round.
+            k = int(np.sqrt(2 * len(tensors[name])))
+            square = np.zeros((k, k))
+            square[np.tril_indices(k)] = tensors[name]
+            tensors[name] = np.ascontiguousarray(square.T)
 
 
 def nest(tensors, header):
@@ -510,6 +515,32 @@ def beside_each_other(shop):
         result = shop.run(*COVER, output)
         assert result.exit_code == 0, result.output
     return sorted(path.name for path in Path().glob("x*"))
+
+
+def with_forged_colours(shop):
+    """Map to x.tif, put an address into its colours, and make pages of it."""
+    shop.copy("cover.undulatus", "image.tif")
+    assert shop.run(*COVER, "x.tif").exit_code == 0
+    with rasterio.open("x.tif", "r+", IGNORE_COG_LAYOUT_BREAK="YES") as file:
+        colours = file.tags(1)["flag_colors"].split()
+        forged = ["#000;background:url(https://example.org/a.png)", *colours[1:]]
+        file.update_tags(1, flag_colors=" ".join(forged))
+    return shop.run("browse", "x.tif", "-o", "site")
+
+
+def beside_layers_of_another(shop):
+    """Map to x.tif, where there are layers of another map."""
+    shop.copy("cover.undulatus", "image.tif")
+    Path("x_layers.tif").write_text("another's")
+    return shop.run(*COVER, "x.tif")
+
+
+def over_a_folder_of_someone(shop):
+    """Replace a folder that is no map."""
+    shop.copy("cover.undulatus", "image.tif")
+    Path("x.zarr").mkdir()
+    Path("x.zarr/thesis.txt").write_text("mine")
+    return shop.run(*COVER, "x.zarr", "--overwrite")
 
 
 def in_odd_folders(shop):
@@ -952,7 +983,34 @@ FAULTS = (
     Fault(
         "x.tif beside x.tiff",
         beside_each_other,
-        gives(["x.tif", "x.tiff", "x_layers.tif", "x_layers.tiff"]),
+        gives(
+            [
+                "x.qml",
+                "x.tif",
+                "x.tif.aux.xml",
+                "x.tiff",
+                "x.tiff.aux.xml",
+                "x_layers.tif",
+                "x_layers.tiff",
+                "x_quality_flag.tif",
+                "x_quality_flag.tiff",
+            ]
+        ),
+    ),
+    Fault(
+        "an address in the colours of a map",
+        with_forged_colours,
+        exits(1, "x.tif has classes that cannot be shown"),
+    ),
+    Fault(
+        "a map beside the layers of another",
+        beside_layers_of_another,
+        exits(1, "x_layers.tif exists. Give another name, or --overwrite"),
+    ),
+    Fault(
+        "a folder of someone in the place of a map",
+        over_a_folder_of_someone,
+        exits(1, "x.zarr is a folder that undulatus did not write"),
     ),
     Fault("names with spaces and letters of many alphabets", in_odd_folders, exits(0, "mapped")),
     # Mistakes on the command line

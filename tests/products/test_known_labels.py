@@ -1,6 +1,8 @@
 """Which labels a model has learned from, held out, or never seen."""
 
 import copy
+import json
+import shutil
 
 import geopandas
 import numpy as np
@@ -11,7 +13,8 @@ from numpy.testing import assert_array_equal
 
 from undulatus.errors import SceneError
 from undulatus.products import fit_image
-from undulatus.products.image_pixels import open_images
+from undulatus.products.image_pixels import image_names, open_images
+from undulatus.products.image_scores import score_image
 from undulatus.products.known_labels import (
     HELD_OUT,
     NEW,
@@ -276,3 +279,39 @@ def test_pixels_that_were_drawn_stand_for_the_others(model, image_files, monkeyp
     assert shares == pytest.approx(
         np.bincount(whole.codes, weights=whole.weight) / len(whole.codes)
     )
+
+
+def test_images_of_one_name_are_told_apart_wherever_they_lie(small_image, tmp_path):
+    bare = {"crs": None, "transform": None}
+    images = []
+    for year in ("2020", "2021", "2022"):
+        (tmp_path / "a" / year).mkdir(parents=True)
+        images.append(small_image.write(tmp_path / "a" / year / "image.tif", **bare))
+    truth = small_image.write(tmp_path / "truth.tif", values=small_image.truth, names=None, **bare)
+    assert image_names(open_images(images)) == [f"{y}/image.tif" for y in (2020, 2021, 2022)]
+    assert image_names(open_images(images[:1])) == ["image.tif"]
+    model = fit_image(images, truth, **QUICK, max_pixels=900)
+    facts = Provenance.of(model)
+    assert facts.group_unit == "image"
+    assert str(tmp_path) not in json.dumps(facts.as_dict())
+    moved = tmp_path / "elsewhere"
+    (tmp_path / "a").rename(moved)
+    for year in ("2020", "2021", "2022"):
+        pixels, _ = ask(model, moved / year / "image.tif", truth)
+        expected = HELD_OUT if f"{year}/image.tif" in facts.held_out_groups else TRAINED
+        assert set(pixels.known_as) == {expected}
+    # Which of them this was cannot be told, and one of them was learned from.
+    lost = small_image.write(tmp_path / "image.tif", **bare)
+    pixels, _ = ask(model, lost, truth)
+    assert set(pixels.known_as) == {TRAINED}
+
+
+def test_the_labels_of_a_fit_are_found_beside_the_image(image_files, tmp_path, monkeypatch):
+    for name in ("image.tif", "fields.gpkg"):
+        shutil.copy(image_files / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    model = fit_image("image.tif", "fields.gpkg", field="class", **QUICK)
+    assert Provenance.of(model).label == "fields.gpkg"
+    monkeypatch.chdir("/")
+    found = score_image(model, tmp_path / "image.tif", areas=False)
+    assert found.basis.kind == "held out"

@@ -333,7 +333,9 @@ def test_three_classes_are_read_back_with_rasterio_as_bytes_with_colours(
 ):
     result = map_scene(surfaces, image.chunk(y=16)).compute()
     write_dataset(result, tmp_path / "map.tif")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["map.tif", "map_layers.tif"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "map.qml", "map.tif", "map.tif.aux.xml", "map_layers.tif", "map_quality_flag.tif",
+    ]  # fmt: skip
     legend = Legend.of(surfaces)
     with rasterio.open(tmp_path / "map.tif") as found:
         assert found.dtypes == ("uint8",)
@@ -353,4 +355,6 @@ def test_three_classes_are_read_back_with_rasterio_as_bytes_with_colours(
             band = bands[f"{name}_{label.replace(' ', '_')}"]
             assert_array_equal(band, result[name].sel(class_name=label).values)
     assert_array_equal(bands["class_entropy"], result["class_entropy"].values)
-    assert_array_equal(bands["quality_flag"], result["quality_flag"].values)
+    with rasterio.open(tmp_path / "map_quality_flag.tif") as found:
+        assert found.dtypes == ("uint8",)
+        assert_array_equal(found.read(1), result["quality_flag"].values)

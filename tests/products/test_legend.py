@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from undulatus import RFFGPC, load_model, save_model
-from undulatus.errors import InputError
+from undulatus.errors import InputError, SceneError
 from undulatus.products import Legend
-from undulatus.products.legend import COLOURS_BY_NAME, PALETTE, legend_of_label
+from undulatus.products.legend import PALETTE, legend_of_label, map_classes
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -48,21 +48,69 @@ def test_default_colours_are_distinct_enough_to_be_told_apart(count):
     assert len(set(colours[:40])) == min(count, 40)
 
 
-def test_clear_and_cloud_have_the_colours_of_cloud_masks_wherever_they_stand():
-    assert Legend(("cloud", "clear")).colours == ("#f7f7f7", "#3b6e8f")
+def test_the_class_that_is_cloud_has_the_colour_of_cloud_masks_wherever_it_stands():
+    assert Legend(("cloud", "clear"), cloud="cloud").colours == ("#f7f7f7", "#3b6e8f")
+    assert Legend(("a", "b", "c"), cloud="b").colours == (PALETTE[0], "#f7f7f7", PALETTE[1])
 
 
-def test_words_in_names_choose_colours_and_no_two_classes_have_the_same():
-    colours = Legend(("town", "open water", "fresh water", "road")).colours
-    assert colours[1] == COLOURS_BY_NAME["water"] == PALETTE[0]
-    assert len(set(colours)) == 4
+@pytest.mark.parametrize(
+    "names", [("water", "forest", "snow"), ("Wald", "Wasser", "Schnee"), ("森林", "水", "雪")]
+)
+def test_colours_go_by_order_in_any_language(names):
+    assert Legend((0, 1, 2), names=names).colours == PALETTE[:3]
+
+
+def test_names_that_would_be_the_same_words_or_none_have_their_codes_too():
+    assert Legend((0, 1), names=("a b", "a_b")).flag_meanings == "a_b_0 a_b_1"
+    legend = Legend((3, 7, 8), names=("森林", "水", "forêt"))
+    assert legend.flag_meanings == "class_3 class_7 foret"
+    assert json.loads(legend.class_names) == ["森林", "水", "forêt"]
+    # None of these words may be that of another name.
+    assert len(set(Legend((0, 1, 2), names=("a b", "a_b", "a_b_0")).tokens)) == 3
+
+
+def attributes(**changes):
+    legend = Legend((0, 1), names=("forêt", "<i>eau</i>"))
+    return {
+        "flag_values": np.array([0, 1], np.uint8),
+        "flag_meanings": legend.flag_meanings,
+        "flag_colors": legend.flag_colors,
+        "class_names": legend.class_names,
+    } | changes
+
+
+def test_classes_of_a_map_have_their_whole_names():
+    assert [each.name for each in map_classes(attributes())] == ["forêt", "<i>eau</i>"]
+    earlier = {name: value for name, value in attributes().items() if name != "class_names"}
+    assert [each.name for each in map_classes(earlier)] == ["foret", "i eau i"]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"flag_colors": "#000000 url(http://example.org/x)"},
+        {"flag_colors": "#000000 red"},
+        {"flag_colors": "#000000"},
+        {"flag_values": np.array([0, 300])},
+        {"flag_values": np.array([0.0, 0.5])},
+        {"flag_values": "0 nonsense"},
+        {"class_names": "[1, 2]"},
+        {"class_names": "nonsense"},
+        {"class_names": '{"a": 1}'},
+        {"class_names": '["a"]'},
+    ],
+    ids=str,
+)
+def test_what_is_no_class_of_a_map_is_refused_before_it_is_shown(forged):
+    with pytest.raises(SceneError, match=r"map\.nc has classes that cannot be shown"):
+        map_classes(attributes(**forged), "map.nc")
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"names": ("land", "snow")}, "3 classes has 2 names"),
-        ({"names": ("a b", "a_b", "c")}, "a_b, a_b, c"),
+        ({"names": ("a b", "a b", "c")}, "'a b', 'a b', 'c' are not distinct"),
         ({"names": (1, 2, "c")}, "names of a legend are texts, but 1, 2, 'c'"),
         ({"codes": (0, 1, 256)}, "0, 1, 256"),
         ({"codes": (0, 1, 1)}, "distinct numbers from 0 to 255"),

@@ -106,7 +106,7 @@ def test_the_history_of_a_map_says_when_how_and_from_what_it_was_made(clouds, tm
     assert abs(age.total_seconds()) < 600
     assert rest == (
         f"undulatus {version('undulatus')}: undulatus map clouds.undulatus scene.nc -o map.nc "
-        f"(scene {tmp_path / 'scene.nc'}, model {model}, model_sha256 {digest})"
+        f"(scene scene.nc, model clouds.undulatus, model_sha256 {digest})"
     )
     # A twin is named as such.
     assert "Synthetic" in attrs["title"]

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.metadata import version
 
@@ -51,6 +52,22 @@ def test_json_has_everything(found, tmp_path):
     assert read == json.loads(json.dumps(found.as_dict()))
     assert read["basis"] == "training"
     assert read["scores"]["by_class"][3]["producers_accuracy"]["value"] is None
+
+
+def test_no_cell_of_a_table_is_a_formula(found, tmp_path):
+    names = ("=1+1", "@x", "\x1b[2Jwater", "-snow")
+    by_class = tuple(
+        replace(one, name=name) for one, name in zip(found.scores.by_class, names, strict=True)
+    )
+    forged = replace(found, scores=replace(found.scores, by_class=by_class))
+    write_report(forged, tmp_path / "scores.csv")
+    text = (tmp_path / "scores.csv").read_text()
+    assert "\x1b" not in text
+    rows = list(csv.DictReader(text.splitlines()))
+    listed = ["'=1+1", "'@x", "\\x1b[2Jwater", "'-snow", "all"]
+    assert [row["class"] for row in rows] == listed
+    cells = [cell for row in rows for cell in row.values() if cell]
+    assert all(cell[0] not in "=@+" for cell in cells)
 
 
 def test_a_table_has_a_row_for_each_class_and_one_for_all(found, tmp_path):

@@ -202,6 +202,24 @@ def test_points_without_a_place_are_for_tables(tmp_path):
         write_points(table, tmp_path / "points.shp")
 
 
+def test_a_table_of_points_has_no_formulas_and_its_field_is_known_again(path, tmp_path):
+    table = draw_points(80, 3)
+    table["=kind"] = "=" + table.pop("class")
+    model = fit_image(path, table, field="=kind", method="rff", n_frequencies=5, members=1)
+    points = suggest_labels(model, path, 5)
+    points["=kind"] = [
+        "=" + CLASSES[truth()[r, c]] for r, c in zip(points["row"], points["column"], strict=True)
+    ]
+    write_points(points, tmp_path / "points.csv")
+    cells = ",".join((tmp_path / "points.csv").read_text().splitlines()).split(",")
+    assert "'=kind" in cells
+    assert not [cell for cell in cells if cell.startswith("=")]
+    updated = update_image(model, path, tmp_path / "points.csv")
+    counted = updated.provenance_["updates"][0]["pixels"]
+    assert sum(counted.values()) == 5
+    assert all(name.startswith("=") for name in counted)
+
+
 # update_image
 
 
@@ -235,7 +253,7 @@ def test_provenance_lists_each_update_and_its_groups(model, path, points):
     twice = update_image(once, path, one)
     facts, before = Provenance.of(twice), Provenance.of(model)
     assert [sum(own["pixels"].values()) for own in facts.updates] == [20, 1]
-    assert facts.updates[1] == {"images": [str(path)], "pixels": {one["class"].iloc[0]: 1}}
+    assert facts.updates[1] == {"images": [path.name], "pixels": {one["class"].iloc[0]: 1}}
     assert facts.training_groups.keys() >= before.training_groups.keys()
     assert facts.held_out_groups == before.held_out_groups
     assert not facts.training_groups.keys() & facts.held_out_groups.keys()

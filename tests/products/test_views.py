@@ -236,6 +236,21 @@ def test_a_map_of_classes_shows_the_class_its_probability_and_its_variance(scene
     assert np.allclose(upright["cloud_latent_variance"].values[water], 1.8)
 
 
+def test_colours_that_are_none_are_refused_before_anything_is_drawn(result):
+    names = ("class_probability", "class_latent_variance")
+    forged = result.assign(dict.fromkeys(names, result["cloud_probability"]))
+    flags = {
+        "flag_values": np.array([0, 1], np.uint8),
+        "flag_meanings": "sea land",
+        "flag_colors": "#000000 url(https://example.org/x)",
+    }
+    forged["class"] = result["cloud_mask"].assign_attrs(flags)
+    with pytest.raises(SceneError, match="classes that cannot be shown"):
+        view_map(forged)
+    forged["class"].attrs["flag_colors"] = "#000000 #ffffff"
+    assert [each.name for each in view_map(forged).classes] == ["sea", "land"]
+
+
 def test_two_classes_show_the_probability_of_the_likelier(scene, result):
     made = of_classes(result)
     attrs = made["class"].attrs | {

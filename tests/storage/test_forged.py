@@ -21,6 +21,7 @@ from undulatus.errors import InputError, ModelFileError
 from undulatus.products.provenance import Provenance
 from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.storage import schema
+from undulatus.storage.codec import pack_triangle, unpack_triangle
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -109,6 +110,12 @@ def with_entry(place, value):
 
 LABELS = {"dtype": "<i8"}
 UPPER = with_entry((0, 1), 0.25)
+
+
+def as_square(change):
+    """Change a triangle after it became the square that files had up to schema 3."""
+    return lambda own: change(unpack_triangle(own, "C"))
+
 
 FIELDS = {
     "NaN in the header": ("rff", set_field("prior_log_ratio", to=math.nan), "NaN"),
@@ -232,14 +239,28 @@ FIELDS = {
     "an update of no regime": ("regimes", set_field("updates", to=[["dusk"]]), "which it lacks"),
     "a diagonal of zero": (
         "rff",
-        set_array("0/posterior_root", with_entry((1, 1), 0.0)),
+        set_array("0/posterior_root", with_entry((2,), 0.0)),
         "diagonal",
     ),
-    "a root that is no triangle": ("rff", set_array("0/posterior_root", UPPER), "above"),
-    "a factor that is no triangle": ("gpc", set_array("0/factor", UPPER), "above"),
+    "a diagonal of zero in a square": (
+        "rff",
+        set_array("0/posterior_root", as_square(with_entry((1, 1), 0.0))),
+        "diagonal",
+    ),
+    "a root that is no triangle": (
+        "rff",
+        set_array("0/posterior_root", as_square(UPPER)),
+        "above",
+    ),
+    "a factor that is no triangle": ("gpc", set_array("0/factor", as_square(UPPER)), "above"),
+    "a root of another size": (
+        "rff",
+        set_array("0/posterior_root", lambda own: own[:-1]),
+        "holds",
+    ),
     "a factor with a huge inverse": (
         "gpc",
-        set_array("0/factor", lambda own: np.tril(1e40 ** (1.0 - np.eye(len(own))))),
+        set_array("0/factor", as_square(lambda own: np.tril(1e40 ** (1.0 - np.eye(len(own)))))),
         "cannot be inverted",
     ),
     "an enormous root": ("rff", set_array("0/posterior_root", lambda own: 1e60 * own), "1e+50"),
@@ -389,7 +410,7 @@ def test_a_small_file_that_asks_for_much_is_refused_at_once(tmp_path):
     paths = [
         sparse(tmp_path / "an unknown array", unknown, "extra", [2**29]),
         sparse(tmp_path / "a history", history, "0/bound_history", [2**29]),
-        sparse(tmp_path / "a root", root, "0/posterior_root", [2 * n, 2 * n]),
+        sparse(tmp_path / "a root", root, "0/posterior_root", [n * (2 * n + 1)]),
     ]
     fields = {
         "a dtype": set_field("classes", to={"array": ["a", "b"], "dtype": "<U400000000"}),
@@ -503,3 +524,36 @@ def test_a_model_whose_fitted_numbers_were_spoiled_is_not_saved(table, path):
     with pytest.raises(InputError, match="do not rise"):
         save_model(model, path)
     assert not path.exists()
+
+
+# Triangles
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 50])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_triangle_takes_half_the_room_and_is_the_same_again(k, order):
+    matrix = np.tril(np.random.default_rng(k).normal(size=(k, k)))
+    values = pack_triangle(matrix)
+    assert len(values) == k * (k + 1) // 2
+    found = unpack_triangle(values, order)
+    assert_array_equal(found, matrix)
+    assert found.flags.f_contiguous if order == "F" else found.flags.c_contiguous
+    assert_array_equal(unpack_triangle(matrix, order), matrix)
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 100])
+def test_every_number_on_the_diagonal_of_a_triangle_must_be_positive(step):
+    k = 13
+    sound = pack_triangle(np.tril(-np.ones((k, k))) + 3.0 * np.eye(k))
+    check = schema.packed_triangle(1e3)
+
+    def faults(values):
+        parts = range(0, len(values), step)
+        return [check(values[first : first + step], first) for first in parts]
+
+    assert not any(faults(sound))
+    for place in np.flatnonzero(sound > 0):
+        wrong = sound.copy()
+        wrong[place] = -1.0
+        assert faults(wrong).count("a diagonal that is not positive") == 1
+    assert any(faults(1e4 * sound))

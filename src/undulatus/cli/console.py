@@ -82,6 +82,22 @@ ram_option = click.option(
 )
 
 
+def split_names(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[str, ...]:
+    """Return the parts of a list with commas."""
+    return tuple(part.strip() for part in (value or "").split(",") if part.strip())
+
+
+rgb_option = click.option(
+    "--rgb",
+    callback=lambda *given: split_names(*given) or None,
+    metavar="RED,GREEN,BLUE",
+    show_default="by names or wavelengths",
+    help="Bands of an image that its pages show as red, green and blue, or one in grey.",
+)
+
+
 def split_span(span: str | None) -> tuple[str | None, str | None]:
     """Return START and END of ``START/END``; either is None if it is left out."""
     start, _, end = (span or "").partition("/")
@@ -95,9 +111,12 @@ def require_new(path: Path, *, overwrite: bool | None) -> None:
     """
     from undulatus._files import require_folder
     from undulatus.errors import SceneError
+    from undulatus.scenes.files.zarr_store import require_replaceable
 
     require_folder(path)
-    if path.is_dir() and overwrite:
+    if overwrite and path.suffix == ".zarr":
+        require_replaceable(path)
+    elif overwrite and path.is_dir():
         raise SceneError(f"{path} is a folder, which is not replaced. Give another name.")
     if path.exists() and not overwrite:
         remedy = "." if overwrite is None else ", or --overwrite to replace it."
@@ -166,8 +185,22 @@ def trial_progress() -> Iterator[Callable[[Any], None]]:
 
 
 def command_line() -> str:
-    """Return the command that runs as it was typed, for what it makes to remember."""
+    """Return the command that runs as it was typed."""
     return Session.of(click.get_current_context()).command_line
+
+
+def recorded_command() -> str:
+    """Return the command that runs for what it makes to remember.
+
+    Of an absolute path it has the name alone: where it was is the affair of whoever ran it.
+    """
+    arguments = Session.of(click.get_current_context()).arguments
+    return as_command_line(list(map(_without_folder, arguments)))
+
+
+def _without_folder(word: str) -> str:
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{option}{equals}{Path(value).name or value}" if Path(value).is_absolute() else word
 
 
 def recipe() -> str:
@@ -182,7 +215,7 @@ def recipe() -> str:
             if word == name:
                 next(words, None)
         elif word not in ("--resume", "--restart", "--overwrite", "--quiet", "--debug"):
-            kept.append(word)
+            kept.append(_without_folder(word))
     return as_command_line(kept)
 
 

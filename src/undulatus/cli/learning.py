@@ -15,32 +15,28 @@ from undulatus.cli.console import (
     EXISTING_PATH,
     MODEL_PATH,
     NEW_PATH,
-    command_line,
     device_option,
     print_table,
     progress_bar,
     ram_option,
     recipe,
+    recorded_command,
     require_model,
     require_new,
     say,
     seed_option,
+    split_names,
 )
 from undulatus.cli.data_options import data_options, flags_text, open_inputs
 from undulatus.cli.session import printable
 from undulatus.cli.unfinished import fitting
 
 
-def _split(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Return the parts of a list with commas."""
-    return tuple(part.strip() for part in (value or "").split(",") if part.strip())
-
-
 def _split_numbers(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in _split(context, option, value))
+        return tuple(int(part) for part in split_names(context, option, value))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of whole numbers such as 3,5") from None
 
@@ -49,7 +45,7 @@ def _split_nodata(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> tuple[float, ...] | None:
     """Return values, none of them, or None if the option was not given."""
-    parts = None if value is None else _split(context, option, value)
+    parts = None if value is None else split_names(context, option, value)
     if parts is None or parts == ("none",):
         return None if parts is None else ()
     try:
@@ -106,7 +102,7 @@ all_touched_option = click.option(
 )
 @click.option(
     "--bands",
-    callback=_split,
+    callback=split_names,
     metavar="BAND,BAND,...",
     show_default="all",
     help="Bands to learn from, for images: names, numbers from 1 in the order of the file, or "
@@ -114,7 +110,7 @@ all_touched_option = click.option(
 )
 @click.option(
     "--indices",
-    callback=_split,
+    callback=split_names,
     metavar="NAME,NAME,...",
     help="Spectral indices as further features, such as ndvi,ndwi, for images.",
 )
@@ -408,7 +404,7 @@ def _fit_chain(
 @all_touched_option
 @click.option(
     "--leave-out",
-    callback=_split,
+    callback=split_names,
     metavar="CLASS,CLASS,...",
     help="Classes of LABELS that MODEL does not have and that are not scored, for images.",
 )
@@ -517,9 +513,9 @@ def _score_images(
     else:
         click.echo(printable(found.table()))
     origin = {
-        "model": str(model.path.absolute()),
+        "model": model.path.name,
         "model_sha256": model.sha256,
-        "command": command_line(),
+        "command": recorded_command(),
     }
     for output in outputs:
         write_report(found, output, f"Scores of {model.path.name}", origin)

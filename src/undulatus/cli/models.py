@@ -12,15 +12,18 @@ from undulatus.cli.console import (
     EXISTING_FILE,
     MODEL_PATH,
     NEW_PATH,
-    command_line,
     device_option,
     progress_bar,
     ram_option,
+    recorded_command,
     require_model,
     require_new,
+    rgb_option,
     say,
     seed_option,
+    split_names,
     split_span,
+    warn,
 )
 from undulatus.cli.data_options import data_options, open_inputs
 from undulatus.cli.session import printable
@@ -92,7 +95,7 @@ def _with_history(made: Any) -> Any:
     """Return data with the command that made them in their history."""
     from undulatus.scenes.files.writing import add_history
 
-    return made.assign_attrs(add_history(made.attrs, command_line()))
+    return made.assign_attrs(add_history(made.attrs, recorded_command()))
 
 
 # cut
@@ -162,9 +165,30 @@ allow_outside_option = click.option(
     "--output",
     type=NEW_PATH,
     required=True,
-    help="New folder (.zarr) or file (.nc, .nc4, .tif, .tiff) to write.",
+    help="New folder (.zarr) or file (.nc, .nc4, .tif, .tiff, .gtif, .img, .dat) to write.",
 )
 @encoding_option
+@click.option(
+    "--layers",
+    callback=split_names,
+    metavar="NAME,NAME,...",
+    show_default="all",
+    help="Layers to write, such as class,class_probability.",
+)
+@click.option(
+    "--sieve",
+    type=click.IntRange(2),
+    metavar="PIXELS",
+    help="Smallest patch of a class: smaller ones take the class of their largest neighbour, as "
+    "by GDAL's sieve. Maps every pixel twice unless only classes are written.",
+)
+@click.option(
+    "--connected",
+    type=click.Choice(["4", "8"]),
+    default="4",
+    show_default=True,
+    help="For --sieve: pixels of a patch touch along their sides (4), or also at corners (8).",
+)
 @click.option(
     "--picture",
     "pictures",
@@ -182,24 +206,31 @@ allow_outside_option = click.option(
     type=NEW_PATH,
     help="New folder of pages to look through the map of an image, as by undulatus browse.",
 )
+@rgb_option
 @legend_option
 @allow_outside_option
 @ram_option
 @device_option
 @click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
+@click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
 def map_command(
     model: Path,
     inputs: Any,
     output: Path,
     encoding: str,
+    layers: tuple[str, ...],
+    sieve: int | None,
+    connected: str,
     pictures: tuple[str, ...],
     video: str | None,
     pages: Path | None,
+    rgb: tuple[str, ...] | None,
     legend: Path | None,
     allow_outside: bool,
     ram: str | None,
     device: str | None,
     resume: bool,
+    overwrite: bool,
 ) -> None:
     """Classify every pixel of DATA: a scene, an image or spectra.
 
@@ -208,21 +239,32 @@ def map_command(
     several, too.
 
     Writes the mask or the class, the probability, the latent variance, the distance from the
-    training data and a quality flag of each pixel; classes in a .tif are bytes with a colour
-    table, and all other layers are in a second file, OUTPUT_layers.tif. Prints how many pixels are
-    mapped, missing, of low confidence (other classes have more than 0.2 together), and outside
-    what MODEL learned from, and the share of each class.
+    training data and a quality flag of each pixel. In GeoTIFF (.tif, .gtif), HFA (.img) and ENVI
+    (.dat) OUTPUT has the classes, bytes with names and colours; floats are in OUTPUT_layers.tif,
+    the quality in OUTPUT_quality_flag.tif, and OUTPUT.qml is a style for QGIS. Prints how many
+    pixels are mapped, missing, of low confidence (other classes have more than 0.2 together), and
+    outside what MODEL learned from, and the share of each class.
     """
     from undulatus.products.browse import browse_image
     from undulatus.products.map_files import ModelFile, map_of_file
+    from undulatus.products.sieve import Sieve
     from undulatus.scenes.files import NETCDF
+    from undulatus.scenes.files.geotiff import files_of_map
     from undulatus.scenes.files.opening import open_map
+    from undulatus.scenes.files.writing import GEOTIFF
     from undulatus.scenes.spectra import is_spectra
 
     if (pictures or video) and output.suffix not in (".zarr", *NETCDF):
         raise click.UsageError(
             f"--picture and --video need a map in .zarr or .nc, but OUTPUT is {output.name}."
         )
+    if rgb is not None and pages is None:
+        raise click.UsageError("--rgb is for --pages.")
+    if resume and overwrite:
+        raise click.UsageError("--resume continues a map and --overwrite replaces it: give one.")
+    raster = output.suffix in GEOTIFF
+    for path in () if resume else files_of_map(output)[:-1] if raster else (output,):
+        require_new(path, overwrite=overwrite)
     for beside in (suffix for suffix, asked in ((".png", pictures), (".mp4", video)) if asked):
         require_new(output.with_suffix(beside), overwrite=None)
     require_model(model, *inputs.paths)
@@ -243,22 +285,24 @@ def map_command(
         encoding=encoding,
         legend=None if legend is None else read_legend(legend),
         allow_outside=allow_outside,
+        layers=layers,
+        sieve=None if sieve is None else Sieve(sieve, int(connected)),
         ram=ram,
-        command=command_line(),
+        command=recorded_command(),
+        folder=output.parent,
     ) as mapped:
         _require_times(opened, mapped.maps, pictures, video)
         with progress_bar("mapping") as progress:
-            written = mapped.write(output, progress, resume=resume, say=say)
-    others = "".join(
-        f" (classes), {path.resolve()} (all other layers)" for path in written.paths[1:]
-    )
-    _print(f"map: {output.resolve()}{others}")
+            written = mapped.write(output, progress, resume=resume, overwrite=overwrite, say=say)
+    _print(f"map: {', '.join(str(path.resolve()) for path in written.paths)}")
     _print(str(written.summary))
+    if written.summary.warning:
+        warn(written.summary.warning)
     if pictures or video:
         _illustrate(opened, open_map(output), output, pictures, video)
     if pages is not None:
         with progress_bar("building pages") as progress:
-            page = browse_image(output, pages, say=say, progress=progress)
+            page = browse_image(output, pages, rgb=rgb, say=say, progress=progress)
         click.echo(f"open in a browser: {page.resolve()}")
 
 

@@ -16,6 +16,7 @@ from undulatus.cli.console import (
     NEW_PATH,
     command_line,
     progress_bar,
+    rgb_option,
     say,
     seed_option,
     split_span,
@@ -70,6 +71,7 @@ def demo(output: Path) -> None:
 
 @click.command()
 @click.argument("maps", type=EXISTING_PATH)
+@rgb_option
 @click.option(
     "--scene",
     "scenes",
@@ -106,6 +108,7 @@ def browse(
     output: Path,
     span: str | None,
     model: Path | None,
+    rgb: tuple[str, ...] | None,
     spectra_step: str,
 ) -> None:
     """Make pages to look through MAPS, made by undulatus map.
@@ -117,15 +120,20 @@ def browse(
     from undulatus.products.browse import browse_image
     from undulatus.scenes.files.images import RASTERS
     from undulatus.scenes.files.opening import open_map
+    from undulatus.scenes.files.writing import GEOTIFF
 
     if is_tensor_file(maps):
         raise click.UsageError(
             f"{maps} is a model, but undulatus browse takes MAPS: make them with\n"
             f"  undulatus map {maps} DATA -o MAPS\nor give the model with --model."
         )
-    if maps.suffix.lower() not in RASTERS:
+    if maps.suffix.lower() not in (*RASTERS, *GEOTIFF):
         opened = open_map(maps)
         if opened.sizes.get("time", 1) > 1:
+            if rgb is not None:
+                raise click.UsageError(
+                    f"--rgb is for maps of an image, but {maps.name} has several times."
+                )
             _browse_acquisitions(maps, opened, scenes, output, span)
             return
     if span is not None:
@@ -136,6 +144,7 @@ def browse(
             output,
             scene=scenes,
             model=model,
+            rgb=rgb,
             spectra_step=int(spectra_step),
             say=say,
             progress=progress,
@@ -152,7 +161,7 @@ def _browse_acquisitions(
     with progress_bar("building pages") as progress:
         page = build_site(
             maps,
-            _open_scene_of(maps, scenes),
+            _open_scene_of(maps, scenes, path.parent),
             output,
             title=path.name,
             start=start,
@@ -162,11 +171,11 @@ def _browse_acquisitions(
     click.echo(f"open in a browser: {page.resolve()}")
 
 
-def _open_scene_of(maps: Any, given: tuple[Path, ...]) -> Any:
+def _open_scene_of(maps: Any, given: tuple[Path, ...], folder: Path) -> Any:
     """Open the given scene, or else the one the maps name; return None if it does not exist."""
     from undulatus.scenes.files.inputs import Inputs
 
-    inputs = Inputs.of_map(maps.attrs, given)
+    inputs = Inputs.of_map(maps.attrs, given, folder)
     lost = None if inputs is None else inputs.lost
     if inputs is not None and lost is None:
         return open_inputs(inputs)

@@ -109,8 +109,8 @@ def run_image_demo(
         save_model(model, written["model"])
         with progress_bar("mapping") as progress:
             maps = map_scene(model, image)
-            maps.attrs |= {"scene": str(written["image"].absolute())}
-            maps.attrs |= {"model": str(written["model"].absolute())}
+            maps.attrs |= {"scene": written["image"].name}
+            maps.attrs |= {"model": written["model"].name}
             write_dataset(maps, written["map"], progress)
         with progress_bar("making pages") as progress:
             page = browse_image(written["map"], folder / "site", progress=progress)

@@ -106,8 +106,19 @@ def open_images(images: Any) -> list[xr.DataArray]:
 
 
 def image_names(images: list[xr.DataArray]) -> list[str]:
-    """Return what to call images: their paths, or ``image 1`` and so on."""
-    return [str(image.attrs.get("source", f"image {i}")) for i, image in enumerate(images, 1)]
+    """Return what to call images: the ends of their paths that differ, or ``image 1`` and so on.
+
+    A model remembers these names: they are the same wherever the images lie.
+    """
+    paths = [Path(str(image.attrs.get("source", ""))) for image in images]
+    known = {path for path in paths if path.name}
+    count = 1
+    while len({path.parts[-count:] for path in known}) < len(known):
+        count += 1
+    return [
+        "/".join(path.parts[-count:]) if path.name else f"image {number}"
+        for number, path in enumerate(paths, 1)
+    ]
 
 
 def label_pixels(

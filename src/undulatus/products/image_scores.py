@@ -40,6 +40,7 @@ from undulatus.products.predict import feature_names, finite_rows
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import BINS, ManyClassScores, score_classes
 from undulatus.scenes.files.images import require_same_offset
+from undulatus.scenes.files.inputs import find_recorded
 from undulatus.scenes.image_features import ImageFeatures
 
 Array = npt.NDArray[Any]
@@ -168,7 +169,7 @@ def score_image(
     provenance, legend = Provenance.of(model), Legend.of(model)
     for image in opened:
         require_same_offset(image, provenance.processing_baseline)
-    source = _find_labels(labels, provenance)
+    source = _find_labels(labels, provenance, opened)
     pixels = known_pixels(
         opened, source, legend, provenance, field=field, group=group, all_touched=all_touched,
         leave_out=leave_out, seed=seed, progress=progress,
@@ -213,7 +214,7 @@ def score_image(
     )
 
 
-def _find_labels(labels: Any, provenance: Provenance) -> Any:
+def _find_labels(labels: Any, provenance: Provenance, images: list[xr.DataArray]) -> Any:
     if labels is not None:
         return labels
     if provenance.label is None or provenance.chain != "image":
@@ -221,12 +222,16 @@ def _find_labels(labels: Any, provenance: Provenance) -> Any:
             "The model does not say which labels it learned from. Give labels to score against "
             "(--label FILE, in Python labels=...)."
         )
-    if not Path(provenance.label).exists():
+    folders = [Path(str(image.attrs["source"])).parent for image in images
+               if "source" in image.attrs]  # fmt: skip
+    found = find_recorded(provenance.label, Path.cwd(), *folders)
+    if not found.exists():
         raise SceneError(
-            f"The labels that the model learned from, {provenance.label}, are not found. Give "
-            f"labels to score against (--label FILE, in Python labels=...)."
+            f"The labels that the model learned from, {provenance.label}, are not found here or "
+            f"beside the image. Give labels to score against (--label FILE, in Python "
+            f"labels=...)."
         )
-    return provenance.label
+    return found
 
 
 def _recipe_of(model: Any, provenance: Provenance) -> ImageFeatures:

@@ -380,9 +380,15 @@ def _bounds_of(pixels: ImagePixels, chosen: Array) -> dict[str, list[float]]:
 def _label_text(labels: Any) -> str | None:
     """Return the file or the variable that was learned from, if it has a name."""
     if isinstance(labels, (str, os.PathLike)):
-        return str(Path(labels).absolute())
+        return label_name(labels)
     name = getattr(labels, "name", None)
     return None if name is None else str(name)
+
+
+def label_name(labels: str | os.PathLike[str]) -> str:
+    """Return how a model remembers a file of labels: its path from here, or else its name."""
+    path, here = Path(os.path.abspath(labels)), Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
 
 
 def _class_profiles(training: ImagePixels, recipe: ImageFeatures) -> dict[str, Any]:

@@ -116,9 +116,7 @@ def _read(
     progress: Progress,
 ) -> dict[int, LabelledPixels]:
     """Return the labels of each image, in the groups of the fit if the labels tell them."""
-    own = isinstance(source, (str, os.PathLike)) and provenance.label == str(
-        Path(source).absolute()
-    )
+    own = isinstance(source, (str, os.PathLike)) and _ends_alike(source, provenance.label or "")
     field = field or (provenance.field if own else None)
     sources = one_each(source, len(images))
 
@@ -260,8 +258,10 @@ def _groups_known_as(
     if training is None or unit is None:
         return np.full(len(keys), UNKNOWN)
     if unit == "image":
-        status = TRAINED if _is_image_of(name, training) else NEW
-        return np.full(len(keys), HELD_OUT if _is_image_of(name, held_out) else status)
+        meant = _recorded_as(image, name, [*training, *held_out])
+        # One that was moved may have the name of several: then it may have been learned from.
+        status = TRAINED if meant & set(training) else HELD_OUT if meant else NEW
+        return np.full(len(keys), status)
     if unit not in UNITS and own.unit != unit:
         return np.full(len(keys), UNKNOWN)
     grid = PixelGrid.of(image)
@@ -297,12 +297,21 @@ def _groups_known_as(
     return known
 
 
-def _is_image_of(name: str, recorded: Iterable[str]) -> bool:
-    """Return whether an image is one of those recorded, or one of them that was moved."""
-    return any(
-        name == other or (Path(name).name == Path(other).name and not Path(other).exists())
-        for other in recorded
-    )
+def _recorded_as(image: xr.DataArray, name: str, recorded: Iterable[str]) -> set[str]:
+    """Return which of the recorded images an image is, or may be if they were moved."""
+    whole, names = image.attrs.get("source", name), set(recorded)
+    exact = {other for other in names if _ends_alike(whole, other)}
+    return exact or {
+        other
+        for other in names
+        if Path(whole).name == Path(other).name and not Path(other).exists()
+    }
+
+
+def _ends_alike(path: str | os.PathLike[str], recorded: str) -> bool:
+    """Return whether a path ends as one that a model remembers, which may be a name alone."""
+    parts = Path(recorded).parts
+    return bool(parts) and Path(os.path.abspath(path)).parts[-len(parts) :] == parts
 
 
 def _places_in(
@@ -314,7 +323,7 @@ def _places_in(
     x, y = grid.centre_of(own.row, own.column)
     if crs is None:
         # Rows and columns of other images are other places.
-        return (x, y) if _is_image_of(name, provenance.images or []) else None
+        return (x, y) if _recorded_as(image, name, provenance.images or []) else None
     return reproject(x, y, crs, provenance.crs)
 
 
@@ -368,7 +377,9 @@ def basis_of(
     if has(UNKNOWN):
         return unknown_basis(amount, _why_unknown(provenance)), everything
     others = [
-        name for name in image_names(images) if not _is_image_of(name, provenance.images or [])
+        name
+        for image, name in zip(images, image_names(images), strict=True)
+        if not _recorded_as(image, name, provenance.images or [])
     ]
     if len(others) == len(images):
         amount += ", in images of other names than those of the fit"

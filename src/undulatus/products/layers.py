@@ -7,6 +7,7 @@ and also ``cloud_mask`` if one of more than two classes is cloud. A
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,10 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus.errors import InputError
-from undulatus.products.legend import Legend
+from undulatus.products.legend import CLEAR_COLOUR, Legend
 from undulatus.products.predict import has_committee, quality_attributes
 from undulatus.scenes.files.writing import add_history
-from undulatus.scenes.masks import encode
+from undulatus.scenes.masks import ENCODINGS, encode
 from undulatus.scenes.scene import MISSING_CODE
 
 Array = npt.NDArray[Any]
@@ -102,6 +103,22 @@ def map_layers(
         if array.dtype == np.float32:
             result[name].encoding = {"_FillValue": np.float32(np.nan)}
     return result
+
+
+def choose_layers(maps: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
+    """Return a map with some of its layers, in the order of the map."""
+    lacking = [name for name in names if name not in maps.data_vars]
+    if lacking:
+        raise InputError(
+            f"The map has no layer {', '.join(lacking)}.\n"
+            f"  layers: {', '.join(map(str, maps.data_vars))}\nChoose some of these (--layers)."
+        )
+    chosen = maps[[name for name in maps.data_vars if name in names]]
+    first, *others = chosen.data_vars.values()
+    first.attrs.pop("ancillary_variables", None)
+    if others:
+        first.attrs["ancillary_variables"] = " ".join(str(array.name) for array in others)
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -196,11 +213,16 @@ def _mask_and_probability(
     labels = (probability > 0.5).astype(np.uint8)
     labels = labels.where(probability.notnull(), np.uint8(MISSING_CODE))
     mask = encode(labels, encoding, land)
+    cloud = legend.colours[index]
+    clear = legend.colours[1 - index] if len(legend.classes) == 2 else CLEAR_COLOUR
+    mask.attrs["flag_colors"] = ENCODINGS[encoding].flag_colors(clear, cloud)
     if legend.cloud is None:
         mask.attrs = {
             "long_name": "class",
             "flag_values": np.array([0, 1], np.uint8),
             "flag_meanings": legend.flag_meanings,
+            "flag_colors": legend.flag_colors,
+            "class_names": legend.class_names,
             "_FillValue": np.uint8(MISSING_CODE),
         }
     grid = {key: probability.attrs[key] for key in ("grid_mapping",) if key in probability.attrs}
@@ -235,6 +257,7 @@ def _class_layers(layers: _Layers, committee: bool) -> dict[str, xr.DataArray]:
         flag_values=codes,
         flag_meanings=legend.flag_meanings,
         flag_colors=legend.flag_colors,
+        class_names=legend.class_names,
         _FillValue=missing,
     )
     entropy = layers.computed(

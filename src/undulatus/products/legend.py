@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import colorsys
+import json
 import re
+import reprlib
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from undulatus.errors import InputError
+from undulatus.errors import InputError, SceneError
 from undulatus.products.provenance import Provenance
 
 Class = bool | int | float | str
@@ -40,19 +42,8 @@ CLOUD_MEANINGS = ("cloud", "clouds", "cloudy")
 CHAINS = ("landmarks", "sounder")
 """Chains of which every model that has no legend was fitted on cloud, 1, and clear, 0."""
 
-COLOURS_BY_NAME = {
-    CLEAR: "#3b6e8f",
-    CLOUD: "#f7f7f7",
-    "shadow": "#5b5b5b",
-    "water": "#0072b2",
-    "land": "#c8a165",
-    "soil": "#a6611a",
-    "vegetation": "#009e73",
-    "forest": "#1b7837",
-    "snow": "#bfe6f5",
-    "ice": "#7fc4e0",
-}
-"""Default colours of classes that have one of these words in their names, ..."""
+CLEAR_COLOUR, CLOUD_COLOUR = "#3b6e8f", "#f7f7f7"
+"""Default colours of the class that is known to be cloud, of the other of two, ..."""
 
 PALETTE = (
     "#0072b2",
@@ -64,7 +55,8 @@ PALETTE = (
     "#f0e442",
     "#000000",
 )
-"""... and of the first others: those of Okabe and Ito, which differ without colour vision too."""
+"""... and of all others in their order: those of Okabe and Ito, which differ without colour vision
+too."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +81,7 @@ class Legend:
     Examples
     --------
     >>> Legend(("cloud", "land"), cloud="cloud").colours
-    ('#f7f7f7', '#c8a165')
+    ('#f7f7f7', '#3b6e8f')
     """
 
     classes: tuple[Class, ...]
@@ -112,7 +104,7 @@ class Legend:
             "classes": classes,
             "names": names,
             "codes": tuple(self.codes) or _default_codes(classes),
-            "colours": tuple(self.colours) or _default_colours(names),
+            "colours": tuple(self.colours) or _default_colours(names, self.cloud),
         }
         for field, values in found.items():
             if len(values) != len(classes):
@@ -124,11 +116,9 @@ class Legend:
         self._require_values()
 
     def _require_values(self) -> None:
-        tokens = self.flag_meanings.split()
-        if len(set(tokens)) < len(tokens):
+        if len(set(self.names)) < len(self.names):
             raise InputError(
-                f"The names {_listed(self.names)} would be written as {', '.join(tokens)}, which "
-                f"are not distinct. Give names that differ in their letters and digits."
+                f"The names {_listed(self.names)} are not distinct. Give each class its own."
             )
         if len(set(self.codes)) < len(self.codes) or not set(self.codes) <= set(range(256)):
             raise InputError(
@@ -136,7 +126,7 @@ class Legend:
                 f"{_listed(self.codes)} were given."
             )
         for colour in self.colours:
-            if not re.fullmatch("#[0-9a-fA-F]{6}", str(colour)):
+            if not is_colour(colour):
                 raise InputError(f'A colour is given as "#rrggbb", but {colour!r} was found.')
         if self.cloud is not None and self.cloud not in self.names:
             raise InputError(
@@ -152,9 +142,28 @@ class Legend:
         return next(code for code in range(MISSING_CODE, -1, -1) if code not in self.codes)
 
     @property
+    def tokens(self) -> tuple[str, ...]:
+        """The names as words of CF's attribute: letters, digits and ``_-.+@``.
+
+        Names that would be one word, or none (those without a Latin letter), have their code too.
+        """
+        words = [_as_token(name) for name in self.names]
+        coded = [f"{word or 'class'}_{code}" for word, code in zip(words, self.codes, strict=True)]
+        some = [
+            word if word and words.count(word) == 1 else own
+            for word, own in zip(words, coded, strict=True)
+        ]
+        return tuple(some if len(set(some)) == len(some) else coded)
+
+    @property
     def flag_meanings(self) -> str:
-        """The names as words of CF's attribute: letters, digits and ``_-.+@``."""
-        return " ".join(map(_as_token, self.names))
+        """The words of the classes in one text, separated by spaces."""
+        return " ".join(self.tokens)
+
+    @property
+    def class_names(self) -> str:
+        """The names as they are, a list in JSON."""
+        return json.dumps(self.names, ensure_ascii=False)
 
     @property
     def flag_colors(self) -> str:
@@ -252,6 +261,55 @@ class Legend:
         return cls(**columns, cloud=values.get("cloud"))
 
 
+@dataclass(frozen=True)
+class MapClass:
+    """A class of a map: its code, its name, and its colour as ``"#rrggbb"``."""
+
+    code: int
+    name: str
+    colour: str
+
+
+def is_colour(value: Any) -> bool:
+    """Return whether a value is ``"#rrggbb"``."""
+    return isinstance(value, str) and re.fullmatch("#[0-9a-fA-F]{6}", value) is not None
+
+
+def map_classes(attrs: Mapping[Any, Any], where: str = "The map") -> tuple[MapClass, ...]:
+    """Return the classes of a map by the attributes of its codes.
+
+    The file may come from elsewhere: what is not a code, a colour or a name is refused, since
+    colours go into the styles of pages, where a text could make the reader's browser fetch an
+    address.
+    """
+    codes = np.atleast_1d(attrs.get("flag_values", ()))
+    words = str(attrs.get("flag_meanings", "")).split()
+    colours = str(attrs.get("flag_colors", "")).split()
+    try:
+        names = json.loads(attrs.get("class_names", "null"))
+    except (ValueError, TypeError, RecursionError):
+        names = ()
+    if names is None:
+        # Maps of earlier versions have no other names.
+        names = [word.replace("_", " ") for word in words]
+    fine = (
+        codes.dtype.kind in "iu"
+        and set(codes.tolist()) <= set(range(256))
+        and all(map(is_colour, colours))
+        and isinstance(names, list)
+        and all(isinstance(name, str) for name in names)
+        and 2 <= len(codes) == len(words) == len(colours) == len(names)
+    )
+    if not fine:
+        shown = {key: attrs.get(key) for key in ("flag_values", "flag_meanings", "flag_colors")}
+        listed = "".join(f"\n  {key}: {reprlib.repr(value)}" for key, value in shown.items())
+        raise SceneError(
+            f"{where} has classes that cannot be shown: a code from 0 to 255, a name and a colour "
+            f'"#rrggbb" are needed of each.{listed}\nMap the data again (undulatus map).'
+        )
+    return tuple(map(MapClass, codes.tolist(), names, colours))
+
+
 def legend_of_label(name: str, attrs: Mapping[Any, Any], classes: tuple[int, ...]) -> Legend:
     """Return the legend of a variable that is learned from.
 
@@ -294,15 +352,11 @@ def _default_codes(classes: tuple[Class, ...]) -> tuple[int, ...]:
     return tuple(range(len(classes)))
 
 
-def _default_colours(names: tuple[str, ...]) -> tuple[str, ...]:
-    chosen: dict[str, str] = {}
-    for name in names:
-        words = re.findall("[a-z]+", name.lower())
-        known = [COLOURS_BY_NAME[word] for word in words if word in COLOURS_BY_NAME]
-        if known and known[0] not in chosen.values():
-            chosen[name] = known[0]
-    left = (colour for colour in map(_nth_colour, count()) if colour not in chosen.values())
-    return tuple(chosen[name] if name in chosen else next(left) for name in names)
+def _default_colours(names: tuple[str, ...], cloud: str | None) -> tuple[str, ...]:
+    if cloud is not None and len(names) == 2:
+        return tuple(CLOUD_COLOUR if name == cloud else CLEAR_COLOUR for name in names)
+    left = map(_nth_colour, count())
+    return tuple(CLOUD_COLOUR if name == cloud else next(left) for name in names)
 
 
 def _nth_colour(number: int) -> str:
@@ -315,10 +369,10 @@ def _nth_colour(number: int) -> str:
 
 
 def _as_token(name: str) -> str:
-    """Return a name as a word of ``flag_meanings``, which begins with a letter."""
+    """Return a name as a word of ``flag_meanings``, which begins with a letter; perhaps none."""
     letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     token = re.sub(r"[^A-Za-z0-9_.+@-]+", "_", letters).strip("_")
-    return token if token[:1].isalpha() else f"class_{token}"
+    return token if token[:1].isalpha() or not token else f"class_{token}"
 
 
 def _are_plain(values: Any) -> bool:

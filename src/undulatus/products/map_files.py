@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,13 @@ from typing import Any, Self
 import xarray as xr
 
 from undulatus.estimators import compute_on
+from undulatus.products.layers import choose_layers
 from undulatus.products.legend import Legend
-from undulatus.products.maps import MapSummary, map_scene, summarise_map
+from undulatus.products.maps import COUNTED, MapSummary, map_scene, summarise_map
 from undulatus.products.memory_budget import within_memory
-from undulatus.scenes.files.geotiff import geotiff_paths
-from undulatus.scenes.files.inputs import Inputs
+from undulatus.products.sieve import Sieve, sieve_map
+from undulatus.scenes.files.geotiff import companions, geotiff_paths
+from undulatus.scenes.files.inputs import SCENE, Inputs, recorded_path
 from undulatus.scenes.files.opening import open_map, open_raster_map
 from undulatus.scenes.files.writing import GEOTIFF, Progress, add_history, write_dataset
 from undulatus.scenes.files.zarr_store import discard_unfinished
@@ -51,10 +53,12 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class WrittenMap:
-    """The files of a map (classes first, if a second one holds the other layers), its pixels."""
+    """The files of a map, that of the classes first, those that belong to them, and its pixels."""
 
     paths: tuple[Path, ...]
     summary: MapSummary
+    beside: tuple[Path, ...] = ()
+    """What GIS programs read with ``paths``: names of classes, and a style of QGIS."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +89,28 @@ class FileMap:
         progress: Progress = lambda done, total: None,
         *,
         resume: bool = False,
+        overwrite: bool = False,
         say: Callable[[str], None] = lambda line: None,
     ) -> WrittenMap:
         """Write the map in a format of ``WRITERS`` and count its pixels.
 
         ``resume`` continues a ``.zarr`` that was interrupted; ``say`` is told if it must be begun
-        anew, because the data may have been replaced since.
+        anew, because the data may have been replaced since. ``overwrite`` replaces a map that
+        exists, once the new one is whole.
         """
         if resume and discard_unfinished(output, self.earlier_fingerprint):
             say(
                 f"{output} was begun by an earlier version, which did not record the content of "
                 f"{self.data.name}: it is begun anew."
             )
-        write_dataset(self.maps, output, progress, resume=resume, fingerprint=self.fingerprint)
+        write_dataset(
+            self.maps,
+            output,
+            progress,
+            resume=resume,
+            fingerprint=self.fingerprint,
+            overwrite=overwrite,
+        )
         return self._count_pixels(output)
 
     def _count_pixels(self, output: Path) -> WrittenMap:
@@ -105,11 +118,13 @@ class FileMap:
             with open_map(output) as written:
                 return WrittenMap((output,), summarise_map(written))
         paths = geotiff_paths(self.maps, output)
-        with open_raster_map(paths[-1]) as written:
-            if len(paths) > 1:
-                codes = open_raster_map(output)["class"]
-                written["class"] = codes.drop_attrs().assign_attrs(self.maps["class"].attrs)
-            return WrittenMap(paths, summarise_map(written))
+        counted = {
+            name: layer.drop_attrs().assign_attrs(self.maps[name].attrs)
+            for path in paths
+            for name, layer in open_raster_map(path).data_vars.items()
+            if name in COUNTED
+        }
+        return WrittenMap(paths, summarise_map(xr.Dataset(counted)), companions(paths))
 
 
 @contextmanager
@@ -121,8 +136,11 @@ def map_of_file(
     encoding: str = "cf",
     legend: Legend | None = None,
     allow_outside: bool = False,
+    layers: Sequence[str] = (),
+    sieve: Sieve | None = None,
     ram: str | None = None,
     command: str = "",
+    folder: Path | None = None,
 ) -> Iterator[FileMap]:
     """Give the map of ``data`` by a model, to be written within the memory ``ram``.
 
@@ -136,15 +154,23 @@ def map_of_file(
         ``data`` as they were opened already.
     encoding, legend, allow_outside
         As of :func:`undulatus.products.maps.map_scene`.
+    layers : sequence of str
+        Layers to keep, by their names; all by default.
+    sieve : Sieve, optional
+        The smallest patch of a class; the codes of the whole map are then computed here.
     ram : str, optional
         A size such as ``2GB`` to stay below.
     command : str
         What was asked for, for the ``history`` of the map.
+    folder : path, optional
+        Where the map will be: the paths of the data and the model are recorded from there, or
+        else by their names.
     """
     inputs = Inputs.of(data)
     opened = inputs.open() if scene is None else scene
     named = Legend.of(model.fitted) if legend is None else legend
     options = encoding if legend is None else f"{encoding} {_legend_digest(legend)}"
+    options += "".join(f" {option}" for option in (" ".join(layers), sieve) if option)
     with ExitStack() as held:
         if scene is None:
             # Who opened it closes it: one that is left to the garbage collector stays open.
@@ -153,7 +179,11 @@ def map_of_file(
         maps = map_scene(
             model.fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
         )
-        maps.attrs |= _origin(model, inputs, opened, command or f"map of {inputs.name}")
+        if layers:
+            maps = choose_layers(maps, layers)
+        if sieve is not None:
+            maps = sieve_map(maps, sieve)
+        maps.attrs |= _origin(model, inputs, opened, command or "map", folder)
         yield FileMap(
             data=inputs,
             scene=opened,
@@ -163,9 +193,12 @@ def map_of_file(
         )
 
 
-def _origin(model: ModelFile, inputs: Inputs, scene: xr.Dataset, made: str) -> dict[str, Any]:
+def _origin(
+    model: ModelFile, inputs: Inputs, scene: xr.Dataset, made: str, folder: Path | None
+) -> dict[str, Any]:
     """Return the attributes that say what a map was made from, and how."""
-    of_model = {"model": str(model.path.absolute()), "model_sha256": model.sha256}
+    own = inputs.attributes(folder)
+    of_model = {"model": recorded_path(model.path, folder), "model_sha256": model.sha256}
     listed = ", ".join(f"{name} {value}" for name, value in of_model.items())
     first, more = inputs.paths[0], len(inputs.paths) - 1
     title = f"Map of {first.name}{f' and {more:,} more' if more else ''} by {model.path.name}"
@@ -173,8 +206,15 @@ def _origin(model: ModelFile, inputs: Inputs, scene: xr.Dataset, made: str) -> d
         # A twin is named as such.
         title += f" ({scene.attrs['source']})"
     named = {"title": str(scene.attrs.get("title", title))}
-    history = add_history(scene.attrs, f"{made} (scene {inputs.name}, {listed})")
-    return named | inputs.attributes() | of_model | history
+    history = add_history(scene.attrs, f"{made} ({_scene_text(own)}, {listed})")
+    return named | own | of_model | history
+
+
+def _scene_text(recorded: Mapping[str, Any]) -> str:
+    scene = recorded[SCENE]
+    if isinstance(scene, str):
+        return f"scene {scene}"
+    return f"scene {scene[0]} and {len(scene) - 1:,} more"
 
 
 def _legend_digest(legend: Legend) -> str:

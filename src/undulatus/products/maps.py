@@ -8,6 +8,7 @@ thread, and the result is the same for any chunks. The layers of a map are in
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,10 +22,11 @@ import xarray as xr
 
 from undulatus._progress import working_on
 from undulatus.errors import InputError, SceneError
-from undulatus.products.layers import CLASS, QUALITY, map_layers
+from undulatus.products.layers import CLASS, MASK, QUALITY, map_layers
 from undulatus.products.legend import Legend
 from undulatus.products.outside import require_inside
 from undulatus.products.predict import (
+    DOUBTFUL,
     LOW_CONFIDENCE,
     MISSING,
     OUT_OF_RANGE,
@@ -155,57 +157,100 @@ def class_probabilities(model: Any, dataset: xr.Dataset, classes: slice = slice(
         return np.asarray(probability.compute(**how))
 
 
+COUNTED = (QUALITY, CLASS, MASK)
+"""Layers from which the pixels of a map are counted."""
+
+MOST_DOUBTFUL = 0.5
+"""With a larger share of pixels of low confidence a map is said to be doubtful."""
+
+
 @dataclass(frozen=True)
 class MapSummary:
     """How many pixels a map has, and how far they may be believed.
 
-    ``low_confidence`` and ``outside`` count pixels with a class. None is outside if the model was
-    not one of ours, since it kept nothing to compare with. In a map of other classes than cloud,
-    ``classes`` has the pixels of each by its name, as ``flag_meanings`` has it. Where a map is of
-    spectra, ``what`` says so.
+    ``low_confidence`` and ``outside`` count pixels with a class, and are None in a map without
+    ``quality_flag``. None is outside if the model was not one of ours, since it kept nothing to
+    compare with. In a map of other classes than cloud, ``classes`` has the pixels of each by its
+    name. Where a map is of spectra, ``what`` says so.
     """
 
     mapped: int
     missing: int
-    low_confidence: int
-    outside: int
+    low_confidence: int | None
+    outside: int | None
     classes: Mapping[str, int] = field(default_factory=dict)
     what: str = "pixels"
 
     def __str__(self) -> str:
         pixels, mapped = max(self.mapped + self.missing, 1), max(self.mapped, 1)
+        parts = [
+            f"{self.mapped:,} {self.what} mapped",
+            f"{self.missing:,} missing ({self.missing / pixels:.1%})",
+        ]
+        if self.low_confidence is not None and self.outside is not None:
+            parts += [
+                f"{self.low_confidence:,} of low confidence ({self.low_confidence / mapped:.1%})",
+                f"{self.outside:,} outside what was learned ({self.outside / mapped:.1%})",
+            ]
         shares = ", ".join(f"{name} {n / mapped:.1%}" for name, n in self.classes.items())
+        return ", ".join(parts) + (f"; {shares}" if shares else "")
+
+    @property
+    def warning(self) -> str:
+        """A sentence to say if most of the map is of low confidence; else empty."""
+        doubtful = self.low_confidence or 0
+        if not doubtful > MOST_DOUBTFUL * self.mapped:
+            return ""
         return (
-            f"{self.mapped:,} {self.what} mapped, {self.missing:,} missing "
-            f"({self.missing / pixels:.1%}), {self.low_confidence:,} of low confidence "
-            f"({self.low_confidence / mapped:.1%}), {self.outside:,} outside what was learned "
-            f"({self.outside / mapped:.1%})"
-        ) + (f"; {shares}" if shares else "")
+            f"Most of the map is doubtful: the class of {doubtful / self.mapped:.0%} of its "
+            f"{self.what} has a probability below {1.0 - DOUBTFUL:g}. Label more where the model "
+            f"is least sure (undulatus suggest), or take classes together that cannot be told "
+            f"apart."
+        )
 
 
 def summarise_map(result: xr.Dataset) -> MapSummary:
     """Return how many pixels of a map are mapped, missing, of low confidence and outside.
 
-    Reads ``quality_flag``, and ``class`` in a map that has it, block by block.
+    Reads ``quality_flag``, and ``class`` in a map that has it, block by block. In a map without
+    the former, pixels are missing that have no class.
     """
-    quality = da.asarray(result[QUALITY].data).astype(np.uint16)
-    mapped = (quality & MISSING) == 0
-    counted = [
-        mapped.sum(),
-        (~mapped).sum(),
-        (mapped & ((quality & LOW_CONFIDENCE) > 0)).sum(),
-        (mapped & ((quality & OUT_OF_RANGE) > 0)).sum(),
-    ]
+    codes = next((result[name] for name in (CLASS, MASK) if name in result), None)
+    counted: list[Any] = []
+    if QUALITY in result:
+        quality = da.asarray(result[QUALITY].data).astype(np.uint16)
+        mapped = (quality & MISSING) == 0
+        for bit in (LOW_CONFIDENCE, OUT_OF_RANGE):
+            counted.append((mapped & ((quality & bit) > 0)).sum())
+    elif codes is not None:
+        values = np.atleast_1d(codes.attrs["flag_values"])
+        mapped = da.isin(da.asarray(codes.data), values)
+    else:
+        raise SceneError(
+            f"The pixels of a map are counted by one of {', '.join(COUNTED)}, but it has "
+            f"{', '.join(map(str, result.data_vars))}."
+        )
+    counted += [mapped.sum(), (~mapped).sum()]
     names: list[str] = []
     if CLASS in result:
-        codes, attrs = da.asarray(result[CLASS].data), result[CLASS].attrs
-        names = str(attrs["flag_meanings"]).split()
-        counted += [(codes == code).sum() for code in np.atleast_1d(attrs["flag_values"])]
+        own, attrs = da.asarray(result[CLASS].data), result[CLASS].attrs
+        names = _names_of(attrs)
+        counted += [(own == code).sum() for code in np.atleast_1d(attrs["flag_values"])]
     with working_on("counting pixels") as work, TaskCount(work.report):
-        pixels, missing, doubtful, outside, *each = map(int, dask.compute(*counted))
+        found = list(map(int, dask.compute(*counted)))
+    doubtful, outside = (found.pop(0), found.pop(0)) if QUALITY in result else (None, None)
+    pixels, missing, *each = found
     classes = dict(zip(names, each, strict=True))
     what = "spectra" if "sample" in result.dims else "pixels"
     return MapSummary(pixels, missing, doubtful, outside, classes, what)
+
+
+def _names_of(attrs: Mapping[Any, Any]) -> list[str]:
+    """Return what to call the classes of a map: their names, but for numbers their words."""
+    words = str(attrs["flag_meanings"]).split()
+    names = json.loads(attrs.get("class_names", "[]")) or words
+    pairs = zip(words, names, strict=True)
+    return [word if name[:1].isdigit() else name for word, name in pairs]
 
 
 def _matched(mask: xr.DataArray, image: xr.DataArray) -> xr.DataArray:

@@ -26,13 +26,12 @@ from matplotlib.text import Text
 
 from undulatus._daylight import NIGHT
 from undulatus.products.layers import MASK, PROBABILITY, QUALITY, VARIANCE
-from undulatus.products.legend import COLOURS_BY_NAME
+from undulatus.products.legend import CLEAR_COLOUR, CLOUD_COLOUR, MapClass
 from undulatus.products.predict import MISSING
 from undulatus.products.views import (
     INFRARED,
     LABEL,
     NATURAL_COLOUR,
-    MapClass,
     MapView,
     blocks_of_time,
     time_text,
@@ -41,7 +40,7 @@ from undulatus.scenes.scene import ANGLE, CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]
 
-CLEAR, CLOUD, DARK = COLOURS_BY_NAME["clear"], COLOURS_BY_NAME["cloud"], "#1b1b2f"
+CLEAR, CLOUD, DARK = CLEAR_COLOUR, CLOUD_COLOUR, "#1b1b2f"
 """Colours of masks, and of the night in natural colour."""
 
 GROUND, HATCH = "#d9d9d9", "#737373"

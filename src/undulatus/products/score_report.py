@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from undulatus._files import write_text
+from undulatus._plain import cell_text
 from undulatus.errors import InputError
 from undulatus.products.area import AreaEstimates, SampleEstimate
 from undulatus.products.image_scores import ImageScores, Reliability
@@ -57,9 +58,9 @@ def _as_json(found: ImageScores, title: str, origin: Origin) -> str:
 def _as_csv(found: ImageScores, title: str, origin: Origin) -> str:
     rows = table_rows(found)
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[-1]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(cell_text, rows[-1]))
+    writer.writerows([cell_text(row.get(name)) for name in rows[-1]] for row in rows)
     return text.getvalue()
 
 

@@ -33,6 +33,7 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from undulatus._files import replacing
+from undulatus._plain import cell_text, plain_text
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.coordinates import posterior_coordinates
 from undulatus.estimators.updates import MOST_ROWS
@@ -41,6 +42,7 @@ from undulatus.products.image_pixels import (
     as_recorded,
     gather_features,
     image_names,
+    label_name,
     label_pixels,
     open_images,
 )
@@ -190,7 +192,7 @@ def write_points(points: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     with replacing(path) as unfinished:
         if suffix == ".csv":
             table = points.drop(columns="geometry") if located else points
-            table.to_csv(unfinished, index=False)
+            table.map(cell_text).rename(columns=cell_text).to_csv(unfinished, index=False)
         else:
             driver = "GPKG" if suffix == ".gpkg" else "GeoJSON"
             points.to_file(unfinished, driver=driver, layer=path.stem)
@@ -397,7 +399,7 @@ def update_image(
     progress("pixels added: " + ", ".join(f"{name} {n:,}" for name, n in counted.items()))
     record = {"images": image_names(opened), "pixels": counted}
     if isinstance(labels, (str, os.PathLike)):
-        record = {"label": str(Path(labels).absolute()), **record}
+        record = {"label": label_name(labels), **record}
     names = [pixels.group_names[i] for i in np.unique(pixels.groups)]
     groups = {name: pixels.bounds.get(name, []) for name in names}
     updated.provenance_ = (
@@ -426,7 +428,7 @@ def _has_field(path: Path, field: str) -> bool:
 
     try:
         if path.suffix.lower() == ".csv":
-            return field in pd.read_csv(path, nrows=1).columns
+            return field in map(plain_text, pd.read_csv(path, nrows=1).columns)
         return field in geopandas.read_file(path, rows=1).columns
     except Exception:  # A raster, or what cannot be read: the reader of labels says so.
         return False

@@ -25,7 +25,7 @@ from undulatus.products.layers import (
     QUALITY,
     VARIANCE,
 )
-from undulatus.products.legend import flag_names
+from undulatus.products.legend import MapClass, flag_names, map_classes
 from undulatus.products.maps import BLOCK_PIXELS
 from undulatus.scenes.masks import decode, guess_encoding
 from undulatus.scenes.scene import (
@@ -51,15 +51,6 @@ LABEL = "class_label"
 
 TIME_TOLERANCE = np.timedelta64(15, "m")
 """How far outside a scene a time may lie and still be shown: SEVIRI's repeat cycle."""
-
-
-@dataclass(frozen=True)
-class MapClass:
-    """A class of a map: its code, its name, and its colour as ``"#rrggbb"``."""
-
-    code: int
-    name: str
-    colour: str
 
 
 @dataclass(frozen=True)
@@ -192,15 +183,8 @@ def _labels_of_classes(scene: xr.Dataset, result: xr.Dataset) -> list[xr.DataArr
 
 
 def _map_classes(result: xr.Dataset) -> tuple[MapClass, ...]:
-    """Return the classes of a map by the attributes of its codes; none for a map of clouds."""
-    if CLASS not in result:
-        return ()
-    attrs = result[CLASS].attrs
-    codes = np.atleast_1d(attrs["flag_values"]).tolist()
-    words = str(attrs["flag_meanings"]).split()
-    names = map(str, result[CLASS_NAME].values) if CLASS_NAME in result.coords else words
-    colours = str(attrs["flag_colors"]).split()
-    return tuple(MapClass(*each) for each in zip(codes, names, colours, strict=True))
+    """Return the classes of a map; none for a map of clouds."""
+    return map_classes(result[CLASS].attrs) if CLASS in result else ()
 
 
 def _class_layers(result: xr.Dataset) -> xr.Dataset:

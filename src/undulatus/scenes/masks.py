@@ -37,6 +37,9 @@ CLEAR, CLOUD = 0, 1
 CF_NAME = "cloud_binary_mask"
 """The only name of a mask in CF's table; other names are read, but not written."""
 
+LAND_COLOUR, SNOW_COLOUR, NO_DATA_COLOUR = "#c8a165", "#bfe6f5", "#808080"
+"""Colours of codes beside those of clear and cloud."""
+
 _UNKNOWN = 254
 """Stands for values that are not codes of the product."""
 
@@ -75,6 +78,15 @@ class Encoding:
         if MISSING_CODE in self.missing:
             attrs["_FillValue"] = np.uint8(MISSING_CODE)
         return attrs
+
+    def flag_colors(self, clear: str, cloud: str) -> str:
+        """Return a colour for each of ``flag_values``, separated by spaces."""
+        found = []
+        for code in self.flags["flag_values"].tolist():
+            kind = clear if code in self.clear else cloud if code in self.cloud else NO_DATA_COLOUR
+            snow = "snow" in self.codes[code]
+            found.append(LAND_COLOUR if code == self.land else SNOW_COLOUR if snow else kind)
+        return " ".join(found)
 
     def __str__(self) -> str:
         return ", ".join(f"{code} {meaning}" for code, meaning in self.codes.items())

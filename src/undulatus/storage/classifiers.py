@@ -31,13 +31,14 @@ from undulatus.storage.codec import (
     encode_value,
     join_tensors,
     list_feature_names,
+    pack_triangle,
     require_fields,
     restore_feature_names,
     restore_params,
     split_tensors,
-    with_memory_order,
+    unpack_triangle,
 )
-from undulatus.storage.schema import Form, Forms, lower_triangle, up_to, within
+from undulatus.storage.schema import Form, Forms, triangle_form, up_to, within
 
 FACTOR_ORDER = "F"
 """Memory order of LAPACK's factors."""
@@ -336,7 +337,7 @@ def _latent_tensors(own: LatentFit) -> Tensors:
     return {
         "bound_history": np.array(own.bounds),
         "posterior_mean": own.posterior.mean,
-        "posterior_root": own.posterior.root,
+        "posterior_root": pack_triangle(own.posterior.root),
     }
 
 
@@ -368,10 +369,11 @@ def _member_forms(stored: Stored, d: int, latents: list[Header] | None, precisio
     shape = stored["frequencies"].shape if "frequencies" in stored else ()
     k = 2 * shape[0] if shape else 0
     waves, roots = LARGEST_OF_WAVES[precision], LARGEST_OF_ROOTS[precision]
+    root = "posterior_root" if latents is None else "0/posterior_root"
     own = {
         "bound_history": Form((None,), up_to(inf), schema.MOST_BOUNDS),
         "posterior_mean": Form((k,), up_to(waves)),
-        "posterior_root": Form((k, k), lower_triangle(roots)),
+        "posterior_root": triangle_form(stored, root, k, roots),
     }
     if latents is not None:
         own = _numbered(len(latents), own)
@@ -433,7 +435,7 @@ def _restore_member(tensors: Tensors, facts: Mapping[str, Any], n_latents: int) 
 
 
 def _restore_latent(tensors: Tensors, facts: Mapping[str, Any]) -> LatentFit:
-    root = with_memory_order(tensors["posterior_root"], FACTOR_ORDER)
+    root = unpack_triangle(tensors["posterior_root"], FACTOR_ORDER)
     return LatentFit(
         signal_variance=facts["signal_variance"],
         posterior=Posterior(mean=tensors["posterior_mean"], root=root, **facts["posterior"]),
@@ -466,7 +468,7 @@ def _exact_tensors(fit: ExactFit) -> Tensors:
         "bound_history": np.array(fit.bounds),
         "alpha": fit.posterior.alpha,
         "roots": fit.posterior.roots,
-        "factor": fit.posterior.factor,
+        "factor": pack_triangle(fit.posterior.factor),
     }
 
 
@@ -481,7 +483,7 @@ def _exact_forms(stored: Stored, header: Header) -> Forms:
         "bound_history": Form((None,), up_to(inf), schema.MOST_BOUNDS),
         "alpha": Form((n,), up_to(LARGEST)),
         "roots": Form((n,), within(0.0, LARGEST)),
-        "factor": Form((n, n), lower_triangle(LARGEST)),
+        "factor": triangle_form(stored, "0/factor" if LATENTS in header else "factor", n, LARGEST),
     }
     if LATENTS in header:
         own = _numbered(len(header[LATENTS]), own)
@@ -518,7 +520,7 @@ def _restore_exact(model: Any, tensors: Tensors, header: Header) -> None:
 
 
 def _restore_exact_fit(tensors: Tensors, facts: Mapping[str, Any]) -> ExactFit:
-    factor = with_memory_order(tensors["factor"], FACTOR_ORDER)
+    factor = unpack_triangle(tensors["factor"], FACTOR_ORDER)
     _require_bounded_inverse(factor)
     return ExactFit(
         lengthscale=facts["lengthscale"],

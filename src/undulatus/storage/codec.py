@@ -297,6 +297,27 @@ def memory_order(array: Array) -> str:
     return ("-" if row < 0 else "") + ("F" if abs(row) < abs(column) else "C")
 
 
+def pack_triangle(matrix: Array) -> Array:
+    """Return the lower half of a square matrix, row by row: what is above it is zero."""
+    return np.concatenate([row[: i + 1] for i, row in enumerate(matrix)])
+
+
+def unpack_triangle(values: Array, order: str) -> Array:
+    """Return the matrix that :func:`pack_triangle` was given, in a memory order.
+
+    Files up to schema 3 have the matrix itself.
+    """
+    if values.ndim == 2:
+        return with_memory_order(values, order)
+    k = int(np.sqrt(2.0 * len(values)))
+    matrix = np.zeros((k, k), order="F" if order == "F" else "C")
+    end = 0
+    for i in range(k):
+        matrix[i, : i + 1] = values[end : end + i + 1]
+        end += i + 1
+    return matrix
+
+
 def with_memory_order(array: Array, order: str) -> Array:
     """Return a copy of an array that has one of ``MEMORY_ORDERS``."""
     if order not in MEMORY_ORDERS:

@@ -406,6 +406,33 @@ def lower_triangle(limit: float) -> RowCheck:
     return check
 
 
+def triangle_form(stored: Mapping[str, StoredArray], name: str, k: int, limit: float) -> Form:
+    """Return the form of a triangular root: its lower half by rows, or all of it in a square.
+
+    Files up to schema 3 have the square.
+    """
+    if name in stored and len(stored[name].shape) == 2:
+        return Form((k, k), lower_triangle(limit))
+    return Form((k * (k + 1) // 2,), packed_triangle(limit))
+
+
+def packed_triangle(limit: float) -> RowCheck:
+    """Return the check of a triangular root's lower half, by rows, whose diagonal is positive."""
+
+    def check(rows: Array, first: int) -> str | None:
+        # The diagonal ends each row: the number n of it is at n (n + 3) / 2.
+        start = max(0, int((np.sqrt(8.0 * first + 9.0) - 3.0) / 2.0) - 1)
+        stop = int(np.sqrt(2.0 * (first + len(rows)))) + 2
+        n = np.arange(start, stop)
+        places = n * (n + 3) // 2 - first
+        places = places[(places >= 0) & (places < len(rows))]
+        if not (rows[places] > 0).all():
+            return "a diagonal that is not positive"
+        return up_to(limit)(rows, first)
+
+    return check
+
+
 def rising(rows: Array) -> bool:
     """Whether each column rises, but for rounding."""
     steps = np.diff(rows, axis=0)

@@ -10,7 +10,7 @@ from undulatus.products.browse.calendar import (
     make_calendar,
     pixel_shares,
 )
-from undulatus.products.views import MapClass
+from undulatus.products.legend import MapClass
 
 
 def times(*, start="2010-01-01", count, minutes):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import rasterio
 import xarray as xr
 from numpy.testing import assert_array_equal
 
@@ -16,6 +17,7 @@ from undulatus.products.browse.image_map import (
     scene_bands,
 )
 from undulatus.scenes.files.opening import open_map
+from undulatus.scenes.files.windows import raster_bands
 from undulatus.scenes.files.writing import write_dataset
 
 WINDOW = slice(5, 300), slice(20, 1300)
@@ -125,7 +127,7 @@ def test_a_map_of_classes_may_have_the_probability_of_cloud_beside_them(
     expected = raster_map(class_map)
     assert maps.classes == expected.classes
     assert_array_equal(maps.read(*WINDOW), expected.read(*WINDOW))
-    with pytest.raises(SceneError, match="the file without _layers"):
+    with pytest.raises(SceneError, match="the first file that it named"):
         raster_map(tmp_path / "map_layers.tif")
 
 
@@ -139,7 +141,7 @@ def test_a_map_without_its_layers_has_classes_alone(class_map, tmp_path):
 def test_what_is_not_a_map_is_an_error_that_says_what_to_give(image, class_map):
     with pytest.raises(SceneError, match=r"image\.tif is not a map: .*undulatus map"):
         raster_map(image)
-    with pytest.raises(SceneError, match="the file without _layers"):
+    with pytest.raises(SceneError, match="the first file that it named"):
         raster_map(class_map.with_name("map_layers.tif"))
     spectra = xr.Dataset({"class": ("sample", [1, 2])})
     with pytest.raises(SceneError, match=r"not a map of an image: .* sample"):
@@ -230,6 +232,78 @@ def test_bands_may_be_in_one_variable(tmp_path):
 )
 def test_red_green_and_blue_are_known_by_name(names, expected):
     assert colour_bands(names) == expected
+
+
+CENTRES = (418.2, 493.7, 558.8, 663.1, 806.6)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        [{"wavelength": value} for value in CENTRES],
+        [{"wavelength": f"{value} nm"} for value in CENTRES],
+        [{"wavelength": value / 1000} for value in CENTRES],
+        [{"wavelength": str(v / 1000), "wavelength_units": "Micrometers"} for v in CENTRES],
+        [{"wavelength": str(value), "wavelength_units": "Nanometers"} for value in CENTRES],
+        [{"CENTRAL_WAVELENGTH_UM": f"{value / 1000:.4f}"} for value in CENTRES],
+        [{"radiation_wavelength": np.float32(value)} for value in CENTRES],
+    ],
+)
+def test_true_colour_is_chosen_by_wavelengths_in_any_unit(attrs):
+    assert colour_bands(tuple("abcde"), attrs) == (3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        tuple(f"Band {i} ({value} Nanometers)" for i, value in enumerate(CENTRES)),
+        tuple(f"{value} nm" for value in CENTRES),
+        tuple(f"{value / 1000:.4f} µm" for value in CENTRES),
+    ],
+)
+def test_true_colour_is_chosen_by_wavelengths_in_names(names):
+    assert colour_bands(names) == (3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        [{"wavelength": value} for value in (1200, 1600, 2200)],
+        [{"wavelength": value} for value in (490, 560, 850)],
+        [{"wavelength": text} for text in ("red", "...", "")],
+    ],
+)
+def test_bands_far_from_visible_light_are_shown_in_their_order(attrs):
+    assert colour_bands(("a", "b", "c"), attrs) == (0, 1, 2)
+
+
+def test_wavelengths_are_read_from_the_tags_of_a_file_and_the_coordinates_of_a_dataset(tmp_path):
+    values = np.random.default_rng(0).normal(size=(5, 8, 9)).astype(np.float32)
+    path = tmp_path / "image.tif"
+    with rasterio.open(
+        path, "w", driver="GTiff", height=8, width=9, count=5, dtype="float32",
+        crs="EPSG:32632", transform=rasterio.Affine(10, 0, 5e5, 0, -10, 5e6),
+    ) as file:  # fmt: skip
+        file.write(values)
+        for band, value in enumerate(CENTRES, 1):
+            file.update_tags(band, ns="IMAGERY", CENTRAL_WAVELENGTH_UM=f"{value / 1000:.4f}")
+    bands = raster_bands(path)
+    assert colour_bands(bands.names, bands.band_attrs) == (3, 2, 1)
+    cube = xr.Dataset({"reflectance": (("band", "y", "x"), values)})
+    cube = cube.assign_coords(band=np.arange(5), wavelength=("band", list(CENTRES)))
+    bands = scene_bands(cube.assign_coords(y=-np.arange(8.0), x=np.arange(9.0)), path)
+    assert colour_bands(bands.names, bands.band_attrs) == (3, 2, 1)
+
+
+def test_bands_to_show_are_chosen_by_name(class_map, image):
+    maps = raster_map(class_map)
+    names = raster_bands(image).names
+    shown = open_picture(image, maps, (names[2], names[0], names[1])).shown
+    assert shown == (2, 0, 1)
+    assert open_picture(image, maps, (names[1],)).shown == (1,)
+    for wrong in (("nowhere",), names[:2]):
+        with pytest.raises(SceneError, match=r"Name three of these.*--rgb"):
+            open_picture(image, maps, wrong)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (100, 3000), (10_980, 10_980)])

@@ -123,7 +123,7 @@ def test_a_map_without_image_and_layers_shows_classes_and_says_so(class_map, tmp
     page = build_image_site(raster_map(tmp_path / "alone.tif"), None, tmp_path / "site")
     text = page.read_text()
     assert "Made without the image of the map" in text
-    assert "Made without the file of the other layers" in text
+    assert "Made without probabilities" in text
     assert 'data-pane="class"' in text
     assert 'data-pane="probability"' not in text
     assert 'data-pane="image"' not in text

@@ -1,5 +1,9 @@
 """Explanations as files that pandas reads back, and as lines for a terminal."""
 
+import csv
+import re
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -152,3 +156,16 @@ def test_every_class_has_a_heading_and_all_of_them_a_last_line(explanation, of_c
     assert lines[-2] == headings[-1]
     best = given[0].names[overall_importance(given).argmax()]
     assert lines[-1].split()[:3] == ["all", "100.0%", best]
+
+
+def test_no_name_in_a_table_or_its_comments_is_a_formula(tmp_path, explanation):
+    given = replace(
+        explanation(), names=("=1+1", "@b", "c"), of_class="a,=x\x1b", towards="b;@y", regime="+r"
+    )
+    write_csv((given,), tmp_path / "waves.csv")
+    text = (tmp_path / "waves.csv").read_text()
+    assert "\x1b" not in text
+    cells = [cell.strip() for row in csv.reader(text.splitlines()) for cell in row]
+    assert not [cell for cell in cells if cell[:1] in ("=", "@", "+")]
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    assert not [line for line in comments if re.search("[,;] *[=@+]", line)]

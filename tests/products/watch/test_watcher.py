@@ -1,6 +1,7 @@
 """Every item is mapped once, whatever is wrong with it, with the disk, or with the process."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -254,12 +255,15 @@ def test_the_second_file_of_a_geotiff_is_nobody_elses(chain):
         chain.put(name, image(0))
     assert chain.run(suffix=".tif").mapped == 4
     outputs = [record["outputs"] for record in chain.records()]
-    assert outputs == [
+    assert [names[:2] for names in outputs] == [
         ["a_layers.tif", "a_layers_layers.tif"],
         ["a.nc.tif", "a.nc_layers.tif"],
         ["b.tif", "b_layers.tif"],
         ["b_layers.nc.tif", "b_layers.nc_layers.tif"],
     ]
+    # What belongs to a map comes with it, and goes with it when it is replaced.
+    assert outputs[2][2:] == ["b_quality_flag.tif", "b.qml", "b.tif.aux.xml"]
+    assert sorted(chain.maps()) == sorted(["health.txt", *itertools.chain(*outputs)])
 
 
 def test_a_file_that_the_watcher_did_not_write_is_never_replaced(chain):

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from xml.etree import ElementTree
 
 import dask
 import dask.array as da
@@ -9,6 +10,7 @@ import numpy as np
 import pyproj
 import pytest
 import rasterio
+import rasterio.shutil
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ def a_map(height=700, width=600, chunks=(256, 200), crs=GEOSTATIONARY):
             },
         ),
         "cloud_probability": (probability, {"units": "1", "long_name": "probability of cloud"}),
-        "quality_flag": (quality, {"flag_masks": np.array([1, 2], np.uint8)}),
+        "quality_flag": (quality, {"long_name": "counts"}),
     }
     found = xr.Dataset(
         {
@@ -264,3 +266,132 @@ def test_windows_hold_two_chunks_a_worker_and_each_chunk_once(workers):
         for rows in ((0, 2), (2, 5))
         for columns in itertools.pairwise(edges)
     ]
+
+
+# Classes, bits, and other formats of GDAL
+
+
+def classes(**attrs):
+    """Return a small map of three classes with bits of quality and a layer of floats."""
+    rng = np.random.default_rng(3)
+    codes = rng.choice(np.array([1, 2, 9, 255], np.uint8), (40, 50))
+    legend = {
+        "flag_values": np.array([1, 2, 9], np.uint8),
+        "flag_meanings": "foret eau ville",
+        "flag_colors": "#0072b2 #e69f00 #009e73",
+        "class_names": '["forêt", "eau & <vase>", "ville"]',
+    }
+    grid = {"y": 5e6 - 10.0 * np.arange(40), "x": 4e5 + 10.0 * np.arange(50)}
+    bits = rng.integers(0, 65_536, (40, 50)).astype(np.uint16)
+    probability = rng.random((40, 50)).astype(np.float32)
+    probability[codes == 255] = np.nan
+    made = xr.Dataset(
+        {
+            "class": (("y", "x"), codes, legend | {"_FillValue": np.uint8(255)} | attrs),
+            "class_probability": (("y", "x"), probability),
+            "quality_flag": (("y", "x"), bits, {"flag_masks": np.array([1, 2], np.uint16)}),
+        },
+        coords=grid,
+    )
+    return made.rio.write_crs("EPSG:32632")
+
+
+FORMATS = [".tif", ".gtif", ".img", ".dat"]
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_every_format_holds_classes_floats_and_bits_in_their_own_types(tmp_path, suffix):
+    made = classes()
+    write_dataset(made, tmp_path / f"map{suffix}")
+    with rasterio.open(tmp_path / f"map{suffix}") as found:
+        assert found.dtypes == ("uint8",)
+        assert found.nodata == 255
+        np.testing.assert_array_equal(found.read(1), made["class"])
+        assert found.colormap(1)[9] == (0x00, 0x9E, 0x73, 255)
+        assert found.tags(1)["flag_meanings"] == "foret eau ville"
+        assert found.crs.to_epsg() == 32632
+        assert found.xy(0, 0) == (4e5, 5e6)
+    with rasterio.open(tmp_path / f"map_layers{suffix}") as found:
+        assert found.descriptions == ("class_probability",)
+        assert np.isnan(found.nodata)
+        np.testing.assert_array_equal(found.read(1), made["class_probability"])
+    with rasterio.open(tmp_path / f"map_quality_flag{suffix}") as found:
+        # Bits survive: every value of 16 bits may be one, and none is nodata.
+        assert found.dtypes == ("uint16",)
+        assert found.nodata is None
+        np.testing.assert_array_equal(found.read(1), made["quality_flag"])
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_names_of_classes_are_where_gdal_and_qgis_look_for_them(tmp_path, suffix):
+    write_dataset(classes(), tmp_path / f"map{suffix}")
+    # A VRT has what GDAL knows of a file, wherever the format keeps it.
+    rasterio.shutil.copy(tmp_path / f"map{suffix}", tmp_path / "all.vrt", driver="VRT")
+    band = ElementTree.parse(tmp_path / "all.vrt").find("VRTRasterBand")
+    names = [each.text or "" for each in band.find("CategoryNames")]
+    assert [names[code] for code in (1, 2, 9)] == ["forêt", "eau & <vase>", "ville"]
+    style = ElementTree.parse(tmp_path / "map.qml").getroot()
+    entries = [entry.attrib for entry in style.iter("paletteEntry")]
+    assert [(each["value"], each["color"], each["label"]) for each in entries] == [
+        ("1", "#0072b2", "forêt"),
+        ("2", "#e69f00", "eau & <vase>"),
+        ("9", "#009e73", "ville"),
+    ]
+    assert style.find("pipe/rasterrenderer").attrib["type"] == "paletted"
+
+
+def test_a_geotiff_has_an_attribute_table_of_its_classes(tmp_path):
+    write_dataset(classes(), tmp_path / "map.tif")
+    table = ElementTree.parse(tmp_path / "map.tif.aux.xml").find(".//GDALRasterAttributeTable")
+    rows = [[cell.text for cell in row] for row in table.findall("Row")]
+    assert rows[0] == ["1", "forêt", "0", "114", "178"]
+    assert len(rows) == 3
+
+
+def test_control_characters_in_names_do_not_spoil_the_files(tmp_path):
+    write_dataset(classes(class_names='["a\\u0000b", "\\u001b[31m", "c"]'), tmp_path / "map.tif")
+    style = ElementTree.parse(tmp_path / "map.qml").getroot()
+    assert next(style.iter("paletteEntry")).attrib["label"] == "a b"
+
+
+@pytest.mark.parametrize(
+    "name", ["map.tif", "map_layers.tif", "map_quality_flag.tif", "map_cloud_mask.tif", "map.qml"]
+)
+def test_a_map_is_not_mixed_with_what_is_there_of_another(tmp_path, name):
+    (tmp_path / name).write_text("someone's")
+    with pytest.raises(SceneError, match=rf"{name} exists already"):
+        write_dataset(classes(), tmp_path / "map.tif")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    write_dataset(classes()[["class"]], tmp_path / "map.tif", overwrite=True)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"map.tif", "map.tif.aux.xml", "map.qml"}
+    with rasterio.open(tmp_path / "map.tif") as found:
+        np.testing.assert_array_equal(found.read(1), classes()["class"])
+
+
+def test_two_formats_may_share_a_style(tmp_path):
+    write_dataset(classes(), tmp_path / "map.tif")
+    write_dataset(classes(), tmp_path / "map.img")
+    with pytest.raises(SceneError, match=r"map\.qml exists already"):
+        write_dataset(classes(flag_colors="#000000 #111111 #222222"), tmp_path / "map.dat")
+
+
+def test_what_gdal_kept_of_an_earlier_file_is_not_read_with_the_new_one(tmp_path):
+    (tmp_path / "map_layers.tif.aux.xml").write_text("<PAMDataset></PAMDataset>")
+    (tmp_path / "map_layers.tif.msk").write_text("a mask")
+    write_dataset(classes(), tmp_path / "map.tif")
+    assert not (tmp_path / "map_layers.tif.aux.xml").exists()
+    assert not (tmp_path / "map_layers.tif.msk").exists()
+
+
+def test_what_there_was_stays_when_an_overwrite_fails(tmp_path, monkeypatch):
+    write_dataset(classes(), tmp_path / "map.tif")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(geotiff.rasterio.shutil, "copy", fail)
+    with pytest.raises(SceneError, match="could not be written"):
+        write_dataset(classes(), tmp_path / "map.tif", overwrite=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

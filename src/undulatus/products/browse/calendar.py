@@ -14,7 +14,8 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus.products.layers import MASK
-from undulatus.products.views import LABEL, MapClass
+from undulatus.products.legend import MapClass
+from undulatus.products.views import LABEL
 from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK
 
 Array = npt.NDArray[Any]

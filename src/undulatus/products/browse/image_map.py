@@ -6,7 +6,8 @@ the latent function, whether the pixel is outside what was learned, or a colour 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,15 +24,22 @@ from undulatus.products.layers import (
     CLASS_NAME,
     CLASS_PROBABILITY,
     CLASS_VARIANCE,
+    MASK,
     PROBABILITY,
     QUALITY,
     VARIANCE,
 )
-from undulatus.products.legend import COLOURS_BY_NAME, PALETTE
+from undulatus.products.legend import (
+    CLEAR_COLOUR,
+    CLOUD_COLOUR,
+    PALETTE,
+    MapClass,
+    map_classes,
+)
 from undulatus.products.panels import GAMMA
 from undulatus.products.predict import OUT_OF_RANGE
-from undulatus.products.views import MapClass, upright_order
-from undulatus.scenes.files.geotiff import layers_path
+from undulatus.products.views import upright_order
+from undulatus.scenes.files.geotiff import MAP_FILES, file_beside
 from undulatus.scenes.files.inputs import Inputs
 from undulatus.scenes.files.opening import is_image
 from undulatus.scenes.files.windows import Bands, Grid, dataset_bands, on_one_grid, raster_bands
@@ -46,7 +54,20 @@ COLOUR_BANDS = (
     ("red", "green", "blue"),
     ("IR_016", "VIS008", "VIS006"),
 )
-"""Bands shown as red, green and blue, by the names that sensors give them, in any case."""
+"""Bands shown as red, green and blue, by the names that sensors give them, in any case, ..."""
+
+COLOUR_WAVELENGTHS = (665.0, 560.0, 490.0)
+"""... or else those nearest to these wavelengths, nm, ..."""
+
+FARTHEST_WAVELENGTH = 45.0
+"""... if none is farther from its own than this, nm."""
+
+WAVELENGTH_KEYS = ("CENTRAL_WAVELENGTH_UM", "wavelength", "central_wavelength",
+                   "center_wavelength", "radiation_wavelength")  # fmt: skip
+"""Attributes of a band with its wavelength: GDAL's (µm), ENVI's, those of netCDF files."""
+
+LARGEST_MICROMETRES = 100.0
+"""A wavelength without a unit is in µm up to this, and else in nm."""
 
 STRETCH = (2.0, 98.0)
 """Percentiles of a band that are shown as black and as white."""
@@ -74,6 +95,8 @@ class ImageMap:
     """Layers with the variance of the latent function of each class, or of two; or none."""
     of_clouds: bool = False
     """Whether it has ``cloud_`` layers, in which the class is that of the larger probability."""
+    codes: str = CLASS
+    """The layer with the codes of classes, unless it is of clouds."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -132,7 +155,7 @@ class ImageMap:
         table = np.full(257, MISSING_BYTE, np.uint8)
         for place, each in enumerate(self.classes):
             table[each.code] = place
-        codes = layers[CLASS]
+        codes = layers[self.codes]
         if codes.dtype != np.uint8:
             # Where netCDF and Zarr have a fill value, xarray has left NaN.
             codes = np.where(np.isfinite(codes), codes, 256).astype(np.intp)
@@ -165,18 +188,20 @@ def deviation_bytes(variance: Array) -> Array:
 def raster_map(path: Path) -> ImageMap:
     """Return the map in a GeoTIFF as ``undulatus map`` writes it.
 
-    A file of classes has its other layers in ``NAME_layers.tif`` beside it; without that, only
-    the classes are known.
+    A file of codes has its other layers in files beside it, such as ``NAME_layers.tif``; without
+    them, only the classes are known.
     """
     sources = [raster_bands(path)]
-    layers = layers_path(path)
-    if sources[0].names == (CLASS,) and layers.exists():
-        sources.append(raster_bands(layers))
-        if not on_one_grid(sources):
-            raise SceneError(
-                f"{layers} is not on the grid of {path}: they are of different maps. "
-                f"Map the image again (undulatus map)."
-            )
+    beside = [file_beside(path, word) for word in MAP_FILES]
+    if sources[0].names in ((CLASS,), (MASK,)):
+        for file in beside:
+            if file.exists():
+                sources.append(raster_bands(file))
+                if not on_one_grid(sources):
+                    raise SceneError(
+                        f"{file} is not on the grid of {path}: they are of different maps. "
+                        f"Map the image again (undulatus map)."
+                    )
     return _as_map(sources, path)
 
 
@@ -199,11 +224,10 @@ def dataset_map(maps: xr.Dataset, path: Path) -> ImageMap:
                 arrays[f"{name}_{label}"] = array.isel({CLASS_NAME: index}, drop=True)
         elif set(array.dims) == {"y", "x"}:
             arrays[str(name)] = array
-    names = image[CLASS_NAME].values if CLASS_NAME in image.coords else ()
-    return _as_map([dataset_bands(image, arrays)], path, tuple(map(str, names)))
+    return _as_map([dataset_bands(image, arrays)], path)
 
 
-def _as_map(sources: list[Bands], path: Path, class_names: tuple[str, ...] = ()) -> ImageMap:
+def _as_map(sources: list[Bands], path: Path) -> ImageMap:
     bands = {
         name: attrs
         for source in sources
@@ -215,12 +239,13 @@ def _as_map(sources: list[Bands], path: Path, class_names: tuple[str, ...] = ())
         variances = tuple(name for name in (VARIANCE,) if name in bands)
         classes = _cloud_classes(str(bands[PROBABILITY].get("long_name", "")))
         return ImageMap(tuple(sources), classes, (PROBABILITY,), variances, of_clouds=True)
-    if not {"flag_values", "flag_meanings", "flag_colors"} <= set(bands.get(CLASS, {})):
+    codes = CLASS if CLASS in bands else MASK
+    if "flag_colors" not in bands.get(codes, {}):
         raise SceneError(
             f"{path} is not a map: it has neither {PROBABILITY} nor {CLASS} with flags and "
-            f"colours. Give what undulatus map wrote (of a .tif, the file without _layers)."
+            f"colours. Give what undulatus map wrote (of a .tif, the first file that it named)."
         )
-    classes = _named_classes(bands[CLASS], class_names)
+    classes = map_classes(bands[codes], str(path))
     needed = 1 if len(classes) == 2 else len(classes)
     found = []
     for stem in (CLASS_PROBABILITY, CLASS_VARIANCE):
@@ -233,22 +258,13 @@ def _as_map(sources: list[Bands], path: Path, class_names: tuple[str, ...] = ())
             )
         found.append(names)
     probabilities, variances = found
-    return ImageMap(tuple(sources), classes, probabilities, variances)
+    return ImageMap(tuple(sources), classes, probabilities, variances, codes=codes)
 
 
 def _cloud_classes(long_name: str) -> tuple[MapClass, ...]:
     if long_name.startswith("probability of class"):
         return tuple(MapClass(i, f"class {i}", PALETTE[i]) for i in (0, 1))
-    return tuple(MapClass(i, n, COLOURS_BY_NAME[n]) for i, n in enumerate(("clear", "cloud")))
-
-
-def _named_classes(attrs: Mapping[str, Any], class_names: tuple[str, ...]) -> tuple[MapClass, ...]:
-    codes = np.atleast_1d(attrs["flag_values"]).tolist()
-    words = [word.replace("_", " ") for word in str(attrs["flag_meanings"]).split()]
-    colours = str(attrs["flag_colors"]).split()
-    return tuple(
-        MapClass(*each) for each in zip(codes, class_names or words, colours, strict=True)
-    )
+    return MapClass(0, "clear", CLEAR_COLOUR), MapClass(1, "cloud", CLOUD_COLOUR)
 
 
 # The image
@@ -324,19 +340,33 @@ def _images_in(variable: xr.DataArray) -> Iterator[tuple[str, xr.DataArray]]:
     labels = variable[others[0]].values
     for index, label in enumerate(labels):
         name = str(label) if labels.dtype.kind in "UOT" else f"band_{label}"
-        yield name, variable.isel({others[0]: index}, drop=True)
+        band = variable.isel({others[0]: index})
+        along = {
+            str(key): band.coords[key].values.item()
+            for key, coordinate in variable.coords.items()
+            if coordinate.dims == (others[0],) and key != others[0]
+        }
+        yield name, band.reset_coords(drop=True).assign_attrs(along | dict(band.attrs))
 
 
-def open_picture(source: Path | Inputs, maps: ImageMap) -> Picture:
-    """Return the picture of an image or a scene in files, which must be on the grid of its map."""
+def open_picture(
+    source: Path | Inputs, maps: ImageMap, rgb: Sequence[str] | None = None
+) -> Picture:
+    """Return the picture of an image or a scene in files, which must be on the grid of its map.
+
+    ``rgb`` are the names of the bands that are red, green and blue, or the one that is grey; by
+    default :func:`colour_bands` chooses.
+    """
     inputs = Inputs.of(source)
     path = inputs.paths[0]
     if is_image(path) and not path.is_dir():
-        return make_picture(raster_bands(path), maps, path)
-    return make_picture(scene_bands(inputs.open(), path), maps, path)
+        return make_picture(raster_bands(path), maps, path, rgb)
+    return make_picture(scene_bands(inputs.open(), path), maps, path, rgb)
 
 
-def make_picture(bands: Bands, maps: ImageMap, path: Path) -> Picture:
+def make_picture(
+    bands: Bands, maps: ImageMap, path: Path, rgb: Sequence[str] | None = None
+) -> Picture:
     """Return the picture of a map's image; an image on another grid is an error."""
     if not on_one_grid([maps.sources[0], bands]):
         sizes = [" x ".join(map(str, each.shape)) for each in (bands, maps)]
@@ -346,7 +376,11 @@ def make_picture(bands: Bands, maps: ImageMap, path: Path) -> Picture:
             else "lies elsewhere than the map, or has pixels of another size"
         )
         raise SceneError(f"{path} {reason}: the map was made of another image (--scene).")
-    shown = colour_bands(bands.names)
+    shown = (
+        colour_bands(bands.names, bands.band_attrs)
+        if rgb is None
+        else _named_bands(bands.names, rgb, path)
+    )
     darkest, brightest = [], []
     sample = sample_windows(bands.shape)
     parts = [bands.read(*window)[list(shown)] for window in sample]
@@ -359,13 +393,59 @@ def make_picture(bands: Bands, maps: ImageMap, path: Path) -> Picture:
     return Picture(bands, shown, np.array(darkest), np.array(brightest))
 
 
-def colour_bands(names: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the bands to show as red, green and blue, or one to show in grey."""
+def _named_bands(names: tuple[str, ...], rgb: Sequence[str], path: Path) -> tuple[int, ...]:
+    absent = [name for name in rgb if name not in names]
+    if absent or len(rgb) not in (1, 3):
+        what = f"has no band {', '.join(absent)}" if absent else "cannot be shown so"
+        raise SceneError(
+            f"{path} {what}.\n  bands: {', '.join(names)}\nName three of these for red, green and "
+            f"blue, or one for grey (--rgb)."
+        )
+    return tuple(names.index(name) for name in rgb)
+
+
+def colour_bands(
+    names: tuple[str, ...], attrs: Sequence[Mapping[str, Any]] = ()
+) -> tuple[int, ...]:
+    """Return the bands to show as red, green and blue, or one to show in grey.
+
+    They are chosen by their names, or by the wavelengths in their attributes, or are the first.
+    """
     lower = [name.lower() for name in names]
     for wanted in COLOUR_BANDS:
         if all(name.lower() in lower for name in wanted):
             return tuple(lower.index(name.lower()) for name in wanted)
-    return (0, 1, 2) if len(names) >= 3 else (0,)
+    given = attrs or ({},) * len(names)
+    found = np.array([band_wavelength(own, name) for own, name in zip(given, names, strict=True)])
+    away = np.abs(found - np.array(COLOUR_WAVELENGTHS)[:, None])
+    away[np.isnan(away)] = np.inf
+    nearest = tuple(away.argmin(axis=1).tolist())
+    if (away.min(axis=1) <= FARTHEST_WAVELENGTH).all() and len(set(nearest)) == 3:
+        return nearest
+    return (0, 1, 2) if len(lower) >= 3 else (0,)
+
+
+def band_wavelength(attrs: Mapping[str, Any], name: str = "") -> float:
+    """Return the wavelength of a band by its attributes or its name, nm; NaN if none tells it.
+
+    A name tells it with its unit alone, as ENVI's do: ``Band 1 (418.2 Nanometers)``.
+    """
+    lower = {str(key).lower(): value for key, value in attrs.items()}
+    for key in WAVELENGTH_KEYS:
+        number = re.match(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(.*)", str(lower.get(key.lower(), "")))
+        if number is None:
+            continue
+        try:
+            value = float(number[1])
+        except ValueError:
+            continue
+        unit = number[2] or str(lower.get(f"{key.lower()}_units", ""))
+        short = unit.lower().startswith("n")
+        return value if short or (not unit and value > LARGEST_MICROMETRES) else 1000.0 * value
+    named = re.search(r"(\d+(?:\.\d+)?) ?(nm|nanomet|[µu]m|micromet)", name.lower())
+    if named is None:
+        return np.nan
+    return float(named[1]) * (1.0 if named[2].startswith("n") else 1000.0)
 
 
 def sample_windows(shape: tuple[int, int]) -> list[tuple[slice, slice]]:

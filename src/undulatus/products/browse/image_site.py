@@ -36,8 +36,9 @@ from undulatus.products.panels import COLOUR_SCALES, GROUND, HATCH, ColourScale,
 from undulatus.products.provenance import Provenance
 from undulatus.products.templates import render_template
 from undulatus.scenes.files.images import RASTERS
-from undulatus.scenes.files.inputs import Inputs
+from undulatus.scenes.files.inputs import Inputs, find_recorded
 from undulatus.scenes.files.opening import open_map
+from undulatus.scenes.files.writing import GEOTIFF
 from undulatus.storage import load_model
 
 Array = npt.NDArray[Any]
@@ -56,6 +57,7 @@ def browse_image(
     *,
     scene: Path | Sequence[Path] | None = None,
     model: Path | None = None,
+    rgb: Sequence[str] | None = None,
     spectra_step: int = 1,
     say: Callable[[str], None] = lambda line: None,
     progress: Progress | None = None,
@@ -63,15 +65,17 @@ def browse_image(
     """Write pages for the map of one image in a file, and return the page to open.
 
     Image and model are those that the map names, unless others are given; what is not found is
-    left out, and said. See :func:`build_image_site` for the rest.
+    left out, and said. ``rgb`` are the bands shown as red, green and blue. See
+    :func:`build_image_site` for the rest.
     """
-    is_raster = path.suffix.lower() in RASTERS
+    is_raster = path.suffix.lower() in (*RASTERS, *GEOTIFF)
     maps = raster_map(path) if is_raster else dataset_map(open_map(path), path)
-    image = Inputs.of_map(maps.attrs, scene)
+    image = Inputs.of_map(maps.attrs, scene, path.parent)
     if image is None or image.lost is not None:
         lost = None if image is None else image.lost
         _say_absent(lost, "scene", "image and spectra are", say)
-    fitted = model or (Path(maps.attrs["model"]) if "model" in maps.attrs else None)
+    recorded = maps.attrs.get("model")
+    fitted = model or (None if recorded is None else find_recorded(str(recorded), path.parent))
     if fitted is None or not fitted.exists():
         _say_absent(fitted, "model", "training spectra are", say)
         fitted = None
@@ -79,7 +83,7 @@ def browse_image(
         say(f"{path} has no other layers beside it: probabilities and uncertainty are left out.")
     return build_image_site(
         maps,
-        None if image is None or image.lost is not None else open_picture(image, maps),
+        None if image is None or image.lost is not None else open_picture(image, maps, rgb),
         output,
         title=path.name,
         model=None if fitted is None else load_model(fitted),
@@ -375,8 +379,8 @@ class _Page:
             )
         if not self.maps.probabilities:
             yield (
-                "Made without the file of the other layers (NAME_layers.tif), so probabilities "
-                "and uncertainty are not shown."
+                "Made without probabilities (in a .tif, those of NAME_layers.tif beside it), so "
+                "these and uncertainty are not shown."
             )
         described = _text_of(self.maps.attrs)
         if "synthetic" in described.lower():

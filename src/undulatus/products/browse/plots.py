@@ -23,8 +23,8 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from undulatus.products.browse.calendar import DAY, Calendar
+from undulatus.products.legend import MapClass
 from undulatus.products.panels import COLOUR_SCALES, GROUND, HATCH
-from undulatus.products.views import MapClass
 
 Array = npt.NDArray[Any]
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus._files import whole_or_not_at_all
+from undulatus._plain import cell_text
 from undulatus.products.explain.waves import (
     KELVIN,
     Explanation,
@@ -56,16 +57,18 @@ def write_csv(explanations: Sequence[Explanation], path: str | Path) -> None:
         for group in groups:
             for explanation in group:
                 overall = overall_importance(group) if explanation.of_class else None
-                writer.writerows(_rows(explanation, overall, most, with_regime=len(groups) > 1))
+                rows = _rows(explanation, overall, most, with_regime=len(groups) > 1)
+                writer.writerows(map(cell_text, row) for row in rows)
 
 
 def _write_header(explanation: Explanation, file: TextIO) -> None:
     profile = "direction" if explanation.pattern is None else "pattern"
-    regime = f"# regime: {explanation.regime}\n" if explanation.regime else ""
-    regime += f"# class: {explanation.of_class}\n" if explanation.of_class else ""
+    named = {"regime": explanation.regime, "class": explanation.of_class}
+    regime = "".join(f"# {what}: {_in_one_cell(name)}\n" for what, name in named.items() if name)
     importance = "K" if explanation.unit == KELVIN else "share of the phases' variance"
     file.write(
-        f"{regime}# {profile}: {_profile_unit(explanation)}, towards {explanation.towards}\n"
+        f"{regime}# {profile}: {_profile_unit(explanation)}, "
+        f"towards {_in_one_cell(explanation.towards)}\n"
         f"# frequency: radians per {explanation.frequency_step}\n"
         f"# importance: {importance}\n"
         f"# wave, weight, share of weight, amplitude, standard deviation of its phase (radians)\n"
@@ -79,6 +82,11 @@ def _write_header(explanation: Explanation, file: TextIO) -> None:
     )
     for rank, values in enumerate(waves, 1):
         file.write(f"# {rank}, {', '.join(f'{value:.6g}' for value in values)}\n")
+
+
+def _in_one_cell(text: str) -> str:
+    """Return a text for a comment, in which commas would begin further cells."""
+    return str(cell_text(text)).replace(",", " ").replace(";", " ")
 
 
 def _profile_unit(explanation: Explanation) -> str:

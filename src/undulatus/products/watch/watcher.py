@@ -53,7 +53,7 @@ from undulatus.products.watch.health import (
 )
 from undulatus.products.watch.ledger import Ledger, item_key, utc_text
 from undulatus.scenes.files import NETCDF
-from undulatus.scenes.files.geotiff import layers_path
+from undulatus.scenes.files.geotiff import files_of_map
 from undulatus.scenes.files.images import RASTERS
 from undulatus.scenes.files.opening import input_digest
 from undulatus.scenes.files.writing import GEOTIFF
@@ -417,7 +417,7 @@ class Watcher:
                 path.name,
                 digest,
                 facts,
-                [output.name for output in written.paths],
+                [output.name for output in (*written.paths, *written.beside)],
                 model=self.model.sha256,
                 seconds=round(seconds, 3),
                 pixels=asdict(written.summary),
@@ -441,6 +441,7 @@ class Watcher:
             allow_outside=self.options.allow_outside,
             ram=self.options.ram,
             command=self.options.command,
+            folder=self.output,
         ) as mapped:
             try:
                 written = mapped.write(output, progress)
@@ -459,8 +460,9 @@ class Watcher:
         stem = name[: -len(Path(name).suffix)] if name.lower().endswith(KNOWN_ENDINGS) else name
         for base in dict.fromkeys((stem, name)):
             output = Path(f"{base}{self.options.suffix}")
-            both = [output, layers_path(output)] if self.options.suffix in GEOTIFF else [output]
-            owners = {each.name: self.ledger.owner(each.name) for each in both}
+            raster = self.options.suffix in GEOTIFF
+            files = files_of_map(output) if raster else (output,)
+            owners = {each.name: self.ledger.owner(each.name) for each in files}
             if any(owner not in (None, name) for owner in owners.values()):
                 continue
             for each, owner in owners.items():

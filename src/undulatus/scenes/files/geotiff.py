@@ -1,4 +1,4 @@
-"""Images to cloud-optimised GeoTIFF, a few chunks at a time, and checked by reading back.
+"""Images to cloud-optimised GeoTIFF, HFA and ENVI, a few chunks at a time, and read back.
 
 GDAL makes such a file only from another that is whole. So some chunks of a row are computed after
 the others, by all workers, and one writer puts them into plain tiles beside the output. From
@@ -30,10 +30,17 @@ from undulatus._files import (
     as_reading_errors,
     as_writing_errors,
     remove,
+    require_absent,
     require_space,
 )
 from undulatus._system import count_cores
 from undulatus.errors import SceneError
+from undulatus.scenes.files.class_table import (
+    auxiliary_xml,
+    channels,
+    class_rows,
+    qgis_style,
+)
 from undulatus.scenes.files.writing import Progress, computing_in_threads
 from undulatus.scenes.pixel_grid import PixelGrid
 
@@ -47,39 +54,99 @@ GDAL_ERRORS = (RasterioError, CPLE_BaseError)
 """What rasterio raises, besides errors of the system."""
 
 
+FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
+    **dict.fromkeys(
+        (".tif", ".tiff", ".gtif"),
+        (
+            "COG",
+            {
+                "COMPRESS": "DEFLATE",
+                "LEVEL": 1,
+                "PREDICTOR": "YES",
+                "BLOCKSIZE": TILE,
+                "OVERVIEW_RESAMPLING": "NEAREST",
+                "BIGTIFF": "IF_SAFER",
+                "NUM_THREADS": "ALL_CPUS",
+            },
+        ),
+    ),
+    ".img": ("HFA", {}),
+    # NAME.dat.hdr, so that no header of another file is replaced.
+    ".dat": ("ENVI", {"SUFFIX": "ADD"}),
+}
+"""GDAL's driver and its options by the suffix of an output."""
+
+LAYERS = "layers"
+"""The word in the name of the file of floats, beside one of codes."""
+
+MAP_FILES = (LAYERS, "quality_flag", "cloud_mask")
+"""Words in the names of the files that a map may have beside its first."""
+
+_AUXILIARY = (".aux.xml", ".hdr", ".ovr", ".msk")
+"""What GDAL adds to the name of a file for others that belong to it."""
+
+
 def geotiff_paths(dataset: xr.Dataset, path: Path) -> tuple[Path, ...]:
-    """Return the files that a dataset is written to: one, or codes and layers apart.
+    """Return the files that a dataset is written to, since all bands of one have one type.
 
-    A dataset with one variable of codes that have colours (the attribute ``flag_colors``) has a
-    file of bytes for these alone, since a GeoTIFF has one type of bands and a colour table for
-    one band; all else is in a second file, ``NAME_layers.tif``.
+    Codes that have colours (the attribute ``flag_colors``) are bytes in the first file, with a
+    colour table; floats are in ``NAME_layers.tif``, and bits (``flag_masks``) and further codes
+    in a file for each variable, ``NAME_VARIABLE.tif``. What is alone is in the first file.
     """
-    if _coded(dataset) is None or len(dataset.data_vars) == 1:
-        return (path,)
-    return path, layers_path(path)
+    words = [group.word for group in _groups(dataset)]
+    return (path, *(file_beside(path, word) for word in words[1:]))
 
 
-def layers_path(path: Path) -> Path:
-    """Return the file, beside one of codes with colours, that holds all other layers."""
-    return path.with_name(f"{path.stem}_layers{path.suffix}")
+def file_beside(path: Path, word: str) -> Path:
+    """Return the file, beside the first of a map, with other layers."""
+    return path.with_name(f"{path.stem}_{word}{path.suffix}")
+
+
+def style_path(path: Path) -> Path:
+    """Return the file with the style that QGIS shows the codes in."""
+    return path.with_suffix(".qml")
+
+
+def files_of_map(path: Path) -> tuple[Path, ...]:
+    """Return all files that a map may have, the first of them first, but those of GDAL's own."""
+    return (path, *(file_beside(path, word) for word in MAP_FILES), style_path(path))
+
+
+def companions(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return what was written beside the files of a map for GIS programs to read with them."""
+    possible = [style_path(paths[0])]
+    possible += [path.with_name(path.name + ending) for path in paths for ending in _AUXILIARY]
+    return tuple(path for path in possible if path.exists())
+
+
+def require_new_map(dataset: xr.Dataset, path: Path) -> None:
+    """Raise an error if a file of a map exists: GIS programs and pages would mix two maps."""
+    *others, style = files_of_map(path)
+    for each in others:
+        require_absent(each)
+    coded = next((group.names[0] for group in _groups(dataset) if group.palette), None)
+    # The same style may belong to x.tif and x.img.
+    own = None if coded is None else qgis_style(dataset[coded])
+    if own and style.exists() and style.read_text("utf-8", errors="replace") != own:
+        require_absent(style)
 
 
 def write_geotiff(
     dataset: xr.Dataset, paths: tuple[Path, ...], unfinished: list[Path], progress: Progress
 ) -> None:
-    """Write the variables of a dataset as bands of cloud-optimised GeoTIFFs.
+    """Write the variables of a dataset as bands of cloud-optimised GeoTIFFs, HFA or ENVI.
 
-    Bands are float32, with NaN for what is missing: fill values of codes become NaN too. Only
-    codes with colours (``flag_colors``) are bytes with a colour table, whose fill value is their
-    nodata. A band's description is the variable's name, and its tags are the attributes: units,
-    long name, values and meanings of flags. A variable with one dimension more, whose coordinate
-    has names, gives a band for each of them, ``VARIABLE_NAME``. North is up and west is left,
-    whatever the order of the coordinates ``y`` and ``x``, which must be regular; a rotated image
-    keeps its transform. Without places, or without a projection in ``spatial_ref``, the file has
-    none either. Of the other coordinates
-    only ``time`` is kept, as a tag. Overviews hold nearest pixels, since codes have no mean.
-    Memory holds the results of two chunks for each worker, and GDAL's cache, a twentieth of the
-    machine's memory unless ``GDAL_CACHEMAX`` is set.
+    Bands are float32, with NaN for what is missing: fill values of codes become NaN too. Codes
+    with colours (``flag_colors``) are bytes with a colour table, whose fill value is their
+    nodata, and with their names in ``.aux.xml`` and ``.qml``; bits (``flag_masks``) keep
+    their type. A band's description is the variable's name, and its tags are the attributes:
+    units, long name, values and meanings of flags. A variable with one dimension more, whose
+    coordinate has names, gives a band for each of them, ``VARIABLE_NAME``. North is up and west is
+    left, whatever the order of the coordinates ``y`` and ``x``, which must be regular; a rotated
+    image keeps its transform. Without places, or without a projection in ``spatial_ref``, the file
+    has none either. Of the other coordinates only ``time`` is kept, as a tag. Overviews hold
+    nearest pixels, since codes have no mean. Memory holds the results of two chunks for each
+    worker, and GDAL's cache, a twentieth of the machine's memory unless ``GDAL_CACHEMAX`` is set.
 
     Parameters
     ----------
@@ -115,23 +182,83 @@ def write_geotiff(
                 remove(file.scratch)
                 file.scratch.mkdir()
             checks = _write_tiles(image, files, profile, progress)
-            for file, expected in zip(files, checks, strict=True):
-                made = file.scratch / "image.tif"
-                _make_cloud_optimised(file.tiles, made, expected)
+            for path, file, expected in zip(paths, files, checks, strict=True):
+                made = file.scratch / "made" / path.name
+                made.parent.mkdir()
+                _make_final(file.tiles, made, expected)
                 made.rename(file.unfinished)
+            if files[0].palette:
+                style = files[0].scratch / "made" / style_path(paths[0]).name
+                style.write_text(qgis_style(image[files[0].bands[0]]), encoding="utf-8")
+            _remove_earlier(paths)
+            for path, file in zip(paths, files, strict=True):
+                for beside in list((file.scratch / "made").iterdir()):
+                    beside.replace(path.with_name(beside.name))
         finally:
             for file in files:
                 remove(file.scratch)
 
 
+def _remove_earlier(paths: tuple[Path, ...]) -> None:
+    """Remove what there is of an earlier map, now that the new one is made but for its names."""
+    if len(paths) > 1:
+        # Where the first file is, the others are those of the same map.
+        remove(paths[0])
+    *others, style = files_of_map(paths[0])[1:]
+    for path in (*others, style):
+        remove(path)
+    # GDAL would read these with the new files.
+    for path in (*paths, *others):
+        for ending in _AUXILIARY:
+            remove(path.with_name(path.name + ending))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Variables that can be bands of one file, for they have one type."""
+
+    word: str
+    """What the name of the file has, unless it is the first."""
+    names: tuple[str, ...]
+    dtype: str = "float32"
+    palette: bool = False
+
+
+def _groups(dataset: xr.Dataset) -> list[_Group]:
+    """Return the variables by files: codes with colours, floats and all else, then bits."""
+    floats, singles = [], []
+    for name, array in dataset.data_vars.items():
+        coded = "flag_colors" in array.attrs and array.dtype == np.uint8
+        bits = "flag_masks" in array.attrs and array.dtype in (np.uint8, np.uint16)
+        if coded or bits:
+            singles.append(_Group(str(name), (str(name),), str(array.dtype), coded))
+        else:
+            floats.append(str(name))
+    found = [_Group(LAYERS, tuple(floats))] if floats else []
+    codes = [group for group in singles if group.palette][:1]
+    return codes + found + [group for group in singles if group not in codes]
+
+
 @dataclass(frozen=True)
 class _File:
-    """A file and the variables that are its bands, all of one type."""
+    """A file and the variables that are its bands."""
 
     unfinished: Path
-    bands: tuple[str, ...]
+    group: _Group
     fill: int | None
-    """The nodata of codes, bytes; None for floats."""
+    """The nodata of codes; none for bits."""
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        return self.group.names
+
+    @property
+    def palette(self) -> bool:
+        return self.group.palette
+
+    @property
+    def floats(self) -> bool:
+        return self.group.dtype == "float32"
 
     @property
     def scratch(self) -> Path:
@@ -143,33 +270,24 @@ class _File:
 
     @property
     def profile(self) -> dict[str, Any]:
-        if self.fill is None:
-            return {"dtype": "float32", "nodata": np.nan, "count": len(self.bands)}
-        return {"dtype": "uint8", "nodata": self.fill, "count": 1, "photometric": "palette"}
+        nodata = np.nan if self.floats else self.fill
+        look = {"photometric": "palette"} if self.palette else {}
+        return {"dtype": self.group.dtype, "nodata": nodata, "count": len(self.bands), **look}
 
     @property
     def pixel_bytes(self) -> int:
-        return 4 * len(self.bands) if self.fill is None else 1
-
-
-def _coded(dataset: xr.Dataset) -> str | None:
-    """Return the variable of codes that have colours, if there is exactly one."""
-    names = [
-        str(name)
-        for name, array in dataset.data_vars.items()
-        if "flag_colors" in array.attrs and array.dtype == np.uint8
-    ]
-    return names[0] if len(names) == 1 else None
+        return len(self.bands) * np.dtype(self.group.dtype).itemsize
 
 
 def _files(image: xr.Dataset, unfinished: list[Path]) -> list[_File]:
-    coded = _coded(image)
-    floats = tuple(str(name) for name in image.data_vars if name != coded)
-    if coded is None:
-        return [_File(unfinished[0], floats, None)]
-    fill = int(image[coded].encoding.get("_FillValue", 255))
-    codes = _File(unfinished[0], (coded,), fill)
-    return [codes, _File(unfinished[1], floats, None)] if floats else [codes]
+    return [
+        _File(
+            path,
+            group,
+            int(image[group.names[0]].encoding.get("_FillValue", 255)) if group.palette else None,
+        )
+        for path, group in zip(unfinished, _groups(image), strict=True)
+    ]
 
 
 def _as_image(dataset: xr.Dataset, path: Path) -> xr.Dataset:
@@ -284,26 +402,22 @@ def _open_tiles(file: _File, image: xr.Dataset, profile: dict[str, Any]) -> Iter
     with as_writing_errors(*GDAL_ERRORS):
         target = rasterio.open(file.tiles, "w", **profile, **file.profile)
     try:
-        if file.fill is not None:
-            target.write_colormap(1, _colour_table(image[file.bands[0]]))
+        if file.palette:
+            rows = class_rows(image[file.bands[0]])
+            target.write_colormap(1, {n: (*channels(colour), 255) for n, _, colour in rows})
         _label(target, image[list(file.bands)])
         yield target
     finally:
         with as_writing_errors(*GDAL_ERRORS):
             target.close()
-
-
-def _colour_table(codes: xr.DataArray) -> dict[int, tuple[int, int, int, int]]:
-    colours = str(codes.attrs["flag_colors"]).split()
-    values = np.atleast_1d(codes.attrs["flag_values"]).tolist()
-    return {
-        int(code): (int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16), 255)
-        for code, colour in zip(values, colours, strict=True)
-    }
+    if file.palette:
+        # Every driver takes names from here, and writes them where its format has them.
+        names = auxiliary_xml(image[file.bands[0]], every_code=file.unfinished.suffix == ".img")
+        file.tiles.with_name(f"{file.tiles.name}.aux.xml").write_text(names, encoding="utf-8")
 
 
 def _band_values(array: xr.DataArray, file: _File) -> npt.NDArray[Any]:
-    return _floats(array) if file.fill is None else np.ascontiguousarray(array.values)
+    return _floats(array) if file.floats else np.ascontiguousarray(array.values)
 
 
 def _floats(array: xr.DataArray) -> npt.NDArray[np.float32]:
@@ -332,21 +446,11 @@ def _text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, (list, np.ndarray)) else str(value)
 
 
-def _make_cloud_optimised(tiles: Path, result: Path, checks: list[int]) -> None:
+def _make_final(tiles: Path, result: Path, checks: list[int]) -> None:
     """Make the final file from tiles, and read it back: GDAL does not report every failure."""
+    driver, options = FORMATS[result.suffix]
     with as_writing_errors(*GDAL_ERRORS):
-        rasterio.shutil.copy(
-            tiles,
-            result,
-            driver="COG",
-            COMPRESS="DEFLATE",
-            LEVEL=1,
-            PREDICTOR="YES",
-            BLOCKSIZE=TILE,
-            OVERVIEW_RESAMPLING="NEAREST",
-            BIGTIFF="IF_SAFER",
-            NUM_THREADS="ALL_CPUS",
-        )
+        rasterio.shutil.copy(tiles, result, driver=driver, **options)
         with rasterio.open(result) as written:
             if _checksums(written) != checks:
                 raise WritingError("it reads back differently")

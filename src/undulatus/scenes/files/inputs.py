@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -39,20 +40,25 @@ class Inputs:
 
     @classmethod
     def of_map(
-        cls, attrs: Mapping[str, Any], moved: Path | Sequence[Path] | None = None
+        cls,
+        attrs: Mapping[str, Any],
+        moved: Path | Sequence[Path] | None = None,
+        folder: Path | None = None,
     ) -> Self | None:
         """Return what a map was made of, or None if it does not say so.
 
-        ``moved`` are the data, if they are not where the map says.
+        ``moved`` are the data, if they are not where the map says, and ``folder`` is that of the
+        map, from which it says so.
         """
         listed: Any = moved or attrs.get(SCENE)
         if listed is None:
             return None
         paths = [listed] if isinstance(listed, (str, Path)) else list(listed)
         options = json.loads(attrs.get(OPTIONS, "{}"))
-        masks = tuple(Path(path) for path in options.pop("mask", ()))
+        masks = tuple(find_recorded(path, folder) for path in options.pop("mask", ()))
         times = tuple(options.pop("time", ()))
-        return cls(tuple(map(Path, paths)), mask=masks, time=times, **options)
+        found = [Path(path) if moved else find_recorded(str(path), folder) for path in paths]
+        return cls(tuple(found), mask=masks, time=times, **options)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -93,14 +99,42 @@ class Inputs:
         masks = input_digest(self.mask) if self.mask else ""
         return sha256(f"{content} {told} {masks}".encode()).hexdigest()
 
-    def attributes(self) -> dict[str, Any]:
-        """Return what a map records, from which :meth:`of_map` makes the same inputs."""
-        paths = [str(path.absolute()) for path in self.paths]
+    def attributes(self, folder: Path | None = None) -> dict[str, Any]:
+        """Return what a map in a folder records, from which :meth:`of_map` makes the same inputs.
+
+        Without a folder, names alone.
+        """
+        paths = [recorded_path(path, folder) for path in self.paths]
         attrs: dict[str, Any] = {SCENE: paths[0] if len(paths) == 1 else paths}
         if self.options:
-            located = replace(self, mask=tuple(path.absolute() for path in self.mask))
-            attrs[OPTIONS] = _as_json(located.options)
+            masks = tuple(Path(recorded_path(path, folder)) for path in self.mask)
+            attrs[OPTIONS] = _as_json(replace(self, mask=masks).options)
         return attrs
+
+
+def recorded_path(path: Path, folder: Path | None) -> str:
+    """Return how a file that is made in a folder names another: relative to it, or by its name.
+
+    The path of the user's home is nobody's affair, and the same work elsewhere makes the same
+    files. Without a common folder other than the root, it is the name alone.
+    """
+    if folder is None:
+        return path.name
+    whole, base = (Path(os.path.abspath(each)) for each in (path, folder))
+    shared = os.path.commonpath([whole, base])
+    return path.name if shared == os.sep else Path(os.path.relpath(whole, base)).as_posix()
+
+
+def find_recorded(text: str, *folders: Path | None) -> Path:
+    """Return the file of a recorded path: from one of the folders, by its name there, or here.
+
+    If it is nowhere, where it was from the first of them. Files of earlier versions have absolute
+    paths.
+    """
+    path = Path(text)
+    known = [folder for folder in folders if folder is not None]
+    places = [folder / each for each in (path, path.name) for folder in known] + [path]
+    return next((place for place in places if place.exists()), places[0])
 
 
 def _as_json(options: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from unicodedata import normalize
 import numpy as np
 import numpy.typing as npt
 
+from undulatus._plain import plain_text
 from undulatus.errors import SceneError
 from undulatus.scenes.labelled_pixels import Class
 
@@ -50,6 +51,8 @@ def read_csv(path: Path) -> Any:
         table = pandas.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
     except (OSError, ValueError) as error:
         raise SceneError(f"{path} cannot be read as a table: {error}") from error
+    # As undulatus suggest writes texts that a spreadsheet would take for formulas.
+    table = table.map(plain_text).rename(columns=plain_text)
     for name in table.columns:
         present = table[name].str.strip().replace("", None).dropna()
         numbers = pandas.to_numeric(present, errors="coerce")

@@ -149,7 +149,8 @@ def raster_bands(path: Path) -> Bands:
             Grid(transform, _crs(file.crs and file.crs.to_wkt())) if grid.placed else None,
             file.tags(),
             tuple(
-                _attributes(file.tags(number)) | ({"units": units} if units else {})
+                _attributes(file.tags(number) | file.tags(number, ns="IMAGERY"))
+                | ({"units": units} if units else {})
                 for number in shown
                 for units in file.units[number - 1 : number]
             ),
@@ -162,9 +163,13 @@ def raster_bands(path: Path) -> Bands:
 
 def _attributes(tags: Mapping[str, str]) -> dict[str, Any]:
     return {
-        name: np.array(text.split(), np.int64) if name in _NUMBERS else text
+        name: np.array(text.split(), np.int64) if name in _NUMBERS and _is_listed(text) else text
         for name, text in tags.items()
     }
+
+
+def _is_listed(text: str) -> bool:
+    return all(part.isascii() and part.isdigit() and len(part) < 19 for part in text.split())
 
 
 def _crs(wkt: str | None) -> CRS | None:

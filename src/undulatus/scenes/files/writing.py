@@ -41,7 +41,8 @@ from undulatus.scenes.files import NETCDF
 Progress = Callable[[int, int], None]
 """Called with the number of tasks that are done, and of all tasks."""
 
-GEOTIFF = (".tif", ".tiff")
+GEOTIFF = (".tif", ".tiff", ".gtif", ".img", ".dat")
+"""Suffixes of what GDAL writes: GeoTIFF, HFA (``.img``) and ENVI (``.dat``)."""
 
 CONVENTIONS = "CF-1.11"
 """What the attributes of our files follow."""
@@ -60,6 +61,7 @@ def write_dataset(
     *,
     resume: bool = False,
     fingerprint: str = "",
+    overwrite: bool = False,
 ) -> None:
     """Write a dataset as netCDF, Zarr or GeoTIFF, under a temporary name until it is whole.
 
@@ -72,9 +74,10 @@ def write_dataset(
     dataset : Dataset
         What to write; lazy variables are computed on the way.
     path : path
-        A new ``.zarr`` folder, a ``.nc`` file, or a ``.tif`` file, for which see
-        :func:`undulatus.scenes.files.geotiff.write_geotiff`; codes with colours and all other
-        layers are in two files then (:func:`undulatus.scenes.files.geotiff.geotiff_paths`).
+        A new ``.zarr`` folder, a ``.nc`` file, or a ``.tif``, ``.img`` (HFA) or ``.dat`` (ENVI)
+        file, for which see :func:`undulatus.scenes.files.geotiff.write_geotiff`; codes with
+        colours, floats and bits are in files of their own then
+        (:func:`undulatus.scenes.files.geotiff.geotiff_paths`).
     progress : callable
         Called with the number of tasks that are done, and of all tasks; for a GeoTIFF a task is
         a row of chunks.
@@ -86,6 +89,9 @@ def write_dataset(
         What the values are made from, such as checksums of a model and a scene. Writing is
         resumed only with the same fingerprint; names, shapes, types, chunks, attributes other
         than ``history``, and values in memory are compared in any case.
+    overwrite : bool
+        Replace an output that exists, once the new one is whole: a file, or a ``.zarr`` that was
+        written here.
     """
     path = Path(path)
     if path.suffix not in WRITERS:
@@ -101,7 +107,7 @@ def write_dataset(
     if not dataset.variables:
         raise SceneError(f"There is nothing to write to {path}: the dataset has no variables.")
     resuming = {"resume": resume, "fingerprint": fingerprint} if path.suffix in RESUMABLE else {}
-    WRITERS[path.suffix](_writable(dataset), path, progress, **resuming)
+    WRITERS[path.suffix](_writable(dataset), path, progress, overwrite=overwrite, **resuming)
 
 
 def _writable(dataset: xr.Dataset) -> xr.Dataset:
@@ -200,18 +206,24 @@ def _write_zarr(dataset: xr.Dataset, path: Path, progress: Progress, **resuming:
         write_zarr(dataset, path, progress, **resuming)
 
 
-def _write_geotiff(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
-    from undulatus.scenes.files.geotiff import geotiff_paths, write_geotiff
+def _write_geotiff(
+    dataset: xr.Dataset, path: Path, progress: Progress, *, overwrite: bool
+) -> None:
+    from undulatus.scenes.files.geotiff import geotiff_paths, require_new_map, write_geotiff
 
+    if not overwrite:
+        require_new_map(dataset, path)
     paths = geotiff_paths(dataset, path)
     with ExitStack() as outputs:
         # The first is finished last: where it is, the others are.
-        unfinished = [outputs.enter_context(whole_or_not_at_all(each)) for each in paths]
+        unfinished = [
+            outputs.enter_context(whole_or_not_at_all(each, overwrite=overwrite)) for each in paths
+        ]
         write_geotiff(dataset, paths, unfinished, progress)
 
 
-def _write_netcdf(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
-    with whole_or_not_at_all(path) as unfinished:
+def _write_netcdf(dataset: xr.Dataset, path: Path, progress: Progress, *, overwrite: bool) -> None:
+    with whole_or_not_at_all(path, overwrite=overwrite) as unfinished:
         _fill_netcdf(_with_numbered_labels(dataset), path, unfinished, progress)
 
 
@@ -221,7 +233,8 @@ WRITERS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(GEOTIFF, _write_geotiff),
 }
 """Writers by the suffix of the output; each is called with a dataset whose attributes every format
-can hold, the path, and a :data:`Progress`, and leaves the output whole or not at all."""
+can hold, the path, a :data:`Progress` and ``overwrite``, and leaves the output whole or not at
+all."""
 
 RESUMABLE = (".zarr",)
 """Suffixes whose writers also take ``resume`` and ``fingerprint``, to continue later."""

@@ -37,6 +37,7 @@ from undulatus._files import (
     finish,
     locked,
     remove,
+    require_absent,
     require_space,
     unfinished_path,
 )
@@ -81,6 +82,7 @@ def write_zarr(
     *,
     resume: bool = False,
     fingerprint: str = "",
+    overwrite: bool = False,
 ) -> None:
     """Write a dataset to a new Zarr store, or add what an earlier attempt left out.
 
@@ -90,7 +92,9 @@ def write_zarr(
     dataset = _with_even_chunks(dataset)
     description = describe(dataset, fingerprint)
     unfinished = unfinished_path(path)
-    if not _is_work_left(path, unfinished, description, resume):
+    if overwrite:
+        require_replaceable(path)
+    if not _is_work_left(path, unfinished, description, resume, overwrite):
         return
     is_new = not unfinished.exists()
     missing = _missing_chunks(dataset, unfinished)
@@ -120,11 +124,23 @@ def _with_even_chunks(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.assign(even)
 
 
-def _is_work_left(path: Path, unfinished: Path, description: dict[str, str], resume: bool) -> bool:
+def require_replaceable(path: Path) -> None:
+    """Raise an error if there is anything else than a store that was written here."""
+    if path.exists() and find_manifest(path) is None:
+        what = "folder" if path.is_dir() else "file"
+        raise SceneError(
+            f"{path} is a {what} that undulatus did not write, so it is not replaced. Give "
+            f"another name."
+        )
+
+
+def _is_work_left(
+    path: Path, unfinished: Path, description: dict[str, str], resume: bool, overwrite: bool
+) -> bool:
     """Return whether anything has to be written; refuse what may not be touched."""
-    if path.exists():
+    if path.exists() and not overwrite:
         if not resume:
-            raise SceneError(f"{path} exists already. Remove it, or write elsewhere.")
+            require_absent(path)
         _require_same(path, description)
         if not verify(path):
             return False
