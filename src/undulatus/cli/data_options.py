@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import glob
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,14 @@ _OPTIONS = (
         "--box=-16.3,23.3,-15.5,24.1.",
     ),
     click.option(
+        "--sun-normalised/--not-sun-normalised",
+        "sun_normalised",
+        default=None,
+        show_default="told by their attributes",
+        help="Whether reflectances of scenes are divided by the cosine of the solar zenith angle "
+        "already; if not, they are divided when they are read.",
+    ),
+    click.option(
         "--reader",
         type=click.Choice(READERS),
         show_default="told by the names of files",
@@ -124,7 +133,7 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_inputs(*args: Any, data: tuple[Path, ...], **values: Any) -> Any:
         from undulatus.scenes.files.inputs import Inputs
 
-        names = ("mask", "mask_encoding", "calibration", "time", "box", "reader")
+        names = tuple(field.name for field in fields(Inputs) if field.name != "paths")
         inputs = Inputs(data, **{name: values.pop(name) for name in names})
         _refuse_masks(inputs)
         _refuse_twins(inputs)

@@ -31,6 +31,7 @@ class Inputs:
     mask_encoding: str | None = None
     time: tuple[str, ...] = ()
     box: str | None = None
+    sun_normalised: bool | None = None
 
     @classmethod
     def of(cls, source: Self | Path | str) -> Self:
@@ -58,7 +59,7 @@ class Inputs:
     def options(self) -> dict[str, Any]:
         """The options that were given, by name."""
         values = {name: value for name, value in vars(self).items() if name != "paths"}
-        return {name: value for name, value in values.items() if value}
+        return {name: value for name, value in values.items() if value not in (None, ())}
 
     @property
     def name(self) -> str:

@@ -36,6 +36,7 @@ from undulatus.scenes.files.series import join_stored
 from undulatus.scenes.files.writing import with_named_labels
 from undulatus.scenes.files.zarr_reading import open_zarr
 from undulatus.scenes.files.zarr_store import Manifest, find_manifest
+from undulatus.scenes.normalisation import is_from_satpy
 from undulatus.scenes.scene import BANDS
 from undulatus.scenes.spectra import is_spectra
 
@@ -122,9 +123,9 @@ def open_scene(source: Any, **options: Any) -> xr.Dataset:
         names. Several of one place, grid and platform are joined along time.
     options
         Those of :func:`undulatus.scenes.files.seviri.open_scene`: ``reader``, ``calibration``,
-        ``mask``, ``mask_encoding``, ``time``, ``box``, ``say``, ``progress``. With a ``reader``,
-        files of SEVIRI may have any name that it accepts. Of scenes in Zarr and netCDF,
-        ``calibration`` says how they were calibrated.
+        ``mask``, ``mask_encoding``, ``time``, ``box``, ``sun_normalised``, ``say``, ``progress``.
+        With a ``reader``, files of SEVIRI may have any name that it accepts. Of scenes in Zarr and
+        netCDF, ``calibration`` says how they were calibrated.
     """
     paths = [_existing(path) for path in satpy_files.as_paths(source)]
     return _open_scenes([_find_scene(path, options) for path in paths], options)
@@ -185,7 +186,7 @@ def open_data(source: Any, **options: Any) -> xr.Dataset:
         raise _mixed(kinds.values())
     if _SCENE in kinds:
         return _open_scenes(found, options)
-    given = [name for name, value in options.items() if value and name not in _REPORTING]
+    given = [n for n, v in options.items() if v not in (None, ()) and n not in _REPORTING]
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise SceneError(f"{flags}: for scenes, but {found[0].path} holds {found[0].kind}.")
@@ -296,7 +297,10 @@ def _find_scene(path: Path, options: dict[str, Any]) -> _Found:
             return _Found(path, _SPECTRA, stored=stored)
         has_bands = bool(set(BANDS) & set(stored.variables))
         foreign = sensor or {"reader", "calibration"} & options.keys()
-        if _is_zarr(path) or not (_is_from_satpy(stored) or (foreign and not has_bands)):
+        by_satpy = is_from_satpy(
+            (stored[band].attrs for band in BANDS if band in stored), stored.attrs
+        )
+        if _is_zarr(path) or not (by_satpy or (foreign and not has_bands)):
             return _Found(path, _SCENE, stored=stored)
         stored.close()
     elif sensor is None and not options.get("reader"):
@@ -352,12 +356,6 @@ def _names_of_sensors(*, is_sounder: bool) -> str:
 
 def _is_zarr(path: Path) -> bool:
     return path.suffix == ".zarr" or (path / "zarr.json").exists()
-
-
-def _is_from_satpy(scene: xr.Dataset) -> bool:
-    """Return whether satpy wrote the file: its reflectances still depend on the sun's height."""
-    bands = [scene[name].attrs for name in BANDS if name in scene]
-    return any("modifiers" in attrs and "sun_normalised" not in attrs for attrs in bands)
 
 
 def _open(path: Path) -> xr.Dataset:

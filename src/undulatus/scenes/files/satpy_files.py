@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from undulatus.errors import SceneError
+from undulatus.scenes.files import NETCDF
 from undulatus.scenes.files.native_lines import copy_lines
-from undulatus.scenes.files.netcdf import require_whole
+from undulatus.scenes.files.netcdf import open_netcdf, require_whole
+from undulatus.scenes.normalisation import is_from_satpy
 from undulatus.scenes.scene import BANDS, REFLECTANCE
 from undulatus.scenes.scene import CALIBRATIONS as MODES
 from undulatus.scenes.times import NAME_MARGIN, TimeSpan, in_spans, span_text, time_in_name
@@ -25,11 +28,14 @@ from undulatus.scenes.times import NAME_MARGIN, TimeSpan, in_spans, span_text, t
 HRIT = "seviri_l1b_hrit"
 """The reader of files of which an acquisition has many."""
 
+SATPY_CF = "satpy_cf_nc"
+"""The reader of what satpy's CF writer wrote, which is known by its content under any name."""
+
 READERS = {
     "seviri_l1b_native": ("*.nat", "MSG?-SEVI-MSG15-*-NA-*Z"),
     HRIT: ("?-000-MSG*",),
     "seviri_l1b_nc": ("W_XX-EUMETSAT*SEVIRI*.nc", "MSG*SEVI*.nc"),
-    "satpy_cf_nc": ("*-??????????????-??????????????.nc",),
+    SATPY_CF: ("*-??????????????-??????????????.nc",),
 }
 """satpy's readers, and the names of files from which each is guessed."""
 
@@ -49,7 +55,7 @@ def find_files(source: Any, reader: str | None) -> list[Path]:
     for path in as_paths(source):
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.is_file())
-            guesses = {file: guess_reader(file) for file in inside}
+            guesses = {file: find_reader(file) for file in inside}
             known = [file for file, guess in guesses.items() if guess and reader in (None, guess)]
             if not known:
                 raise SceneError(f"{path} is a folder without SEVIRI files.\n{_remedy()}")
@@ -82,9 +88,19 @@ def guess_reader(file: Path) -> str | None:
     return None
 
 
+def find_reader(file: Path) -> str | None:
+    """Return the reader for a file, by its name or, if satpy wrote it, by its content."""
+    reader = guess_reader(file)
+    if reader is None and file.suffix in NETCDF:
+        with suppress(SceneError), open_netcdf(file) as opened:
+            bands = [opened[band].attrs for band in BANDS if band in opened]
+            return SATPY_CF if is_from_satpy(bands, opened.attrs) else None
+    return reader
+
+
 def common_reader(files: list[Path]) -> str:
-    """Return the one reader for all files, by their names."""
-    guesses = {guess_reader(file): file for file in files}
+    """Return the one reader for all files."""
+    guesses = {find_reader(file): file for file in files}
     if None in guesses:
         raise SceneError(
             f"{guesses[None]} has a name from which no reader can be guessed.\n{_remedy()}"
@@ -101,7 +117,8 @@ def common_reader(files: list[Path]) -> str:
 def _remedy() -> str:
     known = "\n".join(f"  {name}: {', '.join(names)}" for name, names in READERS.items())
     return (
-        f"Name the reader (--reader, in Python reader=...); these are guessed from names:\n{known}"
+        f"Give files their original names; readers are guessed from these:\n{known}\n"
+        f"netCDF that satpy wrote may have any name."
     )
 
 
@@ -214,7 +231,6 @@ def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[st
             scene[name] = others[name]
         return scene
     calibrated = len(CALIBRATIONS.get(reader, ())) > 1
-    upright = {"upper_right_corner": "NE"} if reader != "satpy_cf_nc" else {}
     more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
     with (
         warnings.catch_warnings(),
@@ -224,15 +240,37 @@ def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[st
             require_whole(file)
         # The satellite's own position is not used.
         warnings.filterwarnings("ignore", "No orbit polynomial valid")
-        scene = import_satpy().Scene(
-            filenames=[str(file) for file in files],
-            reader=reader,
-            reader_kwargs={"calib_mode": calibration} if calibrated else {},
-        )
-        there = set(scene.available_dataset_names())
-        scene.load([name for name in bands if name in there], **upright)
+        if reader == SATPY_CF:
+            scene = _load_cf(files[0], bands)
+        else:
+            scene = import_satpy().Scene(
+                filenames=[str(file) for file in files],
+                reader=reader,
+                reader_kwargs={"calib_mode": calibration} if calibrated else {},
+            )
+            there = set(scene.available_dataset_names())
+            scene.load([name for name in bands if name in there], upper_right_corner="NE")
     if any(name not in scene for name in bands):
         raise missing_bands_error(str(files[0]), scene, bands, complaints)
+    return scene
+
+
+def _load_cf(file: Path, bands: tuple[str, ...]) -> Any:
+    """Return a Scene of what satpy's CF writer wrote, with the attributes that are in the file.
+
+    satpy's own reader wants a certain name, and adds empty ``modifiers`` where there are none.
+    """
+    scene = import_satpy().Scene()
+    area: Any = importlib.import_module("pyresample").AreaDefinition
+    decode_attrs: Any = importlib.import_module("satpy.cf.decoding").decode_attrs
+    opened = open_netcdf(file, chunks={})
+    for name in (name for name in bands if name in opened):
+        array = opened[name]
+        array.attrs = decode_attrs(opened.attrs | array.attrs)
+        # Without a projection, longitude and latitude are coordinates.
+        with suppress(ValueError, KeyError):
+            array.attrs["area"] = area.from_cf(opened, variable=name)
+        scene[name] = array
     return scene
 
 

@@ -2,7 +2,8 @@
 
 satpy's reflectances are 100 π L / E, not divided by the cosine of the solar zenith angle; here
 they are divided by it, at the time of each scan line. Such a reflectance has the attribute
-``sun_normalised``, and is not divided again when it is read back.
+``sun_normalised``, and is not divided again when it is read back
+(:mod:`undulatus.scenes.normalisation`).
 
 Every attribute of the result is a string or a number, as netCDF and Zarr need them, except the
 pyresample ``area`` of the Dataset, which ``write_dataset`` leaves out. The projection is also in
@@ -24,6 +25,7 @@ from undulatus.errors import SceneError
 from undulatus.scenes.box import Box, Window
 from undulatus.scenes.files.mask_files import Cut, add_mask
 from undulatus.scenes.files.satpy_files import (
+    SATPY_CF,
     as_satpy_errors,
     check_calibration,
     common_reader,
@@ -36,7 +38,17 @@ from undulatus.scenes.files.satpy_files import (
     only_lines,
 )
 from undulatus.scenes.files.series import join_series, shared_place
-from undulatus.scenes.illumination import solar_zenith_angle, sun_normalised
+from undulatus.scenes.illumination import solar_zenith_angle
+from undulatus.scenes.illumination import sun_normalised as divided_by_sun
+from undulatus.scenes.normalisation import (
+    NORMALISED,
+    SUN_MODIFIERS,
+    Statement,
+    assumption,
+    find_problems,
+    find_statement,
+    modifiers_of,
+)
 from undulatus.scenes.scene import BANDS, REFLECTANCE, Band, acquisition_time
 from undulatus.scenes.times import in_spans, parse_spans, span_text
 
@@ -76,6 +88,7 @@ def open_scene(
     box: Any = None,
     bands: Iterable[str] = tuple(BANDS),
     chunks: Mapping[str, int] = CHUNKS,
+    sun_normalised: bool | None = None,
     say: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> xr.Dataset:
@@ -106,8 +119,12 @@ def open_scene(
         Which of :data:`undulatus.scenes.scene.BANDS` to read.
     chunks : mapping
         Pixels of a block along each dimension.
+    sun_normalised : bool, optional
+        Whether reflectances are divided by the cosine of the solar zenith angle already. Needed
+        where attributes do not tell (:mod:`undulatus.scenes.normalisation`); those of a sensor's
+        own files are not.
     say : callable
-        Is told in a line how many acquisitions have a mask.
+        Is told in a line how many acquisitions have a mask, and what was assumed.
     progress : callable
         Is called with the number of acquisitions opened, and of all.
     """
@@ -116,7 +133,8 @@ def open_scene(
         raise SceneError(
             f"There are no bands {', '.join(sorted(unknown))}. Choose from: {', '.join(BANDS)}."
         )
-    how = _Opening(bands, calibration, dict(chunks), None if box is None else Box.of(box))
+    cut_to = None if box is None else Box.of(box)
+    how = _Opening(bands, calibration, dict(chunks), cut_to, sun_normalised, say)
     spans = parse_spans(time)
     if hasattr(source, "available_dataset_names"):
         scene = load_missing_bands(source, bands)
@@ -124,7 +142,7 @@ def open_scene(
     else:
         files = find_files(source, reader)
         reader = reader or common_reader(files)
-        if reader != "satpy_cf_nc" or calibration is not None:
+        if reader != SATPY_CF or calibration is not None:
             how.calibration = check_calibration(calibration or "nominal", reader)
         groups = groups_within(spans, group_by_acquisition(files, reader, bands))
         acquisitions = []
@@ -151,12 +169,21 @@ class _Opening:
     """How acquisitions are opened, and the grid of the first, which the others share."""
 
     def __init__(
-        self, bands: tuple[str, ...], calibration: str | None, chunks: dict[str, int], box: Any
+        self,
+        bands: tuple[str, ...],
+        calibration: str | None,
+        chunks: dict[str, int],
+        box: Any,
+        sun_normalised: bool | None,
+        say: Callable[[str], None],
     ) -> None:
         self.bands, self.calibration, self.chunks, self.box = bands, calibration, chunks, box
+        self.sun_normalised, self.say = sun_normalised, say
         self.cut: Cut | None = None
         self.at_once = False
         self._first: xr.Dataset | None = None
+        self._assumed = False
+        """Whether it was said what is assumed of reflectances: once is enough."""
 
     def each(self, groups: list[list[Path]], reader: str) -> Iterator[tuple[str, xr.Dataset]]:
         """Yield the name of each acquisition, and the acquisition."""
@@ -183,7 +210,7 @@ class _Opening:
         return load_bands(files, reader, self.calibration or "nominal", self.bands)
 
     def _find_window(self, scene: Any, name: str, count: int) -> None:
-        arrays = _checked(scene, self.bands, self.calibration, name)
+        arrays = _checked(scene, self.bands, self.calibration, name, self.sun_normalised)
         whole = _acquisition(arrays, self.chunks, None, name)
         window = self.box.window(whole["longitude"], whole["latitude"])
         self.cut = Cut(window, whole.sizes["y"], whole.sizes["x"])
@@ -194,7 +221,11 @@ class _Opening:
         """Return one acquisition, cut to the window, on the grid of the first."""
         if self.box is not None and self.cut is None:
             self._find_window(scene, name, 1)
-        arrays = _checked(scene, self.bands, self.calibration, name)
+        arrays = _checked(scene, self.bands, self.calibration, name, self.sun_normalised)
+        unsaid = [band for band, stated in _statements(arrays).items() if stated is None]
+        if unsaid and not self._assumed:
+            self._assumed = True
+            self.say(assumption(name, unsaid, normalised=False))
         if window is None and self.cut is not None:
             window = self.cut.window
         if window is not None:
@@ -214,11 +245,16 @@ def _cut(array: xr.DataArray, window: Window) -> xr.DataArray:
 
 
 def _checked(
-    scene: Any, bands: tuple[str, ...], asked: str | None, name: str
+    scene: Any,
+    bands: tuple[str, ...],
+    asked: str | None,
+    name: str,
+    sun_normalised: bool | None = None,
 ) -> dict[str, xr.DataArray]:
     """Return the bands of a satpy Scene, or raise an error that lists what is wrong with them.
 
-    Without a calibration that was ``asked`` for, it is the one that the first band records.
+    Without a calibration that was ``asked`` for, it is the one that the first band records. With
+    ``sun_normalised``, reflectances have it as their attribute.
     """
     if any(band not in scene for band in bands):
         raise missing_bands_error(name, scene, bands)
@@ -228,8 +264,8 @@ def _checked(
     problems = [
         problem
         for band, array in arrays.items()
-        for problem in _problems(array, BANDS[band], calibration)
-    ]
+        for problem in _problems(array, BANDS[band], calibration, sun_normalised)
+    ] + find_problems(_statements(arrays), sun_normalised)
     if problems:
         listed = "\n".join(f"- {problem}" for problem in problems)
         raise SceneError(f"{name} cannot be used:\n{listed}")
@@ -237,13 +273,25 @@ def _checked(
         band: array.isel(time=0) if "time" in array.dims else array
         for band, array in arrays.items()
     }
+    said = {} if sun_normalised is None else {NORMALISED: int(sun_normalised)}
     return {
-        band: array.rename(band).assign_attrs(calibration_mode=calibration)
+        band: array.rename(band).assign_attrs(calibration_mode=calibration, **said)
         for band, array in one_time.items()
     }
 
 
-def _problems(array: xr.DataArray, band: Band, calibration: str) -> Iterator[str]:
+def _statements(arrays: Mapping[str, xr.DataArray]) -> dict[str, Statement | None]:
+    """Return what reflectances say about whether they are divided by the sun's cosine."""
+    return {
+        band: find_statement(array.attrs)
+        for band, array in arrays.items()
+        if BANDS[band].quantity == REFLECTANCE
+    }
+
+
+def _problems(
+    array: xr.DataArray, band: Band, calibration: str, sun_normalised: bool | None
+) -> Iterator[str]:
     if {*array.dims} - {"time"} != {"y", "x"} or array.sizes.get("time", 1) > 1:
         yield f"{band.name} has dims {dict(array.sizes)}, but must be one image (y, x)."
     expected = "reflectance" if band.quantity == REFLECTANCE else "brightness_temperature"
@@ -254,9 +302,8 @@ def _problems(array: xr.DataArray, band: Band, calibration: str) -> Iterator[str
             f"{band.name} holds {found} in {units!r}, but must hold {expected}: load it so "
             f'(scene.load(["{band.name}"], calibration="{expected}")).'
         )
-    modifiers = array.attrs.get("modifiers", ())
-    modifiers = modifiers.split() if isinstance(modifiers, str) else list(modifiers)
-    if modifiers:
+    modifiers = modifiers_of(array.attrs)
+    if modifiers and not (sun_normalised and {*modifiers} <= {*SUN_MODIFIERS}):
         yield (
             f"{band.name} was changed by satpy ({', '.join(modifiers)}), but undulatus itself "
             f"divides by the sun: load it without modifiers "
@@ -295,9 +342,10 @@ def _acquisition(
     for band, array in arrays.items():
         values, attrs = opened[band], _plain(array.attrs)
         if BANDS[band].quantity == REFLECTANCE:
-            if str(array.attrs.get("sun_normalised", 0)) != "1":
-                values = sun_normalised(values, angle)
-            attrs["sun_normalised"] = 1
+            stated = find_statement(array.attrs)
+            if stated is None or not stated.normalised:
+                values = divided_by_sun(values, angle)
+            attrs[NORMALISED] = 1
         if "spatial_ref" in opened.coords:
             attrs["grid_mapping"] = "spatial_ref"
         opened[band] = values.astype(np.float32)
