@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from undulatus.cli.console import EXISTING_PATH, progress_bar, say
+from undulatus.cli.console import EXISTING_PATH, progress_bar, say, warn
 
 CALIBRATIONS = ("nominal", "GSICS", "meirink-2023")
 
@@ -117,6 +117,12 @@ _OPTIONS = (
         "already; if not, they are divided when they are read.",
     ),
     click.option(
+        "--skip-damaged",
+        is_flag=True,
+        help="Leave out files of DATA, and masks, that cannot be read: they are listed at the "
+        "end, and the exit status is 3. All files are read through for it.",
+    ),
+    click.option(
         "--reader",
         type=click.Choice(READERS),
         show_default="told by the names of files",
@@ -137,7 +143,9 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
         inputs = Inputs(data, **{name: values.pop(name) for name in names})
         _refuse_masks(inputs)
         _refuse_twins(inputs)
-        return command(*args, inputs=inputs, **values)
+        result = command(*args, inputs=inputs, **values)
+        _tell_skipped()
+        return result
 
     decorated: Callable[..., Any] = with_inputs
     # The option added last is listed first.
@@ -168,14 +176,51 @@ def _refuse_twins(inputs: Any) -> None:
 
 def open_inputs(inputs: Any) -> Any:
     """Open DATA, and show progress if they are many files."""
+    from undulatus.scenes.files.damaged import SKIPPED
     from undulatus.scenes.files.opening import SENSORS
 
     folders = [path for path in inputs.paths if path.is_dir()]
     delivered = any(sensor.recognises(path) for sensor in SENSORS for path in folders)
     if len(inputs.paths) <= FEW_FILES and not delivered:
-        return inputs.open(say)
-    with progress_bar("opening files") as progress:
-        return inputs.open(say, progress)
+        opened = inputs.open(say)
+    else:
+        with progress_bar("opening files") as progress:
+            opened = inputs.open(say, progress)
+    if inputs.skip_damaged:
+        _note_skipped(opened.attrs.get(SKIPPED, "").splitlines())
+    return opened
+
+
+SKIPPED_FILES = 3
+"""Exit status of a command that left out damaged files."""
+
+_SKIPPED = "undulatus.skipped"
+
+
+def sound_images(inputs: Any) -> list[Path]:
+    """Return the images of DATA: all, or with ``--skip-damaged`` those that can be read."""
+    from undulatus.scenes.files.damaged import leave_out_damaged
+
+    if not inputs.skip_damaged:
+        return list(inputs.paths)
+    with progress_bar("looking for damage"):
+        sound, skipped = leave_out_damaged(inputs.paths)
+    _note_skipped([f"{name}: {reason}" for name, reason in skipped.items()])
+    return sound
+
+
+def _note_skipped(lines: list[str]) -> None:
+    click.get_current_context().meta.setdefault(_SKIPPED, []).extend(lines)
+
+
+def _tell_skipped() -> None:
+    """List the files that were left out, and end with the status that says so."""
+    lines = click.get_current_context().meta.get(_SKIPPED, [])
+    if lines:
+        listed = "".join(f"\n  {line}" for line in lines)
+        were = "1 damaged file was" if len(lines) == 1 else f"{len(lines):,} damaged files were"
+        warn(f"{were} left out:{listed}")
+        raise click.exceptions.Exit(SKIPPED_FILES)
 
 
 def flags_text(names: Any) -> str:

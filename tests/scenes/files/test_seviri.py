@@ -15,7 +15,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 from pyorbital.astronomy import sun_zenith_angle
 
-from undulatus.errors import SceneError
+from undulatus.errors import DamagedFileError, SceneError
 from undulatus.scenes import masks
 from undulatus.scenes.features import landmark_features
 from undulatus.scenes.files import opening, satpy_files, seviri
@@ -854,3 +854,21 @@ def test_the_cloud_mask_of_eumetsat_is_read_from_grib(tmp_path, seviri_files, bo
         assert codes.shape < (64, 64)
     expected = np.select([codes == 3, codes == 2], [255, 1], 0)
     assert_array_equal(opened["cloud_mask_l2"], expected)
+
+
+def test_acquisitions_without_all_segments_are_left_out_if_that_is_asked_for(
+    tmp_path, seviri_files
+):
+    counts = np.full((64, 11, 64), 300)
+    for start in (NOON, NOON + QUARTER):
+        seviri_files.write_hrit(tmp_path / "hrit", counts, start=start)
+    lost = next((tmp_path / "hrit").glob("*IR_016*000003*201006011200*"))
+    lost.unlink()
+    with pytest.raises(DamagedFileError, match="IR_016 segment 3"):
+        open_scene(tmp_path / "hrit", bands=(*SOME, "IR_016"))
+    found = open_scene(tmp_path / "hrit", bands=(*SOME, "IR_016"), skip_damaged=True)
+    assert found["time"] == np.datetime64(NOON + QUARTER)
+    assert "not a whole acquisition" in found.attrs["skipped_files"]
+    assert (
+        "skipped_files" not in open_scene(tmp_path / "hrit", bands=SOME, skip_damaged=True).attrs
+    )

@@ -21,7 +21,7 @@ import rioxarray
 import xarray as xr
 from rasterio.errors import NotGeoreferencedWarning
 
-from undulatus.errors import SceneError
+from undulatus.errors import SceneError, unreadable
 from undulatus.scenes.files import NETCDF, landsat, sentinel2
 from undulatus.scenes.files.netcdf import open_netcdf
 from undulatus.scenes.files.zarr_reading import open_zarr
@@ -106,7 +106,7 @@ def open_raster(path: Path) -> xr.DataArray:
                 chunks = {"band": -1, **_whole_tiles(file)}
             opened = rioxarray.open_rasterio(path, chunks=chunks)
     except (OSError, ValueError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, error) from error
     if not isinstance(opened, xr.DataArray):
         raise SceneError(
             f"{path} holds several images of different sizes. Give a file of one of them, as "

@@ -16,6 +16,8 @@ from undulatus.scenes.files.opening import input_digest, open_data
 SCENE = "scene"
 """Attribute of maps: the path or paths of the data."""
 
+_SKIP = "skip_damaged"
+
 OPTIONS = "scene_options"
 """Attribute of maps: how the data were read, in JSON; only if there is more than the paths."""
 
@@ -32,6 +34,7 @@ class Inputs:
     time: tuple[str, ...] = ()
     box: str | None = None
     sun_normalised: bool | None = None
+    skip_damaged: bool = False
 
     @classmethod
     def of(cls, source: Self | Path | str) -> Self:
@@ -59,7 +62,14 @@ class Inputs:
     def options(self) -> dict[str, Any]:
         """The options that were given, by name."""
         values = {name: value for name, value in vars(self).items() if name != "paths"}
-        return {name: value for name, value in values.items() if value not in (None, ())}
+        unset = (None, ())
+        told = {name: value for name, value in values.items() if value not in unset}
+        return told if self.skip_damaged else {n: v for n, v in told.items() if n != _SKIP}
+
+    @property
+    def for_scenes(self) -> dict[str, Any]:
+        """Those that no image and no spectra have."""
+        return {name: value for name, value in self.options.items() if name != _SKIP}
 
     @property
     def name(self) -> str:

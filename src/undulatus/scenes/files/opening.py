@@ -21,9 +21,16 @@ import xarray as xr
 from rasterio.errors import NotGeoreferencedWarning
 
 from undulatus._files import content_digest, is_tensor_file
-from undulatus.errors import SceneError
+from undulatus.errors import DamagedFileError, SceneError
 from undulatus.scenes.files import NETCDF, bufr, iasi_native, satpy_files, seviri
 from undulatus.scenes.files.bufr_messages import BEGINNING
+from undulatus.scenes.files.damaged import (
+    Skipped,
+    as_damaged,
+    each_sound,
+    note_skipped,
+    read_through,
+)
 from undulatus.scenes.files.images import (
     RASTERS,
     band_names,
@@ -113,7 +120,7 @@ SENSORS = (SEVIRI, IASI, BUFR)
 """Every sensor; ``tests/scenes/files/test_sensors.py`` holds each to the same contract."""
 
 
-def open_scene(source: Any, **options: Any) -> xr.Dataset:
+def open_scene(source: Any, *, skip_damaged: bool = False, **options: Any) -> xr.Dataset:
     """Open a scene: Zarr or netCDF in the form of a scene, or the files of a sensor.
 
     Parameters
@@ -121,6 +128,9 @@ def open_scene(source: Any, **options: Any) -> xr.Dataset:
     source : path or list of paths
         ``.zarr`` folders, ``.nc`` files, or files or folders of a sensor, by their original
         names. Several of one place, grid and platform are joined along time.
+    skip_damaged : bool
+        Leave out files and masks that cannot be read, and list them in the attribute
+        ``skipped_files``. All are read through for it.
     options
         Those of :func:`undulatus.scenes.files.seviri.open_scene`: ``reader``, ``calibration``,
         ``mask``, ``mask_encoding``, ``time``, ``box``, ``sun_normalised``, ``say``, ``progress``.
@@ -128,10 +138,16 @@ def open_scene(source: Any, **options: Any) -> xr.Dataset:
         netCDF, ``calibration`` says how they were calibrated.
     """
     paths = [_existing(path) for path in satpy_files.as_paths(source)]
-    return _open_scenes([_find_scene(path, options) for path in paths], options)
+    skipped: Skipped | None = {} if skip_damaged else None
+    found = each_sound(paths, lambda path: _find_scene(path, options), skipped)
+    return _open_scenes(found, options, skipped)
 
 
-def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> xr.Dataset:
+def open_spectra(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    skip_damaged: bool = False,
+) -> xr.Dataset:
     """Open spectra: Zarr, netCDF, IASI Level 1C as EUMETSAT sends it, or BUFR of a sounder.
 
     Parameters
@@ -143,14 +159,26 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         (:func:`undulatus.scenes.files.bufr.open_bufr`). A folder stands for the native files
         or BUFR in it, by name. Several files are concatenated; those of several satellites are an
         error.
+    skip_damaged : bool
+        As of :func:`open_scene`.
     """
     given = [source] if isinstance(source, (str, os.PathLike)) else source
     paths = [file for path in given for file in _files_of(_existing(path))]
     if not paths:
         raise SceneError("No file was given to read spectra from. Give a path, or a list of them.")
-    parts = [_open_spectra_file(path) for path in paths]
+    skipped: Skipped | None = {} if skip_damaged else None
+
+    def open_one(path: Path) -> tuple[Path, xr.Dataset]:
+        opened = _open_spectra_file(path)
+        if skip_damaged:
+            with as_damaged(str(path)):
+                read_through(opened)
+        return path, opened
+
+    sound = each_sound(paths, open_one, skipped)
+    paths, parts = [path for path, _ in sound], [part for _, part in sound]
     if len(parts) == 1:
-        return parts[0]
+        return note_skipped(parts[0], skipped)
     _require_one_satellite(paths, parts)
     try:
         joined = xr.concat(
@@ -164,10 +192,11 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         ) from error
     counts = [name for name in iasi_native.COUNTS if all(name in part.attrs for part in parts)]
     summed = {name: sum(part.attrs[name] for part in parts) for name in counts}
-    return joined.assign_attrs(summed, source=f"{paths[0].name} to {paths[-1].name}")
+    named = joined.assign_attrs(summed, source=f"{paths[0].name} to {paths[-1].name}")
+    return note_skipped(named, skipped)
 
 
-def open_data(source: Any, **options: Any) -> xr.Dataset:
+def open_data(source: Any, *, skip_damaged: bool = False, **options: Any) -> xr.Dataset:
     """Open spectra, a scene, or an image (as ``image``), whichever a path or several hold.
 
     Images are what :func:`undulatus.scenes.open_image` opens but for netCDF and Zarr, whose
@@ -177,15 +206,17 @@ def open_data(source: Any, **options: Any) -> xr.Dataset:
     ----------
     source : path or list of paths
         One image, spectra as for :func:`open_spectra`, or scenes as for :func:`open_scene`.
-    options
-        Those of :func:`open_scene`, for scenes only.
+    skip_damaged, options
+        Those of :func:`open_scene`, the latter for scenes only.
     """
-    found = [_find_data(Path(path), options) for path in satpy_files.as_paths(source)]
+    skipped: Skipped | None = {} if skip_damaged else None
+    paths = satpy_files.as_paths(source)
+    found = each_sound(paths, lambda path: _find_data(Path(path), options), skipped)
     kinds = {each.kind: each for each in found}
     if len(kinds) > 1:
         raise _mixed(kinds.values())
     if _SCENE in kinds:
-        return _open_scenes(found, options)
+        return _open_scenes(found, options, skipped)
     given = [n for n, v in options.items() if v not in (None, ()) and n not in _REPORTING]
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -196,9 +227,10 @@ def open_data(source: Any, **options: Any) -> xr.Dataset:
                 f"{found[0].path} and {len(found) - 1} more are images: give one at a time."
             )
         return open_image(found[0].path).to_dataset(name="image")
-    if len(found) == 1 and found[0].stored is not None:
+    if len(found) == 1 and found[0].stored is not None and not skip_damaged:
         return _as_spectra(found[0].stored)
-    return open_spectra([each.path for each in found])
+    opened = open_spectra([each.path for each in found], skip_damaged=skip_damaged)
+    return note_skipped(opened, skipped)
 
 
 def is_data(path: Path) -> bool:
@@ -313,7 +345,9 @@ def _find_scene(path: Path, options: dict[str, Any]) -> _Found:
     return _Found(path, _SCENE, sensor or SEVIRI)
 
 
-def _open_scenes(found: list[_Found], options: dict[str, Any]) -> xr.Dataset:
+def _open_scenes(
+    found: list[_Found], options: dict[str, Any], skipped: Skipped | None
+) -> xr.Dataset:
     """Open files of one sensor, or scenes that are stored in Zarr and netCDF."""
     by_sensor = {None if each.sensor is None else each.sensor.name: each for each in found}
     if len(by_sensor) > 1:
@@ -321,9 +355,21 @@ def _open_scenes(found: list[_Found], options: dict[str, Any]) -> xr.Dataset:
     sensor = found[0].sensor
     if sensor is not None:
         paths = [each.path for each in found]
-        return sensor.open(paths[0] if len(paths) == 1 else paths, **options)
-    stored = [(str(each.path), _in_blocks(each.stored)) for each in found if each.stored]
-    return join_stored(stored, **options)
+        more = {} if skipped is None else {"skip_damaged": True}
+        opened = sensor.open(paths[0] if len(paths) == 1 else paths, **options, **more)
+        return note_skipped(opened, skipped)
+
+    def read(each: _Found) -> tuple[str, xr.Dataset]:
+        assert each.stored is not None
+        blocks = _in_blocks(each.stored)
+        if skipped is not None:
+            with as_damaged(str(each.path)):
+                read_through(blocks)
+        return str(each.path), blocks
+
+    return note_skipped(
+        join_stored(each_sound(found, read, skipped), skipped=skipped, **options), skipped
+    )
 
 
 def _mixed(found: Iterable[_Found]) -> SceneError:
@@ -365,7 +411,7 @@ def _open(path: Path) -> xr.Dataset:
     else:
         opened = with_named_labels(open_netcdf(path, chunks=None, decode_coords="all"))
     if not opened.variables:
-        raise SceneError(f"{path} is empty or truncated. Fetch or write it again.")
+        raise DamagedFileError(f"{path} is empty or truncated. Fetch or write it again.")
     return opened
 
 

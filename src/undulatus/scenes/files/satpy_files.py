@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from undulatus.errors import SceneError
+from undulatus.errors import DamagedFileError, SceneError
 from undulatus.scenes.files import NETCDF
+from undulatus.scenes.files.damaged import Skipped, as_damaged, require_some, skipping
 from undulatus.scenes.files.native_lines import copy_lines
 from undulatus.scenes.files.netcdf import open_netcdf, require_whole
 from undulatus.scenes.normalisation import is_from_satpy
@@ -47,7 +48,7 @@ CALIBRATIONS = {
 """The calibrations of each reader that calibrates."""
 
 
-def find_files(source: Any, reader: str | None) -> list[Path]:
+def find_files(source: Any, reader: str | None, skipped: Skipped | None = None) -> list[Path]:
     """Return the files that a source names, or raise a :class:`SceneError` if one is missing."""
     if reader is not None and reader not in READERS:
         raise SceneError(f"No reader {reader!r}. Choose from: {', '.join(READERS)}.")
@@ -63,9 +64,11 @@ def find_files(source: Any, reader: str | None) -> list[Path]:
         elif not path.exists():
             raise SceneError(f"{path} does not exist. Check its name and folder.")
         elif not path.stat().st_size:
-            raise SceneError(f"{path} is empty. Fetch it again.")
+            with skipping(str(path), skipped):
+                raise DamagedFileError(f"{path} is empty. Fetch it again.")
         else:
             found.append(path)
+    require_some(found, skipped)
     return found
 
 
@@ -136,7 +139,7 @@ def check_calibration(asked: str, reader: str) -> str:
 
 
 def group_by_acquisition(
-    files: list[Path], reader: str, bands: tuple[str, ...]
+    files: list[Path], reader: str, bands: tuple[str, ...], skipped: Skipped | None = None
 ) -> list[list[Path]]:
     """Return the files in one list per acquisition; segments of other bands are left out."""
     if reader != HRIT:
@@ -158,9 +161,18 @@ def group_by_acquisition(
                 f"{file} is compressed (-C_), and the library that unpacks it is not installed.\n"
                 f"Install it (pip install pyPublicDecompWT), or unpack the files first."
             )
-    for group in groups.values():
-        _require_segments(list(group.values()))
-    return [list(group.values()) for group in groups.values()]
+    whole = []
+    for acquisition in (list(group.values()) for group in groups.values()):
+        with skipping(group_name(acquisition), skipped):
+            _require_segments(acquisition)
+            whole.append(acquisition)
+    require_some(whole, skipped)
+    return whole
+
+
+def group_name(files: list[Path]) -> str:
+    """Return what to call the files of an acquisition."""
+    return f"{files[0]} (and {len(files) - 1} more)" if len(files) > 1 else str(files[0])
 
 
 def _require_segments(files: list[Path]) -> None:
@@ -180,8 +192,8 @@ def _require_segments(files: list[Path]) -> None:
         if missing := sorted(expected - found):
             lacking.append(f"{band} segment {', '.join(map(str, missing))}")
     if lacking:
-        raise SceneError(
-            f"{files[0]} (and {len(files) - 1} more) are not a whole acquisition.\n"
+        raise DamagedFileError(
+            f"{group_name(files)} are not a whole acquisition.\n"
             f"  missing: {'; '.join(lacking)}\n"
             f"Fetch these files, or leave the acquisition out (--time)."
         )
@@ -215,7 +227,8 @@ def only_lines(files: list[Path], reader: str, first: int, last: int) -> Iterato
         yield files
         return
     with TemporaryDirectory(prefix="undulatus-") as folder:
-        short = copy_lines(files[0], Path(folder), first, last - 1)
+        with as_damaged(str(files[0])):
+            short = copy_lines(files[0], Path(folder), first, last - 1)
         yield files if short is None else [short]
 
 
@@ -231,10 +244,9 @@ def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[st
             scene[name] = others[name]
         return scene
     calibrated = len(CALIBRATIONS.get(reader, ())) > 1
-    more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
     with (
         warnings.catch_warnings(),
-        as_satpy_errors(f"{files[0]}{more} cannot be read by satpy's {reader}") as complaints,
+        as_satpy_errors(f"{group_name(files)} cannot be read by satpy's {reader}") as complaints,
     ):
         for file in files:
             require_whole(file)
@@ -314,7 +326,9 @@ def as_satpy_errors(what: str) -> Iterator[list[str]]:
     except SceneError:
         raise
     except Exception as error:  # satpy and the libraries below it raise many types
-        raise SceneError(
+        by_system = isinstance(error, OSError) and (error.errno or 0) > 0
+        kind = SceneError if by_system or isinstance(error, MemoryError) else DamagedFileError
+        raise kind(
             f"{what}: {str(error).strip() or type(error).__name__}\n"
             f"Is it complete, and does it have its original name? If not, fetch it again."
         ) from error
@@ -332,7 +346,8 @@ def missing_bands_error(
     # satpy logs the reason, then a bare "Could not load ...", which is skipped.
     given = [reason for reason in complaints if not reason.startswith("Could not load")]
     reasons = "".join(f"\n  satpy: {reason}" for reason in dict.fromkeys(given))
-    return SceneError(
+    # A band that is there but cannot be loaded is damaged.
+    return (DamagedFileError if reasons else SceneError)(
         f"{name} lacks bands.\n  missing: {missing}\n  found: {found}{reasons}\n"
         f"Use data with these bands (in Python, or ask for fewer: bands=...)."
     )

@@ -10,6 +10,7 @@ import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.scenes.box import Box
+from undulatus.scenes.files.damaged import Skipped
 from undulatus.scenes.files.mask_files import Cut, add_mask
 from undulatus.scenes.illumination import sun_normalised as divided_by_sun
 from undulatus.scenes.normalisation import (
@@ -108,6 +109,7 @@ def join_stored(
     box: Any = None,
     sun_normalised: bool | None = None,
     reader: str | None = None,
+    skipped: Skipped | None = None,
     say: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> xr.Dataset:
@@ -137,7 +139,7 @@ def join_stored(
         return joined
     if "time" not in joined.coords:
         joined = joined.assign_coords(time=_moment(joined, scenes[0][0]))
-    return add_mask(joined, mask, mask_encoding, cut=cut, say=say)
+    return add_mask(joined, mask, mask_encoding, cut=cut, skipped=skipped, say=say)
 
 
 def _normalised(

@@ -23,6 +23,14 @@ import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.scenes.box import Box, Window
+from undulatus.scenes.files.damaged import (
+    Skipped,
+    as_damaged,
+    note_skipped,
+    read_through,
+    require_some,
+    skipping,
+)
 from undulatus.scenes.files.mask_files import Cut, add_mask
 from undulatus.scenes.files.satpy_files import (
     SATPY_CF,
@@ -31,6 +39,7 @@ from undulatus.scenes.files.satpy_files import (
     common_reader,
     find_files,
     group_by_acquisition,
+    group_name,
     groups_within,
     load_bands,
     load_missing_bands,
@@ -89,6 +98,7 @@ def open_scene(
     bands: Iterable[str] = tuple(BANDS),
     chunks: Mapping[str, int] = CHUNKS,
     sun_normalised: bool | None = None,
+    skip_damaged: bool = False,
     say: Callable[[str], None] = lambda line: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> xr.Dataset:
@@ -123,6 +133,9 @@ def open_scene(
         Whether reflectances are divided by the cosine of the solar zenith angle already. Needed
         where attributes do not tell (:mod:`undulatus.scenes.normalisation`); those of a sensor's
         own files are not.
+    skip_damaged : bool
+        Leave out acquisitions and masks that cannot be read, all of which are read through for
+        it, and list them in the attribute ``skipped_files``.
     say : callable
         Is told in a line how many acquisitions have a mask, and what was assumed.
     progress : callable
@@ -134,21 +147,23 @@ def open_scene(
             f"There are no bands {', '.join(sorted(unknown))}. Choose from: {', '.join(BANDS)}."
         )
     cut_to = None if box is None else Box.of(box)
-    how = _Opening(bands, calibration, dict(chunks), cut_to, sun_normalised, say)
+    skipped: Skipped | None = {} if skip_damaged else None
+    how = _Opening(bands, calibration, dict(chunks), cut_to, sun_normalised, say, skipped)
     spans = parse_spans(time)
     if hasattr(source, "available_dataset_names"):
         scene = load_missing_bands(source, bands)
         acquisitions = [("the Scene", how.acquisition(scene, "the Scene"))]
     else:
-        files = find_files(source, reader)
+        files = find_files(source, reader, skipped)
         reader = reader or common_reader(files)
         if reader != SATPY_CF or calibration is not None:
             how.calibration = check_calibration(calibration or "nominal", reader)
-        groups = groups_within(spans, group_by_acquisition(files, reader, bands))
+        groups = groups_within(spans, group_by_acquisition(files, reader, bands, skipped))
         acquisitions = []
         for count, opened in enumerate(how.each(groups, reader), 1):
             acquisitions.append(opened)
             progress(count, len(groups))
+        require_some(acquisitions, skipped)
     times = np.array([opened["time"].values for _, opened in acquisitions])
     inside = in_spans(spans, times)
     if not inside.any():
@@ -160,9 +175,11 @@ def open_scene(
     if how.at_once and "time" in joined.dims:
         chip = joined.sizes["y"] * joined.sizes["x"]
         joined = joined.chunk(time=max(1, CHIP_PIXELS // chip))
-    if mask is None:
-        return joined
-    return add_mask(joined, mask, mask_encoding, cut=how.cut, at_once=how.at_once, say=say)
+    if mask is not None:
+        joined = add_mask(
+            joined, mask, mask_encoding, cut=how.cut, at_once=how.at_once, skipped=skipped, say=say
+        )
+    return note_skipped(joined, skipped)
 
 
 class _Opening:
@@ -176,9 +193,10 @@ class _Opening:
         box: Any,
         sun_normalised: bool | None,
         say: Callable[[str], None],
+        skipped: Skipped | None,
     ) -> None:
         self.bands, self.calibration, self.chunks, self.box = bands, calibration, chunks, box
-        self.sun_normalised, self.say = sun_normalised, say
+        self.sun_normalised, self.say, self.skipped = sun_normalised, say, skipped
         self.cut: Cut | None = None
         self.at_once = False
         self._first: xr.Dataset | None = None
@@ -188,23 +206,36 @@ class _Opening:
     def each(self, groups: list[list[Path]], reader: str) -> Iterator[tuple[str, xr.Dataset]]:
         """Yield the name of each acquisition, and the acquisition."""
         for files in groups:
-            name = str(files[0])
-            if self.box is not None and self.cut is None:
-                self._find_window(self._load(files, reader), name, len(groups))
-            if self.cut is None or not self.at_once:
-                yield name, self.acquisition(self._load(files, reader), name)
-                continue
-            rows, last = self.cut.window["y"], self.cut.rows
-            # So little is read faster without threads.
-            with (
-                dask.config.set(scheduler="sync"),
-                only_lines(files, reader, last - rows.stop, last - rows.start) as some,
-            ):
-                window = self.cut.window if some == files else {"x": self.cut.window["x"]}
-                opened = self.acquisition(self._load(some, reader), name, window)
-                with as_satpy_errors(f"{name} cannot be read by satpy's {reader}"):
-                    opened.load()
-            yield name, opened
+            name, before = str(files[0]), (self._first, self.cut, self.at_once)
+            opened = None
+            with skipping(group_name(files), self.skipped):
+                opened = self._open(files, reader, name, len(groups))
+            if opened is None:
+                # What is damaged is no measure for others.
+                self._first, self.cut, self.at_once = before
+            else:
+                yield name, opened
+
+    def _open(self, files: list[Path], reader: str, name: str, count: int) -> xr.Dataset:
+        if self.box is not None and self.cut is None:
+            self._find_window(self._load(files, reader), name, count)
+        if self.cut is None or not self.at_once:
+            opened = self.acquisition(self._load(files, reader), name)
+            if self.skipped is not None:
+                with as_damaged(name):
+                    read_through(opened)
+            return opened
+        rows, last = self.cut.window["y"], self.cut.rows
+        # So little is read faster without threads.
+        with (
+            dask.config.set(scheduler="sync"),
+            only_lines(files, reader, last - rows.stop, last - rows.start) as some,
+        ):
+            window = self.cut.window if some == files else {"x": self.cut.window["x"]}
+            opened = self.acquisition(self._load(some, reader), name, window)
+            with as_satpy_errors(f"{name} cannot be read by satpy's {reader}"):
+                opened.load()
+        return opened
 
     def _load(self, files: list[Path], reader: str) -> Any:
         return load_bands(files, reader, self.calibration or "nominal", self.bands)
