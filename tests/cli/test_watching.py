@@ -233,6 +233,31 @@ def test_old_maps_are_removed_and_their_items_not_mapped_again(
     assert "0 mapped, 0 set aside: " in again.stdout
 
 
+def test_how_data_are_read_is_said_once_and_may_not_change(runner, images, clouds_model, tmp_path):
+    folder, output = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for path in sorted(images.iterdir())[:2]:
+        with open_scene(path) as opened:
+            scene = opened.load()
+        for name in ("VIS006", "VIS008", "IR_016"):
+            del scene[name].attrs["sun_normalised"]
+        write_dataset(scene, folder / path.name)
+    box = ["--box=-16.1,23.5,-15.7,23.9"]
+    first = runner.invoke(main, [*watch(folder, clouds_model, "-o", output, "--once"), *box])
+    assert first.exit_code == 0, first.output
+    assert first.stderr.count("taken as divided by the cosine") == 1
+    assert values(output / "image-0.nc")["cloud_mask"].size < 520
+    other = runner.invoke(main, watch(folder, clouds_model, "-o", output, "--once"))
+    assert other.exit_code == 1
+    assert "reading: None, but {'box': " in other.stderr
+    told = runner.invoke(
+        main,
+        [*watch(folder, clouds_model, "-o", tmp_path / "told", "--once"), "--sun-normalised"],
+    )
+    assert told.exit_code == 0, told.output
+    assert "taken as" not in told.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

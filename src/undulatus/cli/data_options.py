@@ -67,6 +67,32 @@ def _check_box(context: click.Context, option: click.Parameter, value: str | Non
         raise click.BadParameter(str(error)) from None
 
 
+calibration_option = click.option(
+    "--calibration",
+    type=click.Choice(CALIBRATIONS, case_sensitive=False),
+    show_default="nominal",
+    help="How counts of SEVIRI become radiances; of scenes that have been calibrated, how "
+    "that was done.",
+)
+
+box_option = click.option(
+    "--box",
+    callback=_check_box,
+    metavar="WEST,SOUTH,EAST,NORTH",
+    show_default="everything",
+    help="Read only the pixels of scenes in this box of degrees, such as "
+    "--box=-16.3,23.3,-15.5,24.1.",
+)
+
+sun_normalised_option = click.option(
+    "--sun-normalised/--not-sun-normalised",
+    "sun_normalised",
+    default=None,
+    show_default="told by their attributes",
+    help="Whether reflectances of scenes are divided by the cosine of the solar zenith angle "
+    "already; if not, they are divided when they are read.",
+)
+
 _OPTIONS = (
     click.argument("data", type=EXISTING_PATH, nargs=-1, required=True),
     click.option(
@@ -84,13 +110,7 @@ _OPTIONS = (
         show_default="told by the mask",
         help="Codes of --mask.",
     ),
-    click.option(
-        "--calibration",
-        type=click.Choice(CALIBRATIONS, case_sensitive=False),
-        show_default="nominal",
-        help="How counts of SEVIRI become radiances; of scenes that have been calibrated, how "
-        "that was done.",
-    ),
+    calibration_option,
     click.option(
         "--time",
         multiple=True,
@@ -100,22 +120,8 @@ _OPTIONS = (
         help="Read only acquisitions of this span (UTC), or of one month, day, hour or minute; "
         "may be given several times, or with commas.",
     ),
-    click.option(
-        "--box",
-        callback=_check_box,
-        metavar="WEST,SOUTH,EAST,NORTH",
-        show_default="everything",
-        help="Read only the pixels of scenes in this box of degrees, such as "
-        "--box=-16.3,23.3,-15.5,24.1.",
-    ),
-    click.option(
-        "--sun-normalised/--not-sun-normalised",
-        "sun_normalised",
-        default=None,
-        show_default="told by their attributes",
-        help="Whether reflectances of scenes are divided by the cosine of the solar zenith angle "
-        "already; if not, they are divided when they are read.",
-    ),
+    box_option,
+    sun_normalised_option,
     click.option(
         "--skip-damaged",
         is_flag=True,

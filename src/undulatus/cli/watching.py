@@ -25,7 +25,12 @@ from undulatus.cli.console import (
     say,
     warn,
 )
-from undulatus.cli.data_options import flags_text
+from undulatus.cli.data_options import (
+    box_option,
+    calibration_option,
+    flags_text,
+    sun_normalised_option,
+)
 from undulatus.cli.models import (
     allow_outside_option,
     encoding_option,
@@ -93,7 +98,8 @@ def _split_command(
 @click.option(
     "--new-model",
     is_flag=True,
-    help="Go on although MODEL, --encoding or --legend are not those of the maps in OUTPUT.",
+    help="Go on although MODEL, --encoding, --legend or how data are read are not those of the "
+    "maps in OUTPUT.",
 )
 @click.option(
     "--health",
@@ -165,6 +171,9 @@ def _split_command(
     help="With --report: draw it over time, in a .png, .svg or .pdf; an earlier one is replaced.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With --status or --report: print JSON.")
+@calibration_option
+@box_option
+@sun_normalised_option
 @encoding_option
 @legend_option
 @allow_outside_option
@@ -288,6 +297,7 @@ def _watch(
     Session.of(click.get_current_context()).tells_progress = False
     names = ("health", "metrics", "retry", "new_model", "keep")
     of_watcher = {name: options.pop(name) for name in names}
+    reading = {name: options.pop(name) for name in ("calibration", "box", "sun_normalised")}
     if on_set_aside is not None:
         of_watcher["on_set_aside"] = Alarm(on_set_aside, warn)
     with (
@@ -299,6 +309,7 @@ def _watch(
             MapOptions(
                 legend=None if legend is None else read_legend(legend),
                 command=command_line(),
+                reading={name: value for name, value in reading.items() if value is not None},
                 **options,
             ),
             say=say,

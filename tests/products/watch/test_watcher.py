@@ -74,7 +74,7 @@ class Chain:
         os.utime(self.folder / name, (next(self.modified),) * 2)
 
     def watching(self, output=None, suffix=".nc", model=None, **options):
-        of_maps = ("encoding", "legend", "allow_outside")
+        of_maps = ("encoding", "legend", "allow_outside", "reading")
         mapping = {key: options.pop(key) for key in of_maps if key in options}
         return watching(
             Arrivals(self.folder, settle=0.0),

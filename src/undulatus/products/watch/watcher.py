@@ -18,7 +18,7 @@ import shutil
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
@@ -61,6 +61,7 @@ from undulatus.products.watch.work import WORK_NAME, WorkFolder, is_ours
 from undulatus.scenes.files import NETCDF
 from undulatus.scenes.files.geotiff import layers_path
 from undulatus.scenes.files.images import RASTERS
+from undulatus.scenes.files.inputs import Inputs
 from undulatus.scenes.files.opening import input_digest
 from undulatus.scenes.files.writing import GEOTIFF
 
@@ -101,6 +102,8 @@ class MapOptions:
     ram: str | None = None
     command: str = "watch"
     """For the history of maps."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """Options of :class:`undulatus.scenes.files.inputs.Inputs`, such as a box."""
 
 
 @dataclass
@@ -224,6 +227,7 @@ def _require_same_settings(
     """Record what maps depend on, or raise if it has changed and that was not asked for."""
     legend = None if options.legend is None else options.legend.as_dict()
     settings = {"model": model.sha256, "encoding": options.encoding, "legend": legend}
+    settings["reading"] = dict(options.reading) or None
     # As they will be read back.
     settings = json.loads(json.dumps(settings))
     differing = [key for key in settings if ledger.settings.get(key) != settings[key]]
@@ -275,6 +279,8 @@ class Watcher:
     """Items that are ready, but not mapped yet."""
     _checked: float = -1e9
     _swept: float = -1e9
+    _said: set[str] = field(default_factory=set)
+    """Lines that were said of an item, without its name."""
     _last_state: str = STOPPED
     """What the health file says in the end."""
     _facts: dict[str, Any] = field(default_factory=dict)
@@ -483,7 +489,8 @@ class Watcher:
 
         with map_of_file(
             self.model,
-            path,
+            Inputs((path,), **self.options.reading),
+            say=lambda line: self._say_once(line, path),
             encoding=self.options.encoding,
             legend=self.options.legend,
             allow_outside=self.options.allow_outside,
@@ -498,6 +505,13 @@ class Watcher:
         if written.summary.mapped == 0:
             raise SceneError(f"No pixel of {path} can be mapped: each lacks the value of a band.")
         return written
+
+    def _say_once(self, line: str, path: Path) -> None:
+        """Say what is true of all items alike when it is said of the first."""
+        kind = line.replace(str(path), "")
+        if kind not in self._said:
+            self._said.add(kind)
+            self.say(line)
 
     def _output_name(self, name: str) -> str:
         """Return the name of the map of an item: its own with another ending.
