@@ -67,14 +67,16 @@ def test_a_stored_scene_that_says_nothing_is_taken_as_divided_and_that_is_said(t
     first = written(tmp_path, twin.isel(time=[0]), "one.nc")
     second = written(tmp_path, twin.isel(time=[1]), "two.nc")
     said = []
-    with open_scene([first, second], say=said.append) as opened:
+    with open_scene([first, second], warn=said.append) as opened:
         expected = twin["VIS006"].isel(time=[0, 1]).astype(np.float32)
         np.testing.assert_array_equal(opened["VIS006"].astype(np.float32), expected)
     assert len(said) == 1
     assert "one.nc and 1 more: taken as divided by the cosine" in said[0]
-    assert "--not-sun-normalised if they are not" in said[0]
+    assert "if they are not: --not-sun-normalised" in said[0]
+    with pytest.warns(UserWarning, match="taken as divided"), open_scene(first):
+        pass
     told = []
-    with open_scene(written(tmp_path, twin, "told.nc", sun_normalised=1), say=told.append):
+    with open_scene(written(tmp_path, twin, "told.nc", sun_normalised=1), warn=told.append):
         assert told == []
 
 

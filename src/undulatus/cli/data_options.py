@@ -188,10 +188,10 @@ def open_inputs(inputs: Any) -> Any:
     folders = [path for path in inputs.paths if path.is_dir()]
     delivered = any(sensor.recognises(path) for sensor in SENSORS for path in folders)
     if len(inputs.paths) <= FEW_FILES and not delivered:
-        opened = inputs.open(say)
+        opened = inputs.open(say, warn=warn)
     else:
         with progress_bar("opening files") as progress:
-            opened = inputs.open(say, progress)
+            opened = inputs.open(say, progress, warn)
     if inputs.skip_damaged:
         _note_skipped(opened.attrs.get(SKIPPED, "").splitlines())
     return opened

@@ -123,7 +123,7 @@ def map_of_file(
     allow_outside: bool = False,
     ram: str | None = None,
     command: str = "",
-    say: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] | None = None,
 ) -> Iterator[FileMap]:
     """Give the map of ``data`` by a model, to be written within the memory ``ram``.
 
@@ -141,11 +141,11 @@ def map_of_file(
         A size such as ``2GB`` to stay below.
     command : str
         What was asked for, for the ``history`` of the map.
-    say : callable
-        Is told what is assumed of data that are opened.
+    warn : callable, optional
+        Is told what is assumed of data that are opened; by default a warning of Python's.
     """
     inputs = Inputs.of(data)
-    opened = inputs.open(say) if scene is None else scene
+    opened = inputs.open(warn=warn) if scene is None else scene
     named = Legend.of(model.fitted) if legend is None else legend
     options = encoding if legend is None else f"{encoding} {_legend_digest(legend)}"
     with ExitStack() as held:

@@ -9,6 +9,7 @@ must say what they hold.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -134,12 +135,17 @@ def _problem(stated: Statement, asked: bool | None) -> str:
     )
 
 
+def warn_in_python(line: str) -> None:
+    """Say what is assumed to somebody who gave nothing to say it to."""
+    warnings.warn(line, stacklevel=2)
+
+
 def assumption(name: str, bands: Iterable[str], normalised: bool) -> str:
     """Return a line about bands that say nothing."""
     taken, other = (
-        ("divided", f"{_flag(False)} if they are not")
+        ("divided", f"if they are not: {_flag(False)}, in Python {NORMALISED}=False")
         if normalised
-        else ("not divided", f"{_flag(True)} if they are")
+        else ("not divided", f"if they are: {_flag(True)}, in Python {NORMALISED}=True")
     )
     return (
         f"{', '.join(bands)} of {name}: taken as {taken} by the cosine of the solar zenith angle, "

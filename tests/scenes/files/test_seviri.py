@@ -305,7 +305,7 @@ def test_sunz_corrected_bands_are_taken_if_somebody_says_that_they_are(satpy_sce
 def test_a_scene_without_modifiers_is_divided_and_that_is_said_once(satpy_scene):
     scene, said = satpy_scene(bands=SOME), []
     del scene["VIS006"].attrs["modifiers"]
-    found = open_scene(scene, bands=SOME, say=said.append)
+    found = open_scene(scene, bands=SOME, warn=said.append)
     xr.testing.assert_equal(found, open_scene(satpy_scene(bands=SOME), bands=SOME))
     assert len(said) == 1
     assert said[0].startswith("VIS006 of the Scene: taken as not divided by the cosine")

@@ -490,7 +490,7 @@ class Watcher:
         with map_of_file(
             self.model,
             Inputs((path,), **self.options.reading),
-            say=lambda line: self._say_once(line, path),
+            warn=lambda line: self._warn_once(line, path),
             encoding=self.options.encoding,
             legend=self.options.legend,
             allow_outside=self.options.allow_outside,
@@ -506,12 +506,12 @@ class Watcher:
             raise SceneError(f"No pixel of {path} can be mapped: each lacks the value of a band.")
         return written
 
-    def _say_once(self, line: str, path: Path) -> None:
+    def _warn_once(self, line: str, path: Path) -> None:
         """Say what is true of all items alike when it is said of the first."""
         kind = line.replace(str(path), "")
         if kind not in self._said:
             self._said.add(kind)
-            self.say(line)
+            self.warn(line)
 
     def _output_name(self, name: str) -> str:
         """Return the name of the map of an item: its own with another ending.

@@ -86,9 +86,10 @@ class Inputs:
         self,
         say: Callable[[str], None] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> xr.Dataset:
         """Open the files as one scene, one image, or spectra, lazily."""
-        reporting = {"say": say, "progress": progress}
+        reporting = {"say": say, "progress": progress, "warn": warn}
         options = self.options | {name: call for name, call in reporting.items() if call}
         if "mask" in options:
             options["mask"] = list(self.mask)

@@ -133,9 +133,9 @@ def open_scene(source: Any, *, skip_damaged: bool = False, **options: Any) -> xr
         ``skipped_files``. All are read through for it.
     options
         Those of :func:`undulatus.scenes.files.seviri.open_scene`: ``reader``, ``calibration``,
-        ``mask``, ``mask_encoding``, ``time``, ``box``, ``sun_normalised``, ``say``, ``progress``.
-        With a ``reader``, files of SEVIRI may have any name that it accepts. Of scenes in Zarr and
-        netCDF, ``calibration`` says how they were calibrated.
+        ``mask``, ``mask_encoding``, ``time``, ``box``, ``sun_normalised``, ``say``, ``warn``,
+        ``progress``. With a ``reader``, files of SEVIRI may have any name that it accepts. Of
+        scenes in Zarr and netCDF, ``calibration`` says how they were calibrated.
     """
     paths = [_existing(path) for path in satpy_files.as_paths(source)]
     skipped: Skipped | None = {} if skip_damaged else None
@@ -294,7 +294,7 @@ def input_digest(path: Path | Sequence[Path]) -> str:
 
 _IMAGES, _SPECTRA, _SCENE = "an image", "spectra", "a scene"
 
-_REPORTING = ("say", "progress")
+_REPORTING = ("say", "warn", "progress")
 
 
 @dataclass(frozen=True)

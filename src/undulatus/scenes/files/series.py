@@ -18,6 +18,7 @@ from undulatus.scenes.normalisation import (
     assumption,
     find_problems,
     find_statement,
+    warn_in_python,
 )
 from undulatus.scenes.scene import (
     BANDS,
@@ -111,6 +112,7 @@ def join_stored(
     reader: str | None = None,
     skipped: Skipped | None = None,
     say: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = warn_in_python,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> xr.Dataset:
     """Return scenes of Zarr and netCDF as one, of some times and of a box, with a mask.
@@ -124,7 +126,7 @@ def join_stored(
         )
     for name, scene in scenes[1:]:
         shared_place(scenes[0][1], scene, name)
-    scenes = _normalised(scenes, sun_normalised, say)
+    scenes = _normalised(scenes, sun_normalised, warn)
     joined = _calibrated(join_series(scenes), calibration, scenes[0][0])
     joined = _at_times(joined, time, scenes[0][0])
     cut = None
@@ -143,7 +145,7 @@ def join_stored(
 
 
 def _normalised(
-    scenes: Sequence[tuple[str, xr.Dataset]], asked: bool | None, say: Callable[[str], None]
+    scenes: Sequence[tuple[str, xr.Dataset]], asked: bool | None, warn: Callable[[str], None]
 ) -> list[tuple[str, xr.Dataset]]:
     """Return scenes whose reflectances are divided by the cosine of the solar zenith angle.
 
@@ -174,7 +176,7 @@ def _normalised(
     if silent:
         first, bands = next(iter(silent.items()))
         more = f" and {len(silent) - 1:,} more" if len(silent) > 1 else ""
-        say(assumption(f"{first}{more}", bands, normalised=True))
+        warn(assumption(f"{first}{more}", bands, normalised=True))
     return found
 
 

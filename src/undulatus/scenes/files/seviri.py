@@ -57,6 +57,7 @@ from undulatus.scenes.normalisation import (
     find_problems,
     find_statement,
     modifiers_of,
+    warn_in_python,
 )
 from undulatus.scenes.scene import BANDS, REFLECTANCE, Band, acquisition_time
 from undulatus.scenes.times import in_spans, parse_spans, span_text
@@ -100,6 +101,7 @@ def open_scene(
     sun_normalised: bool | None = None,
     skip_damaged: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = warn_in_python,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> xr.Dataset:
     """Return a lazy scene: (y, x), or (time, y, x) for several acquisitions.
@@ -137,7 +139,10 @@ def open_scene(
         Leave out acquisitions and masks that cannot be read, all of which are read through for
         it, and list them in the attribute ``skipped_files``.
     say : callable
-        Is told in a line how many acquisitions have a mask, and what was assumed.
+        Is told in a line how many acquisitions have a mask.
+    warn : callable
+        Is told what is assumed of reflectances that do not say whether they are divided; by
+        default a warning of Python's.
     progress : callable
         Is called with the number of acquisitions opened, and of all.
     """
@@ -148,7 +153,7 @@ def open_scene(
         )
     cut_to = None if box is None else Box.of(box)
     skipped: Skipped | None = {} if skip_damaged else None
-    how = _Opening(bands, calibration, dict(chunks), cut_to, sun_normalised, say, skipped)
+    how = _Opening(bands, calibration, dict(chunks), cut_to, sun_normalised, warn, skipped)
     spans = parse_spans(time)
     if hasattr(source, "available_dataset_names"):
         scene = load_missing_bands(source, bands)
@@ -192,11 +197,11 @@ class _Opening:
         chunks: dict[str, int],
         box: Any,
         sun_normalised: bool | None,
-        say: Callable[[str], None],
+        warn: Callable[[str], None],
         skipped: Skipped | None,
     ) -> None:
         self.bands, self.calibration, self.chunks, self.box = bands, calibration, chunks, box
-        self.sun_normalised, self.say, self.skipped = sun_normalised, say, skipped
+        self.sun_normalised, self.warn, self.skipped = sun_normalised, warn, skipped
         self.cut: Cut | None = None
         self.at_once = False
         self._first: xr.Dataset | None = None
@@ -256,7 +261,7 @@ class _Opening:
         unsaid = [band for band, stated in _statements(arrays).items() if stated is None]
         if unsaid and not self._assumed:
             self._assumed = True
-            self.say(assumption(name, unsaid, normalised=False))
+            self.warn(assumption(name, unsaid, normalised=False))
         if window is None and self.cut is not None:
             window = self.cut.window
         if window is not None:
