@@ -150,6 +150,8 @@ def test_what_satpy_itself_wrote_maps_as_the_file_it_was_read_from(archive, mode
         start = scene.start_time
         end = start + datetime.timedelta(minutes=15)
         name = f"Meteosat-9-seviri-{start:%Y%m%d%H%M%S}-{end:%Y%m%d%H%M%S}.nc"
+        # The second under a name of its own, which satpy's reader would refuse.
+        name = name if not written else "second.nc"
         scene.save_datasets(writer="cf", filename=str(tmp_path / name))
         written.append(tmp_path / name)
     succeed("map", model, *native, "-o", tmp_path / "native.nc")

@@ -544,6 +544,16 @@ def test_whoever_asks_is_told_of_each_item_that_is_set_aside(chain):
     assert reason in file.read_text()
 
 
+def test_old_maps_that_cannot_be_removed_stop_nothing(chain, monkeypatch):
+    def refuse(*words):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(watcher, "remove_old", refuse)
+    chain.put("a.nc", image(0))
+    assert chain.run(keep=1.0).mapped == 1
+    assert any("old maps cannot be removed: " in line for line in chain.said)
+
+
 def test_a_run_that_ends_by_itself_says_what_is_not_mapped(chain):
     chain.put("a.nc", image(0))
     chain.put_bytes("b.nc", b"no netCDF")

@@ -359,14 +359,19 @@ class Watcher:
         if self.keep is None or now - self._swept < SECONDS_BETWEEN_SWEEPS:
             return
         self._swept = now
-        removed = remove_old(
-            self.ledger,
-            self.output,
-            set(os.listdir(self.arrivals.folder)),
-            utc_text(self.keep),
-            self._reason_file,
-            self.warn,
-        )
+        try:
+            removed = remove_old(
+                self.ledger,
+                self.output,
+                set(os.listdir(self.arrivals.folder)),
+                utc_text(self.keep),
+                self._reason_file,
+                self.warn,
+            )
+        except OSError as error:
+            self._note_error("old maps", error)
+            self.warn(f"old maps cannot be removed: {error}. It is tried again in a day.")
+            return
         if removed.maps or removed.forgotten:
             self.say(f"{removed}.")
 
