@@ -196,8 +196,9 @@ def _form_problems(scene: xr.Dataset, name: str, bands: tuple[str, ...]) -> list
     if band.quantity == REFLECTANCE and stated is not None and not stated.normalised:
         return [
             f"{name} is not divided by the cosine of the solar zenith angle ({stated.source}): "
-            f"divide it (undulatus.scenes.illumination.sun_normalised(reflectance, angle)), then "
-            f'say so (scene["{name}"].attrs["{NORMALISED}"] = 1).'
+            f"divide it, if that was not done after all "
+            f"(undulatus.scenes.illumination.sun_normalised(reflectance, angle)), and say so "
+            f'(scene["{name}"].attrs["{NORMALISED}"] = 1).'
         ]
     return []
 
