@@ -6,6 +6,7 @@ import pytest
 
 from undulatus import errors
 from undulatus.errors import (
+    DamagedFileError,
     DatasetError,
     InputError,
     MissingBandsError,
@@ -30,6 +31,7 @@ ERRORS = [
     NotEnoughMemoryError("VFFGPC", 1e12, 1e9, "Ask for fewer frequencies."),
     ModelFileError("day.undulatus", "is not a model file."),
     SceneError("map.nc exists already."),
+    DamagedFileError("image.nc is cut short."),
     DatasetError("The index does not answer."),
     MissingBandsError("msg4.nc", "day.undulatus", ["IR_016"]),
     OutsideTrainingError(60, 80, ["VIS006: median 0.08"]),

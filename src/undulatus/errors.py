@@ -85,6 +85,10 @@ class SceneError(InputError):
     """A scene, spectra, a map or an output file cannot be used or written as it is."""
 
 
+class DamagedFileError(SceneError):
+    """A file is damaged, cut short or incomplete: another copy of it may be sound."""
+
+
 class MissingBandsError(SceneError):
     """The scene lacks bands that the model was fitted on."""
 
@@ -117,6 +121,13 @@ class OutsideTrainingError(SceneError):
 
 class DatasetError(UndulatusError):
     """A data set could not be fetched, or is not the expected one."""
+
+
+def unreadable(path: object, error: Exception, remedy: str = "") -> SceneError:
+    """Return the error of a file that cannot be read: damaged, unless the system says why."""
+    by_system = isinstance(error, OSError) and (error.errno or 0) > 0
+    kind = SceneError if by_system else DamagedFileError
+    return kind(f"{path} cannot be read: {error}{remedy}")
 
 
 def _restored(kind: type[UndulatusError], args: tuple[Any, ...]) -> UndulatusError:

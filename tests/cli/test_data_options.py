@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 
 from undulatus.cli import main
 from undulatus.products.provenance import Provenance
+from undulatus.scenes import write_dataset
 from undulatus.scenes.files.opening import open_map, open_scene
 from undulatus.storage import load_model
 
@@ -149,6 +150,8 @@ def test_what_satpy_itself_wrote_maps_as_the_file_it_was_read_from(archive, mode
         start = scene.start_time
         end = start + datetime.timedelta(minutes=15)
         name = f"Meteosat-9-seviri-{start:%Y%m%d%H%M%S}-{end:%Y%m%d%H%M%S}.nc"
+        # The second under a name of its own, which satpy's reader would refuse.
+        name = name if not written else "second.nc"
         scene.save_datasets(writer="cf", filename=str(tmp_path / name))
         written.append(tmp_path / name)
     succeed("map", model, *native, "-o", tmp_path / "native.nc")
@@ -196,6 +199,93 @@ def odd_name(archive, tmp_path, seviri_files):
     return [tmp_path / "scene.dat"], "has a name of no known format"
 
 
+@pytest.fixture
+def damaged(archive, tmp_path):
+    """Two native files and a mask that are cut short, among sound ones; the names of the bad."""
+    shutil.copytree(archive / "native", tmp_path / "native")
+    shutil.copytree(archive / "masks", tmp_path / "masks")
+    files = sorted((tmp_path / "native").iterdir())
+    bad = [files[0], files[5], tmp_path / "masks" / "clm_20100601130000.nc"]
+    for path in bad[1:]:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    bad[0].write_bytes(b"")
+    return tmp_path, [path.name for path in bad]
+
+
+@pytest.mark.parametrize("box", [True, False])
+def test_a_month_is_cut_though_files_are_damaged_if_that_is_asked_for(damaged, archive, box):
+    folder, bad = damaged
+    where = [BOX] if box else []
+    command = ["cut", folder / "native", "--mask", folder / "masks", *where]
+    refused = run(*command, "-o", folder / "all.zarr")
+    assert refused.exit_code == 1
+    assert "Traceback" not in refused.output
+    result = run(*command, "-o", folder / "some.zarr", "--skip-damaged")
+    assert result.exit_code == 3, result.output
+    assert result.stdout.startswith("6 acquisitions of ")
+    assert "warning: 3 damaged files were left out:\n" in result.stderr
+    assert all(name in result.stderr for name in bad)
+    assert "masks: 4 of 6 acquisitions have one" in result.stderr
+    sound = sorted((archive / "native").iterdir())
+    whole = folder / "sound.zarr"
+    succeed("cut", *sound[1:5], *sound[6:], *where, "-o", whole)
+    with open_scene(folder / "some.zarr") as some, open_scene(whole) as expected:
+        assert some.attrs["skipped_files"].count("\n") == 2
+        for name in expected.data_vars:
+            assert_array_equal(some[name], expected[name])
+
+
+def test_all_files_may_not_be_damaged(tmp_path, archive):
+    names = [path.name for path in sorted((archive / "native").iterdir())[:2]]
+    for name in names:
+        (tmp_path / name).write_bytes(b"nothing")
+    paths = [tmp_path / name for name in names]
+    result = run("cut", *paths, "-o", tmp_path / "some.zarr", "--skip-damaged")
+    assert result.exit_code == 1
+    assert "All 2 files are damaged, the first of which is" in result.stderr
+
+
+def test_damage_is_found_in_values_that_are_read_late(tmp_path, chip):
+    for index in range(3):
+        with open_scene(chip) as opened:
+            one = opened.isel(time=[index]).drop_encoding().compute()
+        write_dataset(one, tmp_path / f"{index}.zarr")
+    chunk = next(p for p in (tmp_path / "1.zarr" / "VIS006" / "c").rglob("*") if p.is_file())
+    content = chunk.read_bytes()
+    chunk.write_bytes(content[:-4] + bytes(4))
+    paths = [tmp_path / f"{index}.zarr" for index in range(3)]
+    assert run("cut", *paths, "-o", tmp_path / "all.nc").exit_code == 1
+    result = run("cut", *paths, "-o", tmp_path / "some.nc", "--skip-damaged")
+    assert result.exit_code == 3, result.output
+    assert "1 damaged file was left out:" in result.stderr
+    with open_scene(tmp_path / "some.nc") as some:
+        assert some.sizes["time"] == 2
+
+
+def test_a_fit_and_its_scores_leave_out_damaged_files_too(archive, tmp_path, seviri_files):
+    bad = tmp_path / seviri_files.native_name(datetime.datetime(2010, 6, 3))
+    bad.write_bytes(one(archive).read_bytes()[:-1000])
+    data = [archive / "native", bad, "--mask", archive / "masks", BOX]
+    small = ["--method", "rff", "-D", "5", "--members", "1", "--holdout", "0.5"]
+    model = tmp_path / "m.undulatus"
+    for words in (["fit", *data, *small, "-o", model], ["score", model, *data]):
+        refused = run(*words)
+        assert refused.exit_code == 1
+        assert "is cut short: it has" in refused.stderr
+        result = run(*words, "--skip-damaged")
+        assert result.exit_code == 3, result.output
+        assert f"1 damaged file was left out:\n  {bad}: is cut short" in result.stderr
+    assert "accuracy" in result.stdout
+
+
+def test_what_is_not_damaged_is_never_left_out(damaged, tmp_path):
+    folder, _ = damaged
+    result = run("cut", folder / "native", "--calibration", "GSICS", "--mask", folder / "masks",
+                 "--box", "10,40,12,42", "-o", tmp_path / "x.zarr", "--skip-damaged")  # fmt: skip
+    assert result.exit_code == 1
+    assert "No pixel lies in the box" in result.stderr
+
+
 def another_time(archive, tmp_path, seviri_files):
     return [archive / "native", "--time", "2012"], "their names tell 2010-06-01T00:12"
 
@@ -224,8 +314,19 @@ def masks_of_another_grid(archive, tmp_path, seviri_files):
     return [one(archive), "--mask", mask], "no pixel in common"
 
 
+def silent_about_the_sun(archive, tmp_path, seviri_files):
+    with open_scene(archive / "chip.zarr") as opened:
+        chip = opened.isel(time=0).load()
+    for name in ("VIS006", "VIS008", "IR_016"):
+        del chip[name].attrs["sun_normalised"]
+    chip.attrs["history"] = "2026-01-01 Created by pytroll/satpy"
+    chip.drop_encoding().to_netcdf(tmp_path / "chip.nc")
+    return [tmp_path / "chip.nc"], "history names satpy, whose reflectances are not divided"
+
+
 FAULTS = (
     *(mixed, truncated, doubled, odd_name, another_time, another_place, other_calibration),
+    silent_about_the_sun,
     *(calibrated_otherwise, masks_of_another_time, masks_of_another_grid),
 )
 

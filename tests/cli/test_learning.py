@@ -170,3 +170,23 @@ def test_options_are_refused_where_they_have_no_meaning(runner, fit, year, image
     scene = runner.invoke(main, ["fit", str(year), "-o", path, "--max-pixels", "100"])
     assert scene.exit_code == 2
     assert "--max-pixels: for images with labels" in scene.stderr
+
+
+def test_a_damaged_image_is_left_out_of_a_fit_and_its_scores_if_that_is_asked_for(
+    runner, image_files, tmp_path
+):
+    sound, bad = image_files / "image.tif", tmp_path / "bad.tif"
+    content = bytearray(sound.read_bytes())
+    content = content[: len(content) // 2]
+    bad.write_bytes(content)
+    model = tmp_path / "m.undulatus"
+    labels = ["--label", str(image_files / "fields.gpkg")]
+    for words in (
+        ["fit", str(sound), str(bad), *labels, "-o", str(model), *QUICK],
+        ["score", str(model), str(sound), str(bad), *labels],
+    ):
+        refused = runner.invoke(main, words)
+        assert refused.exit_code == 1
+        result = runner.invoke(main, [*words, "--skip-damaged"])
+        assert result.exit_code == 3, result.output
+        assert f"1 damaged file was left out:\n  {bad}: " in result.stderr

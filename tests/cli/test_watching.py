@@ -1,5 +1,6 @@
 """``undulatus watch``: as a person, cron and a service manager use it."""
 
+import json
 import os
 import shutil
 import signal
@@ -83,8 +84,16 @@ def test_once_maps_what_is_there_and_says_what_became_of_it(
         main, watch(folder, clouds_model, "-o", output, "--once", "--pattern", "[!q]*.nc")
     )
     assert result.exit_code == 1
-    assert "1 mapped, 1 set aside" in result.stdout
+    assert "1 mapped, 1 set aside: " in result.stdout
     assert "set aside image-9.nc (see " in result.stderr
+    assert "not everything is mapped: 1 set aside: image-9.nc (" in result.stderr
+    assert "--retry" in result.stderr
+    again = runner.invoke(
+        main, watch(folder, clouds_model, "-o", output, "--once", "--pattern", "[!q]*.nc")
+    )
+    assert again.exit_code == 1
+    assert "0 mapped, 0 set aside (1 more still set aside from before): " in again.stdout
+    assert "not everything is mapped: 1 set aside: image-9.nc (" in again.stderr
     assert "\x1b" not in result.stderr
     assert "Traceback" not in result.output
 
@@ -149,6 +158,122 @@ def test_watchers_that_are_killed_and_interrupted_are_continued_by_the_next(
         assert one.keys() == two.keys()
         for name in one:
             np.testing.assert_array_equal(one[name], two[name])
+
+
+def test_a_log_has_one_line_for_each_item(runner, folder, clouds_model, tmp_path):
+    output, log = tmp_path / "out", tmp_path / "watch.log"
+    command = [*watch(folder, clouds_model, "-o", output, "--once"), "--log", str(log)]
+    assert runner.invoke(main, command).exit_code == 0
+    lines = log.read_text().splitlines()
+    assert len(lines) == 3 + 5
+    assert [line.split()[4:6] for line in lines if " mapped " in line][1:] == [
+        ["mapped", f"image-{index}.nc:"] for index in range(5)
+    ]
+    assert not [line for line in lines if " PROGRESS " in line]
+
+
+def test_status_and_report_tell_of_silence_rot_and_drift(runner, folder, clouds_model, tmp_path):
+    output, told = tmp_path / "out", tmp_path / "told"
+    (folder / "bad.nc").write_bytes(b"no netCDF")
+    script = tmp_path / "tell.sh"
+    script.write_text(f'#!/bin/sh\nprintf "%s|" "$1" "$UNDULATUS_REASON" > "{told}"\n')
+    script.chmod(0o755)
+    metrics = tmp_path / "watch.prom"
+    result = runner.invoke(
+        main,
+        watch(folder, clouds_model, "-o", output, "--once", "--on-set-aside", f"{script} more",
+              "--metrics", metrics),
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert told.read_text().startswith("more|")
+    assert "cannot be read" in told.read_text()
+    assert "undulatus_watch_set_aside 1\n" in metrics.read_text()
+
+    def status(*options):
+        found = runner.invoke(main, ["watch", "--status", str(output), *options])
+        return found.exit_code, found
+
+    assert status()[0] == 0
+    assert status("--max-age", "1h", "--max-set-aside", "1")[0] == 0
+    assert status("--max-set-aside", "0")[0] == 5
+    time.sleep(1.1)
+    code, found = status("--max-age", "1s", "--max-set-aside", "0", "--json")
+    assert code == 4
+    assert "not well: it mapped nothing since" in found.stderr
+    assert "1 items are set aside, more than 0" in found.stderr
+    facts = json.loads(found.stdout)
+    assert (facts["well"], facts["status"], facts["mapped"]) == (False, 4, 5)
+    assert facts["latency_seconds"] > 0.0
+    assert "undulatus_watch_well 1\n" in status("--prometheus")[1].stdout
+    picture = tmp_path / "drift.png"
+    report = runner.invoke(main, ["watch", "--report", str(output), "--picture", str(picture)])
+    assert report.exit_code == 0, report.output
+    head, day = report.stdout.splitlines()[:2]
+    assert "out of domain %" in head
+    assert day.split()[1:4] == ["5", "1", "2,600"]
+    assert picture.exists()
+    as_json = runner.invoke(main, ["watch", "--report", str(output), "--json", "--by", "hour"])
+    assert json.loads(as_json.stdout)["periods"][0]["set_aside"] == 1
+
+
+def test_old_maps_are_removed_and_their_items_not_mapped_again(
+    runner, folder, clouds_model, tmp_path
+):
+    output = tmp_path / "out"
+    assert runner.invoke(main, watch(folder, clouds_model, "-o", output, "--once")).exit_code == 0
+    (output / "mine.nc").write_text("mine")
+    time.sleep(2.1)
+    result = runner.invoke(
+        main, watch(folder, clouds_model, "-o", output, "--once", "--keep", "1s")
+    )
+    assert result.exit_code == 0, result.output
+    assert "5 old maps removed, 0 items that are gone forgotten." in result.stderr
+    assert [path.name for path in output.glob("*.nc")] == ["mine.nc"]
+    again = runner.invoke(main, watch(folder, clouds_model, "-o", output, "--once"))
+    assert "0 mapped, 0 set aside: " in again.stdout
+
+
+def test_how_data_are_read_is_said_once_and_may_not_change(runner, images, clouds_model, tmp_path):
+    folder, output = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for path in sorted(images.iterdir())[:2]:
+        with open_scene(path) as opened:
+            scene = opened.load()
+        for name in ("VIS006", "VIS008", "IR_016"):
+            del scene[name].attrs["sun_normalised"]
+        write_dataset(scene, folder / path.name)
+    box = ["--box=-16.1,23.5,-15.7,23.9"]
+    first = runner.invoke(main, [*watch(folder, clouds_model, "-o", output, "--once"), *box])
+    assert first.exit_code == 0, first.output
+    assert first.stderr.count("taken as divided by the cosine") == 1
+    assert values(output / "image-0.nc")["cloud_mask"].size < 520
+    other = runner.invoke(main, watch(folder, clouds_model, "-o", output, "--once"))
+    assert other.exit_code == 1
+    assert "reading: None, but {'box': " in other.stderr
+    told = runner.invoke(
+        main,
+        [*watch(folder, clouds_model, "-o", tmp_path / "told", "--once"), "--sun-normalised"],
+    )
+    assert told.exit_code == 0, told.output
+    assert "taken as" not in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--max-age", "1h"], "--max-age: --status takes --max-age"),
+        (["--status", ".", "--picture", "a.png"], "--picture: --status takes"),
+        (["--status", ".", "--report", "."], "ask one at a time"),
+        (["--status", ".", "--max-age", "soon"], "'soon' is not a time such as 90s, 30min"),
+        (["--json"], "--json: --status takes"),
+        (["in", "m", "-o", "out", "--on-set-aside", "/no/such/program x"], "names no program"),
+        (["in", "m", "-o", "out", "--on-set-aside", "'"], "cannot be read"),
+        (["--report", ".", "--picture", "a.bmp"], ".png, .svg or .pdf"),
+    ],
+)
+def test_questions_that_make_no_sense_are_bad_usage(runner, words, said):
+    result = runner.invoke(main, ["watch", *words])
+    assert (result.exit_code, said in result.stderr) == (2, True), result.output
 
 
 def test_there_is_no_status_where_nothing_watches(runner, tmp_path):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -44,6 +45,23 @@ class PlainPath(click.Path):
 
 def _shorten(text: str, most: int = 100) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
+
+
+class Duration(click.ParamType[float]):
+    """A time such as ``90s``, ``30min``, ``12h`` or ``30d``, in seconds."""
+
+    name = "duration"
+
+    _UNITS: ClassVar[dict[str, float]] = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d)", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is not a time such as 90s, 30min, 12h or 30d.")
+        return float(found[1]) * self._UNITS[found[2]]
 
 
 EXISTING_FILE = PlainPath(exists=True, dir_okay=False)

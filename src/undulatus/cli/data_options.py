@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import glob
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from undulatus.cli.console import EXISTING_PATH, progress_bar, say
+from undulatus.cli.console import EXISTING_PATH, progress_bar, say, warn
 
 CALIBRATIONS = ("nominal", "GSICS", "meirink-2023")
 
@@ -66,6 +67,32 @@ def _check_box(context: click.Context, option: click.Parameter, value: str | Non
         raise click.BadParameter(str(error)) from None
 
 
+calibration_option = click.option(
+    "--calibration",
+    type=click.Choice(CALIBRATIONS, case_sensitive=False),
+    show_default="nominal",
+    help="How counts of SEVIRI become radiances; of scenes that have been calibrated, how "
+    "that was done.",
+)
+
+box_option = click.option(
+    "--box",
+    callback=_check_box,
+    metavar="WEST,SOUTH,EAST,NORTH",
+    show_default="everything",
+    help="Read only the pixels of scenes in this box of degrees, such as "
+    "--box=-16.3,23.3,-15.5,24.1.",
+)
+
+sun_normalised_option = click.option(
+    "--sun-normalised/--not-sun-normalised",
+    "sun_normalised",
+    default=None,
+    show_default="told by their attributes",
+    help="Whether reflectances of scenes are divided by the cosine of the solar zenith angle "
+    "already; if not, they are divided when they are read.",
+)
+
 _OPTIONS = (
     click.argument("data", type=EXISTING_PATH, nargs=-1, required=True),
     click.option(
@@ -83,13 +110,7 @@ _OPTIONS = (
         show_default="told by the mask",
         help="Codes of --mask.",
     ),
-    click.option(
-        "--calibration",
-        type=click.Choice(CALIBRATIONS, case_sensitive=False),
-        show_default="nominal",
-        help="How counts of SEVIRI become radiances; of scenes that have been calibrated, how "
-        "that was done.",
-    ),
+    calibration_option,
     click.option(
         "--time",
         multiple=True,
@@ -99,13 +120,13 @@ _OPTIONS = (
         help="Read only acquisitions of this span (UTC), or of one month, day, hour or minute; "
         "may be given several times, or with commas.",
     ),
+    box_option,
+    sun_normalised_option,
     click.option(
-        "--box",
-        callback=_check_box,
-        metavar="WEST,SOUTH,EAST,NORTH",
-        show_default="everything",
-        help="Read only the pixels of scenes in this box of degrees, such as "
-        "--box=-16.3,23.3,-15.5,24.1.",
+        "--skip-damaged",
+        is_flag=True,
+        help="Leave out files of DATA, and masks, that cannot be read: they are listed at the "
+        "end, and the exit status is 3. All files are read through for it.",
     ),
     click.option(
         "--reader",
@@ -124,11 +145,13 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_inputs(*args: Any, data: tuple[Path, ...], **values: Any) -> Any:
         from undulatus.scenes.files.inputs import Inputs
 
-        names = ("mask", "mask_encoding", "calibration", "time", "box", "reader")
+        names = tuple(field.name for field in fields(Inputs) if field.name != "paths")
         inputs = Inputs(data, **{name: values.pop(name) for name in names})
         _refuse_masks(inputs)
         _refuse_twins(inputs)
-        return command(*args, inputs=inputs, **values)
+        result = command(*args, inputs=inputs, **values)
+        _tell_skipped()
+        return result
 
     decorated: Callable[..., Any] = with_inputs
     # The option added last is listed first.
@@ -159,14 +182,51 @@ def _refuse_twins(inputs: Any) -> None:
 
 def open_inputs(inputs: Any) -> Any:
     """Open DATA, and show progress if they are many files."""
+    from undulatus.scenes.files.damaged import SKIPPED
     from undulatus.scenes.files.opening import SENSORS
 
     folders = [path for path in inputs.paths if path.is_dir()]
     delivered = any(sensor.recognises(path) for sensor in SENSORS for path in folders)
     if len(inputs.paths) <= FEW_FILES and not delivered:
-        return inputs.open(say)
-    with progress_bar("opening files") as progress:
-        return inputs.open(say, progress)
+        opened = inputs.open(say, warn=warn)
+    else:
+        with progress_bar("opening files") as progress:
+            opened = inputs.open(say, progress, warn)
+    if inputs.skip_damaged:
+        _note_skipped(opened.attrs.get(SKIPPED, "").splitlines())
+    return opened
+
+
+SKIPPED_FILES = 3
+"""Exit status of a command that left out damaged files."""
+
+_SKIPPED = "undulatus.skipped"
+
+
+def sound_images(inputs: Any) -> list[Path]:
+    """Return the images of DATA: all, or with ``--skip-damaged`` those that can be read."""
+    from undulatus.scenes.files.damaged import leave_out_damaged
+
+    if not inputs.skip_damaged:
+        return list(inputs.paths)
+    with progress_bar("looking for damage"):
+        sound, skipped = leave_out_damaged(inputs.paths)
+    _note_skipped([f"{name}: {reason}" for name, reason in skipped.items()])
+    return sound
+
+
+def _note_skipped(lines: list[str]) -> None:
+    click.get_current_context().meta.setdefault(_SKIPPED, []).extend(lines)
+
+
+def _tell_skipped() -> None:
+    """List the files that were left out, and end with the status that says so."""
+    lines = click.get_current_context().meta.get(_SKIPPED, [])
+    if lines:
+        listed = "".join(f"\n  {line}" for line in lines)
+        were = "1 damaged file was" if len(lines) == 1 else f"{len(lines):,} damaged files were"
+        warn(f"{were} left out:{listed}")
+        raise click.exceptions.Exit(SKIPPED_FILES)
 
 
 def flags_text(names: Any) -> str:

@@ -27,7 +27,7 @@ from undulatus.cli.console import (
     seed_option,
     split_names,
 )
-from undulatus.cli.data_options import data_options, flags_text, open_inputs
+from undulatus.cli.data_options import data_options, flags_text, open_inputs, sound_images
 from undulatus.cli.session import printable
 from undulatus.cli.unfinished import fitting
 
@@ -239,7 +239,7 @@ def fit(
         require_new(options["write_held_out"], overwrite=overwrite)
     with fitting(output, overwrite=overwrite, resume=resume, restart=restart) as checkpoint:
         if _are_images(inputs, label):
-            images = list(inputs.paths)
+            images = sound_images(inputs)
             model, held_out, unit = _fit_images(images, label, checkpoint, ram, options)
         elif (labelled := _split_label(inputs, label)) is not None:
             model, held_out, unit = _fit_images(*labelled, checkpoint, ram, options)
@@ -268,8 +268,8 @@ def _are_images(inputs: Any, label: str | None) -> bool:
     labelled = label is not None and is_label_file(Path(label))
     if not rasters and not labelled:
         return False
-    if inputs.options:
-        raise click.UsageError(f"{flags_text(inputs.options)}: for scenes, but DATA are images.")
+    if given := inputs.for_scenes:
+        raise click.UsageError(f"{flags_text(given)}: for scenes, but DATA are images.")
     for path in inputs.paths:
         sensor = next((each for each in SENSORS if each.recognises(path)), None)
         if rasters and sensor is not None and path not in rasters:
@@ -290,7 +290,7 @@ def _split_label(inputs: Any, label: str | None) -> tuple[Any, Any] | None:
     from undulatus.scenes.spectra import is_spectra
 
     path, *others = inputs.paths
-    if label is None or path.suffix not in (".zarr", *NETCDF) or others or inputs.options:
+    if label is None or path.suffix not in (".zarr", *NETCDF) or others or inputs.for_scenes:
         return None
     opened = open_map(path)
     if label not in opened or is_spectra(opened) or opened.sizes.get("time", 1) > 1:
@@ -464,12 +464,12 @@ def score(
     fitted = loaded.fitted
     known = Provenance.of(fitted)
     if known.chain == "image" or (known.chain is None and _are_images(inputs, label)):
-        if inputs.options:
-            raise click.UsageError(f"{flags_text(inputs.options)}: for scenes, not for images.")
+        if inputs.for_scenes:
+            raise click.UsageError(f"{flags_text(inputs.for_scenes)}: for scenes, not for images.")
         for output in outputs:
             require_new(output, overwrite=overwrite)
         labelled = _split_label(inputs, label or known.label)
-        images, labels = (list(inputs.paths), label) if labelled is None else labelled
+        images, labels = (sound_images(inputs), label) if labelled is None else labelled
         _score_images(loaded, images, labels, as_json, outputs, options)
         return
     given = [name for name, value in (options | {"outputs": outputs}).items() if value]

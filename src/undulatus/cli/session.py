@@ -66,6 +66,8 @@ class Session:
         self.debug = False
         self.display = Display(self)
         self.terminated = False
+        self.tells_progress = True
+        """Whether lines of progress are written where there is no bar: not for years on end."""
         self._waiting: list[Path] = []
         self._logs: list[LogFile] = []
         self._began = time.monotonic()
@@ -328,7 +330,7 @@ class Display(logging.Handler):
         if progress is None:
             self.end_bar()
         elif not _is_terminal():
-            if self._pace.is_due():
+            if self._session.tells_progress and self._pace.is_due():
                 click.echo(printable(str(progress)), err=True)
         else:
             if self._bar is None:
@@ -399,6 +401,8 @@ class LogFile(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a record; if it cannot be written, say so once, and let the work go on."""
+        if hasattr(record, "progress") and not self._session.tells_progress:
+            return
         if getattr(record, "progress", None) is not None and not self._pace.is_due():
             return
         line = self.format(record)

@@ -22,6 +22,7 @@ _MODULES = (
     "maps",
     "orbit",
     "pictures",
+    "pytroll",
     "scores",
     "sounder",
     "suggest",

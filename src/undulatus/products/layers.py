@@ -19,6 +19,7 @@ import xarray as xr
 from undulatus.errors import InputError
 from undulatus.products.legend import CLEAR_COLOUR, Legend
 from undulatus.products.predict import has_committee, quality_attributes
+from undulatus.scenes.files.satpy_scene import place_of
 from undulatus.scenes.files.writing import add_history
 from undulatus.scenes.masks import ENCODINGS, encode
 from undulatus.scenes.scene import MISSING_CODE
@@ -94,12 +95,16 @@ def map_layers(
     )
     first, *others = found
     found[first].attrs["ancillary_variables"] = " ".join(others)
-    attributes = scene.attrs if isinstance(scene, xr.Dataset) else {}
+    place = place_of(scene)
+    attributes = place | (scene.attrs if isinstance(scene, xr.Dataset) else {})
     history = add_history(attributes, f"{subject} by {type(model).__name__}")
     result = xr.Dataset(found, attrs={**attributes, **history})
     # Computations lose the attributes of coordinates.
     result = result.assign_coords({k: c for k, c in scene.coords.items() if k in result.coords})
     for name, array in result.data_vars.items():
+        if "area" in place:
+            # satpy looks for it in each array.
+            result[name].attrs["area"] = place["area"]
         if array.dtype == np.float32:
             result[name].encoding = {"_FillValue": np.float32(np.nan)}
     return result

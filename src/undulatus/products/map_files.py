@@ -141,6 +141,7 @@ def map_of_file(
     ram: str | None = None,
     command: str = "",
     folder: Path | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Iterator[FileMap]:
     """Give the map of ``data`` by a model, to be written within the memory ``ram``.
 
@@ -165,9 +166,11 @@ def map_of_file(
     folder : path, optional
         Where the map will be: the paths of the data and the model are recorded from there, or
         else by their names.
+    warn : callable, optional
+        Is told what is assumed of data that are opened; by default a warning of Python's.
     """
     inputs = Inputs.of(data)
-    opened = inputs.open() if scene is None else scene
+    opened = inputs.open(warn=warn) if scene is None else scene
     named = Legend.of(model.fitted) if legend is None else legend
     options = encoding if legend is None else f"{encoding} {_legend_digest(legend)}"
     options += "".join(f" {option}" for option in (" ".join(layers), sieve) if option)

@@ -42,11 +42,10 @@ from undulatus.products.image_pixels import (
     as_recorded,
     gather_features,
     image_names,
-    label_name,
     label_pixels,
     open_images,
 )
-from undulatus.products.images import Progress, draw_pixels
+from undulatus.products.images import Progress, draw_pixels, label_name
 from undulatus.products.outside import OTHER_UNITS, require_inside
 from undulatus.products.predict import finite_rows
 from undulatus.products.provenance import Provenance

@@ -36,6 +36,7 @@ __getattr__, __dir__ = lazy_names(
         "seviri": "files.seviri",
         "synthetic_landmark": "twins.landmark",
         "synthetic_sounder": "twins.sounder",
+        "to_satpy": "files.satpy_scene",
         "verify": "files.zarr_store",
         "write_dataset": "files.writing",
     },

@@ -3,7 +3,8 @@
 A scene has dims (time, y, x) or (y, x) and
 
 - the bands of ``BANDS`` by satpy's names: reflectances in percent, divided by the cosine of
-  the solar zenith angle and missing (NaN) at night; brightness temperatures in kelvin;
+  the solar zenith angle (attribute ``sun_normalised`` = 1, taken for granted if nothing says
+  otherwise) and missing (NaN) at night; brightness temperatures in kelvin;
 - the coordinate ``time``, UTC, or ``start_time`` in the attributes of a single acquisition;
 - ``longitude`` and ``latitude``, or a pyresample ``area`` in the attributes, or
   ``solar_zenith_angle`` in degrees itself;
@@ -28,6 +29,7 @@ import xarray as xr
 from undulatus._daylight import NIGHT
 from undulatus.errors import SceneError
 from undulatus.scenes.illumination import solar_zenith_angle
+from undulatus.scenes.normalisation import NORMALISED, find_statement
 
 Array = npt.NDArray[Any]
 
@@ -190,6 +192,14 @@ def _form_problems(scene: xr.Dataset, name: str, bands: tuple[str, ...]) -> list
     if str(units) not in _SPELLINGS[band.units]:
         remedy = _conversion(band) if str(units) in _CONVERTIBLE[band.units] else _CALIBRATE
         return [f"{name} is in {units!r}; expected {band.units}.{remedy}"]
+    stated = find_statement(array.attrs, scene.attrs)
+    if band.quantity == REFLECTANCE and stated is not None and not stated.normalised:
+        return [
+            f"{name} is not divided by the cosine of the solar zenith angle ({stated.source}): "
+            f"divide it, if that was not done after all "
+            f"(undulatus.scenes.illumination.sun_normalised(reflectance, angle)), and say so "
+            f'(scene["{name}"].attrs["{NORMALISED}"] = 1).'
+        ]
     return []
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import shutil
+import time
 import warnings
 from itertools import count
 
@@ -19,6 +20,7 @@ from undulatus.products.legend import Legend
 from undulatus.products.map_files import ModelFile
 from undulatus.products.watch import Arrivals, MapOptions, read_health, watcher, watching
 from undulatus.products.watch.ledger import Ledger
+from undulatus.products.watch.work import MARK_NAME
 from undulatus.scenes.files.opening import open_map
 from undulatus.scenes.files.writing import write_dataset
 
@@ -73,7 +75,8 @@ class Chain:
         os.utime(self.folder / name, (next(self.modified),) * 2)
 
     def watching(self, output=None, suffix=".nc", model=None, **options):
-        mapping = {key: options.pop(key) for key in ("encoding", "legend") if key in options}
+        of_maps = ("encoding", "legend", "allow_outside", "reading")
+        mapping = {key: options.pop(key) for key in of_maps if key in options}
         return watching(
             Arrivals(self.folder, settle=0.0),
             model or self.model,
@@ -312,10 +315,10 @@ def test_an_error_that_may_pass_sets_nothing_aside(error, chain, monkeypatch):
             for now in (1.0, watcher.FIRST_PAUSE, watcher.FIRST_PAUSE + 1.0):
                 found.look(now)
             assert found.counts.failed == 2
-            assert "trouble" in read_health(chain.output, 300.0).problem
+            assert "trouble" in read_health(chain.output).problem
         found.look(10_000.0)
         assert found.counts.mapped == 1
-        assert read_health(chain.output, 300.0).problem == ""
+        assert read_health(chain.output).problem == ""
     assert chain.results() == [("a.nc", "mapped")]
 
 
@@ -349,7 +352,7 @@ def test_a_map_that_cannot_get_its_name_gets_it_later_and_is_not_made_again(chai
             assert "a.nc" not in chain.maps()
         found.look(1.0)
         assert "a.nc" in chain.maps()
-        assert read_health(chain.output, 300.0).problem == ""
+        assert read_health(chain.output).problem == ""
     assert chain.results() == [("a.nc", "mapped")]
 
 
@@ -394,10 +397,10 @@ def test_a_folder_that_cannot_be_listed_is_trouble_until_it_is_back(chain):
     with chain.watching() as found:
         chain.folder.rename(chain.folder.with_name("away"))
         found.look(0.0)
-        assert "No such file" in read_health(chain.output, 300.0).problem
+        assert "No such file" in read_health(chain.output).problem
         chain.folder.with_name("away").rename(chain.folder)
         found.look(1.0)
-        assert read_health(chain.output, 300.0).problem == ""
+        assert read_health(chain.output).problem == ""
 
 
 def test_health_that_cannot_be_written_stops_nothing(chain, tmp_path):
@@ -482,12 +485,89 @@ def test_what_a_killed_watcher_left_anywhere_is_removed(chain):
         "set-aside/a.nc.txt",
     ]
     left += [".watch/0123456789abcdef/.a.unfinished.nc", ".watch/.trying.unfinished-12ab.json"]
+    left += [f".watch/0123456789abcdef/{MARK_NAME}"]
+    (chain.output / ".watch" / "fedcba9876543210").mkdir(parents=True)
     for name in left:
         (chain.output / name).parent.mkdir(parents=True, exist_ok=True)
         (chain.output / name).write_text("")
     chain.run()
     assert chain.maps() == ["a.nc", "health.txt", "set-aside"]
     assert list((chain.output / "set-aside").iterdir()) == []
+
+
+def test_what_others_put_into_its_folders_stays(chain):
+    chain.put("a.nc", image(0))
+    chain.put_bytes("b.nc", b"no netCDF")
+    strange = [
+        "set-aside/.notes.txt",
+        "set-aside/notes",
+        ".watch/thesis.tex",
+        ".watch/.hidden",
+        ".watch/my results/x.nc",
+        ".watch/0123456789abcdef/x.nc",
+    ]
+    for name in strange:
+        (chain.output / name).parent.mkdir(parents=True, exist_ok=True)
+        (chain.output / name).write_text("mine")
+    assert chain.run(looks=2).mapped == 1
+    chain.run()
+    assert [(chain.output / name).read_text() for name in strange] == ["mine"] * 6
+    assert len(list((chain.output / ".watch").iterdir())) == 4
+
+
+def test_the_ledger_has_the_latency_of_each_item_and_health_what_the_last_have_in_common(chain):
+    began = time.time()
+    for shade in range(3):
+        chain.put(f"{shade}.nc", image(shade, scale=1.0 + 2.0 * (shade == 2)))
+    options = {"allow_outside": True}
+    chain.run(**options)
+    took = time.time() - began
+    latencies = [record["latency"] for record in chain.records()]
+    assert all(0.0 < each <= took for each in latencies)
+    assert latencies == sorted(latencies, reverse=False)
+    facts = read_health(chain.output).as_dict()
+    assert facts["latency_seconds"] == pytest.approx(latencies[-1], abs=0.05)
+    pixels = [record["pixels"] for record in chain.records()]
+    outside = sum(each["outside"] for each in pixels) / sum(each["mapped"] for each in pixels)
+    assert 0.3 < outside < 0.4
+    assert facts["out_of_domain_percent"] == pytest.approx(100 * outside, abs=0.005)
+    # The next process knows it from the ledger.
+    with chain.watching(**options):
+        assert read_health(chain.output).as_dict()["out_of_domain_percent"] == pytest.approx(
+            100 * outside, abs=0.005
+        )
+
+
+def test_whoever_asks_is_told_of_each_item_that_is_set_aside(chain):
+    told = []
+    chain.put("a.nc", image(0))
+    chain.put_bytes("b.nc", b"no netCDF")
+    chain.run(on_set_aside=lambda *words: told.append(words))
+    ((item, reason, file),) = told
+    assert item == chain.folder / "b.nc"
+    assert reason in file.read_text()
+
+
+def test_old_maps_that_cannot_be_removed_stop_nothing(chain, monkeypatch):
+    def refuse(*words):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(watcher, "remove_old", refuse)
+    chain.put("a.nc", image(0))
+    assert chain.run(keep=1.0).mapped == 1
+    assert any("old maps cannot be removed: " in line for line in chain.said)
+
+
+def test_a_run_that_ends_by_itself_says_what_is_not_mapped(chain):
+    chain.put("a.nc", image(0))
+    chain.put_bytes("b.nc", b"no netCDF")
+    with chain.watching() as found:
+        left = found.run(0.01, once=True)
+    assert (left.set_aside, left.failed, left.unreadable) == (["b.nc"], [], [])
+    assert read_health(chain.output).facts["state"] == "finished"
+    (chain.folder / "b.nc").unlink()
+    with chain.watching() as found:
+        assert not found.run(0.01, once=True)
 
 
 def test_a_second_watcher_is_refused_and_told_which_process_is_first(chain):
@@ -538,10 +618,10 @@ def test_once_is_not_well_as_long_as_an_item_that_is_there_is_set_aside(chain):
     chain.put_bytes("bad.nc", b"no netCDF")
     for _ in range(2):
         with chain.watching() as found:
-            assert not found.run(0.01, once=True)
+            assert found.run(0.01, once=True)
     (chain.folder / "bad.nc").unlink()
     with chain.watching() as found:
-        assert found.run(0.01, once=True)
+        assert not found.run(0.01, once=True)
 
 
 def test_a_folder_with_a_link_to_nowhere_is_not_passed_over(chain):
@@ -555,7 +635,7 @@ def test_a_folder_with_a_link_to_nowhere_is_not_passed_over(chain):
 def test_a_link_to_nowhere_is_said_and_is_not_well(chain, target):
     (chain.folder / "a.nc").symlink_to(target)
     with chain.watching() as found:
-        assert not found.run(0.01, once=True)
+        assert found.run(0.01, once=True)
     assert any("cannot look at a.nc" in line for line in chain.said)
 
 

@@ -1,6 +1,7 @@
 """Opening: scenes, maps and spectra are read as they were written; the rest is an error."""
 
 import datetime
+import errno
 from dataclasses import replace
 
 import dask.array as da
@@ -11,7 +12,7 @@ import rasterio.shutil
 import xarray as xr
 from numpy.testing import assert_array_equal
 
-from undulatus.errors import SceneError
+from undulatus.errors import DamagedFileError, SceneError
 from undulatus.scenes.channels import CHANNELS, RADIANCE_UNITS, WAVENUMBERS
 from undulatus.scenes.files import opening
 from undulatus.scenes.files.opening import (
@@ -29,6 +30,7 @@ from undulatus.scenes.radiometry import blackbody_radiance
 from undulatus.scenes.scene import BANDS, check_scene
 from undulatus.scenes.spectra import check_spectra
 from undulatus.scenes.twins.landmark import synthetic_landmark
+from undulatus.scenes.twins.sounder import synthetic_sounder
 
 both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
 
@@ -206,6 +208,54 @@ def test_progress_is_reported_from_the_first_task_to_the_last(tmp_path, twin, su
     )
     total = reported[0][1]
     assert reported == [(done, total) for done in range(1, total + 1)]
+
+
+# Damaged files
+
+
+@pytest.fixture
+def three(tmp_path, twin):
+    """Scenes of three times, the second of which is cut short."""
+    paths = [tmp_path / f"{index}.nc" for index in range(3)]
+    for index, path in enumerate(paths):
+        write_dataset(twin.isel(time=[index]), path)
+    paths[1].write_bytes(paths[1].read_bytes()[:-1000])
+    return paths
+
+
+def test_damaged_scenes_are_left_out_and_listed_if_that_is_asked_for(three, twin):
+    for opening_function in (open_scene, open_data):
+        with pytest.raises(DamagedFileError, match=r"1\.nc"):
+            opening_function(three)
+        found = opening_function(three, skip_damaged=True)
+        assert_array_equal(found["time"], twin["time"][[0, 2]])
+        assert found.attrs["skipped_files"].startswith(f"{three[1]}: ")
+    sound = open_scene([three[0], three[2]], skip_damaged=True)
+    assert "skipped_files" not in sound.attrs
+
+
+def test_what_the_system_refuses_is_no_damage(three, monkeypatch):
+    def refuse(*args, **options):
+        raise PermissionError(errno.EACCES, "Permission denied", str(three[0]))
+
+    monkeypatch.setattr(xr, "open_dataset", refuse)
+    with pytest.raises(SceneError, match="Permission denied") as caught:
+        open_scene(three, skip_damaged=True)
+    assert not isinstance(caught.value, DamagedFileError)
+
+
+def test_damaged_spectra_are_left_out_if_that_is_asked_for(tmp_path):
+    spectra = synthetic_sounder(6)
+    for name, part in (("a", slice(0, 3)), ("b", slice(3, 6))):
+        write_dataset(spectra.isel(sample=part), tmp_path / f"{name}.nc")
+    bad = tmp_path / "b.nc"
+    bad.write_bytes(bad.read_bytes()[:-1000])
+    for open_them in (open_spectra, open_data):
+        with pytest.raises(DamagedFileError):
+            open_them([tmp_path / "a.nc", bad])
+        found = open_them([tmp_path / "a.nc", bad], skip_damaged=True)
+        assert found.sizes["sample"] == 3
+        assert found.attrs["skipped_files"].startswith(f"{bad}: ")
 
 
 # Files that satpy wrote

@@ -143,6 +143,15 @@ def own_facts(path: Path) -> Facts:
     return status.st_size, status.st_mtime_ns
 
 
+def arrival_time(path: Path) -> float:
+    """Return when the last part of an item was put where it is, in seconds since 1970.
+
+    That is when its name or its content changed last, which copying with its times does not hide.
+    """
+    inside = [file for file in path.rglob("*") if not file.is_symlink()] if path.is_dir() else []
+    return max(each.stat().st_ctime for each in (path, *inside))
+
+
 def _state(path: Path) -> _State:
     """Return the number, the bytes and the latest change of a file, or of all in a folder."""
     if not path.is_dir():

@@ -7,9 +7,10 @@ last line of an item counts. In memory an item takes about 450 bytes.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,17 @@ from undulatus._files import JsonLines
 from undulatus.errors import InputError
 from undulatus.products.watch.arrivals import Facts
 
+LEDGER_NAME = "watch.jsonl"
+
 MAPPED = "mapped"
 SET_ASIDE = "set aside"
+EXPIRED = "expired"
+"""Its map was removed because it was old."""
+
+RECENT = 100
+"""Maps over which the latency and the shares of pixels are taken."""
+
+_OF_RECENT = ("time", "outputs", "seconds", "latency", "pixels")
 
 
 @dataclass
@@ -47,6 +57,8 @@ class Ledger:
     _set_aside: set[str] = field(default_factory=set)
     _owners: dict[str, str] = field(default_factory=dict)
     """The item that each output is a map of."""
+    recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """The last records of maps, without what is long."""
 
     def __post_init__(self) -> None:
         self._log = JsonLines(self.path, sync=True)
@@ -77,6 +89,8 @@ class Ledger:
         self._set_aside.discard(name)
         for output in record.get("superseded", ()):
             self._owners.pop(output, None)
+        if record["result"] == MAPPED:
+            self.recent.append({key: record[key] for key in _OF_RECENT if key in record})
         self._owners.update(dict.fromkeys(record["outputs"], name))
 
     # Recording
@@ -107,6 +121,34 @@ class Ledger:
         self._log.append(timed)
         self._take(timed)
 
+    def record_expiry(self, name: str, record: dict[str, Any]) -> None:
+        """Record that the map of an item was removed; it is not made again."""
+        kept = {key: record[key] for key in ("input", "digest", "facts")}
+        self._append(kept | {"result": EXPIRED, "outputs": [], "superseded": record["outputs"]})
+
+    def forget(self, names: set[str], before: str) -> None:
+        """Forget items, and what was before a time of others but their last record and settings.
+
+        The log is written again, whole or not at all.
+        """
+        last = {name: record for name, record in self.last_records().items() if name not in names}
+        settings = [record for record in self._log.each() if "settings" in record][-1:]
+        kept = [
+            record
+            for record in self._log.each()
+            if record in settings
+            or ("input" in record and record["input"] not in names and record["time"] >= before)
+            or ("input" in record and last.get(record["input"]) == record)
+        ]
+        if self.path.exists() and len(kept) < self._log.count_lines():
+            self._log.rewrite(kept)
+        for name in names:
+            self.done.pop(name, None)
+            self._digests.pop(name, None)
+            self._set_aside.discard(name)
+            for output in self.outputs_of(name):
+                del self._owners[output]
+
     def refresh(self, name: str, facts: Facts) -> None:
         """Note the facts of an item whose content is still the same."""
         self.done[name] = facts
@@ -118,6 +160,10 @@ class Ledger:
         self._set_aside.clear()
 
     # Asking
+
+    def last_records(self) -> dict[str, dict[str, Any]]:
+        """Return the last record of each item, from the disk."""
+        return {record["input"]: record for record in self._log.each() if "input" in record}
 
     @property
     def mapped(self) -> int:
@@ -155,8 +201,7 @@ class Ledger:
 
         It counts, even if the error of a disk was all that was heard of its writing.
         """
-        last = {record["input"]: record for record in self._log.each() if "input" in record}
-        for name, record in last.items():
+        for name, record in self.last_records().items():
             if record["result"] == MAPPED and item_key(name, record["digest"]) == key:
                 self._take(record)
                 return record
@@ -168,6 +213,7 @@ def item_key(name: str, digest: str) -> str:
     return hashlib.sha256(f"{name} {digest}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def utc_text() -> str:
-    """Return the time in UTC, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def utc_text(seconds_ago: float = 0.0) -> str:
+    """Return the time in UTC, to the second: now, or some seconds ago."""
+    moment = datetime.now(UTC) - timedelta(seconds=seconds_ago)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

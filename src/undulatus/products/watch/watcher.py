@@ -2,7 +2,8 @@
 
 An item goes through four steps: its map is written, whole, to a folder of its own in
 ``OUT/.watch``; the ledger records it; the map gets its name in ``OUT``; the folder is removed. A
-process that is killed before the record leaves a folder that the next one removes, and the item
+process that is killed before the record leaves a folder that the next one removes
+(:mod:`undulatus.products.watch.work`), and the item
 is mapped again; one that is killed after it leaves a folder from which the next one moves the map
 to its name. So nothing is lost, and nothing that was recorded is mapped again.
 """
@@ -17,9 +18,10 @@ import shutil
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,8 +43,9 @@ from undulatus._system import trim_memory
 from undulatus.errors import InputError, SceneError, UndulatusError
 from undulatus.products.legend import Legend
 from undulatus.products.map_files import ModelFile, WrittenMap, map_of_file
-from undulatus.products.watch.arrivals import Arrivals, Facts, Look, own_facts
+from undulatus.products.watch.arrivals import Arrivals, Facts, Look, arrival_time, own_facts
 from undulatus.products.watch.health import (
+    FINISHED,
     HEALTH_NAME,
     MAPPING,
     STARTING,
@@ -50,17 +53,17 @@ from undulatus.products.watch.health import (
     TROUBLE,
     WAITING,
     HealthFile,
+    recent_facts,
 )
-from undulatus.products.watch.ledger import Ledger, item_key, utc_text
+from undulatus.products.watch.ledger import LEDGER_NAME, Ledger, item_key, utc_text
+from undulatus.products.watch.retention import SECONDS_BETWEEN_SWEEPS, remove_old
+from undulatus.products.watch.work import WORK_NAME, WorkFolder, is_ours
 from undulatus.scenes.files import NETCDF
 from undulatus.scenes.files.geotiff import files_of_map
 from undulatus.scenes.files.images import RASTERS
+from undulatus.scenes.files.inputs import Inputs
 from undulatus.scenes.files.opening import input_digest
 from undulatus.scenes.files.writing import GEOTIFF
-
-LEDGER_NAME = "watch.jsonl"
-
-WORK_NAME = ".watch"
 
 SET_ASIDE_NAME = "set-aside"
 
@@ -99,6 +102,8 @@ class MapOptions:
     ram: str | None = None
     command: str = "watch"
     """For the history of maps."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """Options of :class:`undulatus.scenes.files.inputs.Inputs`, such as a box."""
 
 
 @dataclass
@@ -111,6 +116,22 @@ class Counts:
     """Attempts that ended with an error that may pass."""
 
 
+OnSetAside = Callable[[Path, str, Path], None]
+
+
+@dataclass(frozen=True)
+class Unmapped:
+    """Names of items in the watched folder that have no map."""
+
+    set_aside: list[str]
+    failed: list[str]
+    """Those that are tried again, for what went wrong may pass."""
+    unreadable: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.set_aside or self.failed or self.unreadable)
+
+
 @contextmanager
 def watching(
     arrivals: Arrivals,
@@ -119,8 +140,11 @@ def watching(
     options: MapOptions,
     *,
     health: Path | None = None,
+    metrics: Path | None = None,
     retry: bool = False,
     new_model: bool = False,
+    keep: float | None = None,
+    on_set_aside: OnSetAside = lambda item, reason, file: None,
     say: Callable[[str], None] = lambda line: None,
     warn: Callable[[str], None] | None = None,
 ) -> Iterator[Watcher]:
@@ -138,10 +162,17 @@ def watching(
         How maps are made.
     health : path, optional
         The health file, if not in ``output``.
+    metrics : path, optional
+        A file with the same in the text format of Prometheus.
     retry : bool
         Try what was set aside again.
     new_model : bool
         Go on although earlier maps are of another model, encoding or legend.
+    keep : float, optional
+        Seconds after which maps are removed, and items that are gone from the folder forgotten
+        (:func:`undulatus.products.watch.retention.remove_old`).
+    on_set_aside : callable
+        Takes the path of an item that was set aside, the reason, and the file with the reason.
     say : callable
         Takes a line for each item.
     warn : callable, optional
@@ -165,8 +196,19 @@ def watching(
             _require_same_settings(ledger, model, options, new_model)
             if retry:
                 ledger.forget_faults()
-            file = HealthFile(health or output / HEALTH_NAME)
-            watcher = Watcher(arrivals, model, output, options, ledger, file, say, warn or say)
+            file = HealthFile(health or output / HEALTH_NAME, metrics)
+            watcher = Watcher(
+                arrivals,
+                model,
+                output,
+                options,
+                ledger,
+                file,
+                say,
+                warn or say,
+                on_set_aside,
+                keep,
+            )
             if ledger.damaged:
                 watcher.warn(
                     f"{path} has {ledger.damaged} damaged lines, which are passed over: what they "
@@ -185,6 +227,7 @@ def _require_same_settings(
     """Record what maps depend on, or raise if it has changed and that was not asked for."""
     legend = None if options.legend is None else options.legend.as_dict()
     settings = {"model": model.sha256, "encoding": options.encoding, "legend": legend}
+    settings["reading"] = dict(options.reading) or None
     # As they will be read back.
     settings = json.loads(json.dumps(settings))
     differing = [key for key in settings if ledger.settings.get(key) != settings[key]]
@@ -221,6 +264,8 @@ class Watcher:
     health: HealthFile
     say: Callable[[str], None]
     warn: Callable[[str], None]
+    on_set_aside: OnSetAside
+    keep: float | None = None
     counts: Counts = field(default_factory=Counts)
     _pauses: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Items that failed for a reason that may pass: until when they rest, and for how long.
@@ -233,26 +278,37 @@ class Watcher:
     _left: int = 0
     """Items that are ready, but not mapped yet."""
     _checked: float = -1e9
+    _swept: float = -1e9
+    _said: set[str] = field(default_factory=set)
+    """Lines that were said of an item, without its name."""
+    _last_state: str = STOPPED
+    """What the health file says in the end."""
     _facts: dict[str, Any] = field(default_factory=dict)
     """Of the health: what is known at certain moments only."""
 
     def __post_init__(self) -> None:
+        self._work = WorkFolder(self.output / WORK_NAME)
         self._facts = {"started": utc_text(), "last item": "none", "last error": "none"}
         self._beat(STARTING)
 
     # One look after the other
 
-    def run(self, every: float, *, once: bool = False) -> bool:
+    def run(self, every: float, *, once: bool = False) -> Unmapped:
         """Look every so many seconds; with ``once`` until all that is there has been tried.
 
-        Returns whether all items in the folder are mapped.
+        Returns what in the folder is not mapped then.
         """
         while True:
             unsettled = self.look(time.monotonic())
             if once and not unsettled:
-                folder = self.arrivals.folder
-                aside = any((folder / name).exists() for name in self.ledger.items_set_aside)
-                return not (aside or self._state() == TROUBLE)
+                folder, aside = self.arrivals.folder, sorted(self.ledger.items_set_aside)
+                left = Unmapped(
+                    [name for name in aside if (folder / name).exists()],
+                    [name or str(folder) for name in self._pauses],
+                    self._look.unreadable,
+                )
+                self._last_state = TROUBLE if left.failed or left.unreadable else FINISHED
+                return left
             time.sleep(min(every, max(self.arrivals.settle, 0.05)) if once else every)
 
     def look(self, now: float) -> int:
@@ -279,6 +335,7 @@ class Watcher:
             self._checked = now
         self._warn_of_segments()
         self._warn_of_unreadable()
+        self._sweep(now)
         here = {path.name for path in self._look.ready}
         self._pauses = {name: pause for name, pause in self._pauses.items() if name in here}
         due = [path for path in self._look.ready if self._is_due(path.name, now)]
@@ -296,6 +353,27 @@ class Watcher:
         self._left = 0
         self._beat(self._state())
         return self._look.unsettled + changed
+
+    def _sweep(self, now: float) -> None:
+        """Remove what is old, at the start and once a day."""
+        if self.keep is None or now - self._swept < SECONDS_BETWEEN_SWEEPS:
+            return
+        self._swept = now
+        try:
+            removed = remove_old(
+                self.ledger,
+                self.output,
+                set(os.listdir(self.arrivals.folder)),
+                utc_text(self.keep),
+                self._reason_file,
+                self.warn,
+            )
+        except OSError as error:
+            self._note_error("old maps", error)
+            self.warn(f"old maps cannot be removed: {error}. It is tried again in a day.")
+            return
+        if removed.maps or removed.forgotten:
+            self.say(f"{removed}.")
 
     def _is_due(self, name: str, now: float) -> bool:
         return self._pauses.get(name, (now, 0.0))[0] <= now
@@ -339,7 +417,7 @@ class Watcher:
         return True
 
     def _map_or_set_aside(self, path: Path, digest: str, facts: Facts) -> None:
-        with self._counting_deaths(item_key(path.name, digest)) as deaths:
+        with self._work.counting_deaths(item_key(path.name, digest)) as deaths:
             try:
                 if deaths >= MOST_DEATHS:
                     raise SceneError(
@@ -373,44 +451,24 @@ class Watcher:
     def _note_error(self, name: str, error: BaseException) -> None:
         self._facts["last error"] = f"{utc_text()} {name}: {error}"
 
-    @property
-    def _marker(self) -> Path:
-        """The file that says which item is being mapped."""
-        return self.output / WORK_NAME / "trying.json"
-
-    @contextmanager
-    def _counting_deaths(self, key: str) -> Iterator[int]:
-        """Give how often in a row the process died in this block with the same key."""
-        marker = self._marker
-        try:
-            found = json.loads(marker.read_text())
-            deaths = int(found["deaths"]) if found["key"] == key else 0
-        except (OSError, ValueError, KeyError, TypeError):
-            deaths = 0
-        write_text(marker, json.dumps({"key": key, "deaths": deaths + 1}))
-        try:
-            yield deaths
-        finally:
-            with suppress(OSError):
-                remove(marker)
-
     # Mapping
 
     def _map(self, path: Path, digest: str) -> str:
         """Map an item, record it, give its map the name; return a line about it."""
         start = time.monotonic()
-        work = self.output / WORK_NAME / item_key(path.name, digest)
+        output = self._output_name(path.name)
+        work = self._work.begin(item_key(path.name, digest))
         try:
-            remove(work)
-            work.mkdir()
-            written = self._write(path, work / self._output_name(path.name))
-            facts = own_facts(path)
+            written = self._write(path, work / output)
+            facts, arrived = own_facts(path), arrival_time(path)
             if _digest(path) != digest:
                 raise _ChangedError
         except BaseException:
             remove(work)
             raise
         seconds = time.monotonic() - start
+        # Clocks of network disks may be ahead of this one.
+        latency = max(time.time() - arrived, 0.0)
         # Errors from here on are those of the disk, whatever they are.
         with as_writing_errors():
             record = self.ledger.record_map(
@@ -420,12 +478,13 @@ class Watcher:
                 [output.name for output in (*written.paths, *written.beside)],
                 model=self.model.sha256,
                 seconds=round(seconds, 3),
+                latency=round(latency, 3),
+                made={each.name: own_facts(each) for each in written.paths if each.is_file()},
                 pixels=asdict(written.summary),
             )
             self._publish(record, work)
         with suppress(OSError):
             remove(self._reason_file(path.name))
-        self._facts["last map"] = f"{utc_text()} {', '.join(record['outputs'])}, {seconds:.1f} s"
         return f"{self.output / record['outputs'][0]} ({seconds:.1f} s): {written.summary}"
 
     def _write(self, path: Path, output: Path) -> WrittenMap:
@@ -435,7 +494,8 @@ class Watcher:
 
         with map_of_file(
             self.model,
-            path,
+            Inputs((path,), **self.options.reading),
+            warn=lambda line: self._warn_once(line, path),
             encoding=self.options.encoding,
             legend=self.options.legend,
             allow_outside=self.options.allow_outside,
@@ -451,6 +511,13 @@ class Watcher:
         if written.summary.mapped == 0:
             raise SceneError(f"No pixel of {path} can be mapped: each lacks the value of a band.")
         return written
+
+    def _warn_once(self, line: str, path: Path) -> None:
+        """Say what is true of all items alike when it is said of the first."""
+        kind = line.replace(str(path), "")
+        if kind not in self._said:
+            self._said.add(kind)
+            self.warn(line)
 
     def _output_name(self, name: str) -> str:
         """Return the name of the map of an item: its own with another ending.
@@ -498,26 +565,21 @@ class Watcher:
 
     def tidy(self) -> None:
         """Finish what was recorded, and remove what a process that ended too early left behind."""
-        folder = self.output / WORK_NAME
-        folder.mkdir(exist_ok=True)
-        for work in list(folder.iterdir()):
-            if work.is_dir():
-                record = self.ledger.recover_map(work.name)
-                if record is None:
-                    remove(work)
-                else:
-                    self._publish(record, work)
-            elif work != self._marker:
+        for work in self._work.folders():
+            record = self.ledger.recover_map(work.name)
+            if record is not None:
+                self._publish(record, work)
+            elif is_ours(work):
                 remove(work)
 
     def remove_leftovers(self) -> None:
         """Remove what a killed process left behind, in all folders that the watcher writes to."""
         self.tidy()
+        self._work.remove_leftovers()
         remove_unfinished(self.health.path)
-        reasons = self.output / SET_ASIDE_NAME
-        for file in list(reasons.iterdir()) if reasons.is_dir() else []:
-            name = file.name.removesuffix(".txt")
-            if name.startswith(".") or self.ledger.is_mapped(name):
+        for file in list((self.output / SET_ASIDE_NAME).glob("*.txt")):
+            left = fnmatchcase(file.name, ".*.unfinished-*.txt")
+            if left or self.ledger.is_mapped(file.name.removesuffix(".txt")):
                 remove(file)
 
     # Setting aside
@@ -534,6 +596,7 @@ class Watcher:
         self.counts.set_aside += 1
         self._facts["last set aside"] = f"{utc_text()} {name}: {reason}"
         self.warn(f"set aside {name} (see {file}): {_first_line(reason)}")
+        self.on_set_aside(self.arrivals.folder / name, reason, file)
 
     def _reason_file(self, name: str) -> Path:
         # Names may be of other encodings, and too long for a temporary file beside.
@@ -548,9 +611,8 @@ class Watcher:
         """Leave nothing unfinished, and say so in the health file."""
         with suppress(OSError):
             self.tidy()
-            remove(self._marker)
-            self._marker.parent.rmdir()
-        self._beat(STOPPED)
+            self._work.close()
+        self._beat(self._last_state)
 
     def _beat(self, state: str) -> None:
         look = self._look
@@ -574,6 +636,7 @@ class Watcher:
                 "set aside since start": self.counts.set_aside,
                 "failed since start": self.counts.failed,
                 **self._facts,
+                **recent_facts(self.ledger.recent),
                 "free disk": free,
                 "folder": self.arrivals.folder.absolute(),
                 "model": self.model.path.absolute(),

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from undulatus.errors import SceneError
+from undulatus.errors import DamagedFileError, SceneError, unreadable
 
 Array = npt.NDArray[Any]
 
@@ -74,9 +74,9 @@ class Message:
     template: int = 0
     """Bytes before its third section, which lists its elements."""
 
-    def failure(self, problem: str, remedy: str = _REMEDY) -> SceneError:
+    def failure(self, problem: str, remedy: str = _REMEDY) -> DamagedFileError:
         """Return an error that names file and message."""
-        return SceneError(f"{self.path}, message {self.number}: {problem} {remedy}")
+        return DamagedFileError(f"{self.path}, message {self.number}: {problem} {remedy}")
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,13 @@ def find_messages(path: Path) -> list[Message]:
     try:
         with open(path, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
-                raise SceneError(f"{path} is empty. Fetch it again.")
+                raise DamagedFileError(f"{path} is empty. Fetch it again.")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 messages = list(_walk(path, content))
     except OSError as error:
-        raise SceneError(f"{path} cannot be read: {error}.") from error
+        raise unreadable(path, error, ".") from error
     if not messages:
-        raise SceneError(
+        raise DamagedFileError(
             f"{path} holds no BUFR message: {BEGINNING.decode()} occurs nowhere in it. Is it "
             f"another format, or compressed (gunzip, bunzip2)?"
         )

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from undulatus.errors import SceneError
+from undulatus.errors import DamagedFileError, SceneError, unreadable
 
 Array = npt.NDArray[Any]
 
@@ -96,7 +96,7 @@ class Source:
                     )
                 yield file
         except OSError as error:
-            raise SceneError(f"{self.path} cannot be read: {error}.") from error
+            raise unreadable(self.path, error, ".") from error
 
     def read(self, file: BinaryIO, offset: int, array: Array) -> None:
         """Fill a contiguous array with the bytes at an offset; raise if there are too few."""
@@ -105,7 +105,7 @@ class Source:
         while len(room):
             count = file.readinto(room)  # type: ignore[attr-defined]
             if not count:
-                raise SceneError(
+                raise DamagedFileError(
                     f"{self.path} ends at byte {file.tell():,}, where more was expected. "
                     f"Fetch it again."
                 )
@@ -160,7 +160,7 @@ class EpsFile:
             raise self.damage(f"its main product header says {name} = {text!r}, not a number")
         return int(text)
 
-    def damage(self, what: str, record: Record | None = None) -> SceneError:
+    def damage(self, what: str, record: Record | None = None) -> DamagedFileError:
         """Return the error that says what is wrong with the file, or with one of its records."""
         return _damage(self.source.path, what, record)
 
@@ -244,16 +244,16 @@ def _main_header(source: Source, file: BinaryIO, record: Record) -> dict[str, st
     return header
 
 
-def _not_eps(path: Path, beginning: bytes = b"") -> SceneError:
+def _not_eps(path: Path, beginning: bytes = b"") -> DamagedFileError:
     for magic, kind in _PACKED.items():
         if beginning.startswith(magic):
-            return SceneError(f"{path} is {kind}. Unpack it, and open what was in it.")
-    return SceneError(
+            return DamagedFileError(f"{path} is {kind}. Unpack it, and open what was in it.")
+    return DamagedFileError(
         f"{path} is not in EUMETSAT's EPS native format: it does not begin with a main product "
         f"header. Use the file as EUMETSAT sends it, in the native format."
     )
 
 
-def _damage(path: Path, what: str, record: Record | None = None) -> SceneError:
+def _damage(path: Path, what: str, record: Record | None = None) -> DamagedFileError:
     where = f", {record.place}" if record else ""
-    return SceneError(f"{path}{where}: {what}. Fetch the file again.")
+    return DamagedFileError(f"{path}{where}: {what}. Fetch the file again.")

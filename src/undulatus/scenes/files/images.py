@@ -23,7 +23,7 @@ from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.windows import Window
 
-from undulatus.errors import SceneError
+from undulatus.errors import SceneError, unreadable
 from undulatus.scenes.files import NETCDF, landsat, sentinel2
 from undulatus.scenes.files.netcdf import open_netcdf, valid_limits
 from undulatus.scenes.files.zarr_reading import open_zarr
@@ -166,7 +166,7 @@ def open_raster(path: Path) -> xr.DataArray:
                 alpha, masked = alpha_band(file), has_mask(file)
             opened = rioxarray.open_rasterio(path, chunks=chunks, masked=masked)
     except (OSError, ValueError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, error) from error
     if not isinstance(opened, xr.DataArray):
         raise SceneError(
             f"{path} holds several images of different sizes. Give a file of one of them, as "

@@ -17,6 +17,8 @@ from undulatus.scenes.files.opening import input_digest, open_data
 SCENE = "scene"
 """Attribute of maps: the path or paths of the data."""
 
+_SKIP = "skip_damaged"
+
 OPTIONS = "scene_options"
 """Attribute of maps: how the data were read, in JSON; only if there is more than the paths."""
 
@@ -32,6 +34,8 @@ class Inputs:
     mask_encoding: str | None = None
     time: tuple[str, ...] = ()
     box: str | None = None
+    sun_normalised: bool | None = None
+    skip_damaged: bool = False
 
     @classmethod
     def of(cls, source: Self | Path | str) -> Self:
@@ -64,7 +68,14 @@ class Inputs:
     def options(self) -> dict[str, Any]:
         """The options that were given, by name."""
         values = {name: value for name, value in vars(self).items() if name != "paths"}
-        return {name: value for name, value in values.items() if value}
+        unset = (None, ())
+        told = {name: value for name, value in values.items() if value not in unset}
+        return told if self.skip_damaged else {n: v for n, v in told.items() if n != _SKIP}
+
+    @property
+    def for_scenes(self) -> dict[str, Any]:
+        """Those that no image and no spectra have."""
+        return {name: value for name, value in self.options.items() if name != _SKIP}
 
     @property
     def name(self) -> str:
@@ -81,9 +92,10 @@ class Inputs:
         self,
         say: Callable[[str], None] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> xr.Dataset:
         """Open the files as one scene, one image, or spectra, lazily."""
-        reporting = {"say": say, "progress": progress}
+        reporting = {"say": say, "progress": progress, "warn": warn}
         options = self.options | {name: call for name, call in reporting.items() if call}
         if "mask" in options:
             options["mask"] = list(self.mask)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import rioxarray
 import xarray as xr
 
-from undulatus.errors import SceneError
+from undulatus.errors import SceneError, unreadable
 
 Array = npt.NDArray[Any]
 
@@ -76,7 +76,7 @@ def _read_metadata(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SceneError(f"{path} cannot be read: {error}. Fetch the product again.") from error
+        raise unreadable(path, error, ". Fetch the product again.") from error
     for line in lines:
         name, equals, value = line.partition("=")
         if equals:
@@ -133,7 +133,7 @@ def _open_band(path: Path) -> xr.DataArray:
     try:
         opened = rioxarray.open_rasterio(path, chunks={"y": BLOCK, "x": BLOCK})
     except (OSError, ValueError) as error:
-        raise SceneError(f"{path} cannot be read: {error}. Fetch the product again.") from error
+        raise unreadable(path, error, ". Fetch the product again.") from error
     assert isinstance(opened, xr.DataArray)
     return opened.isel(band=0, drop=True)
 

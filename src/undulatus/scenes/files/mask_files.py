@@ -16,6 +16,13 @@ import xarray as xr
 from undulatus.errors import SceneError
 from undulatus.scenes.box import Window
 from undulatus.scenes.files import NETCDF
+from undulatus.scenes.files.damaged import (
+    Skipped,
+    as_damaged,
+    read_through,
+    require_some,
+    skipping,
+)
 from undulatus.scenes.files.images import RASTERS
 from undulatus.scenes.files.netcdf import open_netcdf
 from undulatus.scenes.files.satpy_files import as_paths, as_satpy_errors, import_satpy
@@ -49,6 +56,7 @@ def add_mask(
     *,
     cut: Cut | None = None,
     at_once: bool = False,
+    skipped: Skipped | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> xr.Dataset:
     """Return a scene with a Level-2 mask as ``cloud_mask_l2``.
@@ -66,6 +74,8 @@ def add_mask(
         How the scene was cut: masks of the whole that have no coordinates are cut alike.
     at_once : bool
         Whether to read masks now, and keep only the pixels of the scene.
+    skipped : dict, optional
+        Gets the files that cannot be read, which are left out; without it, they are an error.
     say : callable
         Is told how many acquisitions have a mask, and how many masks belong to none.
     """
@@ -76,10 +86,16 @@ def add_mask(
         raise _other_times(np.array([time_in_name(path.name) for path in given]), times)
     placed = []
     for each in near:  # A mask of the whole disc is 110 MB: one at a time.
-        in_memory = isinstance(each, xr.DataArray)
-        labels = decode(each, encoding) if in_memory else _decoded(each, encoding, at_once)
-        part = _place_mask(labels, scene, cut)
-        placed.append(part.load() if at_once else part)
+        with skipping(str(each) if isinstance(each, Path) else "mask", skipped):
+            in_memory = isinstance(each, xr.DataArray)
+            labels = decode(each, encoding) if in_memory else _decoded(each, encoding, at_once)
+            part = _place_mask(labels, scene, cut)
+            if at_once or skipped is not None:
+                with as_damaged(str(each)):
+                    part = part.load() if at_once else part
+                    read_through(part)
+            placed.append(part)
+    require_some(placed, skipped)
     aligned, index = _align_times(_joined(placed), scene)
     if index is not None:
         masks = len(given) - len(near) + sum(each["time"].size for each in placed)
@@ -107,7 +123,7 @@ def _decoded(path: Path, encoding: str | None, at_once: bool) -> xr.DataArray:
     except SceneError as error:
         if str(path) in str(error):
             raise
-        raise SceneError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
     told = time_in_name(path.name)
     if "time" in labels.coords or told is None:
         return labels

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from undulatus.errors import SceneError
+from undulatus.errors import DamagedFileError
 
 LINE_HEADER_BYTES = 27
 """Version, satellite, times, number, channel and quality of a line, after its packet headers."""
@@ -45,7 +45,7 @@ def copy_lines(source: Path, folder: Path, first: int, last: int) -> Path | None
         needed = layout.itemsize + lines * line_bytes + trailer
         found = source.stat().st_size
         if found < needed:
-            raise SceneError(
+            raise DamagedFileError(
                 f"{source} is cut short: it has {found:,} bytes of {needed:,}. Fetch it again."
             )
         south = _number(rectangle, "SouthLineSelectedRectangle")

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import xarray as xr
 
-from undulatus.errors import SceneError, UndulatusError
+from undulatus.errors import DamagedFileError, UndulatusError, unreadable
 
 VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
 """Bytes of a value by the number of its type."""
@@ -34,7 +34,7 @@ def open_netcdf(path: Path, **options: Any) -> xr.Dataset:
     except UndulatusError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, error) from error
 
 
 def valid_limits(array: xr.DataArray) -> tuple[float, float] | None:
@@ -89,12 +89,12 @@ def require_whole(path: Path) -> None:
         try:
             described = _Header(file, magic[-1], length).end
         except (EOFError, KeyError, IndexError) as error:
-            raise SceneError(
+            raise DamagedFileError(
                 f"{path} is damaged or cut short: its {length:,} bytes do not hold the header "
                 f"of a netCDF file. Fetch or copy it again."
             ) from error
     if described > length:
-        raise SceneError(
+        raise DamagedFileError(
             f"{path} is cut short: by its header it has {described:,} bytes, but there are "
             f"{length:,}. Fetch or copy it again."
         )

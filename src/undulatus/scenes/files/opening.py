@@ -18,9 +18,16 @@ from typing import Any
 import xarray as xr
 
 from undulatus._files import content_digest, is_tensor_file
-from undulatus.errors import SceneError
+from undulatus.errors import DamagedFileError, SceneError
 from undulatus.scenes.files import NETCDF, bufr, iasi_native, satpy_files, seviri
 from undulatus.scenes.files.bufr_messages import BEGINNING
+from undulatus.scenes.files.damaged import (
+    Skipped,
+    as_damaged,
+    each_sound,
+    note_skipped,
+    read_through,
+)
 from undulatus.scenes.files.images import (
     RASTERS,
     band_names,
@@ -34,6 +41,7 @@ from undulatus.scenes.files.series import join_stored
 from undulatus.scenes.files.writing import with_named_labels
 from undulatus.scenes.files.zarr_reading import open_zarr
 from undulatus.scenes.files.zarr_store import Manifest, find_manifest
+from undulatus.scenes.normalisation import is_from_satpy
 from undulatus.scenes.pixel_grid import quietly_opened
 from undulatus.scenes.scene import BANDS
 from undulatus.scenes.spectra import is_spectra
@@ -111,7 +119,7 @@ SENSORS = (SEVIRI, IASI, BUFR)
 """Every sensor; ``tests/scenes/files/test_sensors.py`` holds each to the same contract."""
 
 
-def open_scene(source: Any, **options: Any) -> xr.Dataset:
+def open_scene(source: Any, *, skip_damaged: bool = False, **options: Any) -> xr.Dataset:
     """Open a scene: Zarr or netCDF in the form of a scene, or the files of a sensor.
 
     Parameters
@@ -119,17 +127,26 @@ def open_scene(source: Any, **options: Any) -> xr.Dataset:
     source : path or list of paths
         ``.zarr`` folders, ``.nc`` files, or files or folders of a sensor, by their original
         names. Several of one place, grid and platform are joined along time.
+    skip_damaged : bool
+        Leave out files and masks that cannot be read, and list them in the attribute
+        ``skipped_files``. All are read through for it.
     options
         Those of :func:`undulatus.scenes.files.seviri.open_scene`: ``reader``, ``calibration``,
-        ``mask``, ``mask_encoding``, ``time``, ``box``, ``say``, ``progress``. With a ``reader``,
-        files of SEVIRI may have any name that it accepts. Of scenes in Zarr and netCDF,
-        ``calibration`` says how they were calibrated.
+        ``mask``, ``mask_encoding``, ``time``, ``box``, ``sun_normalised``, ``say``, ``warn``,
+        ``progress``. With a ``reader``, files of SEVIRI may have any name that it accepts. Of
+        scenes in Zarr and netCDF, ``calibration`` says how they were calibrated.
     """
     paths = [_existing(path) for path in satpy_files.as_paths(source)]
-    return _open_scenes([_find_scene(path, options) for path in paths], options)
+    skipped: Skipped | None = {} if skip_damaged else None
+    found = each_sound(paths, lambda path: _find_scene(path, options), skipped)
+    return _open_scenes(found, options, skipped)
 
 
-def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> xr.Dataset:
+def open_spectra(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    skip_damaged: bool = False,
+) -> xr.Dataset:
     """Open spectra: Zarr, netCDF, IASI Level 1C as EUMETSAT sends it, or BUFR of a sounder.
 
     Parameters
@@ -141,14 +158,26 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         (:func:`undulatus.scenes.files.bufr.open_bufr`). A folder stands for the native files
         or BUFR in it, by name. Several files are concatenated; those of several satellites are an
         error.
+    skip_damaged : bool
+        As of :func:`open_scene`.
     """
     given = [source] if isinstance(source, (str, os.PathLike)) else source
     paths = [file for path in given for file in _files_of(_existing(path))]
     if not paths:
         raise SceneError("No file was given to read spectra from. Give a path, or a list of them.")
-    parts = [_open_spectra_file(path) for path in paths]
+    skipped: Skipped | None = {} if skip_damaged else None
+
+    def open_one(path: Path) -> tuple[Path, xr.Dataset]:
+        opened = _open_spectra_file(path)
+        if skip_damaged:
+            with as_damaged(str(path)):
+                read_through(opened)
+        return path, opened
+
+    sound = each_sound(paths, open_one, skipped)
+    paths, parts = [path for path, _ in sound], [part for _, part in sound]
     if len(parts) == 1:
-        return parts[0]
+        return note_skipped(parts[0], skipped)
     _require_one_satellite(paths, parts)
     try:
         joined = xr.concat(
@@ -162,10 +191,11 @@ def open_spectra(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         ) from error
     counts = [name for name in iasi_native.COUNTS if all(name in part.attrs for part in parts)]
     summed = {name: sum(part.attrs[name] for part in parts) for name in counts}
-    return joined.assign_attrs(summed, source=f"{paths[0].name} to {paths[-1].name}")
+    named = joined.assign_attrs(summed, source=f"{paths[0].name} to {paths[-1].name}")
+    return note_skipped(named, skipped)
 
 
-def open_data(source: Any, **options: Any) -> xr.Dataset:
+def open_data(source: Any, *, skip_damaged: bool = False, **options: Any) -> xr.Dataset:
     """Open spectra, a scene, or an image (as ``image``), whichever a path or several hold.
 
     Images are what :func:`undulatus.scenes.open_image` opens but for netCDF and Zarr, whose
@@ -175,16 +205,18 @@ def open_data(source: Any, **options: Any) -> xr.Dataset:
     ----------
     source : path or list of paths
         One image, spectra as for :func:`open_spectra`, or scenes as for :func:`open_scene`.
-    options
-        Those of :func:`open_scene`, for scenes only.
+    skip_damaged, options
+        Those of :func:`open_scene`, the latter for scenes only.
     """
-    found = [_find_data(Path(path), options) for path in satpy_files.as_paths(source)]
+    skipped: Skipped | None = {} if skip_damaged else None
+    paths = satpy_files.as_paths(source)
+    found = each_sound(paths, lambda path: _find_data(Path(path), options), skipped)
     kinds = {each.kind: each for each in found}
     if len(kinds) > 1:
         raise _mixed(kinds.values())
     if _SCENE in kinds:
-        return _open_scenes(found, options)
-    given = [name for name, value in options.items() if value and name not in _REPORTING]
+        return _open_scenes(found, options, skipped)
+    given = [n for n, v in options.items() if v not in (None, ()) and n not in _REPORTING]
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise SceneError(f"{flags}: for scenes, but {found[0].path} holds {found[0].kind}.")
@@ -194,9 +226,10 @@ def open_data(source: Any, **options: Any) -> xr.Dataset:
                 f"{found[0].path} and {len(found) - 1} more are images: give one at a time."
             )
         return open_image(found[0].path).to_dataset(name="image")
-    if len(found) == 1 and found[0].stored is not None:
+    if len(found) == 1 and found[0].stored is not None and not skip_damaged:
         return _as_spectra(found[0].stored)
-    return open_spectra([each.path for each in found])
+    opened = open_spectra([each.path for each in found], skip_damaged=skip_damaged)
+    return note_skipped(opened, skipped)
 
 
 def is_data(path: Path) -> bool:
@@ -273,7 +306,7 @@ def input_digest(path: Path | Sequence[Path]) -> str:
 
 _IMAGES, _SPECTRA, _SCENE = "an image", "spectra", "a scene"
 
-_REPORTING = ("say", "progress")
+_REPORTING = ("say", "warn", "progress")
 
 
 @dataclass(frozen=True)
@@ -309,7 +342,10 @@ def _find_scene(path: Path, options: dict[str, Any]) -> _Found:
             return _Found(path, _SPECTRA, stored=stored)
         has_bands = bool(set(BANDS) & set(stored.variables))
         foreign = sensor or {"reader", "calibration"} & options.keys()
-        if _is_zarr(path) or not (_is_from_satpy(stored) or (foreign and not has_bands)):
+        by_satpy = is_from_satpy(
+            (stored[band].attrs for band in BANDS if band in stored), stored.attrs
+        )
+        if _is_zarr(path) or not (by_satpy or (foreign and not has_bands)):
             return _Found(path, _SCENE, stored=stored)
         stored.close()
     elif sensor is None and not options.get("reader"):
@@ -323,7 +359,9 @@ def _find_scene(path: Path, options: dict[str, Any]) -> _Found:
     return _Found(path, _SCENE, sensor or SEVIRI)
 
 
-def _open_scenes(found: list[_Found], options: dict[str, Any]) -> xr.Dataset:
+def _open_scenes(
+    found: list[_Found], options: dict[str, Any], skipped: Skipped | None
+) -> xr.Dataset:
     """Open files of one sensor, or scenes that are stored in Zarr and netCDF."""
     by_sensor = {None if each.sensor is None else each.sensor.name: each for each in found}
     if len(by_sensor) > 1:
@@ -331,9 +369,21 @@ def _open_scenes(found: list[_Found], options: dict[str, Any]) -> xr.Dataset:
     sensor = found[0].sensor
     if sensor is not None:
         paths = [each.path for each in found]
-        return sensor.open(paths[0] if len(paths) == 1 else paths, **options)
-    stored = [(str(each.path), _in_blocks(each.stored)) for each in found if each.stored]
-    return join_stored(stored, **options)
+        more = {} if skipped is None else {"skip_damaged": True}
+        opened = sensor.open(paths[0] if len(paths) == 1 else paths, **options, **more)
+        return note_skipped(opened, skipped)
+
+    def read(each: _Found) -> tuple[str, xr.Dataset]:
+        assert each.stored is not None
+        blocks = _in_blocks(each.stored)
+        if skipped is not None:
+            with as_damaged(str(each.path)):
+                read_through(blocks)
+        return str(each.path), blocks
+
+    return note_skipped(
+        join_stored(each_sound(found, read, skipped), skipped=skipped, **options), skipped
+    )
 
 
 def _mixed(found: Iterable[_Found]) -> SceneError:
@@ -368,12 +418,6 @@ def _is_zarr(path: Path) -> bool:
     return path.suffix == ".zarr" or (path / "zarr.json").exists()
 
 
-def _is_from_satpy(scene: xr.Dataset) -> bool:
-    """Return whether satpy wrote the file: its reflectances still depend on the sun's height."""
-    bands = [scene[name].attrs for name in BANDS if name in scene]
-    return any("modifiers" in attrs and "sun_normalised" not in attrs for attrs in bands)
-
-
 def _open(path: Path) -> xr.Dataset:
     """Open a Zarr or netCDF file whose variables are not in blocks yet."""
     if _is_zarr(path):
@@ -381,7 +425,7 @@ def _open(path: Path) -> xr.Dataset:
     else:
         opened = with_named_labels(open_netcdf(path, chunks=None, decode_coords="all"))
     if not opened.variables:
-        raise SceneError(f"{path} is empty or truncated. Fetch or write it again.")
+        raise DamagedFileError(f"{path} is empty or truncated. Fetch or write it again.")
     return opened
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from undulatus.errors import SceneError
+from undulatus.errors import DamagedFileError, SceneError
+from undulatus.scenes.files import NETCDF
+from undulatus.scenes.files.damaged import Skipped, as_damaged, require_some, skipping
 from undulatus.scenes.files.native_lines import copy_lines
-from undulatus.scenes.files.netcdf import require_whole
+from undulatus.scenes.files.netcdf import open_netcdf, require_whole
+from undulatus.scenes.normalisation import is_from_satpy
 from undulatus.scenes.scene import BANDS, REFLECTANCE
 from undulatus.scenes.scene import CALIBRATIONS as MODES
 from undulatus.scenes.times import NAME_MARGIN, TimeSpan, in_spans, span_text, time_in_name
@@ -25,11 +29,14 @@ from undulatus.scenes.times import NAME_MARGIN, TimeSpan, in_spans, span_text, t
 HRIT = "seviri_l1b_hrit"
 """The reader of files of which an acquisition has many."""
 
+SATPY_CF = "satpy_cf_nc"
+"""The reader of what satpy's CF writer wrote, which is known by its content under any name."""
+
 READERS = {
     "seviri_l1b_native": ("*.nat", "MSG?-SEVI-MSG15-*-NA-*Z"),
     HRIT: ("?-000-MSG*",),
     "seviri_l1b_nc": ("W_XX-EUMETSAT*SEVIRI*.nc", "MSG*SEVI*.nc"),
-    "satpy_cf_nc": ("*-??????????????-??????????????.nc",),
+    SATPY_CF: ("*-??????????????-??????????????.nc",),
 }
 """satpy's readers, and the names of files from which each is guessed."""
 
@@ -41,7 +48,7 @@ CALIBRATIONS = {
 """The calibrations of each reader that calibrates."""
 
 
-def find_files(source: Any, reader: str | None) -> list[Path]:
+def find_files(source: Any, reader: str | None, skipped: Skipped | None = None) -> list[Path]:
     """Return the files that a source names, or raise a :class:`SceneError` if one is missing."""
     if reader is not None and reader not in READERS:
         raise SceneError(f"No reader {reader!r}. Choose from: {', '.join(READERS)}.")
@@ -49,7 +56,7 @@ def find_files(source: Any, reader: str | None) -> list[Path]:
     for path in as_paths(source):
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.is_file())
-            guesses = {file: guess_reader(file) for file in inside}
+            guesses = {file: find_reader(file) for file in inside}
             known = [file for file, guess in guesses.items() if guess and reader in (None, guess)]
             if not known:
                 raise SceneError(f"{path} is a folder without SEVIRI files.\n{_remedy()}")
@@ -57,9 +64,11 @@ def find_files(source: Any, reader: str | None) -> list[Path]:
         elif not path.exists():
             raise SceneError(f"{path} does not exist. Check its name and folder.")
         elif not path.stat().st_size:
-            raise SceneError(f"{path} is empty. Fetch it again.")
+            with skipping(str(path), skipped):
+                raise DamagedFileError(f"{path} is empty. Fetch it again.")
         else:
             found.append(path)
+    require_some(found, skipped)
     return found
 
 
@@ -82,9 +91,19 @@ def guess_reader(file: Path) -> str | None:
     return None
 
 
+def find_reader(file: Path) -> str | None:
+    """Return the reader for a file, by its name or, if satpy wrote it, by its content."""
+    reader = guess_reader(file)
+    if reader is None and file.suffix in NETCDF:
+        with suppress(SceneError), open_netcdf(file) as opened:
+            bands = [opened[band].attrs for band in BANDS if band in opened]
+            return SATPY_CF if is_from_satpy(bands, opened.attrs) else None
+    return reader
+
+
 def common_reader(files: list[Path]) -> str:
-    """Return the one reader for all files, by their names."""
-    guesses = {guess_reader(file): file for file in files}
+    """Return the one reader for all files."""
+    guesses = {find_reader(file): file for file in files}
     if None in guesses:
         raise SceneError(
             f"{guesses[None]} has a name from which no reader can be guessed.\n{_remedy()}"
@@ -101,7 +120,8 @@ def common_reader(files: list[Path]) -> str:
 def _remedy() -> str:
     known = "\n".join(f"  {name}: {', '.join(names)}" for name, names in READERS.items())
     return (
-        f"Name the reader (--reader, in Python reader=...); these are guessed from names:\n{known}"
+        f"Give files their original names; readers are guessed from these:\n{known}\n"
+        f"netCDF that satpy wrote may have any name."
     )
 
 
@@ -119,7 +139,7 @@ def check_calibration(asked: str, reader: str) -> str:
 
 
 def group_by_acquisition(
-    files: list[Path], reader: str, bands: tuple[str, ...]
+    files: list[Path], reader: str, bands: tuple[str, ...], skipped: Skipped | None = None
 ) -> list[list[Path]]:
     """Return the files in one list per acquisition; segments of other bands are left out."""
     if reader != HRIT:
@@ -141,9 +161,18 @@ def group_by_acquisition(
                 f"{file} is compressed (-C_), and the library that unpacks it is not installed.\n"
                 f"Install it (pip install pyPublicDecompWT), or unpack the files first."
             )
-    for group in groups.values():
-        _require_segments(list(group.values()))
-    return [list(group.values()) for group in groups.values()]
+    whole = []
+    for acquisition in (list(group.values()) for group in groups.values()):
+        with skipping(group_name(acquisition), skipped):
+            _require_segments(acquisition)
+            whole.append(acquisition)
+    require_some(whole, skipped)
+    return whole
+
+
+def group_name(files: list[Path]) -> str:
+    """Return what to call the files of an acquisition."""
+    return f"{files[0]} (and {len(files) - 1} more)" if len(files) > 1 else str(files[0])
 
 
 def _require_segments(files: list[Path]) -> None:
@@ -163,8 +192,8 @@ def _require_segments(files: list[Path]) -> None:
         if missing := sorted(expected - found):
             lacking.append(f"{band} segment {', '.join(map(str, missing))}")
     if lacking:
-        raise SceneError(
-            f"{files[0]} (and {len(files) - 1} more) are not a whole acquisition.\n"
+        raise DamagedFileError(
+            f"{group_name(files)} are not a whole acquisition.\n"
             f"  missing: {'; '.join(lacking)}\n"
             f"Fetch these files, or leave the acquisition out (--time)."
         )
@@ -198,7 +227,8 @@ def only_lines(files: list[Path], reader: str, first: int, last: int) -> Iterato
         yield files
         return
     with TemporaryDirectory(prefix="undulatus-") as folder:
-        short = copy_lines(files[0], Path(folder), first, last - 1)
+        with as_damaged(str(files[0])):
+            short = copy_lines(files[0], Path(folder), first, last - 1)
         yield files if short is None else [short]
 
 
@@ -214,25 +244,45 @@ def load_bands(files: list[Path], reader: str, calibration: str, bands: tuple[st
             scene[name] = others[name]
         return scene
     calibrated = len(CALIBRATIONS.get(reader, ())) > 1
-    upright = {"upper_right_corner": "NE"} if reader != "satpy_cf_nc" else {}
-    more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
     with (
         warnings.catch_warnings(),
-        as_satpy_errors(f"{files[0]}{more} cannot be read by satpy's {reader}") as complaints,
+        as_satpy_errors(f"{group_name(files)} cannot be read by satpy's {reader}") as complaints,
     ):
         for file in files:
             require_whole(file)
         # The satellite's own position is not used.
         warnings.filterwarnings("ignore", "No orbit polynomial valid")
-        scene = import_satpy().Scene(
-            filenames=[str(file) for file in files],
-            reader=reader,
-            reader_kwargs={"calib_mode": calibration} if calibrated else {},
-        )
-        there = set(scene.available_dataset_names())
-        scene.load([name for name in bands if name in there], **upright)
+        if reader == SATPY_CF:
+            scene = _load_cf(files[0], bands)
+        else:
+            scene = import_satpy().Scene(
+                filenames=[str(file) for file in files],
+                reader=reader,
+                reader_kwargs={"calib_mode": calibration} if calibrated else {},
+            )
+            there = set(scene.available_dataset_names())
+            scene.load([name for name in bands if name in there], upper_right_corner="NE")
     if any(name not in scene for name in bands):
         raise missing_bands_error(str(files[0]), scene, bands, complaints)
+    return scene
+
+
+def _load_cf(file: Path, bands: tuple[str, ...]) -> Any:
+    """Return a Scene of what satpy's CF writer wrote, with the attributes that are in the file.
+
+    satpy's own reader wants a certain name, and adds empty ``modifiers`` where there are none.
+    """
+    scene = import_satpy().Scene()
+    area: Any = importlib.import_module("pyresample").AreaDefinition
+    decode_attrs: Any = importlib.import_module("satpy.cf.decoding").decode_attrs
+    opened = open_netcdf(file, chunks={})
+    for name in (name for name in bands if name in opened):
+        array = opened[name]
+        array.attrs = decode_attrs(opened.attrs | array.attrs)
+        # Without a projection, longitude and latitude are coordinates.
+        with suppress(ValueError, KeyError):
+            array.attrs["area"] = area.from_cf(opened, variable=name)
+        scene[name] = array
     return scene
 
 
@@ -276,7 +326,9 @@ def as_satpy_errors(what: str) -> Iterator[list[str]]:
     except SceneError:
         raise
     except Exception as error:  # satpy and the libraries below it raise many types
-        raise SceneError(
+        by_system = isinstance(error, OSError) and (error.errno or 0) > 0
+        kind = SceneError if by_system or isinstance(error, MemoryError) else DamagedFileError
+        raise kind(
             f"{what}: {str(error).strip() or type(error).__name__}\n"
             f"Is it complete, and does it have its original name? If not, fetch it again."
         ) from error
@@ -294,7 +346,8 @@ def missing_bands_error(
     # satpy logs the reason, then a bare "Could not load ...", which is skipped.
     given = [reason for reason in complaints if not reason.startswith("Could not load")]
     reasons = "".join(f"\n  satpy: {reason}" for reason in dict.fromkeys(given))
-    return SceneError(
+    # A band that is there but cannot be loaded is damaged.
+    return (DamagedFileError if reasons else SceneError)(
         f"{name} lacks bands.\n  missing: {missing}\n  found: {found}{reasons}\n"
         f"Use data with these bands (in Python, or ask for fewer: bands=...)."
     )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import rioxarray
 import xarray as xr
 
-from undulatus.errors import SceneError
+from undulatus.errors import SceneError, unreadable
 
 Array = npt.NDArray[Any]
 
@@ -89,7 +89,7 @@ def _read_metadata(path: Path) -> tuple[float, dict[str, float], str, str]:
     try:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, OSError) as error:
-        raise SceneError(f"{path} cannot be read: {error}. Fetch the product again.") from error
+        raise unreadable(path, error, ". Fetch the product again.") from error
 
     def text(*tags: str) -> str | None:
         return next((e.text for tag in tags for e in root.iter(tag) if e.text), None)
@@ -132,7 +132,7 @@ def _open_band(path: Path) -> xr.DataArray:
     try:
         opened = rioxarray.open_rasterio(path, chunks=CHUNKS)
     except (OSError, ValueError) as error:
-        raise SceneError(f"{path} cannot be read: {error}. Fetch the product again.") from error
+        raise unreadable(path, error, ". Fetch the product again.") from error
     assert isinstance(opened, xr.DataArray)
     return opened.isel(band=0, drop=True)
 

@@ -10,8 +10,23 @@ import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.scenes.box import Box
+from undulatus.scenes.files.damaged import Skipped
 from undulatus.scenes.files.mask_files import Cut, add_mask
-from undulatus.scenes.scene import acquisition_time, find_lonlats
+from undulatus.scenes.illumination import sun_normalised as divided_by_sun
+from undulatus.scenes.normalisation import (
+    NORMALISED,
+    assumption,
+    find_problems,
+    find_statement,
+    warn_in_python,
+)
+from undulatus.scenes.scene import (
+    BANDS,
+    REFLECTANCE,
+    acquisition_time,
+    find_lonlats,
+    find_zenith,
+)
 from undulatus.scenes.times import in_spans, parse_spans, span_text
 
 STATIC = ("land_mask",)
@@ -93,8 +108,11 @@ def join_stored(
     mask_encoding: str | None = None,
     time: Any = None,
     box: Any = None,
+    sun_normalised: bool | None = None,
     reader: str | None = None,
+    skipped: Skipped | None = None,
     say: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = warn_in_python,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> xr.Dataset:
     """Return scenes of Zarr and netCDF as one, of some times and of a box, with a mask.
@@ -108,6 +126,7 @@ def join_stored(
         )
     for name, scene in scenes[1:]:
         shared_place(scenes[0][1], scene, name)
+    scenes = _normalised(scenes, sun_normalised, warn)
     joined = _calibrated(join_series(scenes), calibration, scenes[0][0])
     joined = _at_times(joined, time, scenes[0][0])
     cut = None
@@ -122,7 +141,43 @@ def join_stored(
         return joined
     if "time" not in joined.coords:
         joined = joined.assign_coords(time=_moment(joined, scenes[0][0]))
-    return add_mask(joined, mask, mask_encoding, cut=cut, say=say)
+    return add_mask(joined, mask, mask_encoding, cut=cut, skipped=skipped, say=say)
+
+
+def _normalised(
+    scenes: Sequence[tuple[str, xr.Dataset]], asked: bool | None, warn: Callable[[str], None]
+) -> list[tuple[str, xr.Dataset]]:
+    """Return scenes whose reflectances are divided by the cosine of the solar zenith angle.
+
+    Those that are known not to be are divided. Raises if a scene may not be, and does not say.
+    """
+    found = []
+    silent: dict[str, list[str]] = {}
+    for name, scene in scenes:
+        stated = {
+            band.name: find_statement(scene[band.name].attrs, scene.attrs)
+            for band in BANDS.values()
+            if band.name in scene and band.quantity == REFLECTANCE
+        }
+        if problems := find_problems(stated, asked):
+            listed = "\n".join(f"- {problem}" for problem in problems)
+            raise SceneError(f"{name} cannot be used:\n{listed}")
+        changed = {}
+        for band, statement in stated.items():
+            normalised = statement.normalised if asked is None and statement else asked
+            if normalised is None:
+                silent.setdefault(name, []).append(band)
+                continue
+            array = scene[band]
+            if not normalised:
+                array = divided_by_sun(array, find_zenith(scene)).transpose(*array.dims)
+            changed[band] = array.assign_attrs({NORMALISED: 1})
+        found.append((name, scene.assign(changed)))
+    if silent:
+        first, bands = next(iter(silent.items()))
+        more = f" and {len(silent) - 1:,} more" if len(silent) > 1 else ""
+        warn(assumption(f"{first}{more}", bands, normalised=True))
+    return found
 
 
 def _calibrated(scene: xr.Dataset, asked: str | None, name: str) -> xr.Dataset:

@@ -2,7 +2,8 @@
 
 satpy's reflectances are 100 π L / E, not divided by the cosine of the solar zenith angle; here
 they are divided by it, at the time of each scan line. Such a reflectance has the attribute
-``sun_normalised``, and is not divided again when it is read back.
+``sun_normalised``, and is not divided again when it is read back
+(:mod:`undulatus.scenes.normalisation`).
 
 Every attribute of the result is a string or a number, as netCDF and Zarr need them, except the
 pyresample ``area`` of the Dataset, which ``write_dataset`` leaves out. The projection is also in
@@ -22,13 +23,23 @@ import xarray as xr
 
 from undulatus.errors import SceneError
 from undulatus.scenes.box import Box, Window
+from undulatus.scenes.files.damaged import (
+    Skipped,
+    as_damaged,
+    note_skipped,
+    read_through,
+    require_some,
+    skipping,
+)
 from undulatus.scenes.files.mask_files import Cut, add_mask
 from undulatus.scenes.files.satpy_files import (
+    SATPY_CF,
     as_satpy_errors,
     check_calibration,
     common_reader,
     find_files,
     group_by_acquisition,
+    group_name,
     groups_within,
     load_bands,
     load_missing_bands,
@@ -36,7 +47,18 @@ from undulatus.scenes.files.satpy_files import (
     only_lines,
 )
 from undulatus.scenes.files.series import join_series, shared_place
-from undulatus.scenes.illumination import solar_zenith_angle, sun_normalised
+from undulatus.scenes.illumination import solar_zenith_angle
+from undulatus.scenes.illumination import sun_normalised as divided_by_sun
+from undulatus.scenes.normalisation import (
+    NORMALISED,
+    SUN_MODIFIERS,
+    Statement,
+    assumption,
+    find_problems,
+    find_statement,
+    modifiers_of,
+    warn_in_python,
+)
 from undulatus.scenes.scene import BANDS, REFLECTANCE, Band, acquisition_time
 from undulatus.scenes.times import in_spans, parse_spans, span_text
 
@@ -76,7 +98,10 @@ def open_scene(
     box: Any = None,
     bands: Iterable[str] = tuple(BANDS),
     chunks: Mapping[str, int] = CHUNKS,
+    sun_normalised: bool | None = None,
+    skip_damaged: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = warn_in_python,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> xr.Dataset:
     """Return a lazy scene: (y, x), or (time, y, x) for several acquisitions.
@@ -106,8 +131,18 @@ def open_scene(
         Which of :data:`undulatus.scenes.scene.BANDS` to read.
     chunks : mapping
         Pixels of a block along each dimension.
+    sun_normalised : bool, optional
+        Whether reflectances are divided by the cosine of the solar zenith angle already. Needed
+        where attributes do not tell (:mod:`undulatus.scenes.normalisation`); those of a sensor's
+        own files are not.
+    skip_damaged : bool
+        Leave out acquisitions and masks that cannot be read, all of which are read through for
+        it, and list them in the attribute ``skipped_files``.
     say : callable
         Is told in a line how many acquisitions have a mask.
+    warn : callable
+        Is told what is assumed of reflectances that do not say whether they are divided; by
+        default a warning of Python's.
     progress : callable
         Is called with the number of acquisitions opened, and of all.
     """
@@ -116,21 +151,24 @@ def open_scene(
         raise SceneError(
             f"There are no bands {', '.join(sorted(unknown))}. Choose from: {', '.join(BANDS)}."
         )
-    how = _Opening(bands, calibration, dict(chunks), None if box is None else Box.of(box))
+    cut_to = None if box is None else Box.of(box)
+    skipped: Skipped | None = {} if skip_damaged else None
+    how = _Opening(bands, calibration, dict(chunks), cut_to, sun_normalised, warn, skipped)
     spans = parse_spans(time)
     if hasattr(source, "available_dataset_names"):
         scene = load_missing_bands(source, bands)
         acquisitions = [("the Scene", how.acquisition(scene, "the Scene"))]
     else:
-        files = find_files(source, reader)
+        files = find_files(source, reader, skipped)
         reader = reader or common_reader(files)
-        if reader != "satpy_cf_nc" or calibration is not None:
+        if reader != SATPY_CF or calibration is not None:
             how.calibration = check_calibration(calibration or "nominal", reader)
-        groups = groups_within(spans, group_by_acquisition(files, reader, bands))
+        groups = groups_within(spans, group_by_acquisition(files, reader, bands, skipped))
         acquisitions = []
         for count, opened in enumerate(how.each(groups, reader), 1):
             acquisitions.append(opened)
             progress(count, len(groups))
+        require_some(acquisitions, skipped)
     times = np.array([opened["time"].values for _, opened in acquisitions])
     inside = in_spans(spans, times)
     if not inside.any():
@@ -142,48 +180,73 @@ def open_scene(
     if how.at_once and "time" in joined.dims:
         chip = joined.sizes["y"] * joined.sizes["x"]
         joined = joined.chunk(time=max(1, CHIP_PIXELS // chip))
-    if mask is None:
-        return joined
-    return add_mask(joined, mask, mask_encoding, cut=how.cut, at_once=how.at_once, say=say)
+    if mask is not None:
+        joined = add_mask(
+            joined, mask, mask_encoding, cut=how.cut, at_once=how.at_once, skipped=skipped, say=say
+        )
+    return note_skipped(joined, skipped)
 
 
 class _Opening:
     """How acquisitions are opened, and the grid of the first, which the others share."""
 
     def __init__(
-        self, bands: tuple[str, ...], calibration: str | None, chunks: dict[str, int], box: Any
+        self,
+        bands: tuple[str, ...],
+        calibration: str | None,
+        chunks: dict[str, int],
+        box: Any,
+        sun_normalised: bool | None,
+        warn: Callable[[str], None],
+        skipped: Skipped | None,
     ) -> None:
         self.bands, self.calibration, self.chunks, self.box = bands, calibration, chunks, box
+        self.sun_normalised, self.warn, self.skipped = sun_normalised, warn, skipped
         self.cut: Cut | None = None
         self.at_once = False
         self._first: xr.Dataset | None = None
+        self._assumed = False
+        """Whether it was said what is assumed of reflectances: once is enough."""
 
     def each(self, groups: list[list[Path]], reader: str) -> Iterator[tuple[str, xr.Dataset]]:
         """Yield the name of each acquisition, and the acquisition."""
         for files in groups:
-            name = str(files[0])
-            if self.box is not None and self.cut is None:
-                self._find_window(self._load(files, reader), name, len(groups))
-            if self.cut is None or not self.at_once:
-                yield name, self.acquisition(self._load(files, reader), name)
-                continue
-            rows, last = self.cut.window["y"], self.cut.rows
-            # So little is read faster without threads.
-            with (
-                dask.config.set(scheduler="sync"),
-                only_lines(files, reader, last - rows.stop, last - rows.start) as some,
-            ):
-                window = self.cut.window if some == files else {"x": self.cut.window["x"]}
-                opened = self.acquisition(self._load(some, reader), name, window)
-                with as_satpy_errors(f"{name} cannot be read by satpy's {reader}"):
-                    opened.load()
-            yield name, opened
+            name, before = str(files[0]), (self._first, self.cut, self.at_once)
+            opened = None
+            with skipping(group_name(files), self.skipped):
+                opened = self._open(files, reader, name, len(groups))
+            if opened is None:
+                # What is damaged is no measure for others.
+                self._first, self.cut, self.at_once = before
+            else:
+                yield name, opened
+
+    def _open(self, files: list[Path], reader: str, name: str, count: int) -> xr.Dataset:
+        if self.box is not None and self.cut is None:
+            self._find_window(self._load(files, reader), name, count)
+        if self.cut is None or not self.at_once:
+            opened = self.acquisition(self._load(files, reader), name)
+            if self.skipped is not None:
+                with as_damaged(name):
+                    read_through(opened)
+            return opened
+        rows, last = self.cut.window["y"], self.cut.rows
+        # So little is read faster without threads.
+        with (
+            dask.config.set(scheduler="sync"),
+            only_lines(files, reader, last - rows.stop, last - rows.start) as some,
+        ):
+            window = self.cut.window if some == files else {"x": self.cut.window["x"]}
+            opened = self.acquisition(self._load(some, reader), name, window)
+            with as_satpy_errors(f"{name} cannot be read by satpy's {reader}"):
+                opened.load()
+        return opened
 
     def _load(self, files: list[Path], reader: str) -> Any:
         return load_bands(files, reader, self.calibration or "nominal", self.bands)
 
     def _find_window(self, scene: Any, name: str, count: int) -> None:
-        arrays = _checked(scene, self.bands, self.calibration, name)
+        arrays = _checked(scene, self.bands, self.calibration, name, self.sun_normalised)
         whole = _acquisition(arrays, self.chunks, None, name)
         window = self.box.window(whole["longitude"], whole["latitude"])
         self.cut = Cut(window, whole.sizes["y"], whole.sizes["x"])
@@ -194,7 +257,11 @@ class _Opening:
         """Return one acquisition, cut to the window, on the grid of the first."""
         if self.box is not None and self.cut is None:
             self._find_window(scene, name, 1)
-        arrays = _checked(scene, self.bands, self.calibration, name)
+        arrays = _checked(scene, self.bands, self.calibration, name, self.sun_normalised)
+        unsaid = [band for band, stated in _statements(arrays).items() if stated is None]
+        if unsaid and not self._assumed:
+            self._assumed = True
+            self.warn(assumption(name, unsaid, normalised=False))
         if window is None and self.cut is not None:
             window = self.cut.window
         if window is not None:
@@ -214,11 +281,16 @@ def _cut(array: xr.DataArray, window: Window) -> xr.DataArray:
 
 
 def _checked(
-    scene: Any, bands: tuple[str, ...], asked: str | None, name: str
+    scene: Any,
+    bands: tuple[str, ...],
+    asked: str | None,
+    name: str,
+    sun_normalised: bool | None = None,
 ) -> dict[str, xr.DataArray]:
     """Return the bands of a satpy Scene, or raise an error that lists what is wrong with them.
 
-    Without a calibration that was ``asked`` for, it is the one that the first band records.
+    Without a calibration that was ``asked`` for, it is the one that the first band records. With
+    ``sun_normalised``, reflectances have it as their attribute.
     """
     if any(band not in scene for band in bands):
         raise missing_bands_error(name, scene, bands)
@@ -228,8 +300,8 @@ def _checked(
     problems = [
         problem
         for band, array in arrays.items()
-        for problem in _problems(array, BANDS[band], calibration)
-    ]
+        for problem in _problems(array, BANDS[band], calibration, sun_normalised)
+    ] + find_problems(_statements(arrays), sun_normalised)
     if problems:
         listed = "\n".join(f"- {problem}" for problem in problems)
         raise SceneError(f"{name} cannot be used:\n{listed}")
@@ -237,13 +309,25 @@ def _checked(
         band: array.isel(time=0) if "time" in array.dims else array
         for band, array in arrays.items()
     }
+    said = {} if sun_normalised is None else {NORMALISED: int(sun_normalised)}
     return {
-        band: array.rename(band).assign_attrs(calibration_mode=calibration)
+        band: array.rename(band).assign_attrs(calibration_mode=calibration, **said)
         for band, array in one_time.items()
     }
 
 
-def _problems(array: xr.DataArray, band: Band, calibration: str) -> Iterator[str]:
+def _statements(arrays: Mapping[str, xr.DataArray]) -> dict[str, Statement | None]:
+    """Return what reflectances say about whether they are divided by the sun's cosine."""
+    return {
+        band: find_statement(array.attrs)
+        for band, array in arrays.items()
+        if BANDS[band].quantity == REFLECTANCE
+    }
+
+
+def _problems(
+    array: xr.DataArray, band: Band, calibration: str, sun_normalised: bool | None
+) -> Iterator[str]:
     if {*array.dims} - {"time"} != {"y", "x"} or array.sizes.get("time", 1) > 1:
         yield f"{band.name} has dims {dict(array.sizes)}, but must be one image (y, x)."
     expected = "reflectance" if band.quantity == REFLECTANCE else "brightness_temperature"
@@ -254,9 +338,8 @@ def _problems(array: xr.DataArray, band: Band, calibration: str) -> Iterator[str
             f"{band.name} holds {found} in {units!r}, but must hold {expected}: load it so "
             f'(scene.load(["{band.name}"], calibration="{expected}")).'
         )
-    modifiers = array.attrs.get("modifiers", ())
-    modifiers = modifiers.split() if isinstance(modifiers, str) else list(modifiers)
-    if modifiers:
+    modifiers = modifiers_of(array.attrs)
+    if modifiers and not (sun_normalised and {*modifiers} <= {*SUN_MODIFIERS}):
         yield (
             f"{band.name} was changed by satpy ({', '.join(modifiers)}), but undulatus itself "
             f"divides by the sun: load it without modifiers "
@@ -295,9 +378,10 @@ def _acquisition(
     for band, array in arrays.items():
         values, attrs = opened[band], _plain(array.attrs)
         if BANDS[band].quantity == REFLECTANCE:
-            if str(array.attrs.get("sun_normalised", 0)) != "1":
-                values = sun_normalised(values, angle)
-            attrs["sun_normalised"] = 1
+            stated = find_statement(array.attrs)
+            if stated is None or not stated.normalised:
+                values = divided_by_sun(values, angle)
+            attrs[NORMALISED] = 1
         if "spatial_ref" in opened.coords:
             attrs["grid_mapping"] = "spatial_ref"
         opened[band] = values.astype(np.float32)

@@ -28,7 +28,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.errors import BaseZarrError
 from zarr.storage import LocalStore
 
-from undulatus.errors import SceneError, UndulatusError
+from undulatus.errors import DamagedFileError, UndulatusError, unreadable
 from undulatus.scenes.files.zarr_store import (
     MANIFEST_NAME,
     METADATA_NAME,
@@ -65,7 +65,7 @@ def open_zarr(path: Path, **options: Any) -> xr.Dataset:
     except UndulatusError:
         raise
     except (OSError, ValueError, KeyError, TypeError, BaseZarrError) as error:
-        raise SceneError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, error) from error
 
 
 def _objects_of(path: Path) -> Objects:
@@ -99,7 +99,7 @@ def _listed(path: Path) -> Iterator[tuple[str, int]]:
 
 def _damage(
     root: Path, key: str, length: int | None, written: tuple[int, str] | None, count: int = 1
-) -> SceneError:
+) -> DamagedFileError:
     """Return the error for an object of a store that is not as it was written."""
     if length is None:
         what, found = "is missing", "no such file"
@@ -119,7 +119,7 @@ def _damage(
             f"\nIf another program changed the store on purpose, remove {file}: it is read "
             f"without checks then."
         )
-    return SceneError(
+    return DamagedFileError(
         f"{root}: {_name(key)} {what}.\n  file: {root / key}\n  found: {found}\n{remedy}"
     )
 
@@ -218,8 +218,10 @@ class CheckedStore(LocalStore):
             said = f", where its header says {written:,}" if length >= BLOSC_HEADER else ""
             raise self._unreadable(key, f"{length:,} bytes{said}", "cannot be decoded")
 
-    def _unreadable(self, key: str, found: object, what: str = "cannot be read") -> SceneError:
-        return SceneError(
+    def _unreadable(
+        self, key: str, found: object, what: str = "cannot be read"
+    ) -> DamagedFileError:
+        return DamagedFileError(
             f"{self.root}: {_name(key)} {what}.\n  file: {self.root / key}\n"
             f"  found: {found}\n{REMEDY}"
         )
@@ -263,7 +265,7 @@ class _CheckedArray(ZarrArrayWrapper):
             if chunk is None:
                 raise
             root, name = self._array.store.root, f"{self._array.path}/{chunk}"
-            raise SceneError(
+            raise DamagedFileError(
                 f"{root}: {_name(name)} cannot be decoded.\n  file: {root / name}\n"
                 f"  found: {error}\n{REMEDY}"
             ) from error
