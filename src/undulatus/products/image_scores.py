@@ -157,8 +157,7 @@ def score_image(
     confidence : float
         Of the intervals. Those of scores come from whole groups.
     seed : int
-        Of pixels that are drawn where there are more than 200,000 of a class, and of the
-        bootstrap.
+        Of pixels that are drawn where there are more than 200,000 of a class.
     progress : callable
         Called with lines of text.
     mapping : callable, optional
@@ -193,7 +192,6 @@ def score_image(
         groups=pixels.groups,
         names=legend.names,
         confidence=confidence,
-        rng=seed,
     )
     estimates = None
     if areas:
