@@ -335,11 +335,11 @@ class _Sample:
         own = self.cells.sum(axis=2)
         residuals = self.cells[:, every, columns] - np.nan_to_num(shares) * own
         m = len(own)
-        error = np.sqrt(m / (m - 1) * np.sum(residuals**2, axis=0)) if m > 1 else np.nan
-        error = np.where(self.varies, error / np.where(sizes > 0.0, sizes, 1.0), np.nan)
+        error = np.full(len(columns), np.nan)
         n = np.full(len(columns), np.nan)
         moved = np.zeros_like(residuals)
         for i in np.flatnonzero(self.varies):
+            error[i] = np.sqrt(m / (m - 1) * np.sum(residuals[:, i] ** 2)) / sizes[i]
             n[i] = effective_rows(
                 residuals[:, i], own[:, i], spread[i], sizes[i], confidence, shares[i]
             )
