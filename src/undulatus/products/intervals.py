@@ -331,8 +331,11 @@ def effective_rows(
 TINY = 1e-15
 """Variances below it are zero but for rounding."""
 
-FEW_GROUPS = 2.0
-"""Errors that would fill fewer groups than these do not tell how they come in groups."""
+FEW_GROUPS = 1.0
+"""Errors that would fill fewer groups than these do not tell how they come in groups. Of 80
+clusters that are half in one cell, intervals of 95 % hold user's accuracies of 0.9 to 0.98 in 67
+to 72 % of samples without this and in 77 to 99 % with it; with two groups in 99 %, but then they
+are too long where groups differ gradually."""
 
 LEAST_ROWS = 2.0
 """With fewer effective rows there is no interval: it would hold nearly everything."""
