@@ -71,9 +71,10 @@ class ClassMap:
         def add(block: Array, block_info: Any) -> Array:
             place = np.where(np.isfinite(block), block, classes + 1).astype(np.intp).ravel()
             (top, _), (left, _) = block_info[0]["array-location"]
+            found: Array
             if areas is None or areas.everywhere is not None:
                 size = 1.0 if areas is None else float(areas.everywhere or 0.0) / SQUARE_METRES
-                found = size * np.bincount(place, minlength=classes + 2)
+                found = np.bincount(place, minlength=classes + 2) * size
             else:
                 each = areas.block(top, left, block.shape).ravel() / SQUARE_METRES
                 place = np.where(np.isnan(each) & (place < classes), classes, place)

@@ -41,6 +41,11 @@ class PixelAreas:
 
     grid: PixelGrid
     crs: pyproj.CRS
+    geographic: pyproj.CRS
+    """Of the same ellipsoid."""
+    axis: float
+    """Its longer semi-axis, m."""
+    eccentricity: float
 
     @classmethod
     def of(cls, grid: PixelGrid) -> Self | None:
@@ -48,7 +53,10 @@ class PixelAreas:
         if grid.crs is None:
             return None
         crs = pyproj.CRS.from_user_input(grid.crs.to_wkt())
-        return None if crs.geodetic_crs is None else cls(grid, crs)
+        geographic, ellipsoid = crs.geodetic_crs, crs.get_geod()
+        if geographic is None or ellipsoid is None:
+            return None
+        return cls(grid, crs, geographic, ellipsoid.a, float(np.sqrt(ellipsoid.es)))
 
     @cached_property
     def everywhere(self) -> float | None:
@@ -89,7 +97,7 @@ class PixelAreas:
 
     @cached_property
     def _to_geographic(self) -> pyproj.Transformer:
-        return pyproj.Transformer.from_crs(self.crs, self.crs.geodetic_crs, always_xy=True)
+        return pyproj.Transformer.from_crs(self.crs, self.geographic, always_xy=True)
 
     def _vectors(self, row: Array, column: Array) -> Array:
         """Return corners of pixels as places on the sphere, (..., 3), NaN if they are nowhere."""
@@ -97,7 +105,7 @@ class PixelAreas:
         x, y = a * column + b * row + c, d * column + e * row + f
         east, north = self._to_geographic.transform(x, y)
         east, north = (np.where(np.isfinite(one), one, np.nan) for one in (east, north))
-        radians = self.crs.geodetic_crs.axis_info[0].unit_conversion_factor
+        radians = self.geographic.axis_info[0].unit_conversion_factor
         # Grids of pixels around a pole begin half a pixel beyond it.
         latitude = np.clip(north * radians, -np.pi / 2, np.pi / 2)
         sine = self._authalic(np.sin(latitude)) / self._authalic(np.ones(1))
@@ -107,7 +115,7 @@ class PixelAreas:
 
     def _authalic(self, sine: Array) -> Array:
         """Return q of the sine of latitudes."""
-        e = np.sqrt(self.crs.get_geod().es)
+        e = self.eccentricity
         if e == 0.0:
             return 2.0 * sine
         return np.asarray(
@@ -118,7 +126,7 @@ class PixelAreas:
         """Return the areas of four-cornered pixels on the sphere."""
         first, second, third, fourth = corners
         excess = _triangle(first, second, third) + _triangle(first, third, fourth)
-        radius = self.crs.get_geod().a ** 2 * self._authalic(np.ones(1)) / 2.0
+        radius = self.axis**2 * self._authalic(np.ones(1)) / 2.0
         return np.asarray(np.abs(excess) * radius)
 
 
