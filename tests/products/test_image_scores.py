@@ -151,7 +151,8 @@ def test_everything_is_plain_and_says_first_what_was_scored(found):
     plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert plain["basis"] == "held out"
     assert plain["statement"] == found.basis.statement == found.table().splitlines()[0]
-    assert plain["areas"]["by_class"][0]["area"]["standard_error"] >= 0.0
+    area = plain["areas"]["by_class"][0]["area"]
+    assert area["low"] is None or area["low"] <= area["value"] <= area["high"]
     assert [len(one["rows"]) > 0 for one in plain["reliability"]] == [True] * 4
 
 

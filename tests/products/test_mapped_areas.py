@@ -1,17 +1,20 @@
 """How much is mapped as each class, from maps and by classifying."""
 
+import dask.array as da
 import numpy as np
+import pyproj
 import pytest
 import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
+from rasterio import Affine
 
 from undulatus.errors import SceneError
 from undulatus.products import Legend, fit_image, map_scene
 from undulatus.products.mapped_areas import (
+    ClassMap,
     classify_image,
     mapped_areas,
     open_class_map,
-    pixel_hectares,
 )
 from undulatus.scenes import open_image, write_dataset
 
@@ -90,18 +93,81 @@ def test_several_images_are_added_and_that_is_said(model, image):
     assert "counts again" in found.notes[0]
 
 
-def test_pixels_that_differ_in_area_are_counted_not_measured(image):
-    assert pixel_hectares(image) == (pytest.approx(0.01), None)
-    for crs, why in (("EPSG:4326", "degrees"), ("EPSG:3857", "Mercator")):
-        size, said = pixel_hectares(image.rio.write_crs(crs))
-        assert size is None
-        assert why in said
-    bare = xr.DataArray(image.values, dims=image.dims)
-    assert pixel_hectares(bare)[0] is None
-    assert "no georeference" in pixel_hectares(bare)[1]
-    # US survey feet: 1200 / 3937 m.
-    feet, _ = pixel_hectares(image.rio.write_crs("EPSG:2263"))
-    assert feet == pytest.approx(0.01 * (1200 / 3937) ** 2)
+def as_map(classes, crs, transform):
+    """A map of three classes with pixels at rows and columns of a transform."""
+    rows, columns = (np.arange(n) + 0.5 for n in classes.shape)
+    places = xr.DataArray(
+        da.from_array(classes, chunks=(40, 50)),
+        dims=("y", "x"),
+        coords={"y": transform.f + transform.e * rows, "x": transform.c + transform.a * columns},
+    )
+    return ClassMap(places.rio.write_crs(crs), "map")
+
+
+def geodesic_hectares(classes, crs, transform):
+    """The sum over pixels, one by one, of polygons of geodesics."""
+    crs = pyproj.CRS(crs)
+    to_geographic = pyproj.Transformer.from_crs(crs, crs.geodetic_crs, always_xy=True)
+    total, off = np.zeros(3), 0
+    for (row, column), place in np.ndenumerate(classes):
+        corners = [transform * (column + j, row + i) for i, j in ((0, 0), (0, 1), (1, 1), (1, 0))]
+        lon, lat = to_geographic.transform(*np.transpose(corners))
+        lat = np.minimum(lat, 90.0)
+        if np.isfinite(lon).all():
+            total[int(place)] += abs(crs.get_geod().polygon_area_perimeter(lon, lat)[0]) / 1e4
+        else:
+            off += 1
+    return total, off
+
+
+GEOS = "+proj=geos +h=35785831 +lon_0=0 +a=6378169 +b=6356583.8 +units=m"
+
+
+@pytest.mark.parametrize(
+    ("crs", "transform", "flat"),
+    [
+        # What pixels have in the projection by what they have on the Earth.
+        (GEOS, Affine(40_000, 0, 1_500_000, 0, -40_000, 5_000_000), 0.45),
+        ("+proj=eqc +lat_ts=0", Affine(1000, 0, 0, 0, -1000, 6_750_000), 2.02),
+        ("EPSG:3413", Affine(10_000, 0, -1e6, 0, -10_000, -1.5e6), 0.9),
+        ("EPSG:3857", Affine(1000, 0, 0, 0, -1000, 8_400_000), 4.0),
+        ("EPSG:32633", Affine(1000, 0, 0, 0, -1000, 6e6), 1.003),
+        ("EPSG:4326", Affine(0.05, 0, 178, 0, -0.05, 61), None),
+        ("EPSG:4326", Affine(0.05, 0, 10, 0, -0.05, 90.025), None),
+    ],
+)
+def test_hectares_are_those_of_the_ellipsoid_in_any_projection(crs, transform, flat):
+    classes = np.random.default_rng(0).integers(0, 3, (60, 70)).astype(np.float32)
+    found = mapped_areas([as_map(classes, crs, transform)], 3)
+    total, off = geodesic_hectares(classes, crs, transform)
+    # Interpolation costs 1e-4 at most, edges of pixels of 40 km as much again.
+    assert_allclose(found.areas, total, rtol=2e-4)
+    assert found.unit == "ha"
+    assert "on the Earth's ellipsoid" in found.notes[0]
+    if flat is not None:
+        plane = abs(transform.determinant) / 1e4 * np.bincount(classes.ravel().astype(int))
+        assert_allclose(plane.sum() / total.sum(), flat, rtol=0.15)
+    assert (f"{off:,} mapped pixels reach over the edge" in found.notes[-1]) == (off > 0)
+
+
+@pytest.mark.parametrize(
+    ("crs", "hectares"), [("EPSG:32633", 1.0), ("EPSG:3035", 1.0), ("EPSG:6933", 1.0),
+                          ("EPSG:2263", (1200 / 3937) ** 2)],
+)  # fmt: skip
+def test_projections_that_keep_areas_have_pixels_of_one_size(crs, hectares):
+    place = {"EPSG:32633": (300_000, 6e6), "EPSG:2263": (9e5, 2e5)}.get(crs, (4e6, 3e6))
+    transform = Affine(100, 0, place[0], 0, -100, place[1])
+    found = mapped_areas([as_map(np.ones((50, 60), np.float32), crs, transform)], 3)
+    assert_allclose(found.areas, [0, 3000 * hectares, 0], rtol=1e-12)
+    assert found.notes == ()
+
+
+def test_without_a_georeference_areas_are_pixels(image):
+    places = xr.DataArray(da.zeros((20, 30), np.float32), dims=("y", "x"))
+    found = mapped_areas([ClassMap(places, "map")], 3)
+    assert_array_equal(found.areas, [600, 0, 0])
+    assert found.unit == "pixels"
+    assert "no georeference" in found.notes[0]
 
 
 def test_a_map_by_another_model_is_refused(model, image, small_image, tmp_path):

@@ -13,15 +13,16 @@ makes one of polygons that were drawn where somebody liked to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm, t
+from scipy.optimize import brentq
 
 from undulatus.errors import InputError
+from undulatus.products.intervals import effective_rows, jackknife, share_interval
 from undulatus.products.scores import align_columns
 
 Array = npt.NDArray[Any]
@@ -41,7 +42,8 @@ class SampleEstimate:
     """An estimate from a sample, its standard error, and the ends of its confidence interval.
 
     All are NaN where the sample does not have what the estimate needs; the last three where it
-    does not say how far it varies.
+    does not say how far it varies. Where it shows no error at all there is no standard error, as
+    that would be zero, but an interval.
     """
 
     value: float
@@ -54,11 +56,24 @@ class SampleEstimate:
         return {name: None if np.isnan(v) else v for name, v in asdict(self).items()}
 
     def text(self, digits: int = 4) -> str:
-        """Return the value and its standard error; - where there is none."""
+        """Return the value and its standard error, ? if that is not known; - if there is none."""
         if np.isnan(self.value):
             return "-"
         error = "?" if np.isnan(self.standard_error) else f"{self.standard_error:,.{digits}f}"
         return f"{self.value:,.{digits}f} ± {error}"
+
+    def ends_text(self, digits: int = 4) -> str:
+        """Return the ends of the interval; - where there is none."""
+        if np.isnan(self.low):
+            return "-"
+        return f"{self.low:,.{digits}f} to {self.high:,.{digits}f}"
+
+    def interval_text(self, digits: int = 4) -> str:
+        """Return the value and its interval; - where there is none."""
+        if np.isnan(self.value):
+            return "-"
+        ends = "" if np.isnan(self.low) else f" ({self.ends_text(digits)})"
+        return f"{self.value:,.{digits}f}{ends}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +141,7 @@ class AreaEstimates:
         head += [f"{self.confidence:.4g} interval", "user's accuracy", "producer's accuracy"]
         rows = [
             [name, f"{n:,.0f}", f"{mapped:,.{self.digits}f}", area.text(self.digits),
-             _interval_text(area, self.digits), users.text(), producers.text()]
+             area.ends_text(self.digits), users.interval_text(), producers.interval_text()]
             for name, n, mapped, area, users, producers in zip(
                 self.classes, self.samples, self.mapped, self.areas, self.users_accuracy,
                 self.producers_accuracy, strict=True,
@@ -135,18 +150,13 @@ class AreaEstimates:
         return "\n".join(
             [
                 self.statement,
-                f"accuracy of the whole map {self.accuracy.text()} (± one standard error)",
+                f"accuracy of the whole map {self.accuracy.interval_text()}; intervals of "
+                f"{self.confidence:.4g} confidence, after ± one standard error",
                 "",
                 *align_columns([head, *rows]),
                 *(f"Note: {note}" for note in self.notes),
             ]
         )
-
-
-def _interval_text(estimate: SampleEstimate, digits: int) -> str:
-    if np.isnan(estimate.low):
-        return "-"
-    return f"{estimate.low:,.{digits}f} to {estimate.high:,.{digits}f}"
 
 
 def estimate_areas(
@@ -185,17 +195,22 @@ def estimate_areas(
 
     Notes
     -----
-    Every estimate is, to first order, a sum :math:`\sum_{ij} a_{ij} \hat r_{ij}` of the shares
-    :math:`\hat r_{ij} = n_{ij} / n_{i\cdot}`, so that its variance follows from :math:`a`. For
-    pixels drawn in each mapped class it is
-
-    .. math:: \sum_i \frac{1}{n_{i\cdot} - 1}
-        \Bigl[\sum_j a_{ij}^2 \hat r_{ij} - \bigl(\sum_j a_{ij} \hat r_{ij}\bigr)^2\Bigr],
-
+    Every estimate is, to first order, a sum :math:`\sum_i a_i \hat r_i` of shares
+    :math:`\hat r_i = n_{ij} / n_{i\cdot}`, one of each mapped class. For pixels drawn in each
+    mapped class its variance is :math:`\sum_i a_i^2 \hat r_i (1 - \hat r_i) / (n_{i\cdot} - 1)`,
     which gives Eqs. 5, 6, 7 and 10. The same holds for a simple random sample that is
     post-stratified by the map. For m clusters it is :math:`\frac{m}{m-1} \sum_c z_c^2` with the
-    residuals :math:`z_c = \sum_{ij} a_{ij} (n_{cij} - \hat r_{ij} n_{ci\cdot}) / n_{i\cdot}` of
-    ratio estimates, and Student's t with m - 1 degrees of freedom makes the intervals.
+    residuals :math:`z_c = \sum_i a_i (n_{cij} - \hat r_i n_{ci\cdot}) / n_{i\cdot}` of ratio
+    estimates. Where no error was seen that is zero, which says nothing: there is no standard error
+    then.
+
+    Intervals are not made from standard errors, but from the intervals :math:`(l_i, u_i)` of the
+    shares (:func:`undulatus.products.intervals.share_interval`), which hold for small counts too:
+    for :math:`a_i > 0` they reach down to
+    :math:`\hat\theta - \sqrt{\sum_i a_i^2 (\hat r_i - l_i)^2}` and up in the same way (Zou and
+    Donner 2008, doi:10.1002/sim.3095). A producer's accuracy is the ratio of two such sums; its
+    ends are where the interval of a difference begins at zero. The shares of clusters have
+    effective numbers of samples and are correlated as their residuals are.
 
     Examples
     --------
@@ -209,36 +224,35 @@ def estimate_areas(
     21,158 ± 3,142 ha
     """
     sample = _check_sample(cells, mapped, classes, design)
-    shares, k = sample.shares, len(sample.weights)
+    weights, k = sample.weights, len(sample.weights)
+    total, every = float(sample.mapped.sum()), range(k)
     # Eq. 4; a class that is not mapped has no area, whether or not it was sampled.
-    p = np.where(sample.weights[:, None] > 0.0, sample.weights[:, None] * shares, 0.0)
+    p = np.where(weights[:, None] > 0.0, weights[:, None] * sample.shares, 0.0)
     true = p.sum(axis=0)  # Eq. 9
-    right = np.diag(p)
-    producers_value = np.full(k, np.nan)
-    np.divide(right, true, out=producers_value, where=true > 0.0)
-    total = float(sample.mapped.sum())
 
-    def estimate(value: float, slopes: Array, scale: float = 1.0) -> SampleEstimate:
-        # Within [0, 1], or the whole area.
-        error = scale * float(np.sqrt(sample.variance(slopes))) if np.isfinite(value) else np.nan
-        half = sample.quantile(confidence) * error
-        low, high = max(scale * value - half, 0.0), min(scale * value + half, scale)
-        ends = (np.nan, np.nan) if np.isnan(half) else (low, high)
-        return SampleEstimate(scale * float(value), error, *ends)
-
-    def cells_of(rows: Any, columns: Any, values: Any) -> Array:
-        slopes = np.zeros((k, k))
-        slopes[rows, columns] = values
-        return slopes
+    def estimate(shares: _Shares, slopes: Array, scale: float = 1.0) -> SampleEstimate:
+        value, error = scale * shares.sum(slopes), scale * shares.standard_error(slopes)
+        low, high = (scale * float(np.clip(end, 0.0, 1.0)) for end in shares.interval(slopes))
+        return SampleEstimate(value, error, low, high)
 
     def producers(j: int) -> SampleEstimate:  # Eqs. 3 and 7
-        if np.isnan(producers_value[j]):
+        if not true[j] > 0.0:
             return SampleEstimate(np.nan, np.nan, np.nan, np.nan)
-        slopes = cells_of(slice(None), j, -producers_value[j] * sample.weights / true[j])
-        slopes[j, j] += sample.weights[j] / true[j]
-        return estimate(producers_value[j], slopes)
+        here, value = np.arange(k) == j, float(p[j, j] / true[j])
+        shares = sample.shares_of(np.full(k, j), confidence)
 
-    every = range(k)
+        def difference(ratio: float) -> Array:
+            return (here - ratio) * weights
+
+        error = shares.standard_error(difference(value) / true[j])
+        if np.isnan(shares.interval(difference(0.5))).any():
+            return SampleEstimate(value, error, np.nan, np.nan)
+        low = _root(lambda ratio: shares.interval(difference(ratio))[0], 0.0, value)
+        high = _root(lambda ratio: shares.interval(difference(ratio))[1], value, 1.0)
+        # Of a class that is nowhere on the map, or alone on it, the map says it without a sample.
+        ends = (low, high) if high > low else (np.nan, np.nan)
+        return SampleEstimate(value, error, *ends)
+
     return AreaEstimates(
         classes=tuple(map(str, classes)),
         unit=unit,
@@ -250,13 +264,22 @@ def estimate_areas(
         clusters=sample.clusters,
         mapped=sample.mapped,
         proportions=p,
-        accuracy=estimate(right.sum(), cells_of(every, every, sample.weights)),  # Eqs. 1, 5
-        users_accuracy=tuple(estimate(shares[i, i], cells_of(i, i, 1.0)) for i in every),
+        accuracy=estimate(sample.shares_of(np.arange(k), confidence), weights),  # Eqs. 1, 5
+        users_accuracy=tuple(
+            estimate(sample.shares_of(np.arange(k), confidence), np.eye(k)[i]) for i in every
+        ),
         producers_accuracy=tuple(map(producers, every)),
         areas=tuple(  # Eqs. 10 to 13
-            estimate(true[j], cells_of(slice(None), j, sample.weights), total) for j in every
+            estimate(sample.shares_of(np.full(k, j), confidence), weights, total) for j in every
         ),
     )
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a falling function is zero, or the end that it does not pass."""
+    if function(low) <= 0.0:
+        return low
+    return high if function(high) >= 0.0 else float(brentq(function, low, high))
 
 
 # Samples
@@ -300,28 +323,73 @@ class _Sample:
             return np.asarray(self.sizes > 1.0)
         return np.asarray(np.count_nonzero(self.cells.sum(axis=2), axis=0) > 1)
 
-    def variance(self, slopes: Array) -> float:
-        """Return the variance of Σ slopes * shares; NaN where too few samples say it."""
-        used = slopes.any(axis=1)
-        if not self.varies[used].all():
-            return np.nan
-        shares, sizes = self.shares[used], self.sizes[used]
-        a = slopes[used]
+    def shares_of(self, columns: Array, confidence: float) -> _Shares:
+        """Return the share of one true class in each mapped class, ``columns`` (k,)."""
+        every = np.arange(len(columns))
+        shares, sizes = self.shares[every, columns], self.sizes
+        spread = shares * (1.0 - shares)
         if self.cells.ndim == 2:
-            spread = np.sum(a**2 * shares, axis=1) - np.sum(a * shares, axis=1) ** 2
-            return float(np.sum(np.maximum(spread, 0.0) / (sizes - 1.0)))
-        own = self.cells[:, used]
-        residual = own - shares * own.sum(axis=2, keepdims=True)
-        z = np.einsum("cij,ij->c", residual, a / sizes[:, None])
-        m = len(self.cells)
-        return float(m / (m - 1) * np.sum(z**2))
+            error = np.sqrt(spread / np.where(self.varies, sizes - 1.0, np.nan))
+            low, high = share_interval(shares, sizes, confidence)
+            return _Shares(shares, low, high, error, np.eye(len(columns)))
+        own = self.cells.sum(axis=2)
+        residuals = self.cells[:, every, columns] - np.nan_to_num(shares) * own
+        m = len(own)
+        error = np.full(len(columns), np.nan)
+        n = np.full(len(columns), np.nan)
+        moved = np.zeros_like(residuals)
+        for i in np.flatnonzero(self.varies):
+            error[i] = np.sqrt(m / (m - 1) * np.sum(residuals[:, i] ** 2)) / sizes[i]
+            n[i] = effective_rows(
+                residuals[:, i], own[:, i], spread[i], sizes[i], confidence, shares[i]
+            )
+            moved[:, i] = jackknife(residuals[:, i], own[:, i])
+        length = np.sqrt(np.sum(moved**2, axis=0))
+        moved /= np.where(length > 0.0, length, 1.0)
+        together = moved.T @ moved
+        np.fill_diagonal(together, 1.0)
+        return _Shares(shares, *share_interval(shares, n, confidence), error, together)
 
-    def quantile(self, confidence: float) -> float:
-        """Return how many standard errors half an interval has."""
-        tail = 0.5 + 0.5 * confidence
-        if self.clusters is None:
-            return float(norm.ppf(tail))
-        return float(t.ppf(tail, self.clusters - 1)) if self.clusters > 1 else np.nan
+
+@dataclass(frozen=True)
+class _Shares:
+    """Shares of one true class in each mapped class, (k,), and how far they vary."""
+
+    values: Array
+    low: Array
+    high: Array
+    error: Array
+    correlation: Array
+    """(k, k)."""
+
+    def sum(self, slopes: Array) -> float:
+        """Return Σ slopes * shares."""
+        used = slopes != 0.0
+        return float(slopes[used] @ self.values[used])
+
+    def standard_error(self, slopes: Array) -> float:
+        """Return that of the sum; NaN where no sample varies."""
+        length = self._length(slopes, np.abs(slopes) * self.error)
+        return length if length > 0.0 else np.nan
+
+    def interval(self, slopes: Array) -> tuple[float, float]:
+        """Return the ends of the interval of the sum, each by the ends of its shares there."""
+        up = slopes > 0.0
+        down = np.where(up, self.values - self.low, self.high - self.values)
+        above = np.where(up, self.high - self.values, self.values - self.low)
+        value, size = self.sum(slopes), np.abs(slopes)
+        return (
+            value - self._length(slopes, size * down),
+            value + self._length(slopes, size * above),
+        )
+
+    def _length(self, slopes: Array, parts: Array) -> float:
+        """Return the length of a sum of parts that are correlated."""
+        used = slopes != 0.0
+        signed = np.sign(slopes[used]) * parts[used]
+        return float(
+            np.sqrt(np.maximum(signed @ self.correlation[np.ix_(used, used)] @ signed, 0))
+        )
 
 
 def _check_sample(cells: Any, mapped: Any, classes: Any, design: Design | None) -> _Sample:
@@ -395,7 +463,8 @@ def _notes(sample: _Sample, names: list[str]) -> list[str]:
         listed = ", ".join(names[i] for i in np.flatnonzero(exact))
         notes.append(
             f"All samples that are mapped as {listed} are of one class, so they add nothing to "
-            f"standard errors. That is no proof that the map has no other errors there."
+            f"standard errors. That is no proof that the map has no other errors there: intervals "
+            f"allow for what so many samples can miss."
         )
     if sample.clusters is not None and sample.clusters < FEW_CLUSTERS:
         notes.append(

@@ -47,6 +47,9 @@ Array = npt.NDArray[Any]
 
 Progress = Callable[[str], None]
 
+LEAST_DIFFERENCE = 0.01
+"""Labelled pixels whose areas differ by less count the same."""
+
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
@@ -158,8 +161,7 @@ def score_image(
     confidence : float
         Of the intervals. Those of scores come from whole groups.
     seed : int
-        Of pixels that are drawn where there are more than 200,000 of a class, and of the
-        bootstrap.
+        Of pixels that are drawn where there are more than 200,000 of a class.
     progress : callable
         Called with lines of text.
     mapping : callable, optional
@@ -194,7 +196,6 @@ def score_image(
         groups=pixels.groups,
         names=legend.names,
         confidence=confidence,
-        rng=seed,
     )
     estimates = None
     if areas:
@@ -286,7 +287,8 @@ def _estimate(
     _, clusters = np.unique(pixels.groups, return_inverse=True)
     cell = (clusters * k + said) * k + pixels.codes
     size = (int(clusters.max()) + 1) * k * k
-    cells = np.bincount(cell, weights=pixels.weight, minlength=size).reshape(-1, k, k)
+    weight = pixels.weight * _relative_areas(mapped, pixels)
+    cells = np.bincount(cell, weights=weight, minlength=size).reshape(-1, k, k)
     return estimate_areas(
         cells,
         mapped.areas,
@@ -296,6 +298,18 @@ def _estimate(
         group=pixels.cluster,
         confidence=confidence,
         notes=(*mapped.notes, *_doubts(basis, design, cells, pixels)),
+    )
+
+
+def _relative_areas(mapped: MappedAreas, pixels: KnownPixels) -> Array:
+    """Return the areas of labelled pixels by their mean: chance takes pixels, not hectares."""
+    area = np.ones(len(pixels.row))
+    for i, areas in enumerate(mapped.of_pixels):
+        own = pixels.image == i
+        area[own] = np.nan_to_num(areas.at(pixels.row[own], pixels.column[own]))
+    # Where they hardly differ, samples stay whole numbers.
+    return (
+        area / area.mean() if np.ptp(area) > LEAST_DIFFERENCE * area.mean() else 1.0 + 0.0 * area
     )
 
 

@@ -1,26 +1,23 @@
-"""Rows that can be scored, the sums that scores are functions of, and confidence intervals.
+"""Rows that can be scored, and confidence intervals that hold for few of them.
 
-:func:`check_rows` checks what was given, :func:`resample` sums it over units of rows and draws
-these again; :class:`Intervals` gives every score of :mod:`undulatus.products.scores` its interval.
+:func:`check_rows` checks what was given; :class:`Intervals` gives the scores of
+:mod:`undulatus.products.scores` their intervals. A share of rows has Wilson's interval for an
+effective number of rows, which says how alike the rows of a group are; F1 and kappa are put down
+to shares. None of them shrinks to a point where no error was seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erf
-from scipy.stats import norm
+from scipy.stats import gamma, norm, t
 
 from undulatus.errors import InputError
 
 Array = npt.NDArray[Any]
-
-MOST_UNITS = 2_048
-"""The most units that a bootstrap draws from; rows or groups beyond are put together at random."""
 
 SUM_TOLERANCE = 1e-4
 """How far the probabilities of a row may be from a sum of one: single precision is well within."""
@@ -31,7 +28,8 @@ class Estimate:
     """A score with the ends of its confidence interval.
 
     All are NaN where the score is 0/0, as the recall of a class that does not occur; the ends are
-    NaN where the rows say nothing about them, as when all belong to one group.
+    NaN where there is no interval that holds: of calibration errors, and where the rows say too
+    little, as when all belong to one group.
     """
 
     value: float
@@ -183,73 +181,14 @@ def _some(values: list[Any], most: int = 10) -> str:
     return f"{text} and {len(values) - most} more" if len(values) > most else text or "empty"
 
 
-def check_options(confidence: float, bins: int, replicates: int) -> None:
+def check_options(confidence: float, bins: int) -> None:
     """Raise an error that names an option out of its range."""
     if not 0.0 < confidence < 1.0:
         raise InputError(
             f"confidence is {confidence!r}, but it must be between 0 and 1, such as 0.95."
         )
-    for name, value in (("bins", bins), ("replicates", replicates)):
-        if value < 1:
-            raise InputError(f"{name} is {value!r}, but it must be 1 or more.")
-
-
-# Sums that scores are functions of
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Weighted sums over rows, for each of u units or resamples of them.
-
-    ``cells`` (u, k, k) are weights by true and predicted class, ``nll`` and ``brier`` (u, 1) sums
-    of those; ``top_gaps`` (u, 1, bins) and ``class_gaps`` (u, k, bins) are probability less truth,
-    for the most probable class and for each class.
-    """
-
-    cells: Array
-    nll: Array
-    brier: Array
-    top_gaps: Array
-    class_gaps: Array
-
-    def resample(self, counts: Array) -> Sums:
-        """Return the sums in which unit u occurs ``counts[r, u]`` times, for each resample r."""
-        counts = counts.astype(np.float64)
-        return Sums(*(np.tensordot(counts, sums, 1) for sums in vars(self).values()))
-
-    def mean(self, sums: Array) -> Array:
-        """Divide sums, (u, ...), by the weight of all rows."""
-        total = self.cells.sum(axis=(1, 2))
-        return np.asarray(sums / total.reshape(-1, *[1] * (sums.ndim - 1)))
-
-
-def _sum_by_unit(rows: Rows, unit: Array, count: int, bins: int) -> Sums:
-    """Return the sums over the rows of each of ``count`` units, given the unit of each row."""
-
-    def add(values: Array, part: Array | int = 0, parts: int = 1) -> Array:
-        total = np.bincount(unit * parts + part, weights=values, minlength=count * parts)
-        return total.reshape(count, parts)
-
-    def gaps(chance: Array, happened: Array) -> Array:
-        return add(rows.weight * (chance - happened), bin_of(chance, bins), bins)
-
-    k, every_row = rows.k, np.arange(len(rows.codes))
-    true = rows.probability[every_row, rows.codes]
-    square = np.einsum("ij,ij->i", rows.probability, rows.probability)
-    chances = rows.probability.T
-    return Sums(
-        cells=add(rows.weight, rows.codes * k + rows.predicted, k * k).reshape(count, k, k),
-        # As scikit-learn's log_loss: certain and wrong is a large loss, not an infinite one.
-        nll=add(-rows.weight * np.log(np.maximum(true, np.finfo(np.float64).eps))),
-        brier=add(rows.weight * (square - 2.0 * true + 1.0)),
-        top_gaps=gaps(rows.probability[every_row, rows.predicted], rows.right)[:, None],
-        class_gaps=np.stack([gaps(chances[c], rows.codes == c) for c in range(k)], axis=1),
-    )
-
-
-def bin_of(probability: Array, bins: int) -> Array:
-    """Return the bin of each probability, among bins of equal width."""
-    return np.minimum((probability * bins).astype(int), bins - 1)
+    if bins < 1:
+        raise InputError(f"bins is {bins!r}, but it must be 1 or more.")
 
 
 # Intervals
@@ -257,132 +196,214 @@ def bin_of(probability: Array, bins: int) -> Array:
 
 @dataclass(frozen=True)
 class Intervals:
-    """What confidence intervals of scores are made from; without ``resampled`` there are none."""
+    """Scores of rows with their confidence intervals."""
 
     rows: Rows
-    total: Sums
-    resampled: Sums | None
     confidence: float
 
-    def of(self, score_of: Callable[[Sums], Array]) -> list[Estimate]:
-        """Return the m scores that a function gives of sums, (u, m), with bootstrap intervals."""
-        values = score_of(self.total)[0]
-        if self.resampled is None:
-            return [Estimate(float(value), np.nan, np.nan) for value in values]
-        again = score_of(self.resampled)
-        return [
-            _between(float(value), column, self.confidence)
-            for value, column in zip(values, again.T, strict=True)
-        ]
-
-    def of_gaps(self, gaps_of: Callable[[Sums], Array]) -> list[Estimate]:
-        """Return the m sums of the sizes of gaps, (u, m, b), with intervals for those of no noise.
-
-        The size of a gap is too large in the mean, as noise makes it larger more often than
-        smaller: resamples are shifted to the sum less the noise in it. The interval begins at zero
-        where noise alone could make the sum as large.
-        """
-        gaps = gaps_of(self.total)[0]
-        values = np.abs(gaps).sum(axis=1)
-        if self.resampled is None:
-            return [Estimate(float(value), np.nan, np.nan) for value in values]
-        again = gaps_of(self.resampled)
-        sizes = np.abs(again).sum(axis=2)
-        noise = _noise_in_size(gaps, again.std(axis=0)).sum(axis=1)
-        shifted = np.maximum(sizes - sizes.mean(axis=0) + values - noise, 0.0)
-        alone = np.abs(again - gaps).sum(axis=2)
-        most = np.quantile(alone, 0.5 + 0.5 * self.confidence, axis=0)
-        found = [
-            _between(float(value), column, self.confidence)
-            for value, column in zip(values, shifted.T, strict=True)
-        ]
-        return [
-            replace(one, low=0.0) if one.value <= limit else one
-            for one, limit in zip(found, most, strict=True)
-        ]
-
     def of_share(self, success: Array, among: Array) -> Estimate:
-        """Return the share of successes among some rows, both (n,) bool, with Wilson's interval.
-
-        Wilson (1927), doi:10.1080/01621459.1927.10502953.
-        """
+        """Return the share of successes among some rows, both (n,) bool."""
         weight = self.rows.weight[among]
         if weight.sum() == 0.0:
             return Estimate(np.nan, np.nan, np.nan)
         happened = success[among].astype(np.float64)
         share = min(float(weight @ happened / weight.sum()), 1.0)
-        n = _effective_rows(self.rows, among, weight, happened - share, share * (1.0 - share))
-        if n is None:
-            return Estimate(share, np.nan, np.nan)
-        z = float(norm.ppf(0.5 + 0.5 * self.confidence))
-        middle = (share + z * z / (2.0 * n)) / (1.0 + z * z / n)
-        half = z * np.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n)) / (1.0 + z * z / n)
-        low, high = max(middle - half, 0.0), min(middle + half, 1.0)
-        # By rounding alone could the share be outside, where it is 0 or 1.
-        return Estimate(share, float(min(low, share)), float(max(high, share)))
+        n = self._effective_rows(among, happened - share, share * (1.0 - share), share)
+        low, high = share_interval(share, n, self.confidence)
+        return Estimate(share, float(low), float(high))
+
+    def of_f1(self, c: int) -> Estimate:
+        """Return the F1 of a class: 2 J / (1 + J) of a share J, and so are its ends.
+
+        J is the share of the rows that are rightly predicted as the class among those that are
+        of it or predicted as it.
+        """
+        true, said = self.rows.codes == c, self.rows.predicted == c
+        if self.rows.weight[true].sum() == 0.0:
+            return Estimate(np.nan, np.nan, np.nan)
+        share = self.of_share(self.rows.right, true | said)
+        return Estimate(*(2.0 * end / (1.0 + end) for end in (share.value, share.low, share.high)))
+
+    def of_kappa(self, cells: Array) -> Estimate:
+        r"""Return Cohen's kappa of a table by true and predicted class, (k, k).
+
+        Its interval is that of the share :math:`(1 + \kappa) / 2`, whose effective number of rows
+        follows from how far a row moves kappa (:func:`_kappa`). It is made for a table with half
+        a row more on the diagonal for each class: a class of few rows without a hit is then not
+        taken for one that has none.
+        """
+        kappa, moves = _kappa(cells)
+        if np.isnan(kappa):
+            return Estimate(np.nan, np.nan, np.nan)
+        every = np.ones(len(self.rows.codes), bool)
+        residual = moves[self.rows.codes, self.rows.predicted]
+        variance, right = np.sum(cells * moves**2) / cells.sum(), np.trace(cells) / cells.sum()
+        n = self._effective_rows(every, residual, variance, right)
+        occurs = cells.any(axis=0) | cells.any(axis=1)
+        # Next to nothing beside the diagonal makes 0 / 0 of a perfect table its limit.
+        added = np.where(np.eye(len(cells)) > 0.0, 0.5, 1e-9) * np.outer(occurs, occurs)
+        more = cells * n / cells.sum() + added
+        middle, moves = _kappa(more)
+        share, variance = 0.5 + 0.5 * middle, np.sum(more * moves**2) / more.sum() / 4.0
+        ends = share_interval(share, n * share * (1.0 - share) / variance, self.confidence)
+        low, high = (2.0 * end - 1.0 for end in ends)
+        return Estimate(kappa, float(np.minimum(low, kappa)), float(np.maximum(high, kappa)))
+
+    def of_loss(self, loss: Array) -> Estimate:
+        """Return the mean of a loss of each row, (n,), that is positive and has a long tail.
+
+        Its logarithm has Student's interval: means of few large losses have large standard errors.
+        """
+        rows = self.rows
+        groups = rows.groups if rows.grouped else np.arange(len(loss))
+        mean = float(rows.weight @ loss / rows.weight.sum())
+        variance = float(rows.weight @ (loss - mean) ** 2 / rows.weight.sum())
+        sums = np.bincount(groups, weights=rows.weight * (loss - mean))
+        sizes = np.bincount(groups, weights=rows.weight)
+        n = effective_rows(sums, sizes, variance, kish(rows.weight), self.confidence)
+        if not n >= LEAST_ROWS or variance <= TINY:
+            return Estimate(mean, np.nan, np.nan)
+        factor = np.exp(_normal(self.confidence) * np.sqrt(variance / n) / mean)
+        return Estimate(mean, float(mean / factor), float(mean * factor))
+
+    def _effective_rows(
+        self, among: Array, residual: Array, variance: float, share: float
+    ) -> float:
+        """Return how many independent, equal rows know a mean over some rows as well.
+
+        ``residual`` are those of the rows ``among``, ``variance`` is that of one row, and
+        ``share`` that of the rows that are right.
+        """
+        weight, groups = self.rows.weight[among], self.rows.groups[among]
+        if not self.rows.grouped:
+            spread = float(np.sum((weight * residual) ** 2))
+            known = variance > TINY and spread > TINY
+            return variance * float(weight.sum()) ** 2 / spread if known else kish(weight)
+        sums = np.bincount(groups, weights=weight * residual)
+        sizes = np.bincount(groups, weights=weight)
+        return effective_rows(sums, sizes, variance, kish(weight), self.confidence, share)
 
 
-def _effective_rows(
-    rows: Rows, among: Array, weight: Array, residual: Array, variance: float
-) -> float | None:
-    """Return how many independent, equal rows know a share as well; None of a single group."""
-    groups = rows.groups[among]
-    sizes = np.bincount(groups, weights=weight)
-    present = np.count_nonzero(sizes)
-    if rows.grouped and present < 2:
-        return None
-    independent = _kish(weight)
-    spread = float(np.sum(np.bincount(groups, weights=weight * residual) ** 2))
-    if rows.grouped:
-        spread *= present / (present - 1)
-    if variance == 0.0 or spread == 0.0:
-        # No residuals to see by how alike the rows of a group are: take them as the same.
-        return _kish(sizes)
-    # Groups never count for more than their rows would: that would be chance.
-    found = variance * weight.sum() ** 2 / spread
-    return min(found, independent) if rows.grouped else found
+def effective_rows(
+    sums: Array,
+    sizes: Array,
+    variance: float,
+    most: float,
+    confidence: float,
+    share: float | None = None,
+) -> float:
+    """Return how many independent rows know a mean as well as groups of them.
+
+    Parameters
+    ----------
+    sums, sizes : (m,) array
+        Residuals summed over each group, and the weight of each.
+    variance : float
+        Of one row.
+    most : float
+        How many rows there are. Groups never count for more: that would be chance.
+    confidence : float
+        Of the interval. The number is for its normal quantile, and so smaller by what Student's
+        t is longer; degrees of freedom are those of as many groups of one size, or fewer if a few
+        groups make most of the variance.
+    share : float, optional
+        Of the rows that are so. Where all that are not would fill no more than ``FEW_GROUPS``
+        groups, the sample hardly says whether they come as whole groups or one by one, and the
+        rows of a group count the more as one.
+    """
+    groups = kish(sizes)
+    if groups - 1.0 <= TINY:
+        return np.nan
+    squares = jackknife(sums, sizes) ** 2
+    spread = float(squares.sum())
+    freedom, alone = groups - 1.0, 1.0
+    if variance > TINY and spread > TINY:
+        # The relative variance of a variance is 2 / ν, and 2 / m of m normal groups.
+        excess = float(np.sum(squares**2)) / spread**2 - 1.0 / np.count_nonzero(sizes)
+        freedom = min(freedom, 2.0 / max(excess, TINY))
+        seen = np.inf if share is None else groups * min(share, 1.0 - share)
+        alone = max(0.0, 1.0 - seen / FEW_GROUPS)
+        most = min(variance * float(sizes.sum()) ** 2 / spread, most)
+    student = (_normal(confidence) / t.ppf(0.5 + 0.5 * confidence, freedom)) ** 2
+    return float(student / (alone / groups + (1.0 - alone) / most))
 
 
-def _kish(weight: Array) -> float:
+TINY = 1e-15
+"""Variances below it are zero but for rounding."""
+
+FEW_GROUPS = 1.0
+"""Errors that would fill fewer groups than these do not tell how they come in groups. Of 80
+clusters that are half in one cell, intervals of 95 % hold user's accuracies of 0.9 to 0.98 in 67
+to 72 % of samples without this and in 77 to 99 % with it; with two groups in 99 %, but then they
+are too long where groups differ gradually."""
+
+LEAST_ROWS = 2.0
+"""With fewer effective rows there is no interval: it would hold nearly everything."""
+
+
+def kish(weight: Array) -> float:
     """Return (Σw)² / Σw², the number of equal weights that a mean is as precise with."""
     return float(weight.sum() ** 2 / np.sum(weight**2))
 
 
-def resample(
-    rows: Rows, confidence: float, bins: int, replicates: int, rng: np.random.Generator
-) -> Intervals:
-    """Return the sums of all rows, and those of resamples of at most ``MOST_UNITS`` units."""
-    count = min(rows.n_groups, MOST_UNITS)
-    unit = rows.groups
-    if rows.n_groups > count:
-        unit = (rng.permutation(rows.n_groups) % count)[rows.groups]
-    units = _sum_by_unit(rows, unit, count, bins)
-    total = units.resample(np.ones((1, count)))
-    if count == 1:
-        return Intervals(rows, total, None, confidence)
-    drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=replicates)
-    # A resample of nothing but rows without weight has no scores.
-    weights = units.cells.sum(axis=(1, 2))
-    resampled = units.resample(drawn[drawn @ weights > 0.0])
-    return Intervals(rows, total, resampled, confidence)
+def jackknife(sums: Array, sizes: Array) -> Array:
+    """Return the residual sums of groups, (m, ...), as large as they are in the mean.
 
-
-def _noise_in_size(gaps: Array, deviation: Array) -> Array:
-    """Return by how much noise of this deviation enlarges the size of gaps in the mean.
-
-    A Gaussian of mean γ and deviation σ has the mean size σ√(2/π) exp(-γ²/2σ²) + γ erf(γ/σ√2). For
-    γ² stands the square of the gap less that of the noise.
+    A group pulls the mean towards itself by its share h of all rows, which makes its residual
+    smaller by 1 - h: this is what leaving it out gives. Groups without rows count for nothing.
     """
-    true = np.sqrt(np.maximum(gaps**2 - deviation**2, 0.0))
-    ratio = true / np.where(deviation > 0.0, deviation * np.sqrt(2.0), 1.0)
-    size = deviation * np.sqrt(2.0 / np.pi) * np.exp(-(ratio**2)) + true * erf(ratio)
-    return np.where(deviation > 0.0, size - true, 0.0)
+    groups = np.count_nonzero(sizes)
+    left = 1.0 - sizes / sizes.sum()
+    return np.asarray(sums * np.sqrt((groups - 1) / groups) / np.where(left > 0.0, left, 1.0))
 
 
-def _between(value: float, again: Array, confidence: float) -> Estimate:
-    """Return a score with percentiles of its resamples, which always hold the score itself."""
-    again = again[np.isfinite(again)]
-    if np.isnan(value) or len(again) == 0:
-        return Estimate(value, np.nan, np.nan)
-    low, high = np.quantile(again, [0.5 - 0.5 * confidence, 0.5 + 0.5 * confidence])
-    return Estimate(value, float(min(low, value)), float(max(high, value)))
+def _normal(confidence: float) -> float:
+    return float(norm.ppf(0.5 + 0.5 * confidence))
+
+
+def share_interval(share: Any, n: Any, confidence: float) -> tuple[Array, Array]:
+    """Return the ends of the interval of a share of n rows; NaN if they are too few.
+
+    This is Wilson's (1927, doi:10.1080/01621459.1927.10502953), and where no more than three rows
+    are (or are not) so, the bound of Poisson's law if it is farther out (Brown, Cai and DasGupta
+    2001, doi:10.1214/ss/1009213286): Wilson's alone then holds the truth in 83 % of samples at
+    worst.
+    """
+    z = _normal(confidence)
+    share = np.asarray(share, np.float64)
+    n = np.where(np.asarray(n) < LEAST_ROWS, np.nan, n)
+    middle = (share + z * z / (2.0 * n)) / (1.0 + z * z / n)
+    half = z * np.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n)) / (1.0 + z * z / n)
+
+    def least(share: Array, low: Array) -> Array:
+        few = np.clip(share * n, TINY, FEW)
+        poisson = gamma.ppf(1.0 - confidence, few) / n
+        return np.where(share * n <= FEW, np.minimum(low, poisson), low)
+
+    low, high = least(share, middle - half), 1.0 - least(1.0 - share, 1.0 - middle - half)
+    # By rounding alone could the share be outside, where it is 0 or 1.
+    return np.clip(low, 0.0, share), np.clip(high, share, 1.0)
+
+
+FEW = 3.0
+"""Rows up to which the bound of Poisson's law counts."""
+
+
+def _kappa(cells: Array) -> tuple[float, Array]:
+    r"""Return Cohen's kappa of a table, and by how much a row of each cell moves it, (k, k).
+
+    With the shares r of true and s of predicted classes, :math:`e = \sum_i r_i s_i` and an
+    accuracy a, it is :math:`\kappa = (a - e) / (1 - e)`, and n rows with one more of true class i
+    that is predicted as j move it by :math:`d_{ij} / n` with
+
+    .. math:: d_{ij} = \frac{(\delta_{ij} - a) - (1 - \kappa)(s_i + r_j - 2 e)}{1 - e}.
+    """
+    p = cells / cells.sum()
+    true, said, right = p.sum(axis=1), p.sum(axis=0), float(np.trace(p))
+    chance = float(true @ said)
+    # Rounding leaves a remainder where all rows are of one class and predicted as such.
+    if not 1.0 - chance > 1e-12:
+        return np.nan, np.zeros_like(p)
+    kappa = (right - chance) / (1.0 - chance)
+    by_chance = said[:, None] + true - 2.0 * chance
+    return kappa, (np.eye(len(p)) - right - (1.0 - kappa) * by_chance) / (1.0 - chance)

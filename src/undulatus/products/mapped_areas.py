@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from undulatus.products.maps import map_scene
 from undulatus.scenes.files import NETCDF
 from undulatus.scenes.files.opening import open_map, open_raster_map
 from undulatus.scenes.files.writing import GEOTIFF, computing_in_threads
+from undulatus.scenes.pixel_areas import PixelAreas
 from undulatus.scenes.pixel_grid import PixelGrid
 
 Array = npt.NDArray[Any]
@@ -44,6 +44,8 @@ class MappedAreas:
     areas: Array
     unit: str
     notes: tuple[str, ...] = ()
+    of_pixels: tuple[PixelAreas, ...] = ()
+    """The areas of the pixels of each map, if they have any."""
 
 
 @dataclass(frozen=True)
@@ -53,24 +55,43 @@ class ClassMap:
     places: xr.DataArray
     name: str
 
-    def count(self, classes: int, progress: Callable[[int, int], None] | None = None) -> Array:
-        """Return the pixels of each class, (k,), block by block."""
+    def sum(
+        self,
+        classes: int,
+        areas: PixelAreas | None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Array:
+        """Return the area of each class, and last that of pixels without one, (k + 1,).
+
+        It is in hectares, block by block; without areas of pixels it is their number. Pixels
+        without an area are counted.
+        """
         blocks = da.asarray(self.places.data)
 
-        def bincount(block: Array) -> Array:
-            known = block[np.isfinite(block)].astype(np.intp)
-            return np.bincount(known, minlength=classes)[None, None]
+        def add(block: Array, block_info: Any) -> Array:
+            place = np.where(np.isfinite(block), block, classes + 1).astype(np.intp).ravel()
+            (top, _), (left, _) = block_info[0]["array-location"]
+            found: Array
+            if areas is None or areas.everywhere is not None:
+                size = 1.0 if areas is None else float(areas.everywhere or 0.0) / SQUARE_METRES
+                found = np.bincount(place, minlength=classes + 2) * size
+            else:
+                each = areas.block(top, left, block.shape).ravel() / SQUARE_METRES
+                place = np.where(np.isnan(each) & (place < classes), classes, place)
+                each = np.where(np.isnan(each), 1.0, each)
+                found = np.bincount(place, weights=each, minlength=classes + 2)
+            return found[None, None, : classes + 1]
 
-        counted = da.map_blocks(
-            bincount,
+        summed = da.map_blocks(
+            add,
             blocks,
-            dtype=np.int64,
+            dtype=np.float64,
             new_axis=2,
-            chunks=(*((1,) * n for n in blocks.numblocks), (classes,)),
-            meta=np.empty((0, 0, 0), np.int64),
+            chunks=(*((1,) * n for n in blocks.numblocks), (classes + 1,)),
+            meta=np.empty((0, 0, 0), np.float64),
         )
         with computing_in_threads(progress):
-            return np.asarray(counted.sum(axis=(0, 1)).compute())
+            return np.asarray(summed.sum(axis=(0, 1)).compute())
 
     def require_made_by(self, image: xr.DataArray, row: Array, column: Array, said: Array) -> None:
         """Raise if the map is of another place, or differs from what a model says of pixels."""
@@ -170,37 +191,31 @@ def _place_in_mask(meaning: str, legend: Legend) -> int | None:
 def mapped_areas(
     maps: list[ClassMap], classes: int, progress: Callable[[int, int], None] | None = None
 ) -> MappedAreas:
-    """Return the area that maps have of each class: in hectares, or in pixels if they must be."""
-    counts = [one.count(classes, progress) for one in maps]
-    sizes, notes = [], []
-    for one in maps:
-        hectares, why = pixel_hectares(one.places)
-        sizes.append(hectares)
-        if why and why not in notes:
-            notes.append(why)
+    """Return the area that maps have of each class: in hectares, or in pixels if they must be.
+
+    Hectares are of the ellipsoid, pixel by pixel, unless the projection keeps areas.
+    """
+    found = [PixelAreas.of(PixelGrid.of(one.places)) for one in maps]
+    known = tuple(areas for areas in found if areas is not None)
+    notes = []
+    if len(known) < len(maps):
+        known = ()
+        notes.append("Areas are in pixels, since the image has no georeference.")
+    elif any(areas.everywhere is None for areas in known):
+        notes.append(
+            "Areas are those of each pixel on the Earth's ellipsoid: its pixels differ in area, "
+            "or have another than in the coordinates of the image."
+        )
     if len(maps) > 1:
         notes.append("Areas are sums over all images: what several of them show counts again.")
-    if any(size is None for size in sizes):
-        return MappedAreas(np.sum(counts, axis=0).astype(float), PIXELS, tuple(notes))
-    total = np.sum([n * size for n, size in zip(counts, sizes, strict=True)], axis=0)
-    return MappedAreas(total, HECTARES, tuple(notes))
-
-
-def pixel_hectares(image: xr.DataArray) -> tuple[float | None, str | None]:
-    """Return the area of a pixel, or None and why it has none that is the same everywhere."""
-    grid = PixelGrid.of(image)
-    crs = grid.crs
-    if crs is None:
-        return None, "Areas are in pixels, since the image has no georeference."
-    if not crs.is_projected:
-        return None, (
-            "Areas are in pixels, and these are smaller towards the poles: the image is in "
-            "degrees. Reproject it to an equal-area projection for areas."
+    total = np.sum(
+        [one.sum(classes, areas, progress)
+         for one, areas in zip(maps, known or [None] * len(maps), strict=True)], axis=0,
+    )  # fmt: skip
+    if total[-1]:
+        notes.append(
+            f"{total[-1]:,.0f} mapped pixels reach over the edge of the Earth, or of what the "
+            f"projection shows, and have no area."
         )
-    if re.search(r'PROJECTION\["Mercator', crs.to_wkt()):
-        return None, (
-            "Areas are in pixels, and these are smaller towards the poles: the image is in a "
-            "Mercator projection. Reproject it to an equal-area projection for areas."
-        )
-    metres = float(crs.linear_units_factor[1])
-    return abs(grid.transform.determinant) * metres**2 / SQUARE_METRES, None
+    unit = HECTARES if known else PIXELS
+    return MappedAreas(total[:-1], unit, tuple(notes), known)

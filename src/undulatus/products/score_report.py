@@ -194,17 +194,18 @@ def _diagram(one: Reliability) -> dict[str, Any]:
 def _area_rows(areas: AreaEstimates) -> dict[str, Any]:
     rows = [
         [name, f"{n:,.0f}", f"{mapped:,.{areas.digits}f}", area.text(areas.digits),
-         users.text(3), producers.text(3)]
+         area.ends_text(areas.digits), users.interval_text(3), producers.interval_text(3)]
         for name, n, mapped, area, users, producers in zip(
             areas.classes, areas.samples, areas.mapped, areas.areas, areas.users_accuracy,
             areas.producers_accuracy, strict=True,
         )
     ]  # fmt: skip
     head = ["class", "samples", f"mapped, {areas.unit}", f"estimated area, {areas.unit}"]
+    head.append(f"{100 * areas.confidence:.4g} % interval")
     return {
         "statement": areas.statement,
         "notes": areas.notes,
-        "accuracy": areas.accuracy.text(3),
+        "accuracy": areas.accuracy.interval_text(3),
         "head": [*head, "user's accuracy", "producer's accuracy"],
         "rows": rows,
     }

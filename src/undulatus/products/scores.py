@@ -16,22 +16,16 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from undulatus.errors import InputError
 from undulatus.products.intervals import (
-    MOST_UNITS,
     SUM_TOLERANCE,
     Estimate,
     Intervals,
     Rows,
-    Sums,
-    bin_of,
     check_options,
     check_rows,
-    resample,
 )
 
 __all__ = [
     "BINS",
-    "MOST_UNITS",
-    "REPLICATES",
     "SUM_TOLERANCE",
     "ClassScores",
     "Estimate",
@@ -46,9 +40,6 @@ Array = npt.NDArray[Any]
 
 BINS = 15
 """Bins of a calibration error, of equal width in probability."""
-
-REPLICATES = 1_000
-"""Resamples of a bootstrap."""
 
 
 # Two classes
@@ -78,9 +69,13 @@ def expected_calibration_error(positive: Array, probability: Array, bins: int = 
 
     Each bin is weighted by its share of the rows.
     """
-    index = bin_of(probability, bins)
-    gap = np.bincount(index, weights=probability - positive, minlength=bins)
-    return float(np.abs(gap).sum() / len(probability))
+    return _calibration_error(positive, probability, np.ones(len(probability)), bins)
+
+
+def _calibration_error(positive: Array, probability: Array, weight: Array, bins: int) -> float:
+    index = np.minimum((probability * bins).astype(int), bins - 1)
+    gap = np.bincount(index, weights=weight * (probability - positive), minlength=bins)
+    return float(np.abs(gap).sum() / weight.sum())
 
 
 def score(positive: Array, probability: Array) -> Scores:
@@ -251,8 +246,6 @@ def score_classes(
     names: Sequence[str] | None = None,
     confidence: float = 0.95,
     bins: int = BINS,
-    replicates: int = REPLICATES,
-    rng: int | np.random.Generator = 0,
 ) -> ManyClassScores:
     r"""Score the probabilities of two or more classes against the true ones.
 
@@ -269,31 +262,27 @@ def score_classes(
         Weight of each row.
     groups : (n,) array, optional
         Group of each row, such as its day or scene. Rows of a group are alike: intervals then
-        come from whole groups, and are usually wider. With fewer than about 20 groups they are
-        still too narrow; with one group there are none.
+        come from whole groups, and are usually wider; with one group there are none.
     names : (k,) sequence of str, optional
         Names of the classes in tables; the classes as text if absent.
     confidence : float
         Probability with which an interval is to hold the score of the population.
     bins : int
         Bins of the calibration errors.
-    replicates : int
-        Resamples of the bootstrap.
-    rng : int or Generator
-        Seed of the bootstrap.
 
     Notes
     -----
-    Proportions (accuracy, producer's and user's accuracy) have Wilson's interval for the effective
+    Shares (accuracy, producer's and user's accuracy) have Wilson's interval for the effective
     number of rows :math:`\hat p (1 - \hat p) / \hat V`, where :math:`\hat V` is the variance of
-    the proportion by the sums of its residuals over groups. That is the number of rows, if they
-    are not weighted or grouped.
+    the share by the sums of its residuals over groups. That is the number of rows, if they are
+    not weighted or grouped. F1 is :math:`2 J / (1 + J)` of the share J of the rows rightly
+    predicted as a class among those that are of it or predicted as it, and has its interval;
+    that of kappa is made in the same way (:meth:`.intervals.Intervals.of_kappa`). NLL and Brier
+    score have Student's interval of their logarithm.
 
-    The other scores have percentiles of a bootstrap over rows or groups; more than 2,048 of them
-    are first put together in that many units at random, so that a million rows take seconds.
-    Noise makes the size of a gap larger in the mean, so a calibration error is too large. Its
-    interval is that of the error without this noise: it reaches to zero where the error may be
-    all noise. Every interval is extended to hold its own score.
+    A calibration error has no interval. It is a sum of the sizes of gaps, which chance alone
+    makes positive, so that it is too large by an amount that depends on the true gaps; none of the
+    known intervals holds it as often as it says.
 
     Examples
     --------
@@ -307,83 +296,47 @@ def score_classes(
     0.6667 (0.2077 to 0.9385)
     """
     rows = check_rows(y_true, probability, classes, weight, groups)
-    check_options(confidence, bins, replicates)
+    check_options(confidence, bins)
     labels = tuple(map(str, rows.classes if names is None else names))
     if len(labels) != rows.k:
         raise InputError(
             f"names has {len(labels)} names, but there are {rows.k} classes. Give each one a name."
         )
-    # Every score is a function of sums over rows: of all rows, and of resampled units of them.
-    intervals = resample(rows, confidence, bins, replicates, np.random.default_rng(rng))
-    confusion = intervals.total.cells[0]
+    every, k, chances = np.arange(len(rows.codes)), rows.k, rows.probability
+    cell = rows.codes * k + rows.predicted
+    confusion = np.bincount(cell, weights=rows.weight, minlength=k * k).reshape(k, k)
     if weight is None:
         confusion = np.rint(confusion).astype(np.int64)
+    true, top = chances[every, rows.codes], chances[every, rows.predicted]
+    errors = [_without_interval(rows.codes == c, chances[:, c], rows, bins) for c in range(k)]
+    intervals = Intervals(rows, confidence)
     return ManyClassScores(
         classes=labels,
         samples=len(rows.codes),
         groups=None if groups is None else rows.n_groups,
         confidence=confidence,
         confusion=confusion,
-        by_class=_score_each_class(rows, labels, confusion, intervals),
+        by_class=tuple(
+            ClassScores(
+                name=label,
+                true=confusion[c].sum().item(),
+                predicted=confusion[:, c].sum().item(),
+                producers_accuracy=intervals.of_share(rows.right, rows.codes == c),
+                users_accuracy=intervals.of_share(rows.right, rows.predicted == c),
+                f1=intervals.of_f1(c),
+                ece=errors[c],
+            )
+            for c, label in enumerate(labels)
+        ),
         accuracy=intervals.of_share(rows.right, np.ones(len(rows.codes), bool)),
-        kappa=intervals.of(_kappa)[0],
-        nll=intervals.of(lambda sums: sums.mean(sums.nll))[0],
-        brier=intervals.of(lambda sums: sums.mean(sums.brier))[0],
-        ece=intervals.of_gaps(_top_class_gaps)[0],
-        classwise_ece=intervals.of_gaps(_classwise_gaps)[0],
+        kappa=intervals.of_kappa(confusion),
+        # As scikit-learn's log_loss: certain and wrong is a large loss, not an infinite one.
+        nll=intervals.of_loss(-np.log(np.maximum(true, np.finfo(np.float64).eps))),
+        brier=intervals.of_loss(np.einsum("ij,ij->i", chances, chances) - 2.0 * true + 1.0),
+        ece=_without_interval(rows.right, top, rows, bins),
+        classwise_ece=Estimate(float(np.mean([one.value for one in errors])), np.nan, np.nan),
     )
 
 
-def _score_each_class(
-    rows: Rows, labels: tuple[str, ...], confusion: Array, intervals: Intervals
-) -> tuple[ClassScores, ...]:
-    f1, errors = intervals.of(_f1), intervals.of_gaps(_class_gaps)
-    return tuple(
-        ClassScores(
-            name=label,
-            true=confusion[c].sum().item(),
-            predicted=confusion[:, c].sum().item(),
-            producers_accuracy=intervals.of_share(rows.right, rows.codes == c),
-            users_accuracy=intervals.of_share(rows.right, rows.predicted == c),
-            f1=f1[c],
-            ece=errors[c],
-        )
-        for c, label in enumerate(labels)
-    )
-
-
-# Scores as functions of sums
-
-
-def _ratio(above: Array, below: Array) -> Array:
-    """Divide, with NaN for 0/0."""
-    empty = below == 0.0
-    return np.where(empty, np.nan, above / np.where(empty, 1.0, below))
-
-
-def _kappa(sums: Sums) -> Array:
-    cells = sums.cells / sums.cells.sum(axis=(1, 2), keepdims=True)
-    chance = np.einsum("uij,uki->u", cells, cells)[:, None]
-    right = np.einsum("uii->u", cells)[:, None]
-    # Rounding leaves a remainder where all rows are of one class and predicted as such.
-    return _ratio(right - chance, np.where(1.0 - chance < 1e-12, 0.0, 1.0 - chance))
-
-
-def _f1(sums: Sums) -> Array:
-    true = sums.cells.sum(axis=2)
-    both = sums.cells.sum(axis=1) + true
-    # Resamples without the class say nothing about it.
-    return np.where(true > 0.0, _ratio(2.0 * np.einsum("uii->ui", sums.cells), both), np.nan)
-
-
-def _top_class_gaps(sums: Sums) -> Array:
-    return sums.mean(sums.top_gaps)
-
-
-def _class_gaps(sums: Sums) -> Array:
-    return sums.mean(sums.class_gaps)
-
-
-def _classwise_gaps(sums: Sums) -> Array:
-    gaps = _class_gaps(sums)
-    return gaps.reshape(len(gaps), 1, -1) / gaps.shape[1]
+def _without_interval(happened: Array, chance: Array, rows: Rows, bins: int) -> Estimate:
+    return Estimate(_calibration_error(happened, chance, rows.weight, bins), np.nan, np.nan)
