@@ -85,6 +85,17 @@ class SceneError(InputError):
     """A scene, spectra, a map or an output file cannot be used or written as it is."""
 
 
+class NotRealNumbersError(SceneError):
+    """A band or a coordinate holds text, objects or complex numbers."""
+
+    def __init__(self, name: object, dtype: Any) -> None:
+        held = "text" if dtype.kind in "UST" else dtype
+        super().__init__(
+            f"{name} holds {held}, which are not real numbers. Convert it (in Python "
+            f'.astype("float32")); of complex numbers give the amplitudes.'
+        )
+
+
 class MissingBandsError(SceneError):
     """The scene lacks bands that the model was fitted on."""
 

@@ -21,7 +21,7 @@ import rioxarray
 import xarray as xr
 from rasterio.errors import NotGeoreferencedWarning
 
-from undulatus.errors import SceneError
+from undulatus.errors import NotRealNumbersError, SceneError
 from undulatus.scenes.files import NETCDF, landsat, sentinel2
 from undulatus.scenes.files.netcdf import open_netcdf
 from undulatus.scenes.files.zarr_reading import open_zarr
@@ -136,10 +136,7 @@ def _in_physical_values(
 ) -> xr.DataArray:
     """Return scale * value + offset of each band in float32, NaN where a band has its nodata."""
     if image.dtype.kind not in "fiub":
-        raise SceneError(
-            f"{image.name or 'The image'} holds {image.dtype}, which are not real numbers. Give "
-            f"the values of a band as real numbers, such as the amplitudes of complex ones."
-        )
+        raise NotRealNumbersError(image.name or "The image", image.dtype)
     shape = (-1, *([1] * (image.ndim - 1)))
     scale, offset = (np.asarray(values, np.float64).reshape(shape) for values in (scales, offsets))
     mark = np.array([np.nan if m is None else m for m in marks], np.float64).reshape(shape)

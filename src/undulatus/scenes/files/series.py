@@ -12,7 +12,7 @@ from undulatus.errors import SceneError
 from undulatus.scenes.box import Box
 from undulatus.scenes.files.mask_files import Cut, add_mask
 from undulatus.scenes.scene import acquisition_time, find_lonlats
-from undulatus.scenes.times import in_spans, parse_spans, span_text
+from undulatus.scenes.times import in_spans, parse_spans, span_text, with_parsed_times
 
 STATIC = ("land_mask",)
 """Variables that have no time in any scene."""
@@ -106,6 +106,7 @@ def join_stored(
             f"{scenes[0][0]} is a scene, which needs no reader: leave out --reader (in Python, "
             f"reader=...)."
         )
+    scenes = [(name, with_parsed_times(scene)) for name, scene in scenes]
     for name, scene in scenes[1:]:
         shared_place(scenes[0][1], scene, name)
     joined = _calibrated(join_series(scenes), calibration, scenes[0][0])
