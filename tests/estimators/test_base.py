@@ -19,7 +19,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
 from undulatus.estimators import base, exact, fourier, training
-from undulatus.estimators.base import ProgressLine
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import QUANTILES
 from undulatus.gp.kernels import KERNELS
 from undulatus.gp.posterior import expected_sigmoid
@@ -750,9 +750,9 @@ def test_the_stochastic_solver_reports_iterations_and_exact_passes(moons, capsys
     fitted = RFFGPC(4, verbose=2, posterior=posterior, **options).fit(*moons)
     lines = capsys.readouterr().err.splitlines()
     steps = [line for line in lines if "RFFGPC: step" in line]
-    passes = [line for line in lines if "RFFGPC: exact pass" in line]
+    passes = [line for line in lines if "RFFGPC: pass" in line]
     assert len(steps) == fitted.n_iter_ == 2
-    assert all("held-back NLL" in line for line in steps)
+    assert all("of about 2: validation NLL" in line for line in steps)
     assert steps + passes == lines
     # A step that would lower the bound is taken back: its pass shows the same bound again.
     reported = [float(line.split("bound ")[1].split(",")[0]) for line in passes]
@@ -766,20 +766,49 @@ def test_the_stochastic_solver_reports_iterations_and_exact_passes(moons, capsys
 def test_a_progress_line_shows_step_bound_and_time(capsys, clock):
     line = ProgressLine("VFFGPC", 2, 10)
     clock[0] += 6.0
+    line(1, "bound -2000")
+    clock[0] += 6.0
     line(2, "bound -1234.57")
     line.close()
-    written = capsys.readouterr().err
-    # Two steps took 6 s, so eight take 24 s.
-    assert written == (
-        "VFFGPC: step 2 of at most 10, bound -1234.57, 6 s elapsed, at most 24 s left\n"
+    written = capsys.readouterr().err.splitlines()
+    # Two steps took 12 s, so eight take 48 s.
+    assert written[1] == (
+        "VFFGPC: step 2 of at most 10: bound -1234.57, 12 s elapsed, at most 48 s left"
     )
 
 
-def test_a_note_shows_what_is_done_after_the_last_step(capsys, clock):
-    line = ProgressLine("VFFGPC", 2, 10)
-    clock[0] += 6.0
-    line.note("exact pass 3")
-    assert capsys.readouterr().err == "VFFGPC: exact pass 3, 6 s elapsed\n"
+def test_a_progress_line_of_members_counts_what_is_planned_of_all(capsys, clock):
+    line = ProgressLine("VFFGPC", 2, 10, 2, passes_cost=5.0)
+    clock[0] += 3.0
+    line(1, "validation NLL 0.5")
+    clock[0] += 9.0
+    line(4, "validation NLL 0.4")
+    clock[0] += 18.0
+    line.note_pass(3, 3, "lower bound -9")
+    clock[0] += 1.0
+    line.finish(0)
+    line(1, "validation NLL 0.6", member=1)
+    written = capsys.readouterr().err.splitlines()
+    assert written[1].startswith("VFFGPC: member 1 of 2, step 4 of about 10: validation NLL 0.4")
+    # Four of thirty took 12 s, fifteen 30 s.
+    assert written[1].endswith("12 s elapsed, about 78 s left")
+    assert written[2].startswith("VFFGPC: member 1 of 2, pass 3 over all rows: lower bound -9")
+    assert written[2].endswith("30 s elapsed, about 25 s left")
+    assert written[3].startswith("VFFGPC: member 2 of 2, step 1 of about 10")
+
+
+def test_the_steps_of_an_earlier_fit_tell_nothing_of_the_time_left(capsys, clock):
+    line = ProgressLine("VFFGPC", 2, 100)
+    clock[0] += 3.0
+    line(91, "bound -3")
+    assert capsys.readouterr().err.endswith("3 s elapsed, at most 27 s left\n")
+
+
+def test_a_fit_that_needs_more_steps_than_planned_says_so(capsys):
+    line = ProgressLine("VFFGPC", 2, 10, passes_cost=5.0)
+    line(10, "validation NLL 0.5")
+    line(11, "validation NLL 0.4")
+    assert "step 11 of about 11" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("clock")

@@ -13,8 +13,9 @@ except ModuleNotFoundError as error:
         'undulatus: the command line needs more packages. Install "undulatus[eo]".'
     ) from error
 
+from undulatus.cli.info import info
 from undulatus.cli.learning import fit, score, suggest, update
-from undulatus.cli.models import cut, explain, info, map_command, twin
+from undulatus.cli.models import cut, explain, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.cli.session import Session, drop_last_words
 from undulatus.cli.watching import watch

@@ -53,7 +53,7 @@ class ClassMap:
     places: xr.DataArray
     name: str
 
-    def count(self, classes: int, progress: Callable[[int, int], None] | None = None) -> Array:
+    def count(self, classes: int, progress: Callable[[float, float], None] | None = None) -> Array:
         """Return the pixels of each class, (k,), block by block."""
         blocks = da.asarray(self.places.data)
 
@@ -168,7 +168,7 @@ def _place_in_mask(meaning: str, legend: Legend) -> int | None:
 
 
 def mapped_areas(
-    maps: list[ClassMap], classes: int, progress: Callable[[int, int], None] | None = None
+    maps: list[ClassMap], classes: int, progress: Callable[[float, float], None] | None = None
 ) -> MappedAreas:
     """Return the area that maps have of each class: in hectares, or in pixels if they must be."""
     counts = [one.count(classes, progress) for one in maps]
