@@ -160,7 +160,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         for name in {"estimators_", "updates_"} & set(vars(self)):
             delattr(self, name)
         estimators, count = {}, len(self.regimes_)
-        costs = [COST_IN_ROWS + np.count_nonzero(assigned == index) for index in range(count)]
+        costs = [COST_IN_ROWS + int(np.sum(assigned == index)) for index in range(count)]
         with working_on("learning"):
             for index, regime in enumerate(self.regimes_):
                 rows = np.flatnonzero(assigned == index)
