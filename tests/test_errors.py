@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
 from undulatus import errors
@@ -12,6 +13,7 @@ from undulatus.errors import (
     ModelFileError,
     NotEnoughMemoryError,
     NotFiniteError,
+    NotRealNumbersError,
     NumericalError,
     OutsideTrainingError,
     PhaseTooLargeError,
@@ -30,6 +32,7 @@ ERRORS = [
     NotEnoughMemoryError("VFFGPC", 1e12, 1e9, "Ask for fewer frequencies."),
     ModelFileError("day.undulatus", "is not a model file."),
     SceneError("map.nc exists already."),
+    NotRealNumbersError("IR_108", np.dtype(object)),
     DatasetError("The index does not answer."),
     MissingBandsError("msg4.nc", "day.undulatus", ["IR_016"]),
     OutsideTrainingError(60, 80, ["VIS006: median 0.08"]),

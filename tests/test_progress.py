@@ -95,6 +95,17 @@ def test_the_time_left_follows_a_change_of_pace(told, clock):
     assert told.reports[-1].seconds_left == pytest.approx(400.0)
 
 
+def test_what_is_prepared_before_anything_is_counted_tells_nothing_of_the_pace(told, clock):
+    with working_on("learning"), working_on("regime high", 0, 4):
+        Work("learning").report(0, detail="choosing the starting lengthscale")
+        clock[0] += 60.0
+        line = Work("learning")
+        clock[0] += 10.0
+        line.report(1, 5)
+    # A twentieth took 10 s.
+    assert told.reports[-1].seconds_left == pytest.approx(190.0)
+
+
 @given(st.lists(st.floats(0.01, 0.2), min_size=5, max_size=30), st.floats(0.5, 20.0))
 def test_at_an_even_pace_the_time_left_is_right(steps, pace):
     rate, now, share = Rate(0.0, 0.0), 0.0, 0.0

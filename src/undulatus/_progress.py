@@ -82,6 +82,9 @@ class Work:
         self._began = time.monotonic()
         self._reported = False
         self._rate = Rate(self._began, 0.0)
+        if self._task._rate.share == 0.0:
+            # What came before the first part with something to count tells nothing of the pace.
+            self._task._rate = Rate(self._began, 0.0)
 
     def report(
         self, done: float, total: float | None = None, detail: str | None = None, **more: Any

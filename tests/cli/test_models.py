@@ -888,6 +888,23 @@ def test_many_classes_are_explained_one_by_one_and_together(runner, cloud_types_
     assert table.groupby("class").size().tolist() == [8461] * 4
 
 
+def test_pictures_of_an_image_are_bad_usage_and_pages_are_named(
+    runner, clouds_model, image_files, tmp_path
+):
+    command = [
+        "map",
+        str(clouds_model),
+        str(image_files / "image.tif"),
+        "-o",
+        str(tmp_path / "map.nc"),
+        "--picture",
+        "2010-01-01",
+    ]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 2
+    assert "DATA are an image, of which --pages shows the map" in result.stderr
+
+
 def test_a_picture_with_another_ending_is_bad_usage(runner, sounder_model):
     result = runner.invoke(main, ["explain", str(sounder_model), "-o", "waves.txt"])
     assert result.exit_code == 2

@@ -117,7 +117,10 @@ def cut(inputs: Any, output: Path, resume: bool) -> None:
         require_new(output, overwrite=None)
     scene = open_inputs(inputs)
     if not {"y", "x"} <= set(scene.dims) or "image" in scene:
-        raise SceneError(f"{inputs.name} is not a scene, of which alone parts can be written.")
+        raise SceneError(
+            f"{inputs.name} is not a scene: undulatus cut writes parts of scenes alone. A part of "
+            f"an image is what gdal_translate -projwin writes."
+        )
     check_scene(scene)
     with progress_bar("writing") as progress:
         write_dataset(
@@ -227,8 +230,9 @@ def map_command(
         require_new(output.with_suffix(beside), overwrite=None)
     require_model(model, *inputs.paths)
     opened = open_inputs(inputs)
-    if (pictures or video) and is_spectra(opened):
-        raise click.UsageError("--picture and --video are for scenes, but DATA are spectra.")
+    if (pictures or video) and (is_spectra(opened) or "image" in opened):
+        found = "spectra" if is_spectra(opened) else "an image, of which --pages shows the map"
+        raise click.UsageError(f"--picture and --video are for scenes, but DATA are {found}.")
     if pages is not None:
         if is_spectra(opened) or opened.sizes.get("time", 1) > 1:
             raise click.UsageError(

@@ -303,8 +303,10 @@ def _find_scene(path: Path, options: dict[str, Any]) -> _Found:
         if is_tensor_file(path):
             raise SceneError(f"{path} is a model or a checkpoint of undulatus, not data.")
         raise SceneError(
-            f"{path} has a name of no known format: scenes are read from .zarr, .nc, and files of "
-            f"sensors under their original names.\n{_names_of_sensors(is_sounder=False)}"
+            f"{path} has a name of no known format: images are read from {', '.join(RASTERS)}, "
+            f".zarr, .nc and the folders of Sentinel-2 and Landsat, scenes from .zarr, .nc, and "
+            f"files of sensors under their original names.\n"
+            f"{_names_of_sensors(is_sounder=False)}"
         )
     return _Found(path, _SCENE, sensor or SEVIRI)
 
