@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
 from undulatus import errors
@@ -13,6 +14,7 @@ from undulatus.errors import (
     ModelFileError,
     NotEnoughMemoryError,
     NotFiniteError,
+    NotRealNumbersError,
     NumericalError,
     OutsideTrainingError,
     PhaseTooLargeError,
@@ -32,6 +34,7 @@ ERRORS = [
     ModelFileError("day.undulatus", "is not a model file."),
     SceneError("map.nc exists already."),
     DamagedFileError("image.nc is cut short."),
+    NotRealNumbersError("IR_108", np.dtype(object)),
     DatasetError("The index does not answer."),
     MissingBandsError("msg4.nc", "day.undulatus", ["IR_016"]),
     OutsideTrainingError(60, 80, ["VIS006: median 0.08"]),

@@ -51,6 +51,12 @@ IMPORTABLE = {
     )
     for path in MODULES
 }
+HEAVY = {
+    *("numpy", "scipy", "sklearn", "pandas", "xarray", "dask", "rasterio", "rich", "safetensors"),
+    *("matplotlib", "torch", "zarr"),
+}
+"""What takes long to import, and neither the package nor the help of a command needs."""
+HELP = "from undulatus.cli import main\nsay = lambda *words: main(words, standalone_mode=False)\n"
 RUNS_WHAT_IT_READS = {"pickle", "joblib", "dill", "cloudpickle", "marshal", "shelve"}
 
 each_module = pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -117,13 +123,16 @@ def test_no_module_imports_a_format_that_runs_what_it_reads(path):
             "from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model",
             {"xarray", "dask", "matplotlib", "click", "rich", "torch"},
         ),
-        ("import undulatus.cli", {"xarray", "dask", "matplotlib", "torch"}),
+        ("import undulatus", HEAVY),
+        (f"{HELP}say('--version')", HEAVY),
+        (f"{HELP}say('--help')\nfor name in main.commands: say(name, '--help')", HEAVY),
         ("from undulatus import scenes", {"satpy", "matplotlib", "torch"}),
     ],
-    ids=["classifiers", "commands", "scenes"],
+    ids=["classifiers", "package", "version", "help", "scenes"],
 )
 def test_a_part_loads_without_the_libraries_it_does_not_need(what, spared):
-    code = f"import sys\n{what}\nprint(*sys.modules, sep='\\n')\n"
+    code = f"import sys\n{what}\nprint('LOADED', *sys.modules)\n"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.split(".")[0] for name in run.stdout.split()}
+    loaded = {name.split(".")[0] for name in run.stdout.rpartition("LOADED")[2].split()}
+    assert "undulatus" in loaded
     assert not loaded & spared

@@ -2,13 +2,25 @@
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.pipeline import make_pipeline
 
 from undulatus import GPC, RFFGPC, RegimeClassifier, SpectralPCA
-from undulatus._progress import LOGGER, Work, duration_text, working_on
+from undulatus._progress import (
+    FIRST_SECONDS,
+    LOGGER,
+    Rate,
+    Work,
+    duration_text,
+    report_block,
+    watch_thread,
+    working_on,
+)
 from undulatus.regimes import Regime
 
 
@@ -42,17 +54,100 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_time_left_follows_from_the_pace_since_the_first_report(told, clock):
+def test_the_time_left_follows_from_the_pace_since_the_beginning(told, clock):
     with working_on("mapping") as work:
-        # As if half had been done before: it tells nothing of the pace.
-        work.report(50, 100)
         clock[0] += 10.0
-        work.report(60, 100)
-    first, second = told.reports
-    assert first.seconds_left is None
-    assert second.seconds_left == pytest.approx(40.0)
-    assert str(second) == "mapping: 60 of 100 (60 %), about 40 s left"
+        work.report(20, 100)
+    assert told.reports[0].seconds_left == pytest.approx(40.0)
+    assert str(told.reports[0]) == "mapping: 20 of 100 (20 %), about 40 s left"
     assert told.messages[-1] == "mapping: done after 10 s"
+
+
+def test_what_an_earlier_run_did_tells_nothing_of_the_pace(told, clock):
+    with working_on("learning") as work:
+        clock[0] += 10.0
+        work.report(60, 100, earlier=50)
+    # Ten took 10 s, so forty take 40 s.
+    assert told.reports[0].seconds_left == pytest.approx(40.0)
+
+
+def test_what_a_resumed_part_found_done_tells_nothing_of_the_pace(told, clock):
+    with working_on("learning"):
+        for index in range(2):
+            with working_on(f"regime {index}", index, 2) as part:
+                clock[0] += 10.0
+                part.report(60, 100, earlier=50 * (index == 0))
+    first, second = told.reports
+    # Ten of two hundred took 10 s; then forty of the first and sixty of the second took as long.
+    assert first.seconds_left == pytest.approx(140.0)
+    assert second.seconds_left < 10.0
+
+
+def test_the_time_left_follows_a_change_of_pace(told, clock):
+    with working_on("mapping") as work:
+        # The first half takes 10 s; then each hundredth takes 10 s.
+        for done in range(5, 51, 5):
+            clock[0] += 1.0
+            work.report(done, 100)
+        for done in range(51, 61):
+            clock[0] += 10.0
+            work.report(done, 100)
+    assert told.reports[-1].seconds_left == pytest.approx(400.0)
+
+
+def test_what_is_prepared_before_anything_is_counted_tells_nothing_of_the_pace(told, clock):
+    with working_on("learning"), working_on("regime high", 0, 4):
+        Work("learning").report(0, detail="choosing the starting lengthscale")
+        clock[0] += 60.0
+        line = Work("learning")
+        clock[0] += 10.0
+        line.report(1, 5)
+    # A twentieth took 10 s.
+    assert told.reports[-1].seconds_left == pytest.approx(190.0)
+
+
+@given(st.lists(st.floats(0.01, 0.2), min_size=5, max_size=30), st.floats(0.5, 20.0))
+def test_at_an_even_pace_the_time_left_is_right(steps, pace):
+    rate, now, share = Rate(0.0, 0.0), 0.0, 0.0
+    for step in steps:
+        if share + step >= 1.0:
+            break
+        share += step
+        now += step * pace * 10.0
+        left = rate.seconds_left(share, now)
+        if now < FIRST_SECONDS:
+            assert left is None
+        else:
+            # Sums of steps are rounded.
+            assert left == pytest.approx((1.0 - share) * pace * 10.0, rel=1e-9)
+
+
+def test_nothing_is_said_of_the_time_left_at_once(told, clock):
+    with working_on("mapping") as work:
+        clock[0] += 1.0
+        work.report(1, 100)
+    assert told.reports[0].time_left == ""
+
+
+def test_a_part_after_the_whole_has_no_share_of_it(told, clock):
+    with working_on("mapping") as work:
+        clock[0] += 10.0
+        work.report(100, 100)
+        with working_on("counting pixels") as part:
+            clock[0] += 1.0
+            part.report(1, 554)
+    assert str(told.reports[1]) == "mapping: counting pixels: 1 of 554"
+
+
+def test_a_thread_that_nobody_watches_may_report_its_block():
+    report_block(0.5)
+
+
+def test_a_watched_thread_reports_its_block():
+    seen = []
+    with ThreadPoolExecutor(1, initializer=watch_thread, initargs=(seen.append,)) as pool:
+        pool.submit(report_block, 0.5).result()
+    assert seen == [0.5]
 
 
 def test_parts_share_the_whole_equally_and_are_named_in_order(told, clock):
@@ -60,7 +155,7 @@ def test_parts_share_the_whole_equally_and_are_named_in_order(told, clock):
         for index, name in enumerate(["high", "night"]):
             with working_on(f"regime {name}", index, 2) as part:
                 part.report(1, 4, "member 1", at_most=True)
-                clock[0] += 1.0
+                clock[0] += 4.0
     assert [report.what for report in told.reports] == [
         "learning: regime high",
         "learning: regime night",
@@ -110,8 +205,8 @@ def test_a_fit_names_its_regime_its_member_and_its_step(told, moons):
         "learning: regime high (2 of 2)",
     ]
     details = " ".join(report.detail for report in told.reports)
-    assert "member 1: " in details
-    assert "member 2: " in details
+    assert "member 1 of 2, step" in details
+    assert "member 2 of 2, step" in details
     assert all("step" in report.detail or "pass" in report.detail for report in told.reports)
     shares = [report.share for report in told.reports]
     assert shares == sorted(shares)

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import RFFGPC, VFFGPC, load_model, save_model
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError, UndulatusError
-from undulatus.estimators.base import ProgressLine
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.regimes import DAYLIGHT, MEDIAN, Regime, RegimeClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

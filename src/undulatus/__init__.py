@@ -13,12 +13,15 @@ experiments) need ``pip install "undulatus[eo]"`` and are imported when they are
 """
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from undulatus._lazy import lazy_names
 from undulatus.errors import UndulatusError
-from undulatus.estimators import GPC, RFFGPC, VFFGPC, FourierFeatures, SpectralPCA
-from undulatus.regimes import RegimeClassifier
-from undulatus.storage import load_model, save_model
+
+if TYPE_CHECKING:
+    from undulatus.estimators import GPC, RFFGPC, VFFGPC, FourierFeatures, SpectralPCA
+    from undulatus.regimes import RegimeClassifier
+    from undulatus.storage import load_model, save_model
 
 __version__ = version("undulatus")
 
@@ -34,7 +37,27 @@ __all__ = [
     "save_model",
 ]
 
+# scikit-learn alone takes a second to import, which `undulatus --version` should not take.
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: name for name in ("datasets", "errors", "paper", "products", "regimes", "scenes")},
+    {
+        **dict.fromkeys(
+            ("GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA"), "estimators"
+        ),
+        "RegimeClassifier": "regimes",
+        **dict.fromkeys(("load_model", "save_model"), "storage"),
+        **{
+            name: name
+            for name in (
+                "datasets",
+                "errors",
+                "estimators",
+                "paper",
+                "products",
+                "regimes",
+                "scenes",
+                "storage",
+            )
+        },
+    },
 )

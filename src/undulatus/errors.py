@@ -89,6 +89,17 @@ class DamagedFileError(SceneError):
     """A file is damaged, cut short or incomplete: another copy of it may be sound."""
 
 
+class NotRealNumbersError(SceneError):
+    """A band or a coordinate holds text, objects or complex numbers."""
+
+    def __init__(self, name: object, dtype: Any) -> None:
+        held = "text" if dtype.kind in "UST" else dtype
+        super().__init__(
+            f"{name} holds {held}, which are not real numbers. Convert it (in Python "
+            f'.astype("float32")); of complex numbers give the amplitudes.'
+        )
+
+
 class MissingBandsError(SceneError):
     """The scene lacks bands that the model was fitted on."""
 

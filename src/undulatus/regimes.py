@@ -36,6 +36,9 @@ MEDIAN = "median"
 LEAST_ROWS_PER_CLASS = 10
 """Rows of each class that a regime needs to be fitted."""
 
+COST_IN_ROWS = 40_000
+"""So many rows take as long as what is the same for a regime of any size: for progress alone."""
+
 
 @dataclass(frozen=True)
 class Regime:
@@ -157,11 +160,13 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         for name in {"estimators_", "updates_"} & set(vars(self)):
             delattr(self, name)
         estimators, count = {}, len(self.regimes_)
+        costs = [COST_IN_ROWS + int(np.sum(assigned == index)) for index in range(count)]
         with working_on("learning"):
             for index, regime in enumerate(self.regimes_):
                 rows = np.flatnonzero(assigned == index)
                 own = {name: values[rows] for name, values in extra.items()}
-                with working_on(f"regime {regime.name} ({index + 1} of {count})", index, count):
+                part = f"regime {regime.name} ({index + 1} of {count})"
+                with working_on(part, sum(costs[:index]), sum(costs), costs[index]):
                     estimators[regime.name] = self._fit_regime(regime, X, rows, y[rows], own)
         self.estimators_ = estimators
         self._set_feature_names()

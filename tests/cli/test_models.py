@@ -842,9 +842,9 @@ def test_a_model_file_is_described(runner, tmp_path, moons, model):
     assert lines[0] == f"{path}: {type(model).__name__}"
     assert "classes: clear, cloud" in lines
     assert "features: 2 (IR_108, VIS006)" in lines
-    assert f"bound: {load_model(path).bound_:.6g}" in lines
+    assert f"lower bound on the log evidence: {load_model(path).bound_:.6g}" in lines
     assert any(line.startswith("precision: double") for line in lines)
-    assert ("members: 3" in lines) == (getattr(model, "n_members", 1) == 3)
+    assert ("members of the ensemble: 3" in lines) == (getattr(model, "n_members", 1) == 3)
 
 
 @pytest.mark.parametrize(
@@ -861,6 +861,36 @@ def test_classes_with_their_shares_and_latent_functions_are_listed(runner, tmp_p
     assert "classes: cloud, land, sea" in lines
     assert "latent functions: 3" in lines
     assert "shares of classes in training: cloud 50.0%, land 30.0%, sea 20.0%" in lines
+
+
+def test_info_says_how_a_fit_went_beside_chance_level(runner, tmp_path, moons):
+    path = tmp_path / "moons.undulatus"
+    options = {"n_members": 2, "solver": "stochastic", "random_state": 0}
+    model = VFFGPC(4, **options).fit(*moons)
+    save_model(model, path)
+    lines = runner.invoke(main, ["info", str(path)]).stdout.splitlines()
+    report = model.fit_report_
+    steps, rows = report["steps"], report["rows"]
+    assert (
+        f"fit: converged after {steps} minibatches, of {rows} rows, by the stochastic solver"
+        in lines
+    )
+    (said,) = [line for line in lines if line.startswith("validation NLL: ")]
+    smoothed = (pd.Series(own).rolling(3, min_periods=1).mean() for own in report["held_back_nll"])
+    lowest = [own.min() for own in smoothed]
+    assert f"{np.mean(lowest):.3g} nats a row" in said
+    assert f"the mean of 2 members ({min(lowest):.3g} to {max(lowest):.3g})" in said
+    assert said.endswith("the class shares alone give 0.693")
+    for unexplained in ("held back", "stopped", "starting lengthscale", "jitter"):
+        assert unexplained not in "".join(lines)
+
+
+def test_info_says_so_if_nothing_was_learned(runner, tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 3)), rng.permutation(np.arange(400) % 2)
+    path = tmp_path / "noise.undulatus"
+    save_model(VFFGPC(4, n_members=1, solver="stochastic", random_state=0).fit(X, y), path)
+    assert "chance level" in runner.invoke(main, ["info", str(path)]).stdout
 
 
 def test_features_without_names_are_counted(runner, tmp_path, moons):
@@ -934,6 +964,23 @@ def test_many_classes_are_explained_one_by_one_and_together(runner, cloud_types_
     assert "all classes" in lines
     table = pd.read_csv(picture.with_suffix(".csv"), comment="#")
     assert table.groupby("class").size().tolist() == [8461] * 4
+
+
+def test_pictures_of_an_image_are_bad_usage_and_pages_are_named(
+    runner, clouds_model, image_files, tmp_path
+):
+    command = [
+        "map",
+        str(clouds_model),
+        str(image_files / "image.tif"),
+        "-o",
+        str(tmp_path / "map.nc"),
+        "--picture",
+        "2010-01-01",
+    ]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 2
+    assert "DATA are an image, of which --pages shows the map" in result.stderr
 
 
 def test_a_picture_with_another_ending_is_bad_usage(runner, sounder_model):

@@ -78,6 +78,16 @@ pytestmark = pytest.mark.filterwarnings("default::FutureWarning", "default::User
 # Standard error
 
 
+def test_a_warning_does_not_end_a_command_even_if_the_environment_makes_it_an_error(
+    runner, monkeypatch
+):
+    warnings.simplefilter("error")
+    monkeypatch.setattr(sys, "warnoptions", ["error"])
+    result = runner.invoke(tool, ["work", "--how", "warned"])
+    assert result.exit_code == 0
+    assert "warning: it will be another one day" in result.stderr
+
+
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_quiet_leaves_the_result_alone(runner, place):
     arguments = ["--quiet", "work"] if place == "before" else ["work", "--quiet"]

@@ -1,7 +1,5 @@
 """What all three classifiers have in common: weights, classes, priors, input, prediction."""
 
-import io
-import sys
 import warnings
 
 import numpy as np
@@ -20,7 +18,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
 from undulatus.estimators import base, exact, fourier, training
-from undulatus.estimators.base import ProgressLine
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import QUANTILES
 from undulatus.gp.kernels import KERNELS
 from undulatus.gp.posterior import expected_sigmoid
@@ -735,19 +733,6 @@ def test_fit_changes_neither_parameters_nor_data(name, moons):
 # The progress line
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that shows the time it is set to."""
-    now = [100.0]
-    monkeypatch.setattr(base.time, "monotonic", lambda: now[0])
-    return now
-
-
 @each_model
 def test_a_fit_is_silent_by_default(name, moons, capsys):
     model(name).fit(*moons)
@@ -771,9 +756,9 @@ def test_the_stochastic_solver_reports_iterations_and_exact_passes(moons, capsys
     fitted = RFFGPC(4, verbose=2, posterior=posterior, **options).fit(*moons)
     lines = capsys.readouterr().err.splitlines()
     steps = [line for line in lines if "RFFGPC: step" in line]
-    passes = [line for line in lines if "RFFGPC: exact pass" in line]
+    passes = [line for line in lines if "RFFGPC: pass" in line]
     assert len(steps) == fitted.n_iter_ == 2
-    assert all("held-back NLL" in line for line in steps)
+    assert all("of about 2: validation NLL" in line for line in steps)
     assert steps + passes == lines
     # A step that would lower the bound is taken back: its pass shows the same bound again.
     reported = [float(line.split("bound ")[1].split(",")[0]) for line in passes]
@@ -782,58 +767,3 @@ def test_the_stochastic_solver_reports_iterations_and_exact_passes(moons, capsys
     ]
     if posterior == "bound":
         assert len(reported) == len(fitted.bound_history_) - 1
-
-
-def test_a_progress_line_shows_step_bound_and_time(capsys, clock):
-    line = ProgressLine("VFFGPC", 2, 10)
-    clock[0] += 6.0
-    line(2, "bound -1234.57")
-    line.close()
-    written = capsys.readouterr().err
-    # Two steps took 6 s, so eight take 24 s.
-    assert written == (
-        "VFFGPC: step 2 of at most 10, bound -1234.57, 6 s elapsed, at most 24 s left\n"
-    )
-
-
-def test_a_note_shows_what_is_done_after_the_last_step(capsys, clock):
-    line = ProgressLine("VFFGPC", 2, 10)
-    clock[0] += 6.0
-    line.note("exact pass 3")
-    assert capsys.readouterr().err == "VFFGPC: exact pass 3, 6 s elapsed\n"
-
-
-@pytest.mark.usefixtures("clock")
-def test_a_terminal_shows_one_line_that_is_rewritten(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    line = ProgressLine("GPC", 1, 3)
-    line(1, "bound -3")
-    line(2, "bound -2")
-    line.close()
-    written = terminal.getvalue()
-    assert written.count("\r") == 2
-    assert written.count("\n") == 1
-    assert written.endswith("\n")
-
-
-@pytest.mark.usefixtures("clock")
-def test_verbose_2_writes_a_line_per_iteration_on_a_terminal_too(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    line = ProgressLine("GPC", 2, 3)
-    line(1, "bound -3")
-    line(2, "bound -2")
-    line.close()
-    assert terminal.getvalue().count("\n") == 2
-    assert "\r" not in terminal.getvalue()
-
-
-def test_verbose_0_writes_nothing_on_a_terminal(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    line = ProgressLine("GPC", 0, 3)
-    line(1, "bound -3")
-    line.note("exact pass 1")
-    line.close()
-    assert terminal.getvalue() == ""

@@ -11,13 +11,13 @@ from sklearn.base import clone
 from undulatus import RFFGPC, VFFGPC
 from undulatus._files import write_tensors
 from undulatus.errors import InputError, ModelFileError
-from undulatus.estimators.base import ProgressLine
 from undulatus.estimators.checkpoint import (
     Checkpoint,
     Fingerprint,
     count_iterations,
     fingerprint,
 )
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import Overview, RowData
 from undulatus.gp.batch import Ascent, BatchState
 from undulatus.gp.blocks import Standardisation
@@ -269,11 +269,11 @@ def test_a_fit_interrupted_in_its_exact_passes_can_be_continued(
     whole = model(name).fit(X, y)
     path = tmp_path / "state"
 
-    def note(self, state, member=0):
+    def note(self, *rest):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(ProgressLine, "note", note)
+        patch.setattr(ProgressLine, "note_pass", note)
         stopped = model(name, checkpoint=path, on_interrupt=on_interrupt)
         with pytest.raises(KeyboardInterrupt) if on_interrupt == "raise" else nullcontext():
             stopped.fit(X, y)

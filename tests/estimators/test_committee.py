@@ -19,8 +19,9 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import InputError
 from undulatus.estimators import base, fourier
-from undulatus.estimators.base import ProgressLine, make_generator
+from undulatus.estimators.base import make_generator
 from undulatus.estimators.interpret import waves_of
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.gp.batch import fit_batch
 from undulatus.gp.held_back import leave_out
 from undulatus.gp.kernels import find_kernel, mean_distance

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from undulatus import GPC, RFFGPC
 from undulatus.errors import InputError, TooManyRowsError
-from undulatus.estimators.base import ProgressLine
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.gp import exact
 from undulatus.gp.kernels import KERNELS
 

@@ -14,8 +14,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
 from undulatus.estimators import fourier, fourier_prediction, training
-from undulatus.estimators.base import ProgressLine
 from undulatus.estimators.fourier import BATCH_ROWS
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.gp import blocks, passes, stochastic, walk
 from undulatus.gp.kernels import KERNELS, mean_distance
 from undulatus.gp.stochastic import RACE_SHARES
@@ -938,12 +938,12 @@ def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one(name, many
     whole = minibatch_model(name, tol=0.0).fit(X, y)
     stopped = minibatch_model(name, tol=0.0, on_interrupt="keep")
 
-    def note(self, state, member=0):
-        if state.startswith("exact pass 2"):
+    def note(self, number, *rest):
+        if number == 2:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(ProgressLine, "note", note)
+        patch.setattr(ProgressLine, "note_pass", note)
         with pytest.warns(ConvergenceWarning, match="Interrupted after 3"):
             stopped.fit(X, y)
     assert stopped.fit_report_["stopped"] == "interrupted"

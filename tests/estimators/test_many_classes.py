@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss
 
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import InputError
-from undulatus.estimators.base import ProgressLine
+from undulatus.estimators.progress_line import ProgressLine
 
 QUICK = {"max_iter": 12, "random_state": 0}
 

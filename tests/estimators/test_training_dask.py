@@ -17,7 +17,7 @@ from sklearn.base import clone
 from undulatus import GPC, RFFGPC, VFFGPC
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.estimators import fourier_prediction, training, training_dask
-from undulatus.estimators.base import ProgressLine
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.gp import dask_blocks, passes, stochastic
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

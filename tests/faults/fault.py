@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from undulatus import RFFGPC, VFFGPC, load_model
 from undulatus.cli import main
-from undulatus.estimators.base import ProgressLine
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.products import map_scene
 from undulatus.products.predict import MISSING
 

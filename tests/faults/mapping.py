@@ -3,7 +3,6 @@
 import dask
 import dask.array as da
 import numpy as np
-import pandas as pd
 import xarray as xr
 from tests.faults.fault import BANDS, Fault, gives, missing, refused, same
 
@@ -63,6 +62,19 @@ def with_units(shop, name, factor, units):
     scene = days(shop)
     scene[name] = (scene[name] * factor).assign_attrs(units=units)
     return scene
+
+
+def with_type(shop, name, dtype):
+    scene = days(shop)
+    scene[name] = scene[name].astype(dtype)
+    return scene
+
+
+def with_times(shop, written):
+    """Return the map of acquisitions whose times are written otherwise, and that of the same."""
+    scene = days(shop)
+    other = scene.assign_coords(time=written(scene.indexes["time"]))
+    return map_days(shop, other), map_days(shop, scene)
 
 
 def from_netcdf_in_threads(shop):
@@ -236,7 +248,23 @@ FAULTS = (
         lambda shop: parse_size("much"),
         refused(InputError, "'much' is not a size"),
     ),
+    Fault(
+        "a size beyond all numbers",
+        lambda shop: parse_size("1e999GB"),
+        refused(InputError, "'1e999GB' is not a size"),
+    ),
+    Fault("no text for a size", lambda shop: parse_size(""), refused(InputError, "'' is not a")),
     # Units, calibration, sun and time
+    Fault(
+        "a band of objects",
+        lambda shop: map_days(shop, with_type(shop, "IR_108", object)),
+        refused(SceneError, "IR_108 holds object, which are not real numbers"),
+    ),
+    Fault(
+        "times that are names",
+        lambda shop: map_days(shop, days(shop).assign_coords(time=["a", "b", "c", "d"])),
+        refused(SceneError, "'a' is not a time"),
+    ),
     Fault(
         "digital numbers in place of reflectances",
         lambda shop: shop.map(10_000.0 + 5_000.0 * shop.image),
@@ -289,14 +317,12 @@ FAULTS = (
         same(),
     ),
     Fault(
+        "times that are text", lambda shop: with_times(shop, lambda t: t.strftime("%FT%T")), same()
+    ),
+    Fault(
         "times with a zone",
-        lambda shop: map_days(
-            shop,
-            days(shop).assign_coords(
-                time=pd.date_range("2010-01-01", periods=4, tz="Europe/Madrid")
-            ),
-        ),
-        refused(SceneError, "time in UTC, without a zone"),
+        lambda shop: with_times(shop, lambda t: t.tz_localize("UTC").tz_convert("Europe/Madrid")),
+        same(),
     ),
     Fault("netCDF read by eight threads", from_netcdf_in_threads, same()),
 )

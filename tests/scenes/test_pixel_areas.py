@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 from rasterio import Affine
 
 from undulatus.scenes import pixel_areas
-from undulatus.scenes.pixel_grid import PixelGrid
 from undulatus.scenes.pixel_areas import PixelAreas
+from undulatus.scenes.pixel_grid import PixelGrid
 
 
 def areas_of(crs, transform, shape):

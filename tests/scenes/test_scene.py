@@ -145,11 +145,25 @@ DEFECTS = {
         lambda scene: scene.assign_coords(time=np.arange(scene.sizes["time"])),
         ["no time"],
     ),
-    "times with a zone": (
-        lambda scene: scene.assign_coords(
-            time=("time", pd.DatetimeIndex(scene["time"].values).tz_localize("Asia/Tokyo"))
-        ),
-        ["no time", "a time in UTC, without a zone"],
+    "a time that is a name": (
+        lambda scene: scene.assign_coords(time=[f"scene {i}" for i in range(len(scene["time"]))]),
+        ["the coordinate time: 'scene 0' is not a time", "2010-07-14T12:00"],
+    ),
+    "a band of objects": (
+        with_values("IR_108", lambda array: array.astype(object)),
+        ["IR_108 holds object", "not real numbers", '.astype("float32")'],
+    ),
+    "a band of text": (
+        with_values("VIS006", lambda array: array.astype(str)),
+        ["VIS006 holds text", "not real numbers"],
+    ),
+    "an angle of objects": (
+        with_angle(lambda angle: angle.astype(object)),
+        ["solar_zenith_angle holds object", "not real numbers"],
+    ),
+    "a latitude of objects": (
+        lambda scene: scene.assign_coords(latitude=scene["latitude"].astype(object)),
+        ["latitude holds object", "not real numbers"],
     ),
     "no coordinates": (
         lambda scene: scene.drop_vars(["longitude", "latitude"]),
@@ -184,6 +198,22 @@ def test_a_defect_is_named_with_its_remedy(defect):
     assert message.count("\n- ") == 1, "one defect is one line"
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda times: times.astype("datetime64[s]").astype(str),
+        lambda times: times.astype("datetime64[s]").astype(str).astype(object),
+        lambda times: times.astype("datetime64[s]").astype(datetime.datetime),
+        lambda times: pd.DatetimeIndex(times).tz_localize("UTC").tz_convert("Asia/Tokyo"),
+    ],
+    ids=["text", "text as objects", "datetimes", "with a zone"],
+)
+def test_times_of_other_types_are_the_same_times(written):
+    scene = a_scene()
+    other = scene.assign_coords(time=("time", written(scene["time"].values)))
+    xr.testing.assert_identical(check_scene(other), check_scene(scene))
 
 
 def test_several_defects_are_listed_at_once():

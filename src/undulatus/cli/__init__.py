@@ -13,9 +13,9 @@ except ModuleNotFoundError as error:
         'undulatus: the command line needs more packages. Install "undulatus[eo]".'
     ) from error
 
-from undulatus._files import FULL
+from undulatus.cli.info import info
 from undulatus.cli.learning import fit, score, suggest, update
-from undulatus.cli.models import cut, explain, info, map_command, twin
+from undulatus.cli.models import cut, explain, map_command, twin
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.cli.session import Session, drop_last_words
 from undulatus.cli.watching import watch
@@ -62,6 +62,9 @@ class Commands(click.Group):
                 atexit.register(drop_last_words)
                 ctx.exit(session.interrupt_status)
             except OSError as error:
+                # Here, since it imports numpy, and --version and --help need none of it.
+                from undulatus._files import FULL
+
                 if session.debug or error.errno not in FULL:
                     raise
                 session.fail(f"the results cannot be printed: {error.strerror}.", error)

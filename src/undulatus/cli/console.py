@@ -174,7 +174,7 @@ def warn(line: str) -> None:
 
 
 @contextmanager
-def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(task: str) -> Iterator[Callable[[float, float], None]]:
     """Show how far a task is, and the time left; give a function of (done, total)."""
     with working_on(task) as work:
         yield work.report

@@ -1,4 +1,4 @@
-"""Commands for data and models: ``twin``, ``cut``, ``map``, ``info`` and ``explain``."""
+"""Commands for data and models: ``twin``, ``cut``, ``map`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -120,7 +120,10 @@ def cut(inputs: Any, output: Path, resume: bool) -> None:
         require_new(output, overwrite=None)
     scene = open_inputs(inputs)
     if not {"y", "x"} <= set(scene.dims) or "image" in scene:
-        raise SceneError(f"{inputs.name} is not a scene, of which alone parts can be written.")
+        raise SceneError(
+            f"{inputs.name} is not a scene: undulatus cut writes parts of scenes alone. A part of "
+            f"an image is what gdal_translate -projwin writes."
+        )
     check_scene(scene)
     with progress_bar("writing") as progress:
         write_dataset(
@@ -269,8 +272,9 @@ def map_command(
         require_new(output.with_suffix(beside), overwrite=None)
     require_model(model, *inputs.paths)
     opened = open_inputs(inputs)
-    if (pictures or video) and is_spectra(opened):
-        raise click.UsageError("--picture and --video are for scenes, but DATA are spectra.")
+    if (pictures or video) and (is_spectra(opened) or "image" in opened):
+        found = "spectra" if is_spectra(opened) else "an image, of which --pages shows the map"
+        raise click.UsageError(f"--picture and --video are for scenes, but DATA are {found}.")
     if pages is not None:
         if is_spectra(opened) or opened.sizes.get("time", 1) > 1:
             raise click.UsageError(
@@ -304,6 +308,11 @@ def map_command(
         with progress_bar("building pages") as progress:
             page = browse_image(output, pages, rgb=rgb, say=say, progress=progress)
         click.echo(f"open in a browser: {page.resolve()}")
+
+
+def _print(line: str) -> None:
+    """Print a line of what a file says, which may hold anything."""
+    click.echo(printable(line))
 
 
 def read_legend(path: Path) -> Any:
@@ -351,114 +360,7 @@ def _illustrate(
         click.echo(f"video: {path.resolve()}")
 
 
-# info and explain
-
-
-@click.command()
-@click.argument("model", type=MODEL_PATH)
-def info(model: Path) -> None:
-    """Print what the file MODEL holds.
-
-    Its classes and their legend, the data it learned from, its classifiers with their latent
-    functions and the shares of classes in training, and how they were fitted.
-    """
-    from undulatus.products.legend import Legend
-    from undulatus.storage import load_model
-
-    require_model(model)
-    fitted = load_model(model)
-    _print(f"{model}: {type(fitted).__name__}")
-    _print(f"classes: {', '.join(map(str, fitted.classes_))}")
-    _print_legend(Legend.of(fitted))
-    facts = dict(getattr(fitted, "provenance_", {}))
-    for name in {"training_groups", "held_out_groups"} & set(facts):
-        facts[name] = len(facts[name])
-    apart = ("legend", "class_profiles")
-    _print_facts({name: value for name, value in facts.items() if name not in apart})
-    members = getattr(fitted, "estimators_", None)
-    if members is None:
-        _print_steps(fitted)
-        return
-    for regime in fitted.regimes_:
-        low, high = regime.edges
-        member = members[regime.name]
-        _print(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
-        _print(f"classifier: {type(member).__name__}")
-        if hasattr(member, "steps"):
-            _print_steps(member)
-        else:
-            _print_classifier(member, regime.features)
-
-
-def _print(line: str) -> None:
-    """Print a line of what a file says, which may hold anything."""
-    click.echo(printable(line))
-
-
-def _print_legend(legend: Any) -> None:
-    """Print the code, name and colour of each class in a map, and which is cloud."""
-    rows = zip(legend.codes, legend.names, legend.colours, strict=True)
-    _print(f"legend: {', '.join(f'{code} {name} {colour}' for code, name, colour in rows)}")
-    _print(f"cloud: {legend.cloud or 'not known'}")
-
-
-def _print_steps(model: Any) -> None:
-    """Print the steps of a Pipeline, if it is one, and the classifier at its end."""
-    for name, step in getattr(model, "steps", []):
-        _print(f"\n{name}: {type(step).__name__}")
-        for attribute in ("n_features_in_", "n_components_", "n_samples_seen_"):
-            if hasattr(step, attribute) and not hasattr(step, "signal_variance_"):
-                _print(f"{attribute.strip('_').replace('_', ' ')}: {getattr(step, attribute)}")
-        if hasattr(step, "explained_variance_ratio_"):
-            _print(f"explained variance: {step.explained_variance_ratio_.sum():.6f}")
-    classifier = model[-1] if hasattr(model, "steps") else model
-    _print_classifier(classifier, getattr(classifier, "feature_names_in_", None))
-
-
-def _print_classifier(classifier: Any, features: Any) -> None:
-    from undulatus.estimators.interpret import class_shares, latent_functions
-
-    names = "" if features is None else f" ({', '.join(map(str, features))})"
-    _print(f"features: {classifier.n_features_in_}{names}")
-    if len(getattr(classifier, "members_", ())) > 1:
-        _print(f"members: {len(classifier.members_)}")
-    _print(f"latent functions: {len(latent_functions(classifier))}")
-    shares = class_shares(classifier)
-    if shares is not None:
-        pairs = zip(classifier.classes_, shares, strict=True)
-        listed = ", ".join(f"{label} {share:.1%}" for label, share in pairs)
-        _print(f"shares of classes in training: {listed}")
-    # GPC has one of each for every class, if there are more than two.
-    _print(f"signal variance: {_numbers_text(classifier.signal_variance_)}")
-    _print(f"lengthscale: {_numbers_text(classifier.lengthscale_)}")
-    _print(f"bound: {classifier.bound_:.6g}")
-    _print_facts(classifier.fit_report_)
-
-
-def _numbers_text(values: Any) -> str:
-    listed = values if hasattr(values, "__len__") else [values]
-    return ", ".join(f"{value:.6g}" for value in listed)
-
-
-def _print_facts(facts: dict[str, Any]) -> None:
-    for name, value in facts.items():
-        _print(f"{name.replace('_', ' ')}: {_short_text(value)}")
-
-
-MOST_LISTED = 6
-"""Values of a list that are printed; of a longer one, its length, first and last."""
-
-
-def _short_text(value: Any) -> str:
-    if isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value):
-        return "; ".join(map(_short_text, value))
-    if isinstance(value, list) and len(value) > MOST_LISTED:
-        return f"{len(value)}: {_short_text(value[0])} to {_short_text(value[-1])}"
-    if isinstance(value, list):
-        return ", ".join(map(_short_text, value)) or "none"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_short_text(item)}" for key, item in value.items())
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+# explain
 
 
 @click.command()

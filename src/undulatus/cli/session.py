@@ -249,6 +249,10 @@ def _logged_warnings() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.showwarning = show
+        # A library's notice to developers must not end a command, as rasterio's would under
+        # PYTHONWARNINGS=error, which users set for code of their own.
+        if any(option.startswith("e") for option in sys.warnoptions):
+            warnings.simplefilter("default")
         yield
 
 

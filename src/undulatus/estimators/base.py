@@ -1,10 +1,7 @@
-"""What the classifiers share: parameters, reading data, prediction by blocks, a progress line."""
+"""What the classifiers share: parameters, reading data, prediction by blocks."""
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from undulatus._progress import Work
+from undulatus._progress import report_block
 from undulatus.errors import as_input_errors
 from undulatus.estimators.training import (
     DataOptions,
@@ -428,7 +425,8 @@ class GaussianProcessMixin(ABC):
                     output[block, column] = values
 
             for _ in map_blocks(evaluate_block, rows.shape[0], blocks.rows_per_block, threads):
-                pass
+                # An interrupt of a map ends its blocks here.
+                report_block()
             return output
 
         if is_tensor(rows):
@@ -501,59 +499,3 @@ def make_generator(random_state: Any) -> np.random.Generator:
     """Return a generator seeded by scikit-learn's ``random_state``."""
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max, size=4)
     return np.random.default_rng(seed)
-
-
-class ProgressLine:
-    """Progress of a fit, told to :mod:`undulatus._progress` and, if asked for, to standard error.
-
-    There it is a line per iteration, or one that is rewritten on a terminal. ``verbose`` 0 writes
-    nothing; 2 never rewrites. ``total`` is the most steps of a member. Members may report from
-    different threads; their steps are counted together.
-    """
-
-    def __init__(self, name: str, verbose: int, total: int, members: int = 1) -> None:
-        self._name = name
-        self._verbose = verbose
-        self._total = total
-        self._done = [0] * members
-        self._lock = threading.Lock()
-        self._work = Work("learning")
-        self._began = time.monotonic()
-        self._rewrites = verbose == 1 and sys.stderr.isatty()
-
-    def __call__(self, step: int, state: str, member: int = 0) -> None:
-        """Report that a member's ``step`` is done, and the state it reached."""
-        with self._lock:
-            self._done[member] = step
-            done, total = sum(self._done), self._total * len(self._done)
-            elapsed = time.monotonic() - self._began
-            left = elapsed / done * (total - done)
-            detail = f"step {done} of at most {total}, {self._named(member)}{state}"
-            self._write(f"{detail}, {elapsed:.0f} s elapsed, at most {left:.0f} s left")
-            self._work.report(done, total, detail, at_most=True)
-
-    def note(self, state: str, member: int = 0) -> None:
-        """Report what is being done after a member's last step."""
-        with self._lock:
-            self._done[member] = self._total
-            elapsed = time.monotonic() - self._began
-            detail = f"{self._named(member)}{state}"
-            self._write(f"{detail}, {elapsed:.0f} s elapsed")
-            total = self._total * len(self._done)
-            self._work.report(sum(self._done), total, detail, at_most=True)
-
-    def close(self) -> None:
-        """End the line."""
-        if self._verbose and self._rewrites:
-            sys.stderr.write("\n")
-        self._work.close()
-
-    def _named(self, member: int) -> str:
-        return f"member {member + 1}: " if len(self._done) > 1 else ""
-
-    def _write(self, text: str) -> None:
-        if not self._verbose:
-            return
-        line = f"{self._name}: {text}"
-        sys.stderr.write(f"\r{line}\x1b[K" if self._rewrites else f"{line}\n")
-        sys.stderr.flush()

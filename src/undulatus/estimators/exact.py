@@ -16,8 +16,8 @@ from undulatus.estimators.base import (
     BlockFunctions,
     GaussianProcessMixin,
     Member,
-    ProgressLine,
 )
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import Overview, column_namer, prepare_rows
 from undulatus.estimators.updates import UpdatesMixin
 from undulatus.gp.arrays import Place
@@ -221,7 +221,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
                 variational=self.posterior == "variational",
                 log_odds=log_odds,
                 interruptible=self._keeps_on_interrupt,
-                report=lambda climb: line(climb.n_iter, f"bound {climb.bounds[-1]:.6g}"),
+                report=lambda climb: line(climb.n_iter, f"lower bound {climb.bounds[-1]:.6g}"),
             )
 
     # Corrections

@@ -19,17 +19,18 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from undulatus._progress import Work
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, PhaseTooLargeError, as_input_errors
 from undulatus.estimators.base import (
     JOBS_CONSTRAINT,
     SHARED_CONSTRAINTS,
-    ProgressLine,
     make_generator,
 )
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint, state_sizes
 from undulatus.estimators.fourier_parameters import fill_in_docstring
 from undulatus.estimators.fourier_prediction import FourierPredictor
+from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import (
     TrainingData,
     column_namer,
@@ -54,6 +55,7 @@ from undulatus.gp.passes import (
 from undulatus.gp.stochastic import (
     RACE_FREQUENCIES,
     RACE_SPLITS,
+    USUAL_PASSES,
     StochasticFit,
     along_features,
     draw_sample,
@@ -61,7 +63,12 @@ from undulatus.gp.stochastic import (
     fit_together,
     race,
 )
-from undulatus.gp.walk import LEARNING_VARIANCE_LIMIT, STEPS_PER_ITERATION, Walk
+from undulatus.gp.walk import (
+    LEARNING_VARIANCE_LIMIT,
+    STEPS_PER_ITERATION,
+    Walk,
+    planned_iterations,
+)
 
 Array = npt.NDArray[Any]
 
@@ -307,6 +314,7 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
             limit = LEARNING_VARIANCE_LIMIT if "sample" in parts[0] else VARIANCE_LIMITS[1]
             best = choose_start(pixels, units[0], distance, rngs[0], limit)
             return [replace(best, unit_frequencies=unit) for unit in units]
+        Work("learning").report(0, detail="choosing the starting lengthscale")
         lengthscale = race(
             parts[0]["sample"],
             [unit[:RACE_FREQUENCIES] for unit in units[:RACE_SPLITS]],
@@ -406,8 +414,7 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
     ) -> tuple[FourierFit, ...]:
         checkpoints = self._open_checkpoints(data, Walk if stochastic else BatchState)
         resumed = [checkpoint and checkpoint.load() for checkpoint in checkpoints]
-        line = ProgressLine(type(self).__name__, self.verbose, self.max_iter, self.n_members)
-
+        line = self._progress_line(pixels, parts, stochastic)
         on_device = pixels.place.on_card
 
         def options(member: int, threads: int, check: Callable[[], None]) -> dict[str, Any]:
@@ -419,7 +426,7 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
                 check()
 
             def report_pass(done: int, bound: float) -> None:
-                line.note(f"exact pass {done}, bound {bound:.6g}", member)
+                line.note_pass(done, USUAL_PASSES, f"lower bound {bound:.6g}", member)
                 check()
 
             part = parts[member]
@@ -447,7 +454,9 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
 
         def fit(member: int, threads: int, check: Callable[[], None]) -> FourierFit:
             solve = fit_stochastic if stochastic else fit_batch
-            return solve(**options(member, threads, check))
+            fitted = solve(**options(member, threads, check))
+            line.finish(member)
+            return fitted
 
         with closing(line):
             if stochastic and on_device:
@@ -461,6 +470,19 @@ class FourierGPC(UpdatesMixin, FourierPredictor, ClassifierMixin, BaseEstimator)
                 1 if on_device else threads,
                 interruptible=self._keeps_on_interrupt,
             )
+
+    def _progress_line(
+        self, pixels: PixelSource, parts: list[dict[str, Any]], stochastic: bool
+    ) -> ProgressLine:
+        name, members = type(self).__name__, self.n_members
+        if not stochastic:
+            return ProgressLine(name, self.verbose, self.max_iter, members)
+        learning = len(parts[0]["split"][0])
+        batch = min(self._minibatch_rows(pixels.n_rows), learning)
+        steps = planned_iterations(learning, batch, self.max_iter)
+        # A row of a pass takes about as long as one of a minibatch.
+        cost = USUAL_PASSES * pixels.n_rows / (batch * STEPS_PER_ITERATION)
+        return ProgressLine(name, self.verbose, steps, members, passes_cost=cost)
 
     def _open_checkpoints(
         self, data: TrainingData, state: type[Walk | BatchState]

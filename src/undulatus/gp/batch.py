@@ -288,7 +288,7 @@ class BatchState:
     @property
     def progress_text(self) -> str:
         """What a line of progress says."""
-        return f"bound {self.ascent.bounds[-1]:.6g}"
+        return f"lower bound {self.ascent.bounds[-1]:.6g}"
 
 
 def fit_batch(

@@ -35,8 +35,8 @@ SAMPLE_ROWS = 1_000_000
 SAMPLE_BYTES = 256 * 2**20
 """... and on at most this many bytes of them, in single precision."""
 
-FINAL_PASSES = 25
-"""Most exact passes after the frequencies were learned."""
+USUAL_PASSES, FINAL_PASSES = 12, 25
+"""Exact passes after the frequencies were learned: how many there usually are, and at most."""
 
 RACE_SHARES = (2.0, 1.0, 0.5, 0.25, 0.125, 0.0625)
 """Starting lengthscales of a race, as shares of the mean distance between pixels ..."""

@@ -191,7 +191,7 @@ class Walk:
     @property
     def progress_text(self) -> str:
         """What a line of progress says."""
-        return f"held-back NLL {self.losses[-1]:.4f}"
+        return f"validation NLL {self.losses[-1]:.4f}"
 
     @property
     def smoothed_losses(self) -> Array:
@@ -360,11 +360,10 @@ class WalkSetup:
         """
         learning, held_back = split
         batch_size = min(batch_size, len(learning))
-
-        def steps(epochs: int) -> int:
-            iterations = -(-epochs * len(learning) // (batch_size * STEPS_PER_ITERATION))
-            return min(max(iterations, FEWEST_ITERATIONS), max_iter) * STEPS_PER_ITERATION
-
+        planned, most = (
+            planned_iterations(len(learning), batch_size, max_iter, epochs)
+            for epochs in (EPOCHS, MORE_EPOCHS)
+        )
         return cls(
             pixels=pixels,
             learning=learning,
@@ -372,8 +371,8 @@ class WalkSetup:
             start_pixels=pixels.take(learning[:: -(-len(learning) // start_rows)]),
             start=start,
             batch_size=batch_size,
-            planned_steps=steps(EPOCHS),
-            most_steps=steps(MORE_EPOCHS),
+            planned_steps=planned * STEPS_PER_ITERATION,
+            most_steps=most * STEPS_PER_ITERATION,
             **settings,
         )
 
@@ -420,6 +419,12 @@ class WalkSetup:
         later = state.step + STEPS_PER_ITERATION
         allowed = self.most_steps if state.loss_still_falls else self.planned_steps
         return later + self.anneal_steps(later) > allowed
+
+
+def planned_iterations(n_rows: int, batch_size: int, max_iter: int, epochs: int = EPOCHS) -> int:
+    """Return in how many outer iterations a walk sees each of its rows so often."""
+    iterations = -(-epochs * n_rows // (batch_size * STEPS_PER_ITERATION))
+    return min(max(iterations, FEWEST_ITERATIONS), max_iter)
 
 
 def first_state(setup: WalkSetup) -> Walk:

@@ -180,7 +180,7 @@ def prepare_landmarks(
     label sees at the coast. Their rows alternate between the classes, so that any even number of
     first rows is balanced; prior correction restores the natural share.
     """
-    scene = check_scene(require_times(scene))
+    scene = require_times(check_scene(scene))
     split = choose_pixels(scene, LEVEL2_MASK, HOLDOUT, seed, COAST_WIDTH)
     if split.legend.classes != (0, 1):
         found = ", ".join(map(str, split.legend.classes))

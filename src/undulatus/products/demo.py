@@ -48,7 +48,7 @@ from undulatus.storage import save_model
 
 Say = Callable[[str], None]
 
-ProgressBar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+ProgressBar = Callable[[str], AbstractContextManager[Callable[[float, float], None]]]
 """Called with a step's name; the context manager it returns yields ``report(done, total)``."""
 
 CELL, LEAST_AREA = 32, 20

@@ -127,7 +127,7 @@ def score_image(
     confidence: float = 0.95,
     seed: int = 0,
     progress: Progress = lambda line: None,
-    mapping: Callable[[int, int], None] | None = None,
+    mapping: Callable[[float, float], None] | None = None,
 ) -> ImageScores:
     """Score a model on the labelled pixels of images that it has not learned from.
 

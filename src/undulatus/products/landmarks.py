@@ -114,7 +114,7 @@ def fit_scene(
     device : str, optional
         Where to compute, such as ``"cuda"`` (see :class:`~undulatus.VFFGPC`).
     """
-    scene = check_scene(require_times(scene))
+    scene = require_times(check_scene(scene))
     most = _affordable_pixels(scene, pixels or PIXELS_A_REGIME.get(method, 0), ram)
     split = choose_pixels(scene, label, holdout, seed, coast_width)
     classifiers = {
@@ -163,11 +163,20 @@ def fit_scene(
 
 
 def require_times(scene: xr.Dataset) -> xr.Dataset:
-    """Return the scene, or raise a :class:`SceneError` if it is a single acquisition."""
+    """Return a checked scene, or raise a :class:`SceneError` if it is a single acquisition.
+
+    Acquisitions without times are refused too: they are held out by days.
+    """
     if "time" not in scene.dims:
         raise SceneError(
             "The scene needs many acquisitions along the dimension time, but it has no such "
             "dimension. Open several files at once, or concatenate scenes along time."
+        )
+    if scene["time"].dtype.kind != "M":
+        raise SceneError(
+            f"The scene needs the time of each acquisition, by whose days it is split, but its "
+            f"coordinate time holds {scene['time'].dtype}. Give the times in UTC "
+            f"(scene.assign_coords(time=...))."
         )
     return scene
 
@@ -378,7 +387,7 @@ def score_scene(
     label : str, optional
         Variable of the scene to score against; the one that the model learned from if absent.
     """
-    scene = check_scene(require_times(scene))
+    scene = require_times(check_scene(scene))
     provenance = Provenance.of(model)
     _, chosen = scored_times(model, scene)
     if not chosen.all():

@@ -99,8 +99,10 @@ def map_layers(
     attributes = place | (scene.attrs if isinstance(scene, xr.Dataset) else {})
     history = add_history(attributes, f"{subject} by {type(model).__name__}")
     result = xr.Dataset(found, attrs={**attributes, **history})
-    # Computations lose the attributes of coordinates.
-    result = result.assign_coords({k: c for k, c in scene.coords.items() if k in result.coords})
+    # Computations lose the attributes of coordinates; times that were text are times by now.
+    kept = {k: c for k, c in scene.coords.items() if k in result.coords}
+    kept = {k: c for k, c in kept.items() if c.dtype == result[k].dtype}
+    result = result.assign_coords(kept)
     for name, array in result.data_vars.items():
         if "area" in place:
             # satpy looks for it in each array.

@@ -59,7 +59,7 @@ class ClassMap:
         self,
         classes: int,
         areas: PixelAreas | None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[float, float], None] | None = None,
     ) -> Array:
         """Return the area of each class, and last that of pixels without one, (k + 1,).
 
@@ -189,7 +189,7 @@ def _place_in_mask(meaning: str, legend: Legend) -> int | None:
 
 
 def mapped_areas(
-    maps: list[ClassMap], classes: int, progress: Callable[[int, int], None] | None = None
+    maps: list[ClassMap], classes: int, progress: Callable[[float, float], None] | None = None
 ) -> MappedAreas:
     """Return the area that maps have of each class: in hectares, or in pixels if they must be.
 

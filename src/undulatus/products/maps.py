@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from undulatus._progress import working_on
+from undulatus._progress import report_block, working_on
 from undulatus.errors import InputError, SceneError
 from undulatus.products.layers import CLASS, MASK, QUALITY, map_layers
 from undulatus.products.legend import Legend
@@ -38,7 +38,7 @@ from undulatus.products.predict import (
     prepare_model,
     require_room_for_regimes,
 )
-from undulatus.scenes.files.writing import TaskCount
+from undulatus.scenes.files.writing import COSTLY, TaskCount, computing_in_threads
 
 Array = npt.NDArray[Any]
 
@@ -153,7 +153,7 @@ def class_probabilities(model: Any, dataset: xr.Dataset, classes: slice = slice(
     inputs = find_inputs(model, dataset, checked=True)
     probability = _classify(model, inputs)["probability"][..., classes]
     how = {} if inputs.lazy else {"scheduler": "threads"}
-    with working_on("classifying") as work, TaskCount(work.report):
+    with working_on("classifying") as work, computing_in_threads(work.report):
         return np.asarray(probability.compute(**how))
 
 
@@ -333,6 +333,7 @@ def _classify(model: Any, inputs: Inputs, mask: xr.DataArray | None = None) -> d
         names=inputs.names,
         fills=blocks.fills,
         extra=tuple(blocks.extra),
+        token=COSTLY,
         dtype=known,
         chunks=blocks.chunks,
         drop_axis=len(blocks.chunks),
@@ -373,6 +374,7 @@ def _classify_block(
         values, sun = _as_rows([block[slab] for block in blocks], fills, extra)
         found = predict_block(model, values, names, sun)
         predictions[slab] = found.reshape(predictions[slab].shape)
+        report_block(min(first + rows, shape[0]) / shape[0])
     return predictions
 
 

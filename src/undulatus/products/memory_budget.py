@@ -38,8 +38,9 @@ CLASS_BYTES = 24
 def parse_size(text: str) -> int:
     """Return the bytes that a size such as ``2GB``, ``512 MiB`` or ``1e9`` stands for."""
     try:
-        size = int(parse_bytes(text))
-    except ValueError as error:
+        # dask takes a unit without a number, and even no text at all, for one of it.
+        size = int(parse_bytes(text if any(map(str.isdigit, text)) else "none"))
+    except (ValueError, OverflowError) as error:
         raise InputError(f"{text!r} is not a size. Write it as 2GB, 512MB or 1.5GiB.") from error
     if size <= 0:
         raise InputError(f"{text!r} is not a size: it must be above zero, such as 2GB.")

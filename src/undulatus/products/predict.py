@@ -21,7 +21,13 @@ import xarray as xr
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from undulatus.errors import InputError, MissingBandsError, PhaseTooLargeError, SceneError
+from undulatus.errors import (
+    InputError,
+    MissingBandsError,
+    NotRealNumbersError,
+    PhaseTooLargeError,
+    SceneError,
+)
 from undulatus.products.provenance import Provenance
 from undulatus.products.training_range import TrainingRange
 from undulatus.regimes import RegimeClassifier
@@ -111,11 +117,7 @@ class Inputs:
     def __post_init__(self) -> None:
         for array in self.arrays:
             if array.dtype.kind not in "fiub":
-                raise SceneError(
-                    f"{array.name or 'The image'} holds {array.dtype}, which are not real "
-                    f"numbers. Give the values of a band as real numbers, such as the amplitudes "
-                    f"of complex ones."
-                )
+                raise NotRealNumbersError(array.name or "The image", array.dtype)
 
     @property
     def stacked(self) -> bool:

@@ -27,9 +27,10 @@ import numpy.typing as npt
 import xarray as xr
 
 from undulatus._daylight import NIGHT
-from undulatus.errors import SceneError
+from undulatus.errors import NotRealNumbersError, SceneError
 from undulatus.scenes.illumination import solar_zenith_angle
 from undulatus.scenes.normalisation import NORMALISED, find_statement
+from undulatus.scenes.times import with_parsed_times
 
 Array = npt.NDArray[Any]
 
@@ -118,6 +119,7 @@ def check_scene(scene: xr.Dataset, bands: Iterable[str] = tuple(BANDS)) -> xr.Da
             f"{type(scene).__name__} was given. Convert a DataArray with a dimension of bands by "
             f'array.to_dataset(dim="bands").'
         )
+    scene = with_parsed_times(scene)
     bands = tuple(bands)
     form_problems = {name: _form_problems(scene, name, bands) for name in bands if name in scene}
     sound = [name for name, problems in form_problems.items() if not problems]
@@ -172,6 +174,8 @@ def _missing_bands(scene: xr.Dataset, bands: tuple[str, ...]) -> list[str]:
 
 def _form_problems(scene: xr.Dataset, name: str, bands: tuple[str, ...]) -> list[str]:
     array, band = scene[name], BANDS[name]
+    if array.dtype.kind not in "fiub":
+        return [str(NotRealNumbersError(name, array.dtype))]
     dims = set(array.dims)
     if not {"y", "x"} <= dims or dims - set(DIMS):
         return [
@@ -241,6 +245,8 @@ def _read_window(scene: xr.Dataset, names: list[str]) -> dict[str, Array]:
 
 
 def _sun_problems(scene: xr.Dataset, angle: Array | None) -> list[str]:
+    if angle is not None and angle.dtype.kind not in "fiu":
+        return [str(NotRealNumbersError(ANGLE, angle.dtype))]
     if angle is not None:
         values = angle[np.isfinite(angle)]
         units = str(scene[ANGLE].attrs.get("units", ""))
@@ -261,11 +267,17 @@ def _sun_problems(scene: xr.Dataset, angle: Array | None) -> list[str]:
             "no time to compute the sun's position from: give the acquisitions a time in UTC, "
             "without a zone (scene.assign_coords(time=...)), or add solar_zenith_angle in degrees."
         )
-    if find_lonlats(scene) is None:
+    lonlats = find_lonlats(scene)
+    if lonlats is None:
         problems.append(
             "no longitude and latitude, and no area: add them as variables over (y, x), "
             'a pyresample area as scene.attrs["area"], or solar_zenith_angle in degrees.'
         )
+    problems.extend(
+        str(NotRealNumbersError(array.name, array.dtype))
+        for array in lonlats or ()
+        if array.dtype.kind not in "fiu"
+    )
     return problems
 
 

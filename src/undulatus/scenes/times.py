@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import xarray as xr
 
 from undulatus.errors import SceneError
 
@@ -30,6 +31,23 @@ def parse_time(time: Any) -> np.datetime64:
     if stamp.tzinfo is not None:
         stamp = stamp.tz_convert("UTC").tz_localize(None)
     return np.datetime64(stamp.to_datetime64(), "ns")
+
+
+def with_parsed_times(scene: xr.Dataset) -> xr.Dataset:
+    """Return a scene whose coordinate ``time`` is datetime64 (UTC), if it was text or datetimes.
+
+    Times with a zone are brought to UTC. Numbers stay, since what they count is not known.
+    """
+    stored = scene.coords.get("time")
+    # pandas' times with a zone have a type of their own, which is none of numpy's.
+    if stored is None or (isinstance(stored.dtype, np.dtype) and stored.dtype.kind in "Mmiufb"):
+        return scene
+    try:
+        parsed = [parse_time(moment) for moment in stored.to_numpy().ravel().tolist()]
+    except SceneError as error:
+        raise SceneError(f"The scene cannot be used:\n- the coordinate time: {error}") from error
+    times = np.array(parsed, "datetime64[ns]").reshape(stored.shape)
+    return scene.assign_coords(time=(stored.dims, times, stored.attrs))
 
 
 @dataclass(frozen=True)

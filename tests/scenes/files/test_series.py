@@ -60,6 +60,15 @@ def test_a_box_of_stored_scenes_is_cut(parts, twin):
         open_scene(bare, box=(0, 0, 1, 1))
 
 
+def test_times_may_be_stored_as_text(twin, tmp_path):
+    text = twin["time"].values.astype("datetime64[s]").astype(str)
+    twin.assign_coords(time=text).to_netcdf(tmp_path / "text.nc")
+    day = {"time": str(text[0])[:10]}
+    write_dataset(twin, tmp_path / "times.nc")
+    expected = open_scene(tmp_path / "times.nc", **day)["time"].values
+    assert_array_equal(open_scene(tmp_path / "text.nc", **day)["time"].values, expected)
+
+
 def test_a_mask_is_added_to_stored_scenes(parts, twin, tmp_path):
     labels = (twin["IR_108"] < 280.0).astype("u1").drop_vars(["longitude", "latitude"])
     encode(labels, "cf").to_dataset(name="cloud_mask").to_netcdf(tmp_path / "mask.nc")

@@ -17,8 +17,9 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from undulatus._progress import report_block
 from undulatus.errors import SceneError
-from undulatus.scenes.files.writing import RESUMABLE, WRITERS, write_dataset
+from undulatus.scenes.files.writing import COSTLY, RESUMABLE, WRITERS, write_dataset
 
 # One suffix of each writer.
 FORMATS = list({writer: suffix for suffix, writer in reversed(WRITERS.items())}.values())
@@ -45,6 +46,43 @@ def failing(error, at=3):
         return values
 
     return lazy(block)
+
+
+class Costly:
+    """A dataset of blocks that take a hundred steps each, and what is done of them."""
+
+    def __init__(self, blocks=4, seconds=0.0):
+        self.steps, self.reports = 0, []
+        self._seconds = seconds
+        values = da.ones((blocks, 50), chunks=(1, 50))
+        costly = values.map_blocks(self._block, token=COSTLY, meta=np.empty((0, 0)))
+        # Two layers, and tasks beside the costly ones.
+        layers = {"values": costly + 1.0, "doubled": 2.0 * costly}
+        self.dataset = xr.Dataset({name: (("y", "x"), own) for name, own in layers.items()})
+
+    def _block(self, values, block_info=None):
+        if not block_info:
+            return values
+        for step in range(100):
+            time.sleep(self._seconds)
+            self.steps += 1
+            report_block((step + 1) / 100)
+        return values * np.arange(50)
+
+    def report(self, done, total):
+        self.reports.append(done / total)
+
+
+def interrupting(share):
+    """Return what interrupts once, as Ctrl-C does, when so much is done."""
+    sent = []
+
+    def progress(done, total):
+        if done / total > share and not sent:
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return progress
 
 
 def left_in(folder):
@@ -173,6 +211,39 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_no_output(tmp_pa
     with pytest.raises(SceneError, match=rf"scene\{suffix} could not be written: .* full\?"):
         write_dataset(failing(full), tmp_path / f"scene{suffix}")
     assert not left_in(tmp_path)
+
+
+@every_format
+def test_progress_is_what_is_done_of_costly_blocks_and_of_each_under_way(tmp_path, suffix):
+    costly = Costly()
+    write_dataset(costly.dataset, tmp_path / f"out{suffix}", costly.report)
+    # A share of each step of each block: 400, and none goes back.
+    assert costly.reports == sorted(costly.reports)
+    assert len(set(costly.reports)) >= 400
+    assert np.diff([0.0, *costly.reports]).max() <= 0.01
+
+
+@every_format
+def test_an_interrupt_ends_the_blocks_under_way(tmp_path, suffix):
+    costly = Costly(seconds=0.01)
+    with dask.config.set(num_workers=2), pytest.raises(KeyboardInterrupt):
+        write_dataset(costly.dataset, tmp_path / f"out{suffix}", interrupting(0.3))
+    assert 120 <= costly.steps < 200
+
+
+def test_what_an_interrupt_left_is_continued(tmp_path):
+    costly = Costly(seconds=0.001)
+    with dask.config.set(num_workers=1), pytest.raises(KeyboardInterrupt):
+        write_dataset(costly.dataset, tmp_path / "out.zarr", interrupting(0.6))
+    before, costly.steps = costly.steps, 0
+    write_dataset(costly.dataset, tmp_path / "out.zarr", costly.report, resume=True)
+    assert before < 400
+    # Two blocks were whole, and only the others are shares of what is left.
+    assert costly.steps == 200
+    assert costly.reports[-1] == 1.0
+    assert costly.reports == sorted(costly.reports)
+    with xr.open_zarr(tmp_path / "out.zarr") as written:
+        xr.testing.assert_equal(written["doubled"].compute(), costly.dataset["doubled"].compute())
 
 
 @every_format

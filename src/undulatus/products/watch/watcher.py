@@ -488,7 +488,7 @@ class Watcher:
         return f"{self.output / record['outputs'][0]} ({seconds:.1f} s): {written.summary}"
 
     def _write(self, path: Path, output: Path) -> WrittenMap:
-        def progress(done: int, total: int) -> None:
+        def progress(done: float, total: float) -> None:
             if self.health.is_due():
                 self._beat(MAPPING)
 

@@ -47,6 +47,9 @@ from undulatus.scenes.pixel_grid import PixelGrid
 TILE = 512
 """Pixels along a side of a tile."""
 
+OVERVIEWS_SHARE = 0.1
+"""Of the whole time, as progress has it: tiles are compressed and checked after the last pixel."""
+
 ROW_FACTOR, COLUMN_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 """Large odd numbers, so that factors of neighbouring pixels have nothing in common."""
 
@@ -158,7 +161,7 @@ def write_geotiff(
     unfinished : list of paths
         The names to write to.
     progress : callable
-        Called with the number of windows that are written, and of all.
+        Called with the number of pixels that are computed, and of all, with the overviews' share.
     """
     image = _as_image(dataset, paths[0])
     profile = {
@@ -379,10 +382,14 @@ def _write_tiles(
     """Compute and write all bands of all files; return the checksums of the bands of each."""
     checks = [[0] * len(file.bands) for file in files]
     windows = _windows(image)
+    sizes = [(y.stop - y.start) * (x.stop - x.start) for y, x in windows]
+    done, whole = 0, sum(sizes) / (1.0 - OVERVIEWS_SHARE)
     with ExitStack() as targets:
         opened = [targets.enter_context(_open_tiles(file, image, profile)) for file in files]
-        targets.enter_context(computing_in_threads())
-        for done, (rows, columns) in enumerate(windows, 1):
+        targets.enter_context(
+            computing_in_threads(lambda part, parts: progress(done + size * part / parts, whole))
+        )
+        for (rows, columns), size in zip(windows, sizes, strict=True):
             with as_reading_errors():
                 part = image.isel(y=rows, x=columns).compute()
             window = Window.from_slices(rows, columns)
@@ -392,7 +399,8 @@ def _write_tiles(
                     check[index] += _checksum(values, rows.start, columns.start)
                     with as_writing_errors(*GDAL_ERRORS):
                         target.write(values, index + 1, window=window)
-            progress(done, len(windows))
+            done += size
+            progress(done, whole)
     return [[check % 2**64 for check in own] for own in checks]
 
 

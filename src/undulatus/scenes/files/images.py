@@ -23,7 +23,7 @@ from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.windows import Window
 
-from undulatus.errors import SceneError, unreadable
+from undulatus.errors import NotRealNumbersError, SceneError, unreadable
 from undulatus.scenes.files import NETCDF, landsat, sentinel2
 from undulatus.scenes.files.netcdf import open_netcdf, valid_limits
 from undulatus.scenes.files.zarr_reading import open_zarr
@@ -198,10 +198,7 @@ def _in_physical_values(
     ``alpha``, which is left out then, is 0.
     """
     if image.dtype.kind not in "fiub":
-        raise SceneError(
-            f"{image.name or 'The image'} holds {image.dtype}, which are not real numbers. Give "
-            f"the values of a band as real numbers, such as the amplitudes of complex ones."
-        )
+        raise NotRealNumbersError(image.name or "The image", image.dtype)
     low, high = valid_limits(image) or (-np.inf, np.inf)
     shape = (-1, *([1] * (image.ndim - 1)))
     scale, offset = (np.asarray(values, np.float64).reshape(shape) for values in (scales, offsets))

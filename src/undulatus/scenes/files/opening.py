@@ -352,8 +352,9 @@ def _find_scene(path: Path, options: dict[str, Any]) -> _Found:
         if is_tensor_file(path):
             raise SceneError(f"{path} is a model or a checkpoint of undulatus, not data.")
         raise SceneError(
-            f"{path} has a name of no known format, and GDAL does not open it: scenes are read "
-            f"from .zarr, .nc, and files of sensors under their original names.\n"
+            f"{path} has a name of no known format, and GDAL does not open it: images are read as "
+            f"GDAL does, from .zarr, .nc and the folders of Sentinel-2 and Landsat, scenes from "
+            f".zarr, .nc, and files of sensors under their original names.\n"
             f"{_names_of_sensors(is_sounder=False)}"
         )
     return _Found(path, _SCENE, sensor or SEVIRI)

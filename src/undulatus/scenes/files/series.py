@@ -27,7 +27,7 @@ from undulatus.scenes.scene import (
     find_lonlats,
     find_zenith,
 )
-from undulatus.scenes.times import in_spans, parse_spans, span_text
+from undulatus.scenes.times import in_spans, parse_spans, span_text, with_parsed_times
 
 STATIC = ("land_mask",)
 """Variables that have no time in any scene."""
@@ -124,6 +124,7 @@ def join_stored(
             f"{scenes[0][0]} is a scene, which needs no reader: leave out --reader (in Python, "
             f"reader=...)."
         )
+    scenes = [(name, with_parsed_times(scene)) for name, scene in scenes]
     for name, scene in scenes[1:]:
         shared_place(scenes[0][1], scene, name)
     scenes = _normalised(scenes, sun_normalised, warn)

@@ -34,12 +34,16 @@ from undulatus._files import (
     require_space,
     whole_or_not_at_all,
 )
+from undulatus._progress import Stopped, watch_thread
 from undulatus._system import count_cores, single_threaded_blas
 from undulatus.errors import SceneError
 from undulatus.scenes.files import NETCDF
 
-Progress = Callable[[int, int], None]
-"""Called with the number of tasks that are done, and of all tasks."""
+Progress = Callable[[float, float], None]
+"""Called with the number of tasks that are done, parts of one too, and of all tasks."""
+
+COSTLY = "costly"
+"""What the names of dask arrays begin with whose blocks take nearly all the time."""
 
 GEOTIFF = (".tif", ".tiff", ".gtif", ".img", ".dat")
 """Suffixes of what GDAL writes: GeoTIFF, HFA (``.img``) and ENVI (``.dat``)."""
@@ -79,8 +83,8 @@ def write_dataset(
         colours, floats and bits are in files of their own then
         (:func:`undulatus.scenes.files.geotiff.geotiff_paths`).
     progress : callable
-        Called with the number of tasks that are done, and of all tasks; for a GeoTIFF a task is
-        a row of chunks.
+        Called with the number of blocks that are done, and of all, or of dask's tasks where none
+        is :data:`COSTLY`; for a GeoTIFF, of pixels.
     resume : bool
         Continue a ``.zarr`` that was interrupted: chunks that are finished and whole, by their
         checksums, stay, and only the others are computed. A finished store is checked and
@@ -328,28 +332,62 @@ def computing_in_threads(progress: Progress | None = None) -> Iterator[None]:
     parallel, so BLAS has one thread for each.
     """
     workers = dask.config.get("num_workers", None) or count_cores()
+    count = TaskCount(progress or (lambda done, total: None))
     with (
         single_threaded_blas(),
-        ThreadPoolExecutor(workers) as pool,
+        ThreadPoolExecutor(workers, initializer=watch_thread, initargs=(count.watch,)) as pool,
         dask.config.set(pool=pool),
-        TaskCount(progress or (lambda done, total: None)),
+        count,
     ):
         yield
 
 
 class TaskCount(Callback):
-    """Reports how many of dask's tasks in this process are done."""
+    """Reports how many of dask's tasks in this process are done.
+
+    If there are :data:`COSTLY` ones only these count, with the share of each under way that
+    :func:`~undulatus._progress.report_block` reports. After an error or an interrupt they are
+    stopped where they next report.
+    """
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._progress = progress
-        self._total = 0
+        self._counted: set[Any] = set()
+        self._done = 0
+        self._shares: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        self._stopped = kind is not None
+        super().__exit__(kind, *error)  # type: ignore[no-untyped-call]
+
+    def watch(self, share: float | None) -> None:
+        """Take the share that the calling thread has done of its block."""
+        if self._stopped:
+            raise Stopped
+        if share is not None:
+            with self._lock:
+                self._shares[threading.get_ident()] = share
+                self._report()
 
     def _start_state(self, dsk: Any, state: Any) -> None:
-        self._total = len(state["ready"]) + len(state["waiting"])
+        tasks = [*state["ready"], *state["waiting"]]
+        names = [str(task[0] if isinstance(task, tuple) else task) for task in tasks]
+        costly = {task for task, name in zip(tasks, names, strict=True) if name.startswith(COSTLY)}
+        self._counted, self._done = costly or set(tasks), 0
+        self._shares.clear()
 
     def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker_id: Any) -> None:
-        self._progress(len(state["finished"]), self._total)
+        with self._lock:
+            if key in self._counted:
+                self._done += 1
+                self._shares.pop(worker_id, None)
+                self._report()
+
+    def _report(self) -> None:
+        self._progress(self._done + sum(self._shares.values()), len(self._counted))
 
 
 def uses_cluster() -> bool:
