@@ -222,7 +222,7 @@ def test_quality_flags_and_their_summary_count_doubtful_pixels(surfaces, image):
     assert (found.mapped, found.missing) == (1199, 1)
     assert found.low_confidence == doubtful.sum()
     counts = np.bincount(result["class"].values.ravel(), minlength=3)[:3]
-    assert found.classes == dict(zip(("land", "open_water", "snow"), counts, strict=True))
+    assert found.classes == dict(zip(("land", "open water", "snow"), counts, strict=True))
     assert str(found).endswith(f"snow {counts[2] / 1199:.1%}")
 
 
