@@ -1,19 +1,26 @@
 """Scores of labelled pixels of images, and estimates for the whole map."""
 
 import json
+from types import SimpleNamespace
 
 import geopandas
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from rasterio import Affine
+from rasterio.crs import CRS
 from sklearn.linear_model import LogisticRegression
 
 from undulatus.errors import InputError, MissingBandsError, SceneError
 from undulatus.products import Legend, fit_image, map_scene, score_image
+from undulatus.products.image_scores import _relative_areas
+from undulatus.products.mapped_areas import MappedAreas
 from undulatus.products.provenance import Provenance
 from undulatus.products.scores import expected_calibration_error, score_classes
 from undulatus.scenes import open_image, write_dataset
+from undulatus.scenes.labelled_pixels import PixelGrid
+from undulatus.scenes.pixel_areas import PixelAreas
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +220,17 @@ def test_what_cannot_be_scored_is_said(model, image_files, small_image, tmp_path
     lost.provenance_["label"] = str(tmp_path / "gone.gpkg")
     with pytest.raises(SceneError, match=r"gone\.gpkg, are not found"):
         score_image(lost, image)
+
+
+@pytest.mark.parametrize(("step", "whole"), [(1.0, False), (1e-4, True)])
+def test_labelled_pixels_count_by_their_areas_where_these_differ(step, whole):
+    grid = PixelGrid(CRS.from_epsg(4326), Affine(step, 0, 10, 0, -step, 60), (60, 20), "image")
+    mapped = MappedAreas(np.ones(2), "ha", of_pixels=(PixelAreas.of(grid),))
+    row = np.arange(60)
+    pixels = SimpleNamespace(row=row, column=row % 20, image=np.zeros(60, int))
+    found = _relative_areas(mapped, pixels)
+    assert found.mean() == pytest.approx(1.0)
+    # Areas of squares of degrees go with the cosine of the latitude, but for the ellipsoid's 1 %.
+    expected = np.cos(np.radians(60 - step * (row + 0.5)))
+    assert_allclose(found, expected / expected.mean(), rtol=0.01)
+    assert (found == 1.0).all() == whole
