@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError
 from undulatus.scenes.channels import CHANNELS, RADIANCE_UNITS, WAVENUMBER_ATTRIBUTES, WAVENUMBERS
 from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUD_CLASS, CLOUDY, NOISE, RADIANCE
@@ -213,7 +214,9 @@ def _make_truth(block: int, samples: int, seed: int) -> Array:
 
 
 def _make_radiances(block: int, samples: int, seed: int) -> Array:
-    spectra = radiances(_draw_state(block, samples, seed).soundings, emissivities())
+    # The last digit of a product depends on how many threads share it.
+    with single_threaded_blas():
+        spectra = radiances(_draw_state(block, samples, seed).soundings, emissivities())
     # Noise has its own stream and the fastest generator, since most random numbers are noise.
     add_noise(spectra, np.random.Generator(np.random.SFC64([seed, block, 1])))
     return spectra
