@@ -28,9 +28,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA, IncrementalPCA
+from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from benchmarks.forgery import forge, put_together, take_apart
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
@@ -135,6 +137,10 @@ def _models() -> Iterator[tuple[str, Any]]:
         "pipeline-incremental",
         make_pipeline(IncrementalPCA(1), GPC(max_iter=1)).fit(X[:9], cloudy[:9]),
     )
+    kinds = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    filled = make_pipeline(SimpleImputer(), StandardScaler())
+    columns = ColumnTransformer([("kinds", kinds, [1])], remainder=filled)
+    yield "pipeline-columns", make_pipeline(columns, RFFGPC(2, **one)).fit(X.round(), cloudy)
     yield from _regimes(X, y, one)
 
 

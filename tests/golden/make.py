@@ -34,10 +34,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import xarray as xr
+from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 # All that the script needs of the package: when a module moves, this is the place to follow.
 from undulatus import GPC, RFFGPC, VFFGPC, save_model
@@ -260,6 +262,15 @@ def updates():
     yield "updated-regimes-classes", model.update(more, labels), unseen
 
 
+def _columns():
+    """A transformer for some columns each, and one for the rest."""
+    scaled = Pipeline([("fill", SimpleImputer(strategy="median")), ("scale", StandardScaler())])
+    kinds = OneHotEncoder(categories=[[-1.0, 0.0]], handle_unknown="ignore", sparse_output=False)
+    return ColumnTransformer(
+        [("scaled", scaled, [0, 1]), ("kinds", kinds, [2])], remainder=SimpleImputer()
+    )
+
+
 def pipelines():
     """Yield name, fitted model and rows of each Pipeline that can be saved."""
     table, cloud = cloudy_rows(300, seed=2)
@@ -272,6 +283,7 @@ def pipelines():
         "spectral-pca-vff": [SpectralPCA(3, noise=NOISE), _vff()],
         "passthrough-gpc": ["passthrough", StandardScaler(with_mean=False), GPC(**PAPER)],
         "scaler-pca-rff-single": [StandardScaler(), PCA(2), _rff(precision="single")],
+        "columns-vff": [_columns(), _vff()],
     }
     for name, parts in steps.items():
         n = EXACT_ROWS if "gpc" in name else len(X)

@@ -19,7 +19,7 @@ from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.storage import classifiers
-from undulatus.storage.transformers import LAYOUTS
+from undulatus.storage.columns import STEP_CODECS
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -187,7 +187,7 @@ def test_an_unknown_step_is_named_with_the_steps_that_can_be_saved(fitted, path,
     fitted.steps[1] = ("squeeze", step)
     message = assert_not_saved(fitted, path)
     assert f".{type(step).__name__} as step 'squeeze'" in message
-    listed = ", ".join(layout.model.__name__ for layout in LAYOUTS)
+    listed = ", ".join(STEP_CODECS)
     assert f'{listed}, "passthrough"' in message
 
 

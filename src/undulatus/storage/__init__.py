@@ -53,7 +53,8 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted classifier to one file, whole or not at all.
 
     Takes GPC, RFFGPC, VFFGPC; a scikit-learn Pipeline that ends in one of them and whose other
-    steps are StandardScaler, PCA, IncrementalPCA, SpectralPCA or ``"passthrough"``; and a
+    steps are StandardScaler, PCA, IncrementalPCA, SpectralPCA, SimpleImputer, OneHotEncoder, a
+    ColumnTransformer of these (or of Pipelines of them) or ``"passthrough"``; and a
     RegimeClassifier of any of these. The file holds no code and loads on any machine; predictions
     after loading are bit-identical. A ``provenance_`` attribute, a dict of plain values that says
     what the model was fitted on, is saved too (tuples in it become lists). A Pipeline's ``memory``

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
 from undulatus.regimes import Regime, RegimeClassifier
-from undulatus.storage import classifiers, schema, transformers
+from undulatus.storage import classifiers, columns, schema
 from undulatus.storage.codec import (
     Codec,
     Header,
@@ -82,7 +82,7 @@ def _build_pipeline(tensors: Stored, header: Header) -> Any:
 
 def _with_codecs(steps: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Codec]]]:
     """Pair each step with the codecs it may have: transformers', and at the end classifiers'."""
-    codecs = [transformers.CODECS] * (len(steps) - 1) + [classifiers.CODECS]
+    codecs = [columns.STEP_CODECS] * (len(steps) - 1) + [classifiers.CODECS]
     return zip(steps, codecs, strict=True)
 
 
@@ -121,7 +121,7 @@ def _require_chain(model: Any) -> None:
     """Require that every step takes as many features as the one before it gives."""
     steps = [(name, step) for name, step in model.steps if not _is_passthrough(step)]
     for (name, step), (after, receiver) in pairwise(steps):
-        given, taken = transformers.n_features_out(step), receiver.n_features_in_
+        given, taken = columns.n_features_out(step), receiver.n_features_in_
         if given != taken:
             raise InvalidModelError(
                 f"has step {name!r}, which gives {given} features, before {after!r}, "

@@ -218,6 +218,47 @@ class Transformer(TypedDict):
     order: dict[str, str]
 
 
+class Imputer(TypedDict):
+    """A SimpleImputer, whose ``missing_values`` are NaN if it is not said."""
+
+    kind: str
+    params: dict[str, Any]
+    missing_values: NotRequired[Any]
+    statistics: Annotated[list[float | int | str | None], FEW]
+    kept_as: Literal["float64", "float32", "int64", "object"]
+    fitted_on: Literal["float64", "float32", "int64", "object"]
+    feature_names: list[str] | None
+
+
+class Encoder(TypedDict):
+    """A OneHotEncoder."""
+
+    kind: str
+    params: dict[str, Any]
+    automatic: bool
+    dtype: Literal["float64", "float32"]
+    categories: Annotated[list[EncodedArray], FEW]
+    feature_names: list[str] | None
+
+
+class Columns(TypedDict):
+    """A ColumnTransformer: names, columns by name or number, and what transforms them."""
+
+    kind: str
+    params: dict[str, Any]
+    transformers: Annotated[list[tuple[str, list[Any], Any]], FEW]
+    remainder: Any
+    n_features: Annotated[int, _between(1, 1_000_000)]
+    feature_names: list[str] | None
+
+
+class Steps(TypedDict):
+    """A Pipeline of transformers only."""
+
+    kind: str
+    steps: Annotated[list[tuple[str, Any]], FEW]
+
+
 class PipelineHeader(TypedDict):
     """A Pipeline; each step is one of its own kinds."""
 
