@@ -79,7 +79,7 @@ def probabilities(header, arrays, row):
     many = isinstance(ratio, list)
     # Files of 0.1 and 0.2 correct two classes by a shift of the latent mean.
     corrected = (0.0, 0.0) if many else (ratio, 0.0) if "prior_shift" in header else (0.0, ratio)
-    for number, member in enumerate(header["committee"]):
+    for number, member in enumerate(header["ensemble"]):
         flat = arrays[f"{number}/frequencies"]
         waves = [flat[i : i + d] for i in range(0, len(flat), d)]
         phases = [sum(w * v for w, v in zip(wave, x)) for wave in waves]

@@ -87,7 +87,7 @@ def model(archive):
     path = archive / "clouds.undulatus"
     result = succeed(
         *("fit", archive / "native", "--mask", archive / "masks", BOX, "-o", path),
-        *("--method", "rff", "-D", "5", "--members", "1", "--holdout", "0.5"),
+        *("--method", "rff", "-D", "5", "--n-estimators", "1", "--holdout", "0.5"),
     )
     assert "masks: 7 of 8 acquisitions have one, 1 masks belong to none" in result.stderr
     return path
@@ -266,7 +266,7 @@ def test_a_fit_and_its_scores_leave_out_damaged_files_too(archive, tmp_path, sev
     bad = tmp_path / seviri_files.native_name(datetime.datetime(2010, 6, 3))
     bad.write_bytes(one(archive).read_bytes()[:-1000])
     data = [archive / "native", bad, "--mask", archive / "masks", BOX]
-    small = ["--method", "rff", "-D", "5", "--members", "1", "--holdout", "0.5"]
+    small = ["--method", "rff", "-D", "5", "--n-estimators", "1", "--holdout", "0.5"]
     model = tmp_path / "m.undulatus"
     for words in (["fit", *data, *small, "-o", model], ["score", model, *data]):
         refused = run(*words)

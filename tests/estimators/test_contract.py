@@ -16,9 +16,9 @@ from undulatus.estimators.fourier import FourierGPC
 
 ESTIMATORS = [
     GPC(),
-    RFFGPC(10, n_members=2),
-    VFFGPC(10, n_members=2),
-    VFFGPC(5, n_members=1),
+    RFFGPC(10, n_estimators=2),
+    VFFGPC(10, n_estimators=2),
+    VFFGPC(5, n_estimators=1),
     FourierFeatures(),
 ]
 BY_THE_MEAN = {
@@ -28,7 +28,7 @@ BY_THE_MEAN = {
 
 
 def expected_failures(estimator):
-    return BY_THE_MEAN if getattr(estimator, "n_members", 2) == 1 else {}
+    return BY_THE_MEAN if getattr(estimator, "n_estimators", 2) == 1 else {}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -38,7 +38,7 @@ def test_scikit_learns_checks_pass(estimator, check):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("options", [{"n_members": 1}, {"n_members": 2}, None], ids=str)
+@pytest.mark.parametrize("options", [{"n_estimators": 1}, {"n_estimators": 2}, None], ids=str)
 def test_the_docstring_lists_what_a_fit_report_holds(options):
     model = GPC(max_iter=2) if options is None else VFFGPC(3, max_iter=2, **options)
     X = np.random.default_rng(0).normal(size=(60, 2))
@@ -47,8 +47,8 @@ def test_the_docstring_lists_what_a_fit_report_holds(options):
     described = described.split("feature_quantiles_")[0]
     assert set(re.findall(r'``"(\w+)"``', described)) == set(report)
     lists = {name for name, value in report.items() if isinstance(value, list)}
-    members = 0 if options is None else options["n_members"]
-    assert lists == [set(), {"held_back_nll"}, {"held_back_nll", "starting_lengthscale"}][members]
+    members = 0 if options is None else options["n_estimators"]
+    assert lists == [set(), {"validation_nll"}, {"validation_nll", "starting_lengthscale"}][members]
     if members == 2:
         assert [len(report[name]) for name in lists] == [2, 2]
 
@@ -61,7 +61,7 @@ def test_groups_of_a_search_reach_the_fit_or_a_warning_says_that_they_do_not(
 ):
     X = np.random.default_rng(0).normal(size=(120, 2))
     y, groups = X[:, 0] > 0, np.arange(120) // 10
-    model = RFFGPC(3, n_members=1, solver="batch", max_iter=1)
+    model = RFFGPC(3, n_estimators=1, solver="batch", max_iter=1)
     seen, real = [], FourierGPC._prepare
     monkeypatch.setattr(
         FourierGPC, "_prepare", lambda *given: seen.append(given[4]) or real(*given)

@@ -16,7 +16,7 @@ WIDTH = 20_000
 def model_and_rows(request, moons):
     X, y = moons
     labels = y if request.param == 2 else y + (X[:, 0] > 1.0)
-    model = RFFGPC(8, n_members=3, random_state=0).fit(X, labels)
+    model = RFFGPC(8, n_estimators=3, random_state=0).fit(X, labels)
     # The last rows lie outside of training, where the latent function fades to its prior.
     return model, np.concatenate([X[:20], [[5.0, 5.0], [40.0, -40.0]]])
 

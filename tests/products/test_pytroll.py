@@ -29,7 +29,7 @@ def fitted(classes):
     rng = np.random.default_rng(0)
     X = np.c_[rng.uniform(0, 60, 300), rng.normal(285, 20, 300)]
     y = np.digitize(X[:, 0], [20, 40])
-    model = RFFGPC(n_frequencies=5, n_members=1, random_state=0)
+    model = RFFGPC(n_frequencies=5, n_estimators=1, random_state=0)
     model.fit(X, np.array(["sea", "land", "cloud"])[y] if classes == 3 else y > 0)
     model.feature_names_in_ = np.array(BANDS, object)
     return model

@@ -9,7 +9,7 @@ from undulatus.scenes.files.opening import open_scene
 from undulatus.scenes.illumination import COSINE_FLOOR
 from undulatus.scenes.normalisation import find_problems, find_statement
 from undulatus.scenes.scene import BANDS, check_scene
-from undulatus.scenes.twins.landmark import synthetic_landmark
+from undulatus.scenes.simulators.landmark import synthetic_landmark
 
 SOLAR = [name for name, band in BANDS.items() if band.units == "%"]
 
@@ -50,12 +50,12 @@ def test_what_is_asked_for_counts_for_more_than_words_but_not_than_an_attribute(
 
 
 @pytest.fixture(scope="module")
-def twin():
+def simulator():
     return synthetic_landmark(1).isel(time=slice(40, 56, 4)).compute()
 
 
-def written(folder, twin, name, **attrs):
-    changed = twin.copy()
+def written(folder, simulator, name, **attrs):
+    changed = simulator.copy()
     for band in SOLAR:
         kept = {key: changed[band].attrs[key] for key in ("units", "standard_name")}
         changed[band] = changed[band].copy()
@@ -64,12 +64,12 @@ def written(folder, twin, name, **attrs):
     return folder / name
 
 
-def test_a_stored_scene_that_says_nothing_is_taken_as_divided_and_that_is_said(tmp_path, twin):
-    first = written(tmp_path, twin.isel(time=[0]), "one.nc")
-    second = written(tmp_path, twin.isel(time=[1]), "two.nc")
+def test_a_stored_scene_that_says_nothing_is_taken_as_divided_and_that_is_said(tmp_path, simulator):
+    first = written(tmp_path, simulator.isel(time=[0]), "one.nc")
+    second = written(tmp_path, simulator.isel(time=[1]), "two.nc")
     said = []
     with open_scene([first, second], warn=said.append) as opened:
-        expected = twin["VIS006"].isel(time=[0, 1]).astype(np.float32)
+        expected = simulator["VIS006"].isel(time=[0, 1]).astype(np.float32)
         np.testing.assert_array_equal(opened["VIS006"].astype(np.float32), expected)
     assert len(said) == 1
     assert "one.nc and 1 more: taken as divided by the cosine" in said[0]
@@ -77,7 +77,7 @@ def test_a_stored_scene_that_says_nothing_is_taken_as_divided_and_that_is_said(t
     with pytest.warns(UserWarning, match="taken as divided"), open_scene(first):
         pass
     told = []
-    with open_scene(written(tmp_path, twin, "told.nc", sun_normalised=1), warn=told.append):
+    with open_scene(written(tmp_path, simulator, "told.nc", sun_normalised=1), warn=told.append):
         assert told == []
 
 
@@ -91,24 +91,24 @@ def test_a_stored_scene_that_says_nothing_is_taken_as_divided_and_that_is_said(t
         ("option", ".zarr"),
     ],
 )
-def test_a_stored_scene_that_is_not_divided_is_divided(tmp_path, twin, how, suffix):
+def test_a_stored_scene_that_is_not_divided_is_divided(tmp_path, simulator, how, suffix):
     attrs, options = ({}, {"sun_normalised": False}) if how == "option" else (how, {})
-    path = written(tmp_path, twin, "raw.nc", **attrs)
+    path = written(tmp_path, simulator, "raw.nc", **attrs)
     if suffix == ".zarr":
         xr.load_dataset(path).to_zarr(path.with_suffix(suffix), zarr_format=3, consolidated=False)
         path = path.with_suffix(suffix)
-    angle = twin["solar_zenith_angle"]
+    angle = simulator["solar_zenith_angle"]
     cosine = np.maximum(np.cos(np.radians(angle)), COSINE_FLOOR)
-    expected = (twin["VIS006"] / cosine).where(angle < 90)
+    expected = (simulator["VIS006"] / cosine).where(angle < 90)
     with open_scene(path, **options) as opened:
-        assert opened["VIS006"].dims == twin["VIS006"].dims
+        assert opened["VIS006"].dims == simulator["VIS006"].dims
         np.testing.assert_allclose(opened["VIS006"], expected, rtol=1e-5)
         assert opened["VIS006"].attrs["sun_normalised"] == 1
 
 
-def test_a_dataset_in_memory_that_says_it_is_not_divided_is_refused(twin):
-    assert check_scene(twin) is not None
-    raw = twin.copy()
+def test_a_dataset_in_memory_that_says_it_is_not_divided_is_refused(simulator):
+    assert check_scene(simulator) is not None
+    raw = simulator.copy()
     raw["VIS006"] = raw["VIS006"].assign_attrs(sun_normalised=0)
     with pytest.raises(SceneError, match="VIS006 is not divided by the cosine") as caught:
         check_scene(raw)

@@ -111,7 +111,7 @@ each_case = pytest.mark.parametrize("name", CASES)
 
 def fitted(name):
     transformer, rows = CASES[name]
-    steps = [clone(transformer), RFFGPC(3, n_members=1, random_state=0, max_iter=2)]
+    steps = [clone(transformer), RFFGPC(3, n_estimators=1, random_state=0, max_iter=2)]
     return make_pipeline(*steps).fit(rows, Y), rows
 
 
@@ -149,7 +149,7 @@ def test_columns_in_another_order_and_unknown_categories_are_taken_as_before(tmp
 )
 def test_what_a_file_has_no_place_for_is_named(transformer, message, tmp_path):
     rows = NUMBERS if isinstance(transformer, SimpleImputer) else NUMBERS[["slope"]]
-    model = make_pipeline(transformer, RFFGPC(3, n_members=1, max_iter=2)).fit(rows, Y)
+    model = make_pipeline(transformer, RFFGPC(3, n_estimators=1, max_iter=2)).fit(rows, Y)
     with pytest.raises(InputError, match=message):
         save_model(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -148,7 +148,7 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
         names = tuple(field.name for field in fields(Inputs) if field.name != "paths")
         inputs = Inputs(data, **{name: values.pop(name) for name in names})
         _refuse_masks(inputs)
-        _refuse_twins(inputs)
+        _refuse_simulators(inputs)
         result = command(*args, inputs=inputs, **values)
         _tell_skipped()
         return result
@@ -170,7 +170,7 @@ def _refuse_masks(inputs: Any) -> None:
         )
 
 
-def _refuse_twins(inputs: Any) -> None:
+def _refuse_simulators(inputs: Any) -> None:
     """Raise if a path is given twice: its pixels would count twice."""
     seen = set()
     for path in inputs.paths:

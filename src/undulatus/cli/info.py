@@ -114,8 +114,8 @@ def _print_classifier(classifier: Any, features: Any) -> None:
 
     names = "" if features is None else f" ({', '.join(map(str, features))})"
     _print(f"features: {classifier.n_features_in_}{names}")
-    if len(getattr(classifier, "members_", ())) > 1:
-        _print(f"members of the ensemble: {len(classifier.members_)}")
+    if len(getattr(classifier, "estimators_", ())) > 1:
+        _print(f"members of the ensemble: {len(classifier.estimators_)}")
     _print(f"latent functions: {len(latent_functions(classifier))}")
     shares = class_shares(classifier)
     if shares is not None:
@@ -125,7 +125,7 @@ def _print_classifier(classifier: Any, features: Any) -> None:
     # GPC has one of each for every class, if there are more than two.
     _print(f"signal variance: {_numbers_text(classifier.signal_variance_)}")
     _print(f"lengthscale: {_numbers_text(classifier.lengthscale_)}")
-    _print(f"lower bound on the log evidence: {classifier.bound_:.6g}")
+    _print(f"lower bound on the log evidence: {classifier.lower_bound_:.6g}")
     _print_fit(dict(classifier.fit_report_), shares)
 
 
@@ -141,7 +141,7 @@ def _print_fit(report: dict[str, Any], shares: Any) -> None:
         "interrupted": f"interrupted after {steps} {unit}: the best found by then",
     }.get(str(stopped), f"{stopped} after {steps} {unit}")
     _print(f"fit: {ended}, of {rows} rows, by the {solver} solver")
-    lowest = _lowest_losses(report.pop("held_back_nll", []))
+    lowest = _lowest_losses(report.pop("validation_nll", []))
     if lowest:
         _print(f"validation NLL: {_validation_text(lowest, shares)}")
     precision, predicting = report.pop("precision", None), report.pop("prediction_precision", None)

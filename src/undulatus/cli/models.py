@@ -1,4 +1,4 @@
-"""Commands for data and models: ``twin``, ``cut``, ``map`` and ``explain``."""
+"""Commands for data and models: ``simulator``, ``cut``, ``map`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _new_dataset_option = click.option(
 )
 
 
-# twin
+# simulator
 
 
 @click.group()
-def twin() -> None:
+def simulator() -> None:
     """Make synthetic data, whose truth is known."""
 
 
-@twin.command()
+@simulator.command()
 @click.option(
     "--days",
     type=click.IntRange(1, 365),
@@ -66,7 +66,7 @@ def landmarks(days: int, seed: int, output: Path) -> None:
     click.echo(f"{scene.sizes['time']:,} acquisitions: {output.resolve()}")
 
 
-@twin.command()
+@simulator.command()
 @click.option(
     "--samples",
     type=click.IntRange(1),
@@ -121,7 +121,7 @@ def cut(inputs: Any, output: Path, resume: bool) -> None:
     scene = open_inputs(inputs)
     if not {"y", "x"} <= set(scene.dims) or "image" in scene:
         raise SceneError(
-            f"{inputs.name} is not a scene: undulatus cut writes parts of scenes alone. A part of "
+            f"{inputs.name} is not a scene: undulatus subset writes parts of scenes alone. A part of "
             f"an image is what gdal_translate -projwin writes."
         )
     check_scene(scene)

@@ -132,7 +132,7 @@ def fit_image(
         only one, or if several show the same place.
     method : {"vff", "rff", "gpc"}
     n_frequencies, members : int
-        Waves of a member, and members of the committee; each holds back other groups.
+        Waves of a member, and members of the ensemble; each holds back other groups.
     bands : iterable of str, optional
         Bands to use, all by default: names, numbers from 1, ranges of either, and with a ``-``
         before it what to leave out (:func:`undulatus.scenes.image_features.choose_bands`).
@@ -179,7 +179,7 @@ def fit_image(
     model = make_classifier(
         method,
         n_frequencies,
-        n_members=members,
+        n_estimators=members,
         seed=seed,
         verbose=verbose,
         checkpoint=checkpoint,

@@ -32,7 +32,7 @@ from undulatus._files import (
     locked,
     require_folder,
     require_space,
-    whole_or_not_at_all,
+    atomic_write,
 )
 from undulatus._progress import Stopped, watch_thread
 from undulatus._system import count_cores, single_threaded_blas
@@ -221,13 +221,13 @@ def _write_geotiff(
     with ExitStack() as outputs:
         # The first is finished last: where it is, the others are.
         unfinished = [
-            outputs.enter_context(whole_or_not_at_all(each, overwrite=overwrite)) for each in paths
+            outputs.enter_context(atomic_write(each, overwrite=overwrite)) for each in paths
         ]
         write_geotiff(dataset, paths, unfinished, progress)
 
 
 def _write_netcdf(dataset: xr.Dataset, path: Path, progress: Progress, *, overwrite: bool) -> None:
-    with whole_or_not_at_all(path, overwrite=overwrite) as unfinished:
+    with atomic_write(path, overwrite=overwrite) as unfinished:
         _fill_netcdf(_with_numbered_labels(dataset), path, unfinished, progress)
 
 
