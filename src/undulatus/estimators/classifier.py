@@ -589,7 +589,9 @@ class FourierGPC(GaussianProcessClassifier):
         with closing(line):
             if plan.stochastic and on_device:
                 every = [prepare(number, 1, lambda: None) for number in range(self.n_estimators)]
-                return tuple(fit_minibatch([own for own in every if isinstance(own, MinibatchFit)]))
+                return tuple(
+                    fit_minibatch([own for own in every if isinstance(own, MinibatchFit)])
+                )
             return fit_ensemble(
                 fit,
                 self.n_estimators,

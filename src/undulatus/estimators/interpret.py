@@ -44,8 +44,8 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, Stan
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
-from undulatus.estimators.exact import GPC
 from undulatus.estimators.classifier import FourierGPC
+from undulatus.estimators.exact import GPC
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.gp.features import amplitudes_and_delays
 from undulatus.gp.posterior import expected_sigmoid

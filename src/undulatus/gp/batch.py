@@ -402,9 +402,13 @@ def fit_batch(fit: BatchFit) -> FourierFit:
         evidence,
         state.progress,
         fit.config,
-        validation_loss=None if validation is None else partial(evidence.validation_loss, validation),
+        validation_loss=None
+        if validation is None
+        else partial(evidence.validation_loss, validation),
         interruptible=fit.interruptible,
-        report=lambda progress: fit.report(replace(state, progress=progress, local=to_host(local))),
+        report=lambda progress: fit.report(
+            replace(state, progress=progress, local=to_host(local))
+        ),
     )
     return _finish(fit, evidence, progress)
 

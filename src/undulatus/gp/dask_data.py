@@ -31,8 +31,8 @@ from undulatus.gp.data import (
     Pixels,
     Result,
     Standardisation,
-    device_block_rows,
     count_latents,
+    device_block_rows,
     unmasked,
 )
 from undulatus.gp.moments import (

@@ -225,7 +225,9 @@ class LatentView:
         """Return the sites of a block's rows, given its features and 1 - d²."""
         xp = block.xp
         if self.precision is not None:
-            return RowSites(xp.double(self.precision[block.rows]), xp.double(block.v), 0.0 * block.v)
+            return RowSites(
+                xp.double(self.precision[block.rows]), xp.double(block.v), 0.0 * block.v
+            )
         if self.mean is None:
             mean, variance = xp.zeros_like(untapered), xp.ones_like(untapered)
             variance *= self.signal_variance
@@ -311,9 +313,7 @@ def _block_sums(
         vectors = [xp.double(z.T @ xp.astype(v, z.dtype)) for v in (residual, precision)]
         totals = [residual, precision, precision * untapered, weight * sites.value]
         each.append(
-            Sums(
-                xp.gram(z, precision), xp.stack(vectors), xp.stack([v.sum() for v in totals])
-            )
+            Sums(xp.gram(z, precision), xp.stack(vectors), xp.stack([v.sum() for v in totals]))
         )
     return _SumsOfEach(tuple(each))
 
@@ -402,7 +402,9 @@ class _Ascent:
         if self.bound.conjugate:
             # Its sites are exact factors: the next posterior's bound is known, and cannot fall.
             # γ stays until the sites are those of its own posterior.
-            self.kept = self.next = self._step(target, move_variance=self.passes > 1 or self.kept.sites is not None)
+            self.kept = self.next = self._step(
+                target, move_variance=self.passes > 1 or self.kept.sites is not None
+            )
             self._record(self.space.log_evidence(self.kept) + value)
             if len(self.bounds) > 1:
                 self.ended = has_stalled(self.bounds, self.config.tol)
@@ -541,7 +543,10 @@ def fit_posteriors(
     ends = ascend(space, bound, starts, ascent, interruptible=interruptible, report=report)
     latents = tuple(
         LatentFit(
-            own.gaussian.signal_variance, own.gaussian.posterior, own.bounds, own.gaussian.prior_mean
+            own.gaussian.signal_variance,
+            own.gaussian.posterior,
+            own.bounds,
+            own.gaussian.prior_mean,
         )
         for own in ends
     )

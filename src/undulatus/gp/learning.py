@@ -68,7 +68,9 @@ class MinibatchFit:
             return None
         lengthscale = 0.5**halvings * self.start.lengthscale
         unit = self.start.unit_frequencies
-        start = Start(along_features(unit) if halvings else unit, lengthscale, self.start.signal_variance)
+        start = Start(
+            along_features(unit) if halvings else unit, lengthscale, self.start.signal_variance
+        )
         # Learned frequencies keep the lengthscale they started from: it tells which optimisation
         # was interrupted. Those before it are repeated, since they may have been better.
         continues = self.resume is not None and (

@@ -38,7 +38,8 @@ _NODE_WEIGHTS = _NODE_WEIGHTS / _NODE_WEIGHTS.sum()
 
 class RowSites(NamedTuple):
     """Sites of rows in double precision, (n,) each: the precision c, the residual r = h - cμ, and
-    each row's part of the bound."""
+    each row's part of the bound.
+    """
 
     precision: Array
     residual: Array
@@ -81,9 +82,7 @@ def log_sigmoid_bound(f: Array, xi: Array) -> Array:
     return 0.5 * f - lambda_xi(xi) * f**2 + log_sigmoid_offset(xi)
 
 
-def quadratic_sites(
-    mean: Array, variance: Array, sign: Array, xp: Backend = HOST
-) -> RowSites:
+def quadratic_sites(mean: Array, variance: Array, sign: Array, xp: Backend = HOST) -> RowSites:
     """Return the sites of Jaakkola and Jordan's bound at its best ξ (Eqs. 6, 7 and 10)."""
     xi = xp.sqrt(variance + mean**2)
     precision = 2.0 * lambda_xi(xi, xp)

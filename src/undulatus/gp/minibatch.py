@@ -449,9 +449,7 @@ class Batch:
         learned = [state.parameters for state in states]
         self._frequencies = stacked([own.frequencies for own in learned])
         if xp.on_device:
-            self._pixels = replace(
-                self._pixels, xp=replace(xp, double_phases=self._reaches_far())
-            )
+            self._pixels = replace(self._pixels, xp=replace(xp, double_phases=self._reaches_far()))
         self._xp = xp = self._pixels.xp
         self._variances = stacked([own.signal_variances for own in learned])
         self._gram = stacked([own.gram for own in learned])
@@ -614,7 +612,9 @@ class Batch:
             block = self._pixels.pick(chosen)
             z, untapered = tapered_features(block.x, self._frequencies, deviations, xp)
             rows = z.shape[-2]
-            sampled = -(-rows * config.covariance_rows // max(self._batch_rows, config.covariance_rows))
+            sampled = -(
+                -rows * config.covariance_rows // max(self._batch_rows, config.covariance_rows)
+            )
             grams, projections, gradient = [], [], 0.0
             for latent in range(self._variances.shape[1]):
                 own = block.against_rest(latent)

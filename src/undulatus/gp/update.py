@@ -15,7 +15,7 @@ their bounds add up, and one ascent finds the factors of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
