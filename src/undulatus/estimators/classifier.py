@@ -454,9 +454,9 @@ class FourierGPC(GaussianProcessClassifier):
         return int(self.batch_size)
 
     def _choose_starts(self, plan: _Plan, earlier: list[Start]) -> None:
-        """Decide where each estimator starts: where it ended last time, or at a chosen lengthscale.
+        """Decide where each estimator starts: where it ended last time, or at a lengthscale.
 
-        It is chosen by the bound or, if frequencies are learned on minibatches, by short
+        That is chosen by the bound or, if frequencies are learned on minibatches, by short
         optimisations. In that case every second estimator starts from twice that, and with
         frequencies along one feature each: the ensemble is more diverse so.
         """

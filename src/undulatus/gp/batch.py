@@ -1,7 +1,7 @@
 """The batch solver, the paper's Algorithm 1, for RFF-GPC and VFF-GPC.
 
-Each outer iteration updates ξ a few times and takes a few quasi-Newton steps on the hyperparameters
-θ, until the bound stalls. :func:`maximise` is that loop for any evidence bound, also that of the
+Each outer iteration updates ξ a few times and takes a few quasi-Newton steps on the
+hyperparameters θ, until the bound stalls. :func:`maximise` is that loop for any evidence bound, also that of the
 exact classifier; :class:`FourierEvidence` is the bound in feature space; :func:`fit_batch` fits
 with the two.
 """
@@ -387,7 +387,7 @@ class BatchFit:
 
 
 def fit_batch(fit: BatchFit) -> FourierFit:
-    """Return the fit; if interruptible, a KeyboardInterrupt ends it at the last iteration or pass."""
+    """Return the fit; an interruptible one ends at its last iteration or pass at Ctrl-C."""
     learning, validation = fit.pixels, None
     if fit.split is not None:
         # Rows that are not learned from get weight zero: no copy of the others is needed.

@@ -301,7 +301,7 @@ class AtRows(NamedTuple):
 
 @dataclass(frozen=True)
 class FunctionSpace:
-    """One latent function at the training rows, as a space of :func:`undulatus.gp.inference.ascend`.
+    """One latent function at the training rows: a space of :func:`undulatus.gp.inference.ascend`.
 
     Sites are those of the function with its prior mean.
     """

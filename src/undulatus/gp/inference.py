@@ -479,7 +479,7 @@ def ascend(
 def fit_quadratic(
     space: WeightSpace, signal_variance: float, config: AscentConfig
 ) -> list[Ascended]:
-    """Return the posteriors of the paper's bound, started from ξ = 1 at every row (Algorithm 1)."""
+    """Return the posteriors of the paper's bound, started from ξ = 1 at all rows (Algorithm 1)."""
     latents = range(space.pixels.n_latents)
     # The prior of variance 1 has ξ² = 1.
     first = space.evaluate(QUADRATIC, latents, [Gaussian(1.0)] * len(latents))

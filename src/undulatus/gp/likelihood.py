@@ -37,8 +37,9 @@ _NODE_WEIGHTS = _NODE_WEIGHTS / _NODE_WEIGHTS.sum()
 
 
 class RowSites(NamedTuple):
-    """Sites of rows in double precision, (n,) each: the precision c, the residual r = h - cμ, and
-    each row's part of the bound.
+    """Sites of rows in double precision, (n,) each.
+
+    The precision c, the residual r = h - cμ, and each row's part of the bound.
     """
 
     precision: Array
@@ -51,8 +52,9 @@ class Bound:
     """A bound on the likelihood.
 
     ``sites(mean, variance, sign, xp)`` returns the :class:`RowSites` at latent moments in double
-    precision, (n,) each. Of a ``conjugate`` bound, the sites are Gaussian factors below the likelihood itself, and ``value``
-    is what they lack; otherwise it is the expectation of the log likelihood.
+    precision, (n,) each. Of a ``conjugate`` bound, the sites are Gaussian factors below the
+    likelihood itself, and ``value`` is what they lack; otherwise it is the expectation of the log
+    likelihood.
     """
 
     sites: Callable[[Array, Array, Array, Backend], RowSites]

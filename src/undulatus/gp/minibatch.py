@@ -94,7 +94,7 @@ class Config:
     square_decay: float = 0.99
     """... and of its square."""
     weight_decay: float = 0.6
-    """The weight ρ of a minibatch in the running sums is step^-0.6 ..."""
+    """The weight of a minibatch in the running sums is step^-0.6 ..."""
     smallest_weight: float = 0.1
     """... but no less than this."""
     steps_per_factorisation: int = 4
@@ -605,7 +605,7 @@ class Batch:
         self._next += 1
 
     def _sums(self, chosen: Array) -> tuple[Array, Array, Array]:
-        """Return the sums of some rows (M, n): Gram matrices, Zᵗ(sv), and the gradient (M, D, d)."""
+        """Return sums of some rows (M, n): Gram matrices, Zᵗ(sv), and the gradient (M, D, d)."""
         config, xp = self._config, self._xp
         deviations = frequency_deviations(self._frequencies, config.taper, xp)
         with xp.products():

@@ -1,6 +1,6 @@
 """Fitted models as functions of standardised rows: weights of features, or functions.
 
-``model.on(xp, ...)`` prepares what blocks of rows need where they are computed. It has ``means(x)``,
+``model.on(xp)`` prepares what blocks of rows need where they are computed. It has ``means(x)``,
 the latent means (M, C, n) of M estimators with C latent functions each, and ``moments(x)``, these
 and the latent variances, both with tapers and prior means.
 """

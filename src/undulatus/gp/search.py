@@ -149,8 +149,9 @@ def _go_on(
     iterations: int,
     pool: ThreadPoolExecutor,
 ) -> dict[float, list[State]]:
-    """Return all candidates' states after so many more iterations: together on a device, else on
-    threads.
+    """Return all candidates' states after so many more iterations.
+
+    They go on together on a device, on threads elsewhere.
     """
     some = [task for key in states for task in tasks[key]]
     ahead = [state for own in states.values() for state in own]

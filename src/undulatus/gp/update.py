@@ -2,15 +2,15 @@ r"""New rows for a fitted posterior: hyperparameters and all earlier rows stay.
 
 What a posterior says of the new rows, :math:`N(\mu, W W^\top)`, is the prior of their latent
 function. Each of them gets a Gaussian factor :math:`\exp(h f - \tfrac12 c f^2)` that stands for
-its likelihood, found by :func:`undulatus.gp.inference.ascend`. For weights :math:`N(m, A^{-1})` over
-features Z their terms are then added:
+its likelihood, a site, found by :func:`undulatus.gp.inference.ascend`. For weights
+:math:`N(m, A^{-1})` over features Z their terms are then added:
 
 .. math:: A' = A + Z^\top \mathrm{diag}(c) Z, \qquad A' m' = A m + Z^\top (h - b c),
 
-with the prior mean b. Taking the same terms away forgets the rows again. The cost grows with the new
-rows alone: the factors are found in the directions that the rows have, at most as many as there
-are rows. Latent functions, those of several classes or members, are independent of each other:
-their bounds add up, and one ascent finds the factors of all.
+with the prior mean b. Taking the same terms away forgets the rows again. The cost grows with the
+new rows alone: the sites are found in the directions that the rows have, at most as many as there
+are rows. Latent functions, those of several classes or estimators, are independent of each other:
+their bounds add up, and one ascent finds the sites of all.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Workspace(threading.local):
     def take(
         self, purpose: str, shape: Sequence[int], dtype: npt.DTypeLike, by_column: bool = False
     ) -> Array:
-        """Return an uninitialised array; its rows are contiguous or, ``by_column``, its columns."""
+        """Return an uninitialised array, its rows contiguous or, ``by_column``, its columns."""
         dtype = np.dtype(dtype)
         size = prod(shape) * dtype.itemsize
         if len(self._memory[purpose]) < size:
@@ -78,7 +78,7 @@ class NumpyBackend:
 
     @property
     def workspace(self) -> Workspace:
-        """This thread's."""
+        """The arrays of this thread."""
         return _workspace
 
     # Arrays here

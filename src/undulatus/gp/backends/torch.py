@@ -309,7 +309,7 @@ class TorchBackend:
             yield hand_out()
 
     def bring_back(self, tensor: Any) -> tuple[Any, Any]:
-        """Start to copy a tensor into memory; return the copy, and what to wait for if anything."""
+        """Start to copy a tensor into memory; return the copy, and what to wait for, if any."""
         if not tensor.is_cuda:
             return tensor, None
         there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
