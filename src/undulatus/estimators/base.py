@@ -108,7 +108,7 @@ class FullPrediction:
     With more than two classes, that of the likeliest."""
 
 
-class GaussianProcessClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class GaussianProcessClassifier(ClassifierMixin, BaseEstimator, ABC):
     """A classifier that has a model: latent functions of standardised rows.
 
     A subclass has the parameters in ``SHARED_CONSTRAINTS``, fits, and says what its model is.
@@ -428,7 +428,7 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: i
         from 0.
         """
         check_is_fitted(self)
-        updates = getattr(self, "updates_", ())
+        updates: tuple[Update, ...] = getattr(self, "updates_", ())
         position = find_update(update, len(updates))
         fitted = self._without_rows(position)
         # The range is that before the first update, and of the rows that are left.

@@ -525,7 +525,7 @@ class FourierGPC(GaussianProcessClassifier):
     def _learn(self, plan: _Plan) -> tuple[FourierFit, ...]:
         """Return the fitted estimators: together on a device, else on threads of their own."""
         checkpoints = self._open_checkpoints(plan)
-        resumed = [checkpoint and checkpoint.load() for checkpoint in checkpoints]
+        resumed = [None if own is None else own.load() for own in checkpoints]
         line = ProgressLine(type(self).__name__, self.verbose, self.max_iter, self.n_estimators)
         on_device = plan.pixels.xp.on_device
 

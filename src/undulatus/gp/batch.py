@@ -1,9 +1,9 @@
 """The batch solver, the paper's Algorithm 1, for RFF-GPC and VFF-GPC.
 
 Each outer iteration updates ξ a few times and takes a few quasi-Newton steps on the
-hyperparameters θ, until the bound stalls. :func:`maximise` is that loop for any evidence bound, also that of the
-exact classifier; :class:`FourierEvidence` is the bound in feature space; :func:`fit_batch` fits
-with the two.
+hyperparameters θ, until the bound stalls. :func:`maximise` is that loop for any evidence bound,
+also that of the exact classifier; :class:`FourierEvidence` is the bound in feature space;
+:func:`fit_batch` fits with the two.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class FourierEvidence:
 
     def validation_loss(self, block: Block, theta: Array) -> float:
         """Return the loss of validation rows under the posteriors at θ."""
-        variances, gaussians = self.signal_variances(theta), self.gaussians(theta)
+        variances, gaussians = np.array(self.signal_variances(theta)), self.gaussians(theta)
         pairs = list(zip(variances, gaussians, strict=True))
         means = np.array([np.sqrt(v) * own.posterior.mean for v, own in pairs])
         covariances = np.array([v * own.posterior.covariance for v, own in pairs])

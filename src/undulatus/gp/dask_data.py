@@ -180,7 +180,7 @@ class ChunkedPixels:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The working precision of blocks."""
-        return self.reader.xp.dtype  # type: ignore[no-any-return]
+        return self.reader.xp.dtype
 
     @property
     def xp(self) -> Backend:

@@ -165,7 +165,7 @@ class Pixels:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The working precision of blocks."""
-        return self.xp.dtype  # type: ignore[no-any-return]
+        return self.xp.dtype
 
     @property
     def n_rows(self) -> int:

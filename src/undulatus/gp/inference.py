@@ -133,7 +133,7 @@ class WeightSpace:
         return [own.sites(q) for own, q in zip(sums, gaussians, strict=True)]
 
     def _view(self, bound: Bound, latent: int, q: Gaussian) -> LatentView:
-        kept, xp = self.kept and self.kept[latent], self.pixels.xp
+        kept, xp = None if self.kept is None else self.kept[latent], self.pixels.xp
         if q.posterior is None:
             return LatentView(latent, bound, q.prior_mean, q.signal_variance, kept=kept)
         scale = np.sqrt(q.signal_variance)
@@ -329,7 +329,7 @@ def _add_blocks(parts: Iterator[_SumsOfEach]) -> _SumsOfEach:
             total[latent] = Sums(
                 gram, total[latent].vectors + own.vectors, total[latent].totals + own.totals
             )
-    return to_host(_SumsOfEach(tuple(total)))  # type: ignore[no-any-return]
+    return to_host(_SumsOfEach(tuple(total)))
 
 
 # The signal variance

@@ -367,12 +367,12 @@ def optimise(
     *,
     max_iter: int,
     interruptible: bool = False,
-    report: Callable[[int, State], None] = lambda task, state: None,
+    reports: Sequence[Callable[[State], None]] | None = None,
 ) -> list[State]:
     """Return the states in which tasks have ended, or have done ``max_iter`` iterations.
 
-    On a device, all go on together; elsewhere they are one after the other. ``report`` is called
-    with the number of a task after each of its iterations. If ``interruptible``, a
+    On a device, all go on together; elsewhere they are one after the other. A task's report
+    is called after each of its iterations. If ``interruptible``, a
     KeyboardInterrupt ends all at their last finished iteration.
     """
     states = list(states)
@@ -390,7 +390,8 @@ def optimise(
                 for i, state in zip(members, batch.iterate(), strict=True):
                     if i in together:
                         states[i] = state
-                        report(i, state)
+                        if reports is not None:
+                            reports[i](state)
                 together = set(active(together))
 
     try:
@@ -615,7 +616,7 @@ class Batch:
             sampled = -(
                 -rows * config.covariance_rows // max(self._batch_rows, config.covariance_rows)
             )
-            grams, projections, gradient = [], [], 0.0
+            grams, projections, gradient = [], [], xp.zeros_like(self._frequencies)
             for latent in range(self._variances.shape[1]):
                 own = block.against_rest(latent)
                 mean = self._mean[:, latent]

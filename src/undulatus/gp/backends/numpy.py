@@ -139,7 +139,7 @@ class NumpyBackend:
 
     def logsumexp(self, x: Array, axis: int, keepdims: bool = False) -> Array:
         """Return the logarithm of the sum of exponentials along an axis."""
-        return np.logaddexp.reduce(x, axis=axis, keepdims=keepdims)  # type: ignore[call-overload,no-any-return]
+        return np.logaddexp.reduce(x, axis=axis, keepdims=keepdims)  # type: ignore[call-overload]
 
     # Features
 
