@@ -136,6 +136,7 @@ def add_to_ensemble(
                 untapered * own.signal_variance,
                 sign,
                 weight,
+                own.signal_variance,
             )
             for fit, (z, untapered) in zip(some, features, strict=True)
             for own, sign in zip(fit.latents, signs, strict=True)
