@@ -22,7 +22,7 @@ TWO = (Regime("day", 0.0, 90.0), Regime("night", 90.0, 180.0, ("BT9",)))
 
 
 def small(n_frequencies=10):
-    return RFFGPC(n_frequencies, n_members=1, random_state=0)
+    return RFFGPC(n_frequencies, n_estimators=1, random_state=0)
 
 
 @pytest.fixture(scope="module")

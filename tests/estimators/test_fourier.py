@@ -24,8 +24,8 @@ from undulatus.gp.walk import STEPS_PER_ITERATION
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 MODELS = {
-    "RFFGPC": RFFGPC(8, n_members=1, solver="batch", max_iter=4, random_state=0),
-    "VFFGPC": VFFGPC(6, n_members=1, solver="batch", max_iter=4, random_state=0),
+    "RFFGPC": RFFGPC(8, n_estimators=1, solver="batch", max_iter=4, random_state=0),
+    "VFFGPC": VFFGPC(6, n_estimators=1, solver="batch", max_iter=4, random_state=0),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
 # The paper's model, in which the posterior handed out is the one that was learned with.
@@ -38,7 +38,7 @@ def model(name, **params):
 
 def assert_same_model(one, other, X):
     assert_array_equal(one.frequencies_, other.frequencies_)
-    assert_array_equal(one.bound_history_, other.bound_history_)
+    assert_array_equal(one.lower_bounds_, other.lower_bounds_)
     assert_array_equal(one.posterior_.mean, other.posterior_.mean)
     assert_array_equal(one.posterior_.root, other.posterior_.root)
     assert_array_equal(one.predict_proba(X), other.predict_proba(X))
@@ -93,7 +93,7 @@ def test_more_frequencies_extend_fewer_of_the_same_seed(moons):
 def test_learned_frequencies_raise_the_bound_above_random_ones(moons):
     random = model("RFFGPC", n_frequencies=3, max_iter=30).fit(*moons)
     learned = model("VFFGPC", n_frequencies=3, max_iter=30).fit(*moons)
-    assert learned.bound_ > random.bound_
+    assert learned.lower_bound_ > random.lower_bound_
 
 
 @each_model
@@ -297,7 +297,7 @@ def test_single_precision_follows_double(name, many):
     assert gap.max() < 0.1
     assert gap.mean() < 0.005
     # The same posterior in single precision: rounding of features and root, 1e-4.
-    single.members_ = double.members_
+    single.estimators_ = double.estimators_
     assert_allclose(single.predict_proba(X), double.predict_proba(X), rtol=0, atol=1e-4)
 
 
@@ -468,7 +468,7 @@ def test_a_truncated_variance_moves_no_probability_by_more_than_the_tolerance(
     X, y = clouds
     exact = model(name, n_frequencies=30).fit(X, y)
     fast = model(name, n_frequencies=30, variance_tolerance=tolerance).fit(X, y)
-    assert fast.bound_ == exact.bound_
+    assert fast.lower_bound_ == exact.lower_bound_
     new = np.concatenate([X, X + 5.0, X * 0.98])
     off = np.abs(fast.predict_proba(new) - exact.predict_proba(new))
     assert off.max() <= tolerance + 1e-12
@@ -484,12 +484,12 @@ def test_a_truncated_variance_moves_no_probability_by_more_than_the_tolerance(
 def test_a_warm_start_continues_from_the_last_fit(name, clouds):
     X, y = clouds
     fitted = model(name, warm_start=True, max_iter=2, **PAPER).fit(X, y)
-    bound = fitted.bound_
+    bound = fitted.lower_bound_
     for _ in range(3):
         fitted.fit(X, y)
         # The exact passes start again from ξ = 1, and stop within the tolerance of the optimum.
-        assert fitted.bound_ >= bound - 1e-4 * (abs(bound) + 100)
-        bound = fitted.bound_
+        assert fitted.lower_bound_ >= bound - 1e-4 * (abs(bound) + 100)
+        bound = fitted.lower_bound_
 
 
 @each_model
@@ -552,7 +552,7 @@ def test_an_interrupt_keeps_the_finished_iterations_and_warns(name, clouds, inte
         stopped.fit(X, y)
     assert stopped.n_iter_ == 2
     assert stopped.fit_report_["stopped"] == "interrupted"
-    assert_array_equal(stopped.bound_history_[:2], short.bound_history_[:2])
+    assert_array_equal(stopped.lower_bounds_[:2], short.lower_bounds_[:2])
     assert_array_equal(stopped.frequencies_, short.frequencies_)
     # The last exact passes are left out: nearly the same labels.
     assert np.mean(stopped.predict(X) == short.predict(X)) > 0.95
@@ -564,7 +564,7 @@ def test_an_interrupt_keeps_the_level_and_the_fading(name, clouds, interrupt):
     stopped = model(name, max_iter=20, tol=0.0, on_interrupt="keep")
     with interrupt(), pytest.warns(ConvergenceWarning, match="Interrupted after 2"):
         stopped.fit(X, y)
-    (member,) = stopped.members_
+    (member,) = stopped.estimators_
     assert member.spread == 0.02
     # Far from the data only the prior is left, and its level gives the shares of the classes.
     assert_allclose(stopped.predict_proba(1e6 * X)[:, 1], y.mean(), rtol=1e-6)
@@ -576,8 +576,8 @@ def test_an_interrupted_fit_continues_with_a_warm_start(name, clouds, interrupt)
     fitted = model(name, max_iter=6, tol=0.0, warm_start=True, on_interrupt="keep", **PAPER)
     with interrupt():
         fitted.fit(X, y)
-    bound = fitted.bound_
-    assert fitted.fit(X, y).bound_ >= bound - 1e-4 * (abs(bound) + 100)
+    bound = fitted.lower_bound_
+    assert fitted.fit(X, y).lower_bound_ >= bound - 1e-4 * (abs(bound) + 100)
 
 
 # Parameters
@@ -624,7 +624,7 @@ def test_the_automatic_solver_is_batch_for_a_few_rows(name, moons):
     X, y = moons
     automatic = model(name, solver="auto", early_stopping=False).fit(X, y)
     assert automatic.fit_report_["solver"] == "batch"
-    assert automatic.fit_report_["held_back_nll"] == []
+    assert automatic.fit_report_["validation_nll"] == []
     assert_same_model(automatic, model(name, solver="batch").fit(X, y), X)
 
 
@@ -657,14 +657,14 @@ def test_early_stopping_is_the_default_unless_the_solver_is_batch(moons):
         for params in ({"solver": "auto"}, {"solver": "batch"}, {"early_stopping": True})
     )
     # The start has a loss, too.
-    assert len(automatic.fit_report_["held_back_nll"]) == automatic.n_iter_ + 1
-    assert batched.fit_report_["held_back_nll"] == []
+    assert len(automatic.fit_report_["validation_nll"]) == automatic.n_iter_ + 1
+    assert batched.fit_report_["validation_nll"] == []
     assert_same_model(automatic, early, X)
 
 
 def test_the_batch_solver_never_lowers_its_bound(clouds):
     fitted = model("VFFGPC", max_iter=15, tol=0.0, **PAPER).fit(*clouds)
-    history = fitted.bound_history_
+    history = fitted.lower_bounds_
     assert len(history) == fitted.n_iter_ + 1
     assert np.all(np.diff(history) >= -1e-10 * np.abs(history).max())
 
@@ -686,7 +686,7 @@ def test_a_row_of_weight_two_equals_the_row_given_twice_with_early_stopping(clou
     weighted, repeated = (
         model("VFFGPC", solver="auto").fit(*data) for data in ((X, y, weight), (X[rows], y[rows]))
     )
-    assert len(weighted.fit_report_["held_back_nll"]) > 0
+    assert len(weighted.fit_report_["validation_nll"]) > 0
     assert weighted.fit_report_ == repeated.fit_report_
     assert_same_model(weighted, repeated, X)
 
@@ -711,7 +711,7 @@ def test_early_stopping_keeps_a_default_model_from_fitting_noise():
     X, y = mostly_noise(1, 400)
     new, truth = mostly_noise(2, 2000)
     early, whole = (
-        VFFGPC(n_members=1, max_iter=20, early_stopping=stops, random_state=0).fit(X, y)
+        VFFGPC(n_estimators=1, max_iter=20, early_stopping=stops, random_state=0).fit(X, y)
         for stops in ("auto", False)
     )
     assert early.n_iter_ < whole.n_iter_
@@ -838,17 +838,17 @@ def test_sliceable_rows_are_never_read_whole_by_the_stochastic_solver(
 def test_exact_passes_never_lower_the_bound(name, many):
     for seed in range(3):
         fitted = minibatch_model(name, precision="double", tol=0.0, random_state=seed).fit(*many)
-        assert len(fitted.bound_history_) > 2
-        assert fitted.bound_ == fitted.bound_history_[-1]
-        slack = 1e-10 * np.abs(fitted.bound_history_).max()
-        assert np.all(np.diff(fitted.bound_history_) >= -slack)
+        assert len(fitted.lower_bounds_) > 2
+        assert fitted.lower_bound_ == fitted.lower_bounds_[-1]
+        slack = 1e-10 * np.abs(fitted.lower_bounds_).max()
+        assert np.all(np.diff(fitted.lower_bounds_) >= -slack)
 
 
 @each_model
 def test_the_fit_report_holds_the_losses_of_held_back_rows(name, many):
     fitted = minibatch_model(name, max_iter=20).fit(*many)
     report = fitted.fit_report_
-    losses = report["held_back_nll"]
+    losses = report["validation_nll"]
     assert report["solver"] == "stochastic"
     assert report["steps"] == fitted.n_iter_ * STEPS_PER_ITERATION
     assert report["stopped"] == "converged"
@@ -926,9 +926,9 @@ def test_an_interrupt_on_minibatches_keeps_the_finished_iterations(name, many, i
         stopped.fit(X, y)
     report = stopped.fit_report_
     assert (stopped.n_iter_, report["stopped"]) == (2, "interrupted")
-    assert report["held_back_nll"] == whole.fit_report_["held_back_nll"][:2]
+    assert report["validation_nll"] == whole.fit_report_["validation_nll"][:2]
     # One exact pass is done, so that the posterior is that of all rows.
-    assert len(stopped.bound_history_) == 1
+    assert len(stopped.lower_bounds_) == 1
     assert_usable(stopped, X)
 
 
@@ -947,7 +947,7 @@ def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one(name, many
         with pytest.warns(ConvergenceWarning, match="Interrupted after 3"):
             stopped.fit(X, y)
     assert stopped.fit_report_["stopped"] == "interrupted"
-    assert_array_equal(stopped.bound_history_, whole.bound_history_[:2])
+    assert_array_equal(stopped.lower_bounds_, whole.lower_bounds_[:2])
     assert_array_equal(stopped.frequencies_, whole.frequencies_)
     assert_usable(stopped, X)
 
@@ -1022,8 +1022,8 @@ def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch, solver)
     seen = []
     real = fourier.leave_out
 
-    def spy(pixels, n_members, rng):
-        splits = real(pixels, n_members, rng)
+    def spy(pixels, n_estimators, rng):
+        splits = real(pixels, n_estimators, rng)
         seen.append((pixels.groups, *splits[0]))
         return splits
 
@@ -1045,7 +1045,7 @@ def test_groups_of_zero_weight_do_not_count(days_of_noise, solver):
 def test_a_single_group_counts_as_none(days_of_noise):
     X, y, _ = days_of_noise
     one, none = (
-        VFFGPC(5, n_members=1, solver="stochastic", max_iter=2, random_state=0).fit(
+        VFFGPC(5, n_estimators=1, solver="stochastic", max_iter=2, random_state=0).fit(
             X, y, groups=groups
         )
         for groups in (np.zeros(600), None)
@@ -1061,7 +1061,7 @@ def test_groups_of_another_length_are_refused(days_of_noise):
 
 def test_sliceable_rows_may_have_groups(days_of_noise):
     X, y, day = days_of_noise
-    fitted = VFFGPC(5, n_members=1, max_iter=2, random_state=0)
+    fitted = VFFGPC(5, n_estimators=1, max_iter=2, random_state=0)
     sliced = clone(fitted).fit(SliceOnly(X), y, groups=day)
     assert_array_equal(sliced.frequencies_, fitted.fit(X, y, groups=day).frequencies_)
 
@@ -1070,7 +1070,7 @@ def test_no_training_row_is_beyond_the_range_in_the_precision_of_prediction():
     rng = np.random.default_rng(0)
     X = np.c_[rng.random((3_000, 2)), rng.integers(0, 2, (3_000, 6))].astype(np.float32)
     y = X[:, 0] + X[:, 2] > 1.0
-    fitted = VFFGPC(5, n_members=1, precision="single", max_iter=2, random_state=0).fit(X, y)
+    fitted = VFFGPC(5, n_estimators=1, precision="single", max_iter=2, random_state=0).fit(X, y)
     blocks = fitted._block_functions()
     x = fitted.standardisation_(X, blocks.place.dtype)
     assert blocks.fading.training_range.damping(x) is None

@@ -22,7 +22,7 @@ from undulatus.gp import dask_blocks, passes, stochastic
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-COMMON = {"n_members": 1, "solver": "stochastic", "max_iter": 3, "batch_size": 200}
+COMMON = {"n_estimators": 1, "solver": "stochastic", "max_iter": 3, "batch_size": 200}
 COMMON |= {"random_state": 0}
 MODELS = {"RFFGPC": RFFGPC(6, **COMMON), "VFFGPC": VFFGPC(6, **COMMON)}
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -55,7 +55,7 @@ def chunked(*arrays, sizes=(400, 300, 200)):
 
 def assert_same_model(one, other, X):
     assert one.fit_report_ == other.fit_report_
-    assert_array_equal(one.bound_history_, other.bound_history_)
+    assert_array_equal(one.lower_bounds_, other.lower_bounds_)
     assert_array_equal(one.frequencies_, other.frequencies_)
     assert_array_equal(one.posterior_.mean, other.posterior_.mean)
     assert_array_equal(one.posterior_.root, other.posterior_.root)
@@ -142,7 +142,7 @@ def test_labels_in_other_chunks_and_columns_in_several_are_rechunked(data):
 
 def test_a_few_rows_are_fitted_in_memory(data):
     few = [array[:300] for array in data[:3]]
-    options = {"n_members": 1, "max_iter": 2, "random_state": 0}
+    options = {"n_estimators": 1, "max_iter": 2, "random_state": 0}
     expected = VFFGPC(6, **options).fit(*few)
     found = VFFGPC(6, **options).fit(*chunked(*few, sizes=(200, 100)))
     assert found.fit_report_["solver"] == "batch"

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError
-from undulatus.gp import arrays, bound, committee, damping, fourier, posterior, variational
+from undulatus.gp import arrays, bound, ensemble, damping, fourier, posterior, variational
 from undulatus.gp.arrays import Place, find_device, mean_and_variance, to_host, weighted_gram
 from undulatus.gp.blocks import Block, Pixels, Standardisation, Warp, rows_on_device
 
@@ -52,11 +52,11 @@ MEANS_OF_3, VARIANCES_OF_3 = rng.normal(size=(4, 3, 40)), rng.random((4, 3, 40))
         (variational.expected_log_sigmoid, [VALUES, 0.1 + np.abs(VALUES)]),
         (posterior.expected_sigmoid, [VALUES, np.abs(VALUES)]),
         (posterior.expected_sigmoids, [VALUES, np.abs(VALUES)]),
-        (committee.pooled_moments, [MEANS, VARIANCES]),
-        (committee.pooled_probabilities, [MEANS, VARIANCES]),
-        (committee.pooled_log_odds, [MEANS, VARIANCES]),
-        (committee.pooled_probabilities, [MEANS_OF_3, VARIANCES_OF_3]),
-        (committee.pooled_log_probabilities, [MEANS_OF_3, VARIANCES_OF_3]),
+        (ensemble.pooled_moments, [MEANS, VARIANCES]),
+        (ensemble.pooled_probabilities, [MEANS, VARIANCES]),
+        (ensemble.pooled_log_odds, [MEANS, VARIANCES]),
+        (ensemble.pooled_probabilities, [MEANS_OF_3, VARIANCES_OF_3]),
+        (ensemble.pooled_log_probabilities, [MEANS_OF_3, VARIANCES_OF_3]),
         (fourier.fourier_features, [X, W]),
         (fourier.waves, [X, W]),
         (damping.damping, [X, np.array([0.1, 0.2, 0.3])]),

@@ -266,7 +266,7 @@ def test_an_interrupt_before_the_first_iteration_is_raised():
         ascend(hill, at_zero(hill), max_iter=10, tol=0.0)
 
 
-# The outer loop with held-back rows
+# The outer loop with validation rows
 
 
 def ascend_with_loss(held_back_loss, max_iter=30, ascent=None, evidence=None, **options):
@@ -501,7 +501,7 @@ def test_the_posterior_of_a_fit_is_the_one_at_its_last_bound(
 
 def assert_same_fit(one, other):
     assert (one.bounds, one.outcome, one.n_iter) == (other.bounds, other.outcome, other.n_iter)
-    assert one.held_back_losses == other.held_back_losses
+    assert one.validation_losses == other.validation_losses
     assert one.signal_variance == other.signal_variance
     assert_array_equal(one.frequencies, other.frequencies)
     assert_array_equal(one.posterior.mean, other.posterior.mean)
@@ -613,7 +613,7 @@ def test_spread_and_level_do_not_change_the_frequencies():
         for options in ({}, {"spread": 0.1, "log_odds": -1.5})
     )
     assert_array_equal(plain.frequencies, damped.frequencies)
-    assert plain.held_back_losses == damped.held_back_losses
+    assert plain.validation_losses == damped.validation_losses
     assert not np.array_equal(plain.posterior.mean, damped.posterior.mean)
 
 
@@ -635,7 +635,7 @@ def stop_early(**options):
 
 @pytest.fixture
 def losses_computed(monkeypatch):
-    """Each held-back loss that was computed: the evidence, the block, θ and the loss."""
+    """Each validation loss that was computed: the evidence, the block, θ and the loss."""
     computed = []
     original = FourierEvidence.held_back_loss
 
@@ -651,7 +651,7 @@ def losses_computed(monkeypatch):
 def test_the_frequencies_are_those_with_the_lowest_held_back_loss(losses_computed):
     fitted = stop_early()
     losses = [loss for *_, loss in losses_computed]
-    assert fitted.held_back_losses == tuple(losses)
+    assert fitted.validation_losses == tuple(losses)
     # The loss rises again in the end, or this test would show nothing.
     assert min(losses) < losses[0]
     assert min(losses) < losses[-1]
@@ -662,7 +662,7 @@ def test_the_frequencies_are_those_with_the_lowest_held_back_loss(losses_compute
 def test_a_fit_ends_when_the_held_back_loss_has_not_fallen_for_some_iterations():
     fitted = stop_early()
     assert fitted.outcome == "converged"
-    assert fitted.n_iter == np.argmin(fitted.held_back_losses) + PATIENCE < 30
+    assert fitted.n_iter == np.argmin(fitted.validation_losses) + PATIENCE < 30
 
 
 def test_a_fit_that_stopped_early_is_resumed_to_the_same_end():
@@ -712,10 +712,10 @@ def test_the_final_passes_of_an_early_stopped_fit_never_lower_the_bound():
 def test_nothing_is_held_back_from_a_few_rows_or_random_frequencies(n_rows, learn_frequencies):
     pixels, options = some_pixels(n=n_rows), {"learn_frequencies": learn_frequencies}
     early, whole = (fit(pixels, early_stopping=early, **options) for early in (True, False))
-    assert early.held_back_losses == ()
+    assert early.validation_losses == ()
     assert_same_fit(early, whole)
 
 
 def test_some_of_thirty_rows_are_held_back():
     fitted = fit(some_pixels(n=EARLY_STOPPING_ROWS), max_iter=2, early_stopping=True)
-    assert len(fitted.held_back_losses) == 3
+    assert len(fitted.validation_losses) == 3

@@ -1,4 +1,4 @@
-"""A committee: how its members are fitted, and what they say together."""
+"""An ensemble: how its members are fitted, and what they say together."""
 
 import signal
 import threading
@@ -8,8 +8,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logit
 
-from undulatus.gp import committee
-from undulatus.gp.committee import (
+from undulatus.gp import ensemble
+from undulatus.gp.ensemble import (
     fit_members,
     pooled_log_odds,
     pooled_moments,
@@ -82,8 +82,8 @@ def interrupt(monkeypatch):
         waiting.set()
         return real(*arguments, **named)
 
-    real = committee.wait
-    monkeypatch.setattr(committee, "wait", wait)
+    real = ensemble.wait
+    monkeypatch.setattr(ensemble, "wait", wait)
 
     def send():
         assert waiting.wait(30)
@@ -117,7 +117,7 @@ def test_an_interrupt_before_any_member_is_finished_keeps_those_under_way(interr
     assert [fit.outcome for fit in fit_members(fit, 3, 1)] == ["interrupted"]
 
 
-def test_a_member_that_was_interrupted_leaves_no_committee_unless_it_is_interruptible():
+def test_a_member_that_was_interrupted_leaves_no_ensemble_unless_it_is_interruptible():
     def fit(member, threads, check):
         if member:
             raise KeyboardInterrupt
@@ -173,7 +173,7 @@ def test_log_odds_keep_their_digits_where_probabilities_round_to_one():
     assert_allclose(pooled_log_odds(-means, none), -900.0 - np.log(2.0), rtol=1e-12)
 
 
-def test_one_member_is_its_own_committee():
+def test_one_member_is_its_own_ensemble():
     mean, variance = pooled_moments(MEANS[:1], VARIANCES[:1])
     assert_array_equal(mean, MEANS[0])
     assert_array_equal(variance, VARIANCES[0])

@@ -35,8 +35,8 @@ def random_pixels(n, seed=0, groups=None, share=0.4):
     return pixels(rng.normal(size=(n, 3)), rng.random(n) < share, groups=groups)
 
 
-def splits_of(data, n_members=5, seed=1):
-    return leave_out(data, n_members, np.random.default_rng(seed))
+def splits_of(data, n_estimators=5, seed=1):
+    return leave_out(data, n_estimators, np.random.default_rng(seed))
 
 
 def left_out(data, splits):
@@ -141,7 +141,7 @@ def test_equal_rows_of_different_classes_leave_together():
     st.booleans(),
 )
 def test_members_learn_from_both_classes_and_hold_back_both_where_possible(
-    labelled, n_members, grouped
+    labelled, n_estimators, grouped
 ):
     units, positive = (np.array(column) for column in zip(*labelled, strict=True))
     if positive.all() or not positive.any():
@@ -156,7 +156,7 @@ def test_members_learn_from_both_classes_and_hold_back_both_where_possible(
 
     choices = [np.isin(units, movable[list(keep)]) for keep in _subsets(len(movable))]
     possible = any(both(chosen) and both(~chosen) for chosen in choices)
-    for learning, held_back in splits_of(data, n_members):
+    for learning, held_back in splits_of(data, n_estimators):
         assert both(learning)
         assert len(held_back)
         assert both(held_back) or not possible
@@ -255,7 +255,7 @@ def test_digests_are_spread_evenly():
     assert abs((places < 0.1).mean() - 0.1) < 5 * np.sqrt(0.09 / 10_000)
 
 
-# The held-back loss
+# The validation loss
 
 
 def some_block(rng, n=9, d=3, weight=None, dtype=np.float64):

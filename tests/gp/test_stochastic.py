@@ -600,7 +600,7 @@ def test_the_losses_of_a_walk_are_those_of_damped_waves(recorded):
 
 
 def replay_spreads(losses, spread=0.1):
-    """The spread settled on if the loss of held-back rows is this function of the spread."""
+    """The spread settled on if the loss of validation rows is this function of the spread."""
     position, given = first_state(plan(some_pixels(), 320)).position, []
 
     def loss(block, frequencies, signal_variance, moments, own):
@@ -757,7 +757,7 @@ def test_fast_ripples_are_found_by_a_fresh_start():
     options = {"batch_size": 256, "max_iter": 12, "early_stopping": True, "tol": 1e-4}
     fitted = fit(pixels, start, **options)
     assert fitted.lengthscale < 1.0
-    assert min(fitted.held_back_losses) < 0.6
+    assert min(fitted.validation_losses) < 0.6
 
 
 @both_methods
@@ -800,7 +800,7 @@ def test_a_fit_of_random_frequencies_keeps_their_directions():
 
 def assert_same_fit(one, other):
     assert (one.bounds, one.outcome, one.n_iter) == (other.bounds, other.outcome, other.n_iter)
-    assert one.held_back_losses == other.held_back_losses
+    assert one.validation_losses == other.validation_losses
     assert_array_equal(one.frequencies, other.frequencies)
     assert_array_equal(one.posterior.mean, other.posterior.mean)
 
@@ -829,7 +829,7 @@ def test_only_early_stopping_takes_the_best_position_of_the_walk(monkeypatch):
     monkeypatch.setattr(walking, "held_back_loss", lambda *position: next(losses))
     whole = fit(some_pixels(n=300), max_iter=5, report=kept.append)
     best = fit(some_pixels(n=300), max_iter=5, early_stopping=True)
-    assert best.held_back_losses == whole.held_back_losses == script
+    assert best.validation_losses == whole.validation_losses == script
     assert_array_equal(whole.frequencies, kept[-1].position.frequencies)
     assert_array_equal(best.frequencies, kept[3].position.frequencies)
 

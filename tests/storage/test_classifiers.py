@@ -34,9 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 MODELS = {
     "GPC": lambda **params: GPC(max_iter=2, **params),
-    "RFFGPC": lambda **params: RFFGPC(5, n_members=1, max_iter=2, random_state=0, **params),
-    "VFFGPC": lambda **params: VFFGPC(4, n_members=1, max_iter=2, random_state=0, **params),
-    "committee": lambda **params: VFFGPC(3, n_members=2, max_iter=2, random_state=0, **params),
+    "RFFGPC": lambda **params: RFFGPC(5, n_estimators=1, max_iter=2, random_state=0, **params),
+    "VFFGPC": lambda **params: VFFGPC(4, n_estimators=1, max_iter=2, random_state=0, **params),
+    "ensemble": lambda **params: VFFGPC(3, n_estimators=2, max_iter=2, random_state=0, **params),
 }
 PLAIN = {"posterior": "bound", "warp": False}
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -237,7 +237,7 @@ def test_a_path_parameter_is_restored_as_a_string(moons, path, tmp_path):
 
 
 def test_a_random_generator_parameter_is_not_saved(moons, path):
-    model = RFFGPC(5, n_members=1, max_iter=2, random_state=np.random.RandomState(0)).fit(*moons)
+    model = RFFGPC(5, n_estimators=1, max_iter=2, random_state=np.random.RandomState(0)).fit(*moons)
     save_model(model, path)
     loaded = load_model(path)
     assert loaded.random_state is None
@@ -419,10 +419,10 @@ def test_an_unknown_kind_of_model_is_named(rewrite):
 
 
 def own_key(key, header):
-    """The posteriors of a committee are those of its members, others those of latent functions."""
+    """The posteriors of an ensemble are those of its members, others those of latent functions."""
     if key != "posterior":
         return key
-    return "committee" if "committee" in header else "latents"
+    return "ensemble" if "ensemble" in header else "latents"
 
 
 @pytest.mark.parametrize(
@@ -507,8 +507,8 @@ def test_scales_and_variances_must_be_positive(rewrite, value):
         tensors["warp_width"] = np.full_like(tensors["warp_width"], value)
 
     def spoil_variance(tensors, header):
-        if "committee" in header:
-            header["committee"][-1]["signal_variance"] = value
+        if "ensemble" in header:
+            header["ensemble"][-1]["signal_variance"] = value
         else:
             header["latents"][0]["signal_variance"] = value
 
@@ -550,24 +550,24 @@ def test_classes_too_large_for_their_dtype_are_refused(rewrite):
 # Members, warps and levels
 
 
-def test_a_single_model_is_written_as_a_committee_of_one(saved, path):
+def test_a_single_model_is_written_as_a_ensemble_of_one(saved, path):
     path.write_bytes(saved["VFFGPC"])
     tensors, header = read_tensors(path)
     assert header["schema"] == SCHEMA
-    assert len(header["committee"]) == 1
+    assert len(header["ensemble"]) == 1
     assert {"0/frequencies", "0/posterior_root"} < set(tensors)
-    assert load_model(path).n_members == 1
+    assert load_model(path).n_estimators == 1
 
 
-def test_each_member_of_a_committee_has_tensors_of_its_own(saved, path):
-    path.write_bytes(saved["committee"])
+def test_each_member_of_a_ensemble_has_tensors_of_its_own(saved, path):
+    path.write_bytes(saved["ensemble"])
     tensors, header = read_tensors(path)
-    assert len(header["committee"]) == 2
+    assert len(header["ensemble"]) == 2
     assert {"0/frequencies", "0/posterior_root", "1/frequencies"} < set(tensors)
 
 
-def test_a_committee_within_other_models_predicts_the_same_bits(moons, path):
-    pipeline = make_pipeline(StandardScaler(), MODELS["committee"]()).fit(*moons)
+def test_a_ensemble_within_other_models_predicts_the_same_bits(moons, path):
+    pipeline = make_pipeline(StandardScaler(), MODELS["ensemble"]()).fit(*moons)
     save_model(pipeline, path)
     assert_predicts_alike(load_model(path)[-1], pipeline[-1], moons[0])
 
@@ -597,20 +597,20 @@ def test_half_a_warp_is_refused_by_the_name_of_the_other_half(rewrite, name):
     assert f"unexpected ones: {name}." in assert_refused(path)
 
 
-@pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC", "committee"])
-def test_a_committee_from_before_warps_and_spreads_loads_as_the_paper_has_it(name, moons, path):
+@pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC", "ensemble"])
+def test_a_ensemble_from_before_warps_and_spreads_loads_as_the_paper_has_it(name, moons, path):
     # Development versions wrote schema 2 without these names.
     model = MODELS[name](spread=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
     for parameter in ("warp", "spread"):
         del header["params"][parameter]
-    for member in header["committee"]:
+    for member in header["ensemble"]:
         del member["spread"], member["level"]
     write_tensors(path, tensors, header)
     loaded = load_model(path)
     assert (loaded.warp, loaded.spread, loaded.posterior) == (False, 0.0, "bound")
-    assert {(fit.spread, fit.level) for fit in loaded.members_} == {(0.0, 0.0)}
+    assert {(fit.spread, fit.level) for fit in loaded.estimators_} == {(0.0, 0.0)}
     assert_predicts_alike(loaded, model, moons[0])
 
 
@@ -618,17 +618,17 @@ def test_a_single_model_of_schema_1_loads_as_the_paper_has_it(moons, path):
     model = MODELS["RFFGPC"](spread=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
-    (member,) = header.pop("committee")
+    (member,) = header.pop("ensemble")
     header["schema"] = 1
     header["posterior"] = member["posterior"]
     header["fitted"] |= {f"{key}_": member[key] for key in ("signal_variance", "lengthscale")}
-    header["fitted"] |= {"bound_": model.bound_, "n_iter_": member["n_iter"]}
-    for parameter in ("warp", "spread", "n_members", "posterior"):
+    header["fitted"] |= {"lower_bound_": model.lower_bound_, "n_iter_": member["n_iter"]}
+    for parameter in ("warp", "spread", "n_estimators", "posterior"):
         del header["params"][parameter]
     write_tensors(path, {key.removeprefix("0/"): own for key, own in tensors.items()}, header)
     loaded = load_model(path)
     # Whatever the defaults become, such a file holds the paper's model.
-    assert (loaded.n_members, loaded.posterior) == (1, "bound")
+    assert (loaded.n_estimators, loaded.posterior) == (1, "bound")
     assert (loaded.warp, loaded.spread) == (False, 0.0)
     assert_predicts_alike(loaded, model, moons[0])
 
@@ -650,10 +650,10 @@ def test_an_exact_model_without_a_level_has_level_zero(moons, path):
     assert_predicts_alike(loaded, model, moons[0])
 
 
-def test_a_committee_without_members_is_refused(saved, path):
-    path.write_bytes(saved["committee"])
+def test_a_ensemble_without_members_is_refused(saved, path):
+    path.write_bytes(saved["ensemble"])
     tensors, header = read_tensors(path)
-    header["committee"] = []
+    header["ensemble"] = []
     write_tensors(path, {k: v for k, v in tensors.items() if "/" not in k}, header)
     assert "without members" in assert_refused(path)
 

@@ -45,8 +45,8 @@ FACTOR_ORDER = "F"
 _SCALARS = ("log_determinant", "quadratic", "jitter")
 """Plain values of a posterior over the weights of Fourier features."""
 
-COMMITTEE = "committee"
-"""The field of a header that lists the members of a committee."""
+ENSEMBLE = "ensemble"
+"""The field of a header that lists the members of an ensemble."""
 
 UPDATES = "updates"
 """The field of a header that counts updates, and the first part of their tensors' names."""
@@ -147,7 +147,7 @@ def _restore_params(layout: _ClassifierLayout, described: Header) -> Any:
     # Version 0.1.0 had one member with the bound's posterior, whose waves went on for ever.
     earlier: dict[str, Any] = {"posterior": "bound", "warp": False}
     if layout.model is not GPC:
-        earlier |= {"n_members": 1, "spread": 0.0}
+        earlier |= {"n_estimators": 1, "spread": 0.0}
     model = restore_params(layout.model, described, earlier)
     for name in ("class_weight", "prior_correction", "frequencies"):
         value = getattr(model, name, None)
@@ -248,7 +248,7 @@ def _separate_updates(stored: Stored, header: Header) -> tuple[Stored, list[Stor
 
 def _restore_updates(model: Any, updates: list[Stored]) -> None:
     k, d = len(model.classes_), model.n_features_in_
-    factors = len(getattr(model, "members_", (model,))), count_latents(k)
+    factors = len(getattr(model, "estimators_", (model,))), count_latents(k)
     codes = np.dtype(bool) if k == 2 else np.min_scalar_type(k - 1)
     found = []
     for stored in updates:
@@ -275,20 +275,20 @@ def _restore_updates(model: Any, updates: list[Stored]) -> None:
 
 
 def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
-    tensors = {str(number): _member_tensors(fit) for number, fit in enumerate(model.members_)}
+    tensors = {str(number): _member_tensors(fit) for number, fit in enumerate(model.estimators_)}
     members = [
         {
             "lengthscale": fit.lengthscale,
             "spread": fit.spread,
             "n_iter": fit.n_iter,
             "stopped": fit.outcome,
-            "held_back_nll": list(fit.held_back_losses),
+            "validation_nll": list(fit.validation_losses),
             **_describe_latents(fit),
         }
-        for fit in model.members_
+        for fit in model.estimators_
     ]
     return join_tensors(tensors), {
-        COMMITTEE: members,
+        ENSEMBLE: members,
         "fitted": {"fit_report_": model.fit_report_},
     }
 
@@ -322,7 +322,7 @@ def _latent_tensors(own: LatentFit) -> Tensors:
 
 
 def _fourier_hint(header: Header, latents: int) -> Any:
-    if COMMITTEE not in header:
+    if ENSEMBLE not in header:
         return schema.FourierBefore
     return schema.FourierOfTwoClasses if latents == 1 else schema.FourierOfMoreClasses
 
@@ -330,11 +330,11 @@ def _fourier_hint(header: Header, latents: int) -> Any:
 def _fourier_forms(stored: Stored, header: Header) -> Forms:
     report, d = header["fitted"]["fit_report_"], header["n_features"]
     precision = report.get("prediction_precision", report["precision"])
-    if COMMITTEE not in header:
+    if ENSEMBLE not in header:
         return _member_forms(stored, d, None, precision)
-    members = header[COMMITTEE]
+    members = header[ENSEMBLE]
     if not members:
-        raise InvalidModelError("holds a committee without members.")
+        raise InvalidModelError("holds an ensemble without members.")
     return join_tensors(
         {
             str(number): _member_forms(own, d, facts.get(LATENTS), precision)
@@ -360,13 +360,13 @@ def _member_forms(stored: Stored, d: int, latents: list[Header] | None, precisio
 
 
 def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
-    if COMMITTEE in header:
-        facts = header[COMMITTEE]
+    if ENSEMBLE in header:
+        facts = header[ENSEMBLE]
         parts = _in_parts(tensors, len(facts))
     else:
         fitted = header["fitted"]
-        known = {"held_back_nll": [], **fitted["fit_report_"]}
-        require_fields(known["held_back_nll"], list[float], "held_back_nll")
+        known = {"validation_nll": [], **fitted["fit_report_"]}
+        require_fields(known["validation_nll"], list[float], "validation_nll")
         facts, parts = (
             [
                 {
@@ -374,14 +374,14 @@ def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
                     "lengthscale": fitted["lengthscale_"],
                     "n_iter": fitted["n_iter_"],
                     "stopped": known["stopped"],
-                    "held_back_nll": known["held_back_nll"],
+                    "validation_nll": known["validation_nll"],
                     "posterior": header["posterior"],
                 }
             ],
             [tensors],
         )
     described = zip(parts, facts, strict=True)
-    model.members_ = tuple(_restore_member(own, each, model._n_latents) for own, each in described)
+    model.estimators_ = tuple(_restore_member(own, each, model._n_latents) for own, each in described)
     _require_own_range(model)
 
 
@@ -408,7 +408,7 @@ def _restore_member(tensors: Tensors, facts: Mapping[str, Any], n_latents: int) 
         ),
         n_iter=facts["n_iter"],
         outcome=facts["stopped"],
-        held_back_losses=tuple(facts["held_back_nll"]),
+        validation_losses=tuple(facts["validation_nll"]),
         spread=facts.get("spread", 0.0),
     )
 

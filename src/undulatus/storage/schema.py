@@ -103,7 +103,7 @@ class FitReport(TypedDict, total=False):
     stopped: str
     rows: Count
     starting_lengthscale: float | list[float]
-    held_back_nll: list[float] | list[list[float]]
+    validation_nll: list[float] | list[list[float]]
 
 
 class _Fitted(TypedDict):
@@ -129,7 +129,7 @@ class _Member(TypedDict):
     spread: NotRequired[Spread]
     n_iter: Count
     stopped: Outcome
-    held_back_nll: list[float]
+    validation_nll: list[float]
 
 
 class _MemberOfTwoClasses(_Member, _Latent):
@@ -143,21 +143,21 @@ class _MemberOfMoreClasses(_Member):
 class FourierOfTwoClasses(_Classifier):
     """RFFGPC and VFFGPC."""
 
-    committee: Annotated[list[_MemberOfTwoClasses], FEW]
+    ensemble: Annotated[list[_MemberOfTwoClasses], FEW]
     fitted: _Fitted
 
 
 class FourierOfMoreClasses(_Classifier):
     """RFFGPC and VFFGPC of more than two classes."""
 
-    committee: Annotated[list[_MemberOfMoreClasses], FEW]
+    ensemble: Annotated[list[_MemberOfMoreClasses], FEW]
     fitted: _Fitted
 
 
 class _FittedBefore(_Fitted):
     signal_variance_: Variance
     lengthscale_: Lengthscale
-    bound_: NotRequired[float]
+    lower_bound_: NotRequired[float]
 
 
 class _FittedFourierBefore(_FittedBefore):
