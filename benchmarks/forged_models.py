@@ -40,7 +40,7 @@ from undulatus.errors import InputError, ModelFileError, PhaseTooLargeError
 from undulatus.estimators.checkpoint import Checkpoint, Fingerprint, count_iterations
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.gp.batch import BatchState
-from undulatus.gp.walk import Walk
+from undulatus.gp.minibatch import State
 from undulatus.regimes import Regime, RegimeClassifier
 
 ANGLE = "angle"
@@ -245,7 +245,7 @@ def judge(name: str, path: Path) -> str:
 
 
 def _judge_checkpoint(name: str, path: Path) -> str:
-    kind = BatchState if name.endswith("batch") else Walk
+    kind = BatchState if name.endswith("batch") else State
     fingerprint = _fingerprint(name)
     counted = count_iterations(path)
     try:

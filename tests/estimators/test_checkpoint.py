@@ -20,7 +20,7 @@ from undulatus.estimators.checkpoint import (
 )
 from undulatus.estimators.training import Overview, RowData
 from undulatus.gp.batch import Ascent, BatchState
-from undulatus.gp.blocks import Standardisation
+from undulatus.gp.data import Standardisation
 from undulatus.gp.moments import summarise
 from undulatus.gp.passes import Start
 from undulatus.gp.walk import AdamState, Position, Walk

@@ -80,7 +80,7 @@ def test_pixels_in_other_units_have_the_prior_variance_and_the_class_shares(rows
 @pytest.mark.parametrize("factor", OTHER_UNITS.values(), ids=OTHER_UNITS)
 def test_a_single_model_is_its_prior_in_other_units(kind, factor):
     X, y = draw_image(400, 0.15)
-    fitted = small(kind, n_estimators=1, spread=0.2).fit(X, y)
+    fitted = small(kind, n_estimators=1, taper=0.2).fit(X, y)
     mean, variance = fitted.latent_mean_and_variance(factor * X)
     # What is left of the waves is exp(-r²/2), and the nearest pixels have r² > 20.
     assert_allclose(variance, fitted.signal_variance_, rtol=1e-4)
@@ -100,7 +100,7 @@ def test_a_prior_correction_multiplies_the_odds_away_from_the_data_as_among_them
 
 def test_waves_that_go_on_for_ever_do_not_return_to_the_shares():
     X, y = draw_image(400, 0.15)
-    fitted = small(n_estimators=1, spread=0.0).fit(X, y)
+    fitted = small(n_estimators=1, taper=0.0).fit(X, y)
     assert np.all(np.abs(fitted.predict_proba(100.0 * X)[:, 1] - 0.15) > 0.1)
 
 

@@ -124,7 +124,7 @@ def test_the_posterior_of_a_class_is_that_of_two_classes_at_its_frequencies(solv
     options = {"n_estimators": 1, "solver": solver, "tol": 1e-7, "random_state": 0, "warp": False}
     model = RFFGPC(15, **options).fit(X, y)
     member, frequencies = model.estimators_[0], model.frequencies_
-    from undulatus.gp.blocks import Pixels
+    from undulatus.gp.data import Pixels
     from undulatus.gp.damping import spreads
     from undulatus.gp.variational import WavePrior, fit_final_posteriors
 

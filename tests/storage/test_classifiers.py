@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
-from undulatus.estimators import fourier_prediction
+from undulatus.estimators import classifier
 from undulatus.storage import SCHEMA, classifiers
 from undulatus.storage.codec import memory_order
 
@@ -163,7 +163,7 @@ def test_single_precision_prior_shift_and_tolerance_are_restored(name, moons, pa
 
 
 def test_the_precision_of_predictions_is_restored(moons, path, monkeypatch):
-    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 1)
+    monkeypatch.setattr(classifier, "DOUBLE_PREDICTION_ROWS", 1)
     model = MODELS["RFFGPC"]().fit(*moons)
     assert model.fit_report_["prediction_precision"] == "single"
     save_model(model, path)
@@ -600,7 +600,7 @@ def test_half_a_warp_is_refused_by_the_name_of_the_other_half(rewrite, name):
 @pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC", "ensemble"])
 def test_a_ensemble_from_before_warps_and_spreads_loads_as_the_paper_has_it(name, moons, path):
     # Development versions wrote schema 2 without these names.
-    model = MODELS[name](spread=0.0, **PLAIN).fit(*moons)
+    model = MODELS[name](taper=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
     for parameter in ("warp", "spread"):
@@ -615,7 +615,7 @@ def test_a_ensemble_from_before_warps_and_spreads_loads_as_the_paper_has_it(name
 
 
 def test_a_single_model_of_schema_1_loads_as_the_paper_has_it(moons, path):
-    model = MODELS["RFFGPC"](spread=0.0, **PLAIN).fit(*moons)
+    model = MODELS["RFFGPC"](taper=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
     (member,) = header.pop("ensemble")

@@ -331,13 +331,12 @@ def info(model: Path) -> None:
         facts[name] = len(facts[name])
     apart = ("legend", "class_profiles")
     _print_facts({name: value for name, value in facts.items() if name not in apart})
-    members = getattr(fitted, "estimators_", None)
-    if members is None:
+    if not hasattr(fitted, "regimes_"):
         _print_steps(fitted)
         return
     for regime in fitted.regimes_:
         low, high = regime.edges
-        member = members[regime.name]
+        member = fitted.estimators_[regime.name]
         _print(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
         _print(f"classifier: {type(member).__name__}")
         if hasattr(member, "steps"):
@@ -377,7 +376,7 @@ def _print_classifier(classifier: Any, features: Any) -> None:
     names = "" if features is None else f" ({', '.join(map(str, features))})"
     _print(f"features: {classifier.n_features_in_}{names}")
     if len(getattr(classifier, "estimators_", ())) > 1:
-        _print(f"members: {len(classifier.estimators_)}")
+        _print(f"estimators: {len(classifier.estimators_)}")
     _print(f"latent functions: {len(latent_functions(classifier))}")
     shares = class_shares(classifier)
     if shares is not None:

@@ -115,7 +115,6 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator, ABC):
     """
 
     n_jobs: int | None = 1
-    device: str | None = None
     class_weight: Any
     prior_correction: Any
     standardize: bool

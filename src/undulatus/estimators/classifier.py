@@ -236,6 +236,7 @@ class _Plan:
 class FourierGPC(GaussianProcessClassifier):
     """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
 
+    device: str | None
     _learns_frequencies: ClassVar[bool]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SHARED_CONSTRAINTS,

@@ -187,12 +187,12 @@ def test_a_weight_of_two_equals_a_row_given_twice(name, moons):
 
 def test_given_frequencies_are_shared_out_among_the_members(moons):
     unit = np.random.default_rng(5).normal(size=(18, 2))
-    ensemble = model("batch RFFGPC", frequencies=unit).fit(*moons)
+    ensemble = model("batch RFFGPC", init_frequencies=unit).fit(*moons)
     for number, member in enumerate(ensemble.estimators_):
         own = unit[6 * number : 6 * number + 6]
         assert_allclose(member.frequencies * member.lengthscale, own, rtol=1e-12)
     with pytest.raises(InputError, match=r"\(18, 2\) \(n_estimators \* n_frequencies"):
-        model("batch RFFGPC", frequencies=unit[:6]).fit(*moons)
+        model("batch RFFGPC", init_frequencies=unit[:6]).fit(*moons)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "five"])
@@ -260,7 +260,7 @@ def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
 @each_model
 def test_members_whose_waves_go_on_for_ever_disagree_more_away_from_the_data(name, moons):
     X, y = moons
-    ensemble = model(name, spread=0.0, warp=False).fit(X, y)
+    ensemble = model(name, taper=0.0, warp=False).fit(X, y)
     assert ensemble.ensemble_std(5.0 * X).mean() > ensemble.ensemble_std(X).mean()
 
 
@@ -285,7 +285,7 @@ def test_predictions_do_not_depend_on_the_blocks(clouds, precision, tolerance):
 
 def test_the_waves_of_all_members_sum_to_the_latent_mean(moons):
     X, y = moons
-    ensemble = model("batch VFFGPC", posterior="bound", warp=False, spread=0.0).fit(X, y)
+    ensemble = model("batch VFFGPC", posterior="bound", warp=False, taper=0.0).fit(X, y)
     waves = waves_of(ensemble)
     assert len(waves.amplitudes) == 12
     phase = (X - waves.centre) @ waves.frequencies.T
