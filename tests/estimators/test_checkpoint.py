@@ -386,11 +386,11 @@ SETTINGS = [
     {"tol": 1e-3},
     {"standardize": False},
     {"warp": False},
-    {"spread": 0.1},
+    {"taper": 0.1},
     {"precision": "single"},
     {"class_weight": "balanced"},
     {"early_stopping": True},
-    {"frequencies": np.ones((8, 3))},
+    {"init_frequencies": np.ones((8, 3))},
 ]
 
 

@@ -29,7 +29,7 @@ MODELS = {
 }
 each_model = pytest.mark.parametrize("name", MODELS)
 # The paper's model, in which the posterior handed out is the one that was learned with.
-PAPER = {"posterior": "bound", "warp": False, "spread": 0.0}
+PAPER = {"posterior": "bound", "warp": False, "taper": 0.0}
 
 
 def model(name, **params):
@@ -594,8 +594,8 @@ def test_an_interrupted_fit_continues_with_a_warm_start(name, clouds, interrupt)
         {"batch_size": 0},
         {"early_stopping": "never"},
         {"early_stopping": 5},
-        {"spread": -0.1},
-        {"spread": "wide"},
+        {"taper": -0.1},
+        {"taper": "wide"},
         {"variance_tolerance": -1e-3},
         {"checkpoint": 5},
         {"n_jobs": 1.5},

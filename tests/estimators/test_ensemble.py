@@ -78,12 +78,12 @@ def test_a_single_member_is_fitted_from_the_stream_of_the_seed_itself(name, clou
     pixels = single._pixels(data, 1)
     distance = mean_distance(data.overview.variances)
     options = {"learn_frequencies": True, "max_iter": 3, "tol": 1e-4, "early_stopping": True}
-    options |= {"variational": True, "spread": 0.02, "log_odds": data.overview.log_odds}
+    options |= {"variational": True, "taper": 0.02, "log_odds": data.overview.log_odds}
     if single.solver == "stochastic":
         sample = draw_sample(pixels, rng).standardised(np.float32)
         (split,) = leave_out(sample, 1, rng)
         unit = find_kernel("rbf").draw(rng, 4, 3)
-        of_race = {"seed": int(rng.integers(2**63)), "n_total": 200, "spread": 0.02}
+        of_race = {"seed": int(rng.integers(2**63)), "n_total": 200, "taper": 0.02}
         lengthscale = race(sample, [unit], distance, [split], batch_size=40, **of_race)
         options |= {"batch_size": 40, "sample": sample, "split": split, "rng": rng}
         expected = fit_stochastic(pixels, Start(unit, lengthscale), **options)
@@ -388,7 +388,7 @@ def test_an_interrupted_ensemble_is_no_model_and_continues_to_the_same_bits(
 def test_a_warm_start_continues_each_member_from_its_own_end(clouds):
     X, y = clouds
     # The paper's model, in which the bound is the one that learning raises.
-    options = {"posterior": "bound", "warp": False, "spread": 0.0}
+    options = {"posterior": "bound", "warp": False, "taper": 0.0}
     ensemble = model("batch RFFGPC", warm_start=True, tol=0.0, **options).fit(X, y)
     first, bound = ensemble.estimators_, ensemble.lower_bound_
     ensemble.fit(X, y)

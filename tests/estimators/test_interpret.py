@@ -30,7 +30,7 @@ from undulatus.estimators.interpret import (
 from undulatus.estimators.pca import SpectralPCA
 
 # Waves that go on for ever, in features that enter the model without a warp.
-PLAIN = {"n_estimators": 1, "random_state": 0, "warp": False, "spread": 0.0, "posterior": "bound"}
+PLAIN = {"n_estimators": 1, "random_state": 0, "warp": False, "taper": 0.0, "posterior": "bound"}
 
 
 def deviation_and_error(samples):
