@@ -120,7 +120,7 @@ def test_members_have_frequencies_of_their_own(name, fitted):
 
 
 @each_model
-def test_attributes_of_a_ensemble_sum_up_its_members(name, fitted):
+def test_attributes_of_an_ensemble_sum_up_its_members(name, fitted):
     ensemble = fitted[name]
     members = ensemble.estimators_
     # Rounding of a mean of three.
@@ -265,7 +265,7 @@ def test_members_whose_waves_go_on_for_ever_disagree_more_away_from_the_data(nam
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-2])
-def test_a_variance_tolerance_bounds_the_error_of_a_ensemble(clouds, tolerance):
+def test_a_variance_tolerance_bounds_the_error_of_an_ensemble(clouds, tolerance):
     X, y = clouds
     ensemble = RFFGPC(30, n_estimators=3, max_iter=3, random_state=0).fit(X, y)
     exact = ensemble.predict_proba(X)
@@ -293,7 +293,7 @@ def test_the_waves_of_all_members_sum_to_the_latent_mean(moons):
     assert_allclose(total, ensemble.latent_mean(X), rtol=1e-9, atol=1e-9)
 
 
-def test_a_ensemble_in_each_regime_mixes_its_latent_moments(moons):
+def test_an_ensemble_in_each_regime_mixes_its_latent_moments(moons):
     X, y = moons
     table = pd.DataFrame(X, columns=["a", "b"]).assign(angle=np.linspace(0.0, 90.0, 120))
     regimes = (Regime("day", 0.0, 45.0, ("a", "b")), Regime("night", 45.0, 91.0, ("a", "b")))
@@ -318,7 +318,7 @@ def on_progress(call):
 
 
 @pytest.mark.parametrize("name", ["batch VFFGPC", "stochastic VFFGPC"])
-def test_a_ensemble_continued_from_its_checkpoints_equals_the_uninterrupted_one(
+def test_an_ensemble_continued_from_its_checkpoints_equals_the_uninterrupted_one(
     name, clouds, tmp_path
 ):
     X, y = clouds
@@ -418,7 +418,7 @@ def test_one_line_of_progress_counts_the_steps_of_all_members(moons, capsys):
 
 
 @pytest.mark.parametrize("class_name", ["VFFGPC", "RFFGPC"])
-def test_a_ensemble_of_a_dask_array_is_that_of_the_array(class_name, clouds):
+def test_an_ensemble_of_a_dask_array_is_that_of_the_array(class_name, clouds):
     X, y = clouds
     ensemble = model(f"stochastic {class_name}")
     groups = np.arange(200) // 10

@@ -105,7 +105,7 @@ def test_a_member_makes_probabilities_against_the_rest_sum_to_one(fitted, unseen
     assert_allclose(model.predict_proba(X), expected, rtol=1e-9)
 
 
-def test_a_ensemble_has_the_mean_of_its_members_probabilities(fitted, unseen):
+def test_an_ensemble_has_the_mean_of_its_members_probabilities(fitted, unseen):
     model, (X, _) = fitted["stochastic VFFGPC"], unseen
     alone = []
     for member in model.estimators_:

@@ -108,7 +108,7 @@ def keep(name, model, rows, folder, predictions):
         predictions[f"{name}/columns"] = np.array([str(column) for column in rows.columns])
     if hasattr(model, "provenance_"):
         predictions[f"{name}/provenance"] = np.array(json.dumps(model.provenance_))
-    members = getattr(model, "estimators_", {}).values()
+    members = model.estimators_.values() if hasattr(model, "regimes_") else []
     for method in METHODS:
         if all(hasattr(each, method) for each in (model, *members)):
             found = getattr(model, method)(rows)

@@ -137,7 +137,7 @@ def test_every_method_can_be_fitted(days, method):
     }
 
 
-def test_every_regime_may_have_a_ensemble_that_leaves_out_days(days, tmp_path):
+def test_every_regime_may_have_an_ensemble_that_leaves_out_days(days, tmp_path):
     model = fit_scene(days, **QUICK | {"members": 2})
     assert [len(member.estimators_) for member in model.estimators_.values()] == [2] * 4
     save_model(model, tmp_path / "m.undulatus")

@@ -216,7 +216,7 @@ def ensemble(table):
     return RFFGPC(5, n_estimators=3, random_state=0).fit(*table)
 
 
-def test_the_map_of_a_ensemble_shows_where_its_members_disagree(ensemble, image, table):
+def test_the_map_of_an_ensemble_shows_where_its_members_disagree(ensemble, image, table):
     result = map_scene(ensemble, image)
     assert tuple(result) == (*NAMES[:3], "cloud_disagreement", *NAMES[3:])
     layer = result["cloud_disagreement"]

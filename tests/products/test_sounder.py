@@ -59,7 +59,7 @@ def sounder(spectra):
     return fit(spectra)
 
 
-def test_a_ensemble_beats_always_cloudy_on_cells_it_has_not_seen(spectra):
+def test_an_ensemble_beats_always_cloudy_on_cells_it_has_not_seen(spectra):
     model = fit(spectra, members=8)
     scored = score_spectra(model, spectra)[0]
     held_out = np.isin(cell_names(spectra), model.provenance_["held_out_cells"])

@@ -253,7 +253,7 @@ def test_models_without_names_number_their_features(moons):
     assert_allclose(found.shares.sum(), 1.0, rtol=1e-12)
 
 
-def test_the_waves_of_a_ensemble_are_those_of_its_members(moons):
+def test_the_waves_of_an_ensemble_are_those_of_its_members(moons):
     (found,) = explain(RFFGPC(5, n_estimators=3, random_state=0).fit(*moons))
     assert len(found.weights) == 15
     assert_allclose(found.shares.sum(), 1.0, rtol=1e-12)
