@@ -42,7 +42,7 @@ from undulatus.errors import InputError, ModelFileError, PhaseTooLargeError
 from undulatus.estimators.checkpoint import Checkpoint, Fingerprint, count_iterations
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.gp.batch import BatchState
-from undulatus.gp.walk import Walk
+from undulatus.gp.minibatch import State
 from undulatus.regimes import Regime, RegimeClassifier
 
 ANGLE = "angle"
@@ -215,7 +215,7 @@ def predict_all(model: Any) -> list[np.ndarray[Any, Any]]:
 def _moments(model: Any, rows: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     if isinstance(model, Pipeline):
         return model[-1].latent_mean_and_variance(model[:-1].transform(rows))
-    if any(isinstance(own, Pipeline) for own in getattr(model, "estimators_", {}).values()):
+    if any(isinstance(own, Pipeline) for own in model.estimators_.values() if hasattr(model, "regimes_") else ()):
         # A Pipeline hides the latent function of its last step.
         return np.zeros(1), np.zeros(1)
     return model.latent_mean_and_variance(rows)
@@ -251,7 +251,7 @@ def judge(name: str, path: Path) -> str:
 
 
 def _judge_checkpoint(name: str, path: Path) -> str:
-    kind = BatchState if name.endswith("batch") else Walk
+    kind = BatchState if name.endswith("batch") else State
     fingerprint = _fingerprint(name)
     counted = count_iterations(path)
     try:

@@ -41,7 +41,7 @@ def model(name, **params):
 
 def without_fading(name, **params):
     """A model whose waves go on for ever, as those of an exact process do within the data."""
-    return model(name, **params, **({} if name == "GPC" else {"spread": 0.0}))
+    return model(name, **params, **({} if name == "GPC" else {"taper": 0.0}))
 
 
 def assert_same_model(one, other, X):
@@ -395,7 +395,7 @@ def test_a_row_too_far_out_to_be_predicted_is_named_without_a_warp(name, moons, 
 def test_a_warped_model_returns_to_the_class_shares_however_far_out_a_row_is(name, clouds, value):
     X, y = clouds
     # The spread is one with which a single feature, twenty warped deviations away, is enough.
-    fitted = model(name, **({} if name == "GPC" else {"spread": 0.5})).fit(X, y)
+    fitted = model(name, **({} if name == "GPC" else {"taper": 0.5})).fit(X, y)
     far = X[:1].copy()
     far[0, 0] = value
     _, variance = fitted.latent_mean_and_variance(far)

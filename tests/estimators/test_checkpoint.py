@@ -20,7 +20,7 @@ from undulatus.estimators.checkpoint import (
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import Overview, RowData
 from undulatus.gp.batch import Ascent, BatchState
-from undulatus.gp.blocks import Standardisation
+from undulatus.gp.data import Standardisation
 from undulatus.gp.moments import summarise
 from undulatus.gp.passes import Start
 from undulatus.gp.walk import AdamState, Position, Walk
@@ -386,11 +386,11 @@ SETTINGS = [
     {"tol": 1e-3},
     {"standardize": False},
     {"warp": False},
-    {"spread": 0.1},
+    {"taper": 0.1},
     {"precision": "single"},
     {"class_weight": "balanced"},
     {"early_stopping": True},
-    {"frequencies": np.ones((8, 3))},
+    {"init_frequencies": np.ones((8, 3))},
 ]
 
 

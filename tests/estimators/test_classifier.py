@@ -29,7 +29,7 @@ MODELS = {
 }
 each_model = pytest.mark.parametrize("name", MODELS)
 # The paper's model, in which the posterior handed out is the one that was learned with.
-PAPER = {"posterior": "bound", "warp": False, "spread": 0.0}
+PAPER = {"posterior": "bound", "warp": False, "taper": 0.0}
 
 
 def model(name, **params):
@@ -71,14 +71,14 @@ def many():
 
 def test_given_frequencies_stay_as_they_are_in_rff(moons):
     unit = np.random.default_rng(5).normal(size=(8, 2))
-    fitted = model("RFFGPC", frequencies=unit).fit(*moons)
+    fitted = model("RFFGPC", init_frequencies=unit).fit(*moons)
     assert_allclose(fitted.frequencies_ * fitted.lengthscale_, unit, rtol=1e-12)
 
 
 def test_vff_starts_from_given_frequencies_and_moves_them(moons):
     unit = np.random.default_rng(5).normal(size=(6, 2))
-    given = model("VFFGPC", frequencies=unit).fit(*moons)
-    listed = model("VFFGPC", frequencies=unit.tolist(), random_state=99).fit(*moons)
+    given = model("VFFGPC", init_frequencies=unit).fit(*moons)
+    listed = model("VFFGPC", init_frequencies=unit.tolist(), random_state=99).fit(*moons)
     assert_same_model(given, listed, moons[0])
     assert not np.allclose(given.frequencies_ * given.lengthscale_, unit)
     assert given.lengthscale_ == given.fit_report_["starting_lengthscale"]
@@ -105,13 +105,13 @@ def test_learned_frequencies_raise_the_bound_above_random_ones(moons):
 def test_the_error_for_invalid_frequencies_names_the_parameter(name, moons, wrong):
     D = 1 if np.isnan(wrong).any() else MODELS[name].n_frequencies + 3
     with pytest.raises(InputError, match="frequencies must"):
-        model(name, n_frequencies=D, frequencies=wrong).fit(*moons)
+        model(name, n_frequencies=D, init_frequencies=wrong).fit(*moons)
 
 
 @pytest.mark.parametrize("wrong", [[["a", "b"]], [[1.0, 2.0], [3.0]]], ids=["words", "ragged"])
 def test_the_error_for_frequencies_that_are_no_matrix_names_the_parameter(moons, wrong):
     with pytest.raises(InputError, match="frequencies"):
-        model("RFFGPC", frequencies=wrong, n_frequencies=len(wrong)).fit(*moons)
+        model("RFFGPC", init_frequencies=wrong, n_frequencies=len(wrong)).fit(*moons)
 
 
 @each_model
@@ -187,7 +187,7 @@ def test_a_row_too_far_out_is_named_in_fitting(moons, solver):
     far = X.copy()
     far[9, 1] = 1e3
     with pytest.raises(PhaseTooLargeError, match=r"Row 9 (.|\n)*column 1"):
-        model("RFFGPC", solver=solver, standardize=False, frequencies=HIGH_FREQUENCIES).fit(far, y)
+        model("RFFGPC", solver=solver, standardize=False, init_frequencies=HIGH_FREQUENCIES).fit(far, y)
 
 
 def test_a_row_of_zero_weight_is_not_named_instead_of_another(moons):
@@ -195,7 +195,7 @@ def test_a_row_of_zero_weight_is_not_named_instead_of_another(moons):
     far, weight = X.copy(), np.ones(len(y))
     far[9, 1], far[5, 0], weight[5] = 1e3, 1e6, 0.0
     with pytest.raises(PhaseTooLargeError, match=r"Row 9 (.|\n)*column 1"):
-        model("RFFGPC", standardize=False, frequencies=HIGH_FREQUENCIES).fit(
+        model("RFFGPC", standardize=False, init_frequencies=HIGH_FREQUENCIES).fit(
             far, y, sample_weight=weight
         )
 
@@ -209,10 +209,10 @@ def test_rows_in_range_are_fitted_even_if_a_corner_of_their_box_is_not(moons, mo
     longest /= fitted.fit_report_["starting_lengthscale"]
     # The largest phase of a row is 30 x longest at the start; of a corner, sqrt(2) times that.
     monkeypatch.setattr(blocks, "PHASE_LIMIT", 1.2 * 30 * longest)
-    monkeypatch.setattr(fourier, "PHASE_LIMIT", 1.2 * 30 * longest)
+    monkeypatch.setattr(classifier, "PHASE_LIMIT", 1.2 * 30 * longest)
     assert_same_model(model("RFFGPC", standardize=False).fit(far, y), fitted, X)
     monkeypatch.setattr(blocks, "PHASE_LIMIT", 0.9 * 30 * longest)
-    monkeypatch.setattr(fourier, "PHASE_LIMIT", 0.9 * 30 * longest)
+    monkeypatch.setattr(classifier, "PHASE_LIMIT", 0.9 * 30 * longest)
     with pytest.raises(PhaseTooLargeError):
         model("RFFGPC", standardize=False).fit(far, y)
 
@@ -303,9 +303,9 @@ def test_single_precision_follows_double(name, many):
 
 def test_automatic_precision_is_decided_by_the_training_rows_alone(monkeypatch, many):
     X, y = many
-    monkeypatch.setattr(fourier, "DOUBLE_ROWS", 700)
+    monkeypatch.setattr(classifier, "DOUBLE_ROWS", 700)
     exact = model("RFFGPC", precision="auto", max_iter=1).fit(X, y)
-    monkeypatch.setattr(fourier, "DOUBLE_ROWS", 699)
+    monkeypatch.setattr(classifier, "DOUBLE_ROWS", 699)
     fast = model("RFFGPC", precision="auto", max_iter=1).fit(X, y)
     assert exact.fit_report_["precision"] == "double"
     assert fast.fit_report_["precision"] == "single"
@@ -316,7 +316,7 @@ def test_automatic_precision_is_decided_by_the_training_rows_alone(monkeypatch, 
 @each_model
 def test_a_model_of_many_rows_predicts_in_single_precision(name, many, monkeypatch):
     X, y = many
-    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 699)
+    monkeypatch.setattr(classifier, "DOUBLE_PREDICTION_ROWS", 699)
     fast, exact = (model(name, precision=p, max_iter=2).fit(X, y) for p in ("auto", "double"))
     assert fast.fit_report_["precision"] == exact.fit_report_["precision"] == "double"
     assert fast.fit_report_["prediction_precision"] == "single"
@@ -330,10 +330,10 @@ def test_a_model_predicts_in_double_precision_if_it_has_few_rows_or_single_is_wo
     many, monkeypatch
 ):
     X, y = many
-    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 700)
+    monkeypatch.setattr(classifier, "DOUBLE_PREDICTION_ROWS", 700)
     few = model("RFFGPC", max_iter=1).fit(X, y)
-    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 699)
-    monkeypatch.setattr(fourier_prediction, "SINGLE_ERROR", 0.0)
+    monkeypatch.setattr(classifier, "DOUBLE_PREDICTION_ROWS", 699)
+    monkeypatch.setattr(classifier, "SINGLE_ERROR", 0.0)
     worse = model("RFFGPC", max_iter=1).fit(X, y)
     for fitted in (few, worse):
         assert fitted.fit_report_["prediction_precision"] == "double"
@@ -594,8 +594,8 @@ def test_an_interrupted_fit_continues_with_a_warm_start(name, clouds, interrupt)
         {"batch_size": 0},
         {"early_stopping": "never"},
         {"early_stopping": 5},
-        {"spread": -0.1},
-        {"spread": "wide"},
+        {"taper": -0.1},
+        {"taper": "wide"},
         {"variance_tolerance": -1e-3},
         {"checkpoint": 5},
         {"n_jobs": 1.5},
@@ -734,7 +734,7 @@ def minibatch_model(name, **params):
 
 @pytest.mark.parametrize(("small_up_to", "batch_size"), [(10_000, 256), (1_000, 2048)])
 def test_few_training_rows_get_small_minibatches(small_up_to, batch_size, monkeypatch):
-    monkeypatch.setattr(fourier, "SMALL_BATCH_ROWS", small_up_to)
+    monkeypatch.setattr(classifier, "SMALL_BATCH_ROWS", small_up_to)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3_000, 2))
     y = X[:, 0] > np.sin(3.0 * X[:, 1])
@@ -892,7 +892,7 @@ def test_the_race_is_the_same_for_any_number_of_threads(many):
 
 def test_rff_changes_only_the_lengthscale_on_minibatches(many):
     unit = np.random.default_rng(5).normal(size=(8, 3))
-    fitted = minibatch_model("RFFGPC", frequencies=unit).fit(*many)
+    fitted = minibatch_model("RFFGPC", init_frequencies=unit).fit(*many)
     assert_allclose(fitted.frequencies_ * fitted.lengthscale_, unit, rtol=1e-10)
     assert fitted.lengthscale_ != fitted.fit_report_["starting_lengthscale"]
 
@@ -986,7 +986,7 @@ def test_predicting_leaves_the_model_as_it_was(name, moons):
 def test_a_model_fitted_again_does_not_reuse_old_variances(name, moons, monkeypatch):
     X, y = moons
     # A new posterior may have the memory address of the last one: about one refit in 300.
-    monkeypatch.setattr(fourier_prediction, "id", lambda thing: 0, raising=False)
+    monkeypatch.setattr(classifier, "id", lambda thing: 0, raising=False)
     fitted = model(name).fit(X, y)
     fitted.predict_proba(X)
     other = (X[:, 0] > 0).astype(int)
@@ -1027,7 +1027,7 @@ def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch, solver)
         seen.append((pixels.groups, *splits[0]))
         return splits
 
-    monkeypatch.setattr(fourier, "leave_out", spy)
+    monkeypatch.setattr(classifier, "leave_out", spy)
     days = [f"day {d}" for d in day]
     minibatch_model("VFFGPC", solver=solver, early_stopping=True).fit(X, y, groups=days)
     groups, learning, held_back = seen[0]

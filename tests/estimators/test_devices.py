@@ -83,8 +83,8 @@ def test_weights_groups_and_few_rows_a_block_change_nothing_of_that(device, monk
     X, y = rows()
     weight, groups = np.random.default_rng(1).integers(0, 3, size=len(X)), np.arange(len(X)) // 100
     here = quietly(small(precision="double").fit, X, y, weight, groups=groups)
-    monkeypatch.setattr("undulatus.gp.blocks.RESIDENT_SHARE", 0.0)
-    monkeypatch.setattr("undulatus.gp.blocks.CARD_BLOCK_BYTES", 16 * 8 * 300)
+    monkeypatch.setattr("undulatus.gp.data.RESIDENT_SHARE", 0.0)
+    monkeypatch.setattr("undulatus.gp.data.CARD_BLOCK_BYTES", 16 * 8 * 300)
     there = quietly(small(precision="double", device=device).fit, X, y, weight, groups=groups)
     assert_allclose(there.predict_proba(X), here.predict_proba(X), atol=1e-4)
 

@@ -80,12 +80,12 @@ def test_a_single_member_is_fitted_from_the_stream_of_the_seed_itself(name, clou
     pixels = single._pixels(data, 1)
     distance = mean_distance(data.overview.variances)
     options = {"learn_frequencies": True, "max_iter": 3, "tol": 1e-4, "early_stopping": True}
-    options |= {"variational": True, "spread": 0.02, "log_odds": data.overview.log_odds}
+    options |= {"variational": True, "taper": 0.02, "log_odds": data.overview.log_odds}
     if single.solver == "stochastic":
         sample = draw_sample(pixels, rng).standardised(np.float32)
         (split,) = leave_out(sample, 1, rng)
         unit = find_kernel("rbf").draw(rng, 4, 3)
-        of_race = {"seed": int(rng.integers(2**63)), "n_total": 200, "spread": 0.02}
+        of_race = {"seed": int(rng.integers(2**63)), "n_total": 200, "taper": 0.02}
         lengthscale = race(sample, [unit], distance, [split], batch_size=40, **of_race)
         options |= {"batch_size": 40, "sample": sample, "split": split, "rng": rng}
         expected = fit_stochastic(pixels, Start(unit, lengthscale), **options)

@@ -119,7 +119,7 @@ def classifiers(draw):
         draw(st.integers(1, 4)),
         n_estimators=draw(st.integers(1, 2)),
         solver=draw(st.sampled_from(["auto", "batch", "batch", "stochastic"])),
-        spread=draw(st.sampled_from(["auto", 0.0, 0.5])),
+        taper=draw(st.sampled_from(["auto", 0.0, 0.5])),
         precision=draw(st.sampled_from(["auto", "single", "double"])),
         early_stopping=draw(st.sampled_from(["auto", True, False])),
         variance_tolerance=draw(st.sampled_from([0.0, 1e-3])),

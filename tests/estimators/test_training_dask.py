@@ -94,7 +94,7 @@ def test_a_dask_array_gives_the_model_of_the_array_in_it(name, data, precision, 
         {"prior_correction": {"clear": 0.8, "cloud": 0.2}, "standardize": False},
         # In double throughout: where minibatches are in single, the last digit of a mean moves a
         # probability by up to 1e-6, and the few passes of the bound do not take that back.
-        {"warp": False, "spread": 0.0, "posterior": "bound", "precision": "double"},
+        {"warp": False, "taper": 0.0, "posterior": "bound", "precision": "double"},
         {"variance_tolerance": 1e-3, "n_jobs": 2},
     ],
     ids=lambda options: "-".join(options),
@@ -456,7 +456,7 @@ def test_a_row_too_far_out_is_named(data):
     X[800, 1] = 1e5
     high_frequencies = 1e6 * np.ones((6, 3))
     with pytest.raises(PhaseTooLargeError, match=r"Row 800 (.|\n)*column 1"):
-        model("RFFGPC", standardize=False, frequencies=high_frequencies).fit(*chunked(X - X[0], y))
+        model("RFFGPC", standardize=False, init_frequencies=high_frequencies).fit(*chunked(X - X[0], y))
 
 
 def test_a_failed_fit_leaves_no_model(data):

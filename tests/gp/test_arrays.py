@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from undulatus.errors import InputError
 from undulatus.gp import arrays, bound, ensemble, damping, fourier, posterior, variational
 from undulatus.gp.arrays import Place, find_device, mean_and_variance, to_host, weighted_gram
-from undulatus.gp.blocks import Block, Pixels, Standardisation, Warp, rows_on_device
+from undulatus.gp.data import Block, Pixels, Standardisation, Warp, rows_on_device
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 torch.set_num_threads(1)

@@ -21,7 +21,7 @@ from undulatus.gp.batch import (
     ascend,
     fit_batch,
 )
-from undulatus.gp.blocks import Pixels, Standardisation
+from undulatus.gp.data import Pixels, Standardisation
 from undulatus.gp.bound import accumulate
 from undulatus.gp.damping import level
 from undulatus.gp.held_back import leave_out

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, log_expit
 
 from undulatus.gp.arrays import recycling
-from undulatus.gp.blocks import Pixels, Standardisation
+from undulatus.gp.data import Pixels, Standardisation
 from undulatus.gp.bound import (
     Statistics,
     accumulate,

@@ -11,7 +11,7 @@ from scipy.special import expit, logit
 
 from undulatus.errors import InputError, TooManyRowsError
 from undulatus.gp import exact
-from undulatus.gp.blocks import Pixels, Standardisation
+from undulatus.gp.data import Pixels, Standardisation
 from undulatus.gp.bound import block_statistics
 from undulatus.gp.damping import level
 from undulatus.gp.exact import (

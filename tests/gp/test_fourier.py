@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.gp.blocks import PHASE_LIMIT
+from undulatus.gp.data import PHASE_LIMIT
 from undulatus.gp.fourier import (
     SINGLE_PHASE_LIMIT,
     amplitudes_and_delays,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.gp import passes
-from undulatus.gp.blocks import Pixels, Standardisation
+from undulatus.gp.data import Pixels, Standardisation
 from undulatus.gp.bound import Statistics, accumulate, log_variance_gradient, tighten, tighten_each
 from undulatus.gp.passes import (
     LENGTHSCALE_SHARES,

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.gp import stochastic, variational
 from undulatus.gp import walk as walking
-from undulatus.gp.blocks import Pixels, Standardisation
+from undulatus.gp.data import Pixels, Standardisation
 from undulatus.gp.bound import accumulate, half_slope
 from undulatus.gp.damping import damping, level, spreads
 from undulatus.gp.fourier import fourier_features

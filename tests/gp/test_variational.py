@@ -12,7 +12,7 @@ from scipy.special import expit, log_expit
 from scipy.stats import norm
 
 from undulatus.gp import bound, variational
-from undulatus.gp.blocks import Pixels, Standardisation
+from undulatus.gp.data import Pixels, Standardisation
 from undulatus.gp.bound import accumulate, log_variance_gradient, tighten
 from undulatus.gp.damping import damping, level
 from undulatus.gp.fourier import fourier_features

@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
-from undulatus.estimators import fourier_prediction
+from undulatus.estimators import classifier
 from undulatus.storage import SCHEMA, classifiers
 from undulatus.storage.codec import memory_order
 
@@ -185,7 +185,7 @@ def test_a_header_with_both_corrections_for_other_frequencies_is_refused(rewrite
 
 
 def test_the_precision_of_predictions_is_restored(moons, path, monkeypatch):
-    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 1)
+    monkeypatch.setattr(classifier, "DOUBLE_PREDICTION_ROWS", 1)
     model = MODELS["RFFGPC"]().fit(*moons)
     assert model.fit_report_["prediction_precision"] == "single"
     save_model(model, path)
@@ -215,12 +215,12 @@ PARAMS = {
     "class weights by numpy number": {"class_weight": {np.int64(0): 1.0, np.int64(1): 2.5}},
     "class frequencies by number": {"prior_correction": {0: 0.25, 1: 0.75}},
     "class frequencies in a list": {"prior_correction": np.array([0.25, 0.75])},
-    "frequencies": {"frequencies": np.random.default_rng(1).normal(size=(5, 2))},
+    "frequencies": {"init_frequencies": np.random.default_rng(1).normal(size=(5, 2))},
     "numpy numbers": {"tol": np.float32(0.25), "batch_size": np.int64(64)},
     "early stopping": {"early_stopping": True},
     "no early stopping": {"early_stopping": False},
-    "a warp and a spread": {"warp": np.True_, "spread": np.float64(0.25)},
-    "neither warp nor spread": {"warp": False, "spread": 0},
+    "a warp and a taper": {"warp": np.True_, "taper": np.float64(0.25)},
+    "neither warp nor taper": {"warp": False, "taper": 0},
     "interrupts": {"on_interrupt": "keep"},
     "numbers": {"n_jobs": -1, "variance_tolerance": 1e-3, "warm_start": True, "verbose": 0},
 }
@@ -601,7 +601,7 @@ def test_an_ensemble_within_other_models_predicts_the_same_bits(moons, path):
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
 def test_a_warped_model_predicts_the_same_bits_away_from_its_data(name, clouds, path, factor):
     X, y = clouds
-    params = {"prior_correction": [0.7, 0.3]} | ({} if name == "GPC" else {"spread": 0.1})
+    params = {"prior_correction": [0.7, 0.3]} | ({} if name == "GPC" else {"taper": 0.1})
     model = MODELS[name](**params).fit(X, y)
     save_model(model, path)
     loaded = load_model(path)
@@ -625,10 +625,10 @@ def test_half_a_warp_is_refused_by_the_name_of_the_other_half(rewrite, name):
 @pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC", "ensemble"])
 def test_an_ensemble_from_before_warps_and_spreads_loads_as_the_paper_has_it(name, moons, path):
     # Development versions wrote schema 2 without these names.
-    model = MODELS[name](spread=0.0, **PLAIN).fit(*moons)
+    model = MODELS[name](taper=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
-    for parameter in ("warp", "spread"):
+    for parameter in ("warp", "taper"):
         del header["params"][parameter]
     for member in header["ensemble"]:
         del member["spread"], member["level"]
@@ -640,7 +640,7 @@ def test_an_ensemble_from_before_warps_and_spreads_loads_as_the_paper_has_it(nam
 
 
 def test_a_single_model_of_schema_1_loads_as_the_paper_has_it(moons, path):
-    model = MODELS["RFFGPC"](spread=0.0, **PLAIN).fit(*moons)
+    model = MODELS["RFFGPC"](taper=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
     (member,) = header.pop("ensemble")
@@ -658,7 +658,7 @@ def test_a_single_model_of_schema_1_loads_as_the_paper_has_it(moons, path):
     assert_predicts_alike(loaded, model, moons[0])
 
 
-def test_an_exact_model_without_a_level_has_level_zero(moons, path):
+def test_an_exact_model_without_a_prior_mean_has_one_of_zero(moons, path):
     model = MODELS["GPC"](**PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
@@ -671,7 +671,7 @@ def test_an_exact_model_without_a_level_has_level_zero(moons, path):
     tensors = {name.removeprefix("0/"): tensor for name, tensor in tensors.items()}
     write_tensors(path, tensors, header | {"schema": 1})
     loaded = load_model(path)
-    assert (loaded.level_, loaded.warp) == (0.0, False)
+    assert (loaded.prior_mean_, loaded.warp) == (0.0, False)
     assert_predicts_alike(loaded, model, moons[0])
 
 
@@ -680,7 +680,7 @@ def test_an_ensemble_without_members_is_refused(saved, path):
     tensors, header = read_tensors(path)
     header["ensemble"] = []
     write_tensors(path, {k: v for k, v in tensors.items() if "/" not in k}, header)
-    assert "without members" in assert_refused(path)
+    assert "without estimators" in assert_refused(path)
 
 
 # No code in the file

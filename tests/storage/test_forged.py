@@ -169,7 +169,7 @@ FIELDS = {
     ),
     "texts as frequencies": (
         "rff",
-        set_field("params", "frequencies", to={"array": [["a"]], "dtype": "<U1"}),
+        set_field("params", "init_frequencies", to={"array": [["a"]], "dtype": "<U1"}),
         "numbers",
     ),
     "an unknown parameter": ("rff", set_field("params", "odd", to=1), "odd"),

@@ -96,7 +96,10 @@ device_option = click.option(
 )
 
 ram_option = click.option(
-    "--memory-limit", metavar="SIZE", show_default="no limit", help="Memory to stay below, such as 2GB."
+    "--memory-limit",
+    metavar="SIZE",
+    show_default="no limit",
+    help="Memory to stay below, such as 2GB.",
 )
 
 

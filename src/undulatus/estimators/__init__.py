@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from undulatus.errors import InputError
+from undulatus.estimators.classifier import RFFGPC, VFFGPC
 from undulatus.estimators.exact import GPC
-from undulatus.estimators.fourier import RFFGPC, VFFGPC
 from undulatus.estimators.fourier_features import FourierFeatures
 from undulatus.estimators.pca import SpectralPCA
-from undulatus.gp.arrays import find_device
+from undulatus.gp.backends import find_device
 
 __all__ = ["GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA"]
 
@@ -23,7 +23,7 @@ def make_classifier(
     n_frequencies: int,
     *,
     seed: int,
-    n_members: int = 1,
+    n_estimators: int = 1,
     verbose: int = 0,
     checkpoint: Path | None = None,
     device: str | None = None,
@@ -31,7 +31,7 @@ def make_classifier(
 ) -> Any:
     """Return an unfitted classifier of ``METHODS``, with further ``params``.
 
-    ``n_frequencies``, ``n_members`` and ``checkpoint`` are ignored for GPC, which has none; it
+    ``n_frequencies``, ``n_estimators`` and ``checkpoint`` are ignored for GPC, which has none; it
     computes on no ``device`` either.
     """
     if method not in METHODS:
@@ -46,7 +46,7 @@ def make_classifier(
         params |= {
             "device": device,
             "n_frequencies": n_frequencies,
-            "n_members": n_members,
+            "n_estimators": n_estimators,
             "checkpoint": checkpoint,
         }
     return METHODS[method](**params)
@@ -59,9 +59,10 @@ def compute_on(model: Any, device: str | None) -> None:
     that compute on no device are left as they are.
     """
     find_device(device)
-    for part in getattr(model, "estimators_", {"": model}).values():
+    parts = model.estimators_.values() if hasattr(model, "regimes_") else [model]
+    for part in parts:
         classifier = part.steps[-1][1] if hasattr(part, "steps") else part
-        if classifier is not model and hasattr(classifier, "estimators_"):
+        if classifier is not model and hasattr(classifier, "regimes_"):
             compute_on(classifier, device)
         elif hasattr(classifier, "device"):
             classifier.device = device

@@ -1,4 +1,4 @@
-"""What the classifiers share: parameters, reading data, prediction by blocks."""
+"""What the classifiers share: scikit-learn's methods over a fitted model, and reading data."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus._progress import report_block
+from undulatus._system import count_threads
 from undulatus.errors import as_input_errors
 from undulatus.estimators.training import (
     DataOptions,
@@ -26,20 +28,24 @@ from undulatus.estimators.training import (
     is_chunked,
     validate_rows,
 )
-from undulatus.gp.arrays import (
+from undulatus.estimators.updates import (
+    Update,
+    extended_range,
+    find_update,
+    read_rows,
+    with_changes,
+    without_update,
+)
+from undulatus.gp.backends import (
     Array,
-    Place,
     as_tensor,
-    double,
-    index_of,
     is_tensor,
-    like,
-    namespace,
+    make_backend,
     on_host,
     same_library,
     to_host,
 )
-from undulatus.gp.blocks import (
+from undulatus.gp.data import (
     Standardisation,
     count_latents,
     map_blocks,
@@ -48,19 +54,18 @@ from undulatus.gp.blocks import (
     row_lengths,
     unmasked,
 )
-from undulatus.gp.committee import (
+from undulatus.gp.ensemble import (
     pooled_log_odds,
     pooled_log_probabilities,
     pooled_moments,
     pooled_probabilities,
 )
-from undulatus.gp.damping import Fading
 from undulatus.gp.kernels import KERNELS
-from undulatus.gp.posterior import predictive_log_odds
-from undulatus.gp.streaming import RowFunctionOnDevice
+from undulatus.gp.model import FunctionModel, Prepared, WeightModel
+from undulatus.gp.posterior import scaled_mean
 
-RowFunction = Callable[[Array], tuple[Array, ...]]
-"""A function from standardised rows (n, d) to columns, (n,) each."""
+Columns = Callable[[Prepared, Array], tuple[Array, ...]]
+"""A function of a model and standardised rows (n, d) to columns, (n,) each."""
 
 SHARED_CONSTRAINTS: dict[str, list[Any]] = {
     "kernel": [StrOptions(set(KERNELS))],
@@ -86,40 +91,6 @@ JOBS_CONSTRAINT: list[Any] = [
 
 
 @dataclass(frozen=True)
-class Member:
-    """How one member is evaluated on blocks of standardised rows.
-
-    It has C latent functions: one for two classes, otherwise one a class. The functions of a block
-    are made once per call, and only when needed: the variance takes an eigendecomposition first.
-    """
-
-    make_mean: Callable[[], Callable[[Array], Array]]
-    """Returns the function from rows (n, d) to means of the waves (C, n)."""
-    make_moments: Callable[[], Callable[[Array], tuple[Array, Array]]]
-    """Returns the function from rows (n, d) to means and variances of the waves, (C, n) each."""
-
-
-@dataclass(frozen=True)
-class BlockFunctions:
-    """How a fitted classifier evaluates its latent functions on blocks of standardised rows."""
-
-    place: Place
-    """Where standardised rows are, and in which precision."""
-    rows_per_block: int
-    threads: int
-    longest_row: float
-    """Standardised rows that are longer lie too far out to be classified."""
-    far_row: float
-    """Longer ones need phases in double precision."""
-    members: tuple[Member, ...]
-    """One, or those of a committee."""
-    fading: Fading
-    """How the members' waves, (M, C, n), become latent functions with a level that fade."""
-    make_probability: Callable[[], Callable[[Array], Array] | None] = lambda: None
-    """Returns a faster function to the probability of the second class, (n,), if there is one."""
-
-
-@dataclass(frozen=True)
 class FullPrediction:
     """All that a classifier says of rows, from one evaluation of its latent functions."""
 
@@ -129,36 +100,54 @@ class FullPrediction:
     """Of the latent function, (n,), or with more than two classes of each class's, (n, k)."""
     variance: Array
     """Like ``mean``."""
-    disagreement: Array
-    """Standard deviation of the latent mean over the members, (n,); zero for a single model. With
-    more than two classes, that of the likeliest."""
+    ensemble_std: Array
+    """Standard deviation of the latent mean over the estimators, (n,); zero for a single model.
+    With more than two classes, that of the likeliest."""
 
 
-class GaussianProcessMixin(ABC):
-    """The parts of a Gaussian-process classifier that do not depend on how it is fitted.
+class GaussianProcessClassifier(ClassifierMixin, BaseEstimator, ABC):
+    """A classifier that has a model: latent functions of standardised rows.
 
-    A class that uses it provides the parameters in ``SHARED_CONSTRAINTS``, ``fit``, and
-    ``_block_functions``.
+    A subclass has the parameters in ``SHARED_CONSTRAINTS``, fits, and says what its model is.
     """
 
+    n_jobs: int | None = 1
     class_weight: Any
     prior_correction: Any
     standardize: bool
     warp: bool
     max_iter: int
     tol: float
+    posterior: str
     on_interrupt: str
     classes_: Array
     standardisation_: Standardisation
     feature_quantiles_: Array
+    fit_report_: dict[str, Any]
+    updates_: tuple[Update, ...]
     _prior_shift: Array
     """Of the log odds of the second class, (1,), or of the logarithm of each probability, (k,)."""
     _latent_shift: float = 0.0
     """Of the latent mean of two classes, in models that versions before 0.3 fitted."""
 
     @abstractmethod
-    def _block_functions(self, device: str | None = None) -> BlockFunctions:
-        """Return how the fitted latent function is evaluated, on a device of torch if given."""
+    def _model(self) -> WeightModel | FunctionModel:
+        """Return the fitted model."""
+
+    @abstractmethod
+    def _with_rows(self, rows: Array, signs: Array, weight: Array) -> tuple[dict[str, Any], Array]:
+        """Return fitted attributes with new rows (n, d), and their sites, (2, M, C, n).
+
+        Signs (C, n) are 1 where a row is of a latent function's class, and -1 elsewhere. The
+        sites are precisions and these times the centres.
+        """
+
+    @abstractmethod
+    def _without_rows(self, position: int) -> dict[str, Any]:
+        """Return fitted attributes without the rows of the update at a position."""
+
+    def _prediction_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float64)
 
     def _find_device(self, X: Any) -> str | None:
         """Return the device of torch to evaluate ``X`` on, if any."""
@@ -179,7 +168,7 @@ class GaussianProcessMixin(ABC):
 
     @property
     def _n_latents(self) -> int:
-        """Latent functions of a member: one for two classes, otherwise one a class."""
+        """Latent functions of an estimator: one for two classes, otherwise one a class."""
         return count_latents(self._n_classes)
 
     # Prediction
@@ -192,25 +181,21 @@ class GaussianProcessMixin(ABC):
         mean, which has its sign and is cheaper. For more, the logarithm of the probability of each
         class, (n, k).
         """
-        k = self._n_classes
 
-        def make(blocks: BlockFunctions) -> RowFunction:
-            if k == 2 and self._mean_decides(blocks):
-                return self._make_mean_of_means(blocks)
-            moments = self._make_member_moments(blocks)
-            if k == 2:
-                return lambda x: (pooled_log_odds(*moments(x), self._prior_shift),)
-            return lambda x: pooled_log_probabilities(*moments(x), self._prior_shift)
+        def columns(model: Prepared, x: Array) -> tuple[Array, ...]:
+            if self._n_classes > 2:
+                return pooled_log_probabilities(*model.moments(x), self._prior_shift, model.xp)
+            if self._mean_decides(model):
+                return (model.means(x)[0, 0],)
+            return (pooled_log_odds(*model.moments(x), self._prior_shift, model.xp),)
 
-        return self._per_latent(self._evaluate(X, make, self._n_latents))
+        return self._per_latent(self._evaluate(X, columns, self._n_latents))
 
     def predict(self, X: Any) -> Array:
         """Return the likeliest class of each row, (n,)."""
         if self._n_classes > 2:
-            probabilities = self.predict_proba(X)
-            return self._named(probabilities.argmax(axis=1), X)
-        positive = self._evaluate(X, self._make_sign, 1)[:, 0] > 0
-        return self._named(positive, X)
+            return self._named(self.predict_proba(X).argmax(axis=1), X)
+        return self._named(self._evaluate(X, self._sign, 1)[:, 0] > 0, X)
 
     def _named(self, numbers: Array, X: Any) -> Any:
         """Return the classes of their numbers, (n,): numbers on a device stay there."""
@@ -219,8 +204,8 @@ class GaussianProcessMixin(ABC):
         if self.classes_.dtype.kind not in "biuf":
             return self.classes_[on_host(numbers).astype(int)]
         tensor = as_tensor(numbers)
-        found = Place(np.dtype(np.float64), str(tensor.device)).move(self.classes_)
-        return same_library(found[index_of(tensor)], X)
+        classes = make_backend(np.float64, str(tensor.device)).move(self.classes_)
+        return same_library(classes[tensor.long()], X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose class is right, by weight if there are weights."""
@@ -236,40 +221,38 @@ class GaussianProcessMixin(ABC):
         With more than two classes, that of each class's against the rest, (n, k). Latent functions
         are those of the classes' shares in training: a ``prior_correction`` changes probabilities.
         """
-        return self._per_latent(self._evaluate(X, self._make_mean_of_means, self._n_latents))
+
+        def columns(model: Prepared, x: Array) -> tuple[Array, ...]:
+            return tuple(model.xp.mean(model.means(x), axis=0))
+
+        return self._per_latent(self._evaluate(X, columns, self._n_latents))
 
     def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return the mean and variance of the latent function at each row, (n,) each.
 
         With more than two classes there is a latent function a class, which tells it from the
-        rest: (n, k) each. Of a committee, mean and variance are those of the mixture of its
-        members: where they disagree, the variance is larger than theirs.
+        rest: (n, k) each. Of an ensemble, mean and variance are those of the mixture of its
+        estimators: where they disagree, the variance is larger than theirs.
         """
         c = self._n_latents
 
-        def make(blocks: BlockFunctions) -> RowFunction:
-            moments = self._make_member_moments(blocks)
-            return lambda x: (*namespace(x).concatenate(pooled_moments(*moments(x))),)
+        def columns(model: Prepared, x: Array) -> tuple[Array, ...]:
+            mean, variance = pooled_moments(*model.moments(x), model.xp)
+            return (*mean, *variance)
 
-        columns = self._evaluate(X, make, 2 * c)
-        return self._per_latent(columns[:, :c]), self._per_latent(columns[:, c:])
+        found = self._evaluate(X, columns, 2 * c)
+        return self._per_latent(found[:, :c]), self._per_latent(found[:, c:])
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class, (n, k), in the order of ``classes_``."""
 
-        def make(blocks: BlockFunctions) -> RowFunction:
-            faster = blocks.make_probability()
-            if faster is None:
-                moments = self._make_member_moments(blocks)
-                return lambda x: self._pool(*moments(x))
-
-            def probabilities(x: Array) -> tuple[Array, Array]:
-                second = faster(x)
+        def columns(model: Prepared, x: Array) -> tuple[Array, ...]:
+            second = model.tolerant_probability(x)
+            if second is not None:
                 return 1.0 - second, second
+            return pooled_probabilities(*model.moments(x), self._prior_shift, model.xp)
 
-            return probabilities
-
-        return self._evaluate(X, make, self._n_classes)
+        return self._evaluate(X, columns, self._n_classes)
 
     def predict_proba_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return ``predict_proba(X)``, (n, k), and the latent variance, (n,) or (n, k).
@@ -277,38 +260,31 @@ class GaussianProcessMixin(ABC):
         Half the cost of two calls.
         """
         k = self._n_classes
-        columns = self._evaluate(X, self._make_probabilities_and_variance, k + self._n_latents)
-        return columns[:, :k], self._per_latent(columns[:, k:])
+        found = self._evaluate(X, self._probabilities_and_variance, k + self._n_latents)
+        return found[:, :k], self._per_latent(found[:, k:])
 
     def predict_in_full(self, X: Any) -> FullPrediction:
-        """Return probabilities, latent mean and variance, and the disagreement of members.
+        """Return probabilities, latent mean and variance, and how far estimators are apart.
 
         As fast as ``predict_proba_and_variance(X)``.
         """
         k, c = self._n_classes, self._n_latents
 
-        def make(blocks: BlockFunctions) -> RowFunction:
-            moments = self._make_member_moments(blocks)
+        def columns(model: Prepared, x: Array) -> tuple[Array, ...]:
+            xp, (means, variances) = model.xp, model.moments(x)
+            probabilities = pooled_probabilities(means, variances, self._prior_shift, xp)
+            mean, variance = pooled_moments(means, variances, xp)
+            apart = xp.std(means, axis=0)
+            likeliest = xp.stack(probabilities).argmax(0) if c > 1 else 0 * (x[:, 0] > 0)
+            apart = apart[likeliest, np.arange(len(x))] if c > 1 else apart[0]
+            return (*probabilities, *mean, *variance, apart)
 
-            def evaluate(x: Array) -> tuple[Array, ...]:
-                means, variances = moments(x)
-                probabilities = self._pool(means, variances)
-                xp = namespace(x)
-                pooled = xp.concatenate(pooled_moments(means, variances))
-                apart = xp.std(means, axis=0)
-                if c == 1:
-                    return *probabilities, *pooled, apart[0]
-                likeliest = xp.stack(probabilities).argmax(0)
-                return *probabilities, *pooled, apart[likeliest, np.arange(len(x))]
-
-            return evaluate
-
-        columns = self._evaluate(X, make, k + 2 * c + 1)
-        means, variances = columns[:, k : k + c], columns[:, k + c : k + 2 * c]
+        found = self._evaluate(X, columns, k + 2 * c + 1)
+        means, variances = found[:, k : k + c], found[:, k + c : k + 2 * c]
         latent = self._per_latent(means), self._per_latent(variances)
-        return FullPrediction(columns[:, :k], *latent, columns[:, -1])
+        return FullPrediction(found[:, :k], *latent, found[:, -1])
 
-    def too_far(self, X: Any) -> Array:
+    def out_of_domain(self, X: Any) -> Array:
         """Return which rows lie too far from the training data to be classified, (n,) bool.
 
         Predictions of these raise a :class:`~undulatus.errors.PhaseTooLargeError`.
@@ -316,115 +292,65 @@ class GaussianProcessMixin(ABC):
         check_is_fitted(self)
         with as_input_errors():
             rows = into_memory(validate_rows(self, X, reset=False))
-        blocks = self._block_functions()
+        model = self._model().on(make_backend(self._prediction_dtype()))
         far = np.empty(rows.shape[0], dtype=bool)
-        for start in range(0, len(far), blocks.rows_per_block):
-            block = slice(start, start + blocks.rows_per_block)
-            x = self.standardisation_(unmasked(to_host(rows[block])), blocks.place.dtype)
-            far[block] = ~(row_lengths(x) <= blocks.longest_row)
+        for start in range(0, len(far), model.rows_per_block):
+            block = slice(start, start + model.rows_per_block)
+            x = self.standardisation_(unmasked(to_host(rows[block])), model.xp.dtype)
+            far[block] = ~(row_lengths(x) <= model.longest_row)
         return far
-
-    def _pool(self, means: Array, variances: Array) -> tuple[Array, ...]:
-        """Return the probability of each class, (n,) each, from the members' moments (M, C, n)."""
-        return pooled_probabilities(means, variances, self._prior_shift)
 
     def _per_latent(self, columns: Array) -> Array:
         """Return what there is of each latent function: (n,) for two classes, else (n, k)."""
         return columns[:, 0] if self._n_latents == 1 else columns
 
-    def _make_mean_of_means(self, blocks: BlockFunctions) -> RowFunction:
-        means = self._make_member_means(blocks)
-        return lambda x: (*namespace(x).mean(means(x), axis=0),)
-
-    def _make_member_means(self, blocks: BlockFunctions) -> Callable[[Array], Array]:
-        """Return the function from rows (n, d) to the members' latent means, (M, C, n)."""
-        means = [member.make_mean() for member in blocks.members]
-        return lambda x: blocks.fading.mean(x, namespace(x).stack([mean(x) for mean in means]))
-
-    def _mean_decides(self, blocks: BlockFunctions) -> bool:
+    def _mean_decides(self, model: Prepared) -> bool:
         """Whether the latent mean of two classes has the sign of the log odds."""
-        return len(blocks.members) == 1 and not self._prior_shift.any()
+        return model.n_estimators == 1 and not self._prior_shift.any()
 
-    def _make_sign(self, blocks: BlockFunctions) -> RowFunction:
-        """Return a function with the sign of the decision function."""
-        if self._mean_decides(blocks):
-            return self._make_mean_of_means(blocks)
-        means, moments = self._make_member_means(blocks), self._make_member_moments(blocks)
+    def _sign(self, model: Prepared, x: Array) -> tuple[Array, ...]:
+        """Return numbers with the sign of the decision function of two classes, (n,)."""
+        xp, means = model.xp, model.means(x)[:, 0]
+        if self._mean_decides(model):
+            return (means[0],)
         shift = float(self._prior_shift[0])
+        # No variance is larger than the prior's, so an estimator's log odds lie between these.
+        ends = [means + shift, scaled_mean(means, model.signal_variance[:, 0], xp) + shift]
+        positive = xp.concatenate(ends) > 0
+        # Probabilities on one side of 1/2 have their mean there: no variance is needed.
+        result = 2.0 * xp.double(positive.all(0)) - 1.0
+        unclear = xp.flatnonzero(positive.any(0) & ~positive.all(0))
+        if len(unclear):
+            moments = model.moments(x[unclear])
+            result[unclear] = pooled_log_odds(*moments, self._prior_shift, xp)
+        return (result,)
 
-        def sign(x: Array) -> tuple[Array]:
-            mean = means(x)[:, 0]
-            # No variance is larger than the prior's, so a member's log odds lie between these.
-            largest = like(blocks.fading.signal_variance[:, 0], mean)
-            positive = namespace(x).stack(
-                [mean + shift, predictive_log_odds(mean, largest, shift)]
-            )
-            positive = positive.reshape(-1, len(x)) > 0
-            # Probabilities on one side of 1/2 have their mean there: no variance is needed.
-            result = 2.0 * double(positive.all(axis=0)) - 1.0
-            apart = positive.any(axis=0) & ~positive.all(axis=0)
-            divided = namespace(x).flatnonzero(apart)
-            if len(divided):
-                result[divided] = pooled_log_odds(*moments(x[divided]), self._prior_shift)
-            return (result,)
+    def _probabilities_and_variance(self, model: Prepared, x: Array) -> tuple[Array, ...]:
+        xp, (means, variances) = model.xp, model.moments(x)
+        probabilities = pooled_probabilities(means, variances, self._prior_shift, xp)
+        return (*probabilities, *pooled_moments(means, variances, xp)[1])
 
-        return sign
-
-    def _make_member_moments(
-        self, blocks: BlockFunctions
-    ) -> Callable[[Array], tuple[Array, Array]]:
-        """Return the function from rows (n, d) to the members' moments, (M, C, n) each."""
-        members = [member.make_moments() for member in blocks.members]
-
-        def evaluate(x: Array) -> tuple[Array, Array]:
-            xp = namespace(x)
-            means, variances = zip(*[moments(x) for moments in members], strict=True)
-            faded = blocks.fading.moments(x, xp.stack(means), xp.stack(variances))
-            return double(faded[0]), double(faded[1])
-
-        return evaluate
-
-    def _make_probabilities_and_variance(self, blocks: BlockFunctions) -> RowFunction:
-        moments = self._make_member_moments(blocks)
-
-        def evaluate(x: Array) -> tuple[Array, ...]:
-            means, variances = moments(x)
-            return *self._pool(means, variances), *pooled_moments(means, variances)[1]
-
-        return evaluate
-
-    def _evaluate(
-        self, X: Any, make: Callable[[BlockFunctions], RowFunction], width: int
-    ) -> Array:
+    def _evaluate(self, X: Any, columns: Columns, width: int) -> Array:
         """Return the columns of a function of standardised rows, (n, width), block by block."""
         check_is_fitted(self)
         with as_input_errors():
             rows = validate_rows(self, X, reset=False)
         device = self._find_device(X)
-        blocks = self._block_functions(device)
-        function = make(blocks)
+        tf32 = getattr(self, "precision", None) == "tf32"
+        model = self._model().on(make_backend(self._prediction_dtype(), device, tf32))
 
         def evaluate(rows: Any, first_row: int, threads: int = 1) -> Array:
             if device is not None:
-                on_device = RowFunctionOnDevice(
-                    function,
-                    width,
-                    self.standardisation_.on(blocks.place),
-                    blocks.place,
-                    blocks.longest_row,
-                    blocks.far_row,
-                    partial(self._standardised, blocks),
-                )
-                return on_device(rows, blocks.rows_per_block, first_row)
+                return self._evaluate_on_device(rows, columns, width, model, first_row)
             output = np.empty((rows.shape[0], width), order="F")
 
             def evaluate_block(block: slice) -> None:
                 raw = unmasked(rows[block])
-                x = self._standardised(blocks, first_row + block.start, raw)
-                for column, values in enumerate(function(x)):
+                x = self._standardised(model, first_row + block.start, raw)
+                for column, values in enumerate(columns(model, x)):
                     output[block, column] = values
 
-            for _ in map_blocks(evaluate_block, rows.shape[0], blocks.rows_per_block, threads):
+            for _ in map_blocks(evaluate_block, rows.shape[0], model.rows_per_block, threads):
                 # An interrupt of a map ends its blocks here.
                 report_block()
             return output
@@ -432,18 +358,82 @@ class GaussianProcessMixin(ABC):
         if is_tensor(rows):
             return same_library(evaluate(rows, 0), X)
         if not is_chunked(rows):
-            return evaluate(rows, 0, blocks.threads)
-        from undulatus.gp.dask_blocks import map_rows
+            return evaluate(rows, 0, count_threads(self.n_jobs))
+        from undulatus.gp.dask_data import map_rows
 
         return map_rows(evaluate, rows, width)
 
-    def _standardised(self, blocks: BlockFunctions, first_row: int, raw: Array) -> Array:
+    def _evaluate_on_device(
+        self, rows: Any, columns: Columns, width: int, model: Prepared, first_row: int
+    ) -> Array:
+        from undulatus.gp.backends.streaming import RowFunctionOnDevice
+
+        return RowFunctionOnDevice(
+            lambda xp: partial(columns, self._model().on(xp)),
+            width,
+            self.standardisation_,
+            model.xp,
+            model.longest_row,
+            model.far_row,
+            partial(self._standardised, model),
+        )(rows, model.rows_per_block, first_row)
+
+    def _standardised(self, model: Prepared, first_row: int, raw: Array) -> Array:
         """Return standardised rows; raise, naming row and column, if one cannot be classified."""
-        columns = column_namer(self)
-        require_finite(raw, columns, first_row)
-        x = self.standardisation_(raw, blocks.place.dtype)
-        require_lengths(x, blocks.longest_row, columns, first_row)
+        names = column_namer(self)
+        require_finite(raw, names, first_row)
+        x = self.standardisation_(raw, model.xp.dtype)
+        require_lengths(x, model.longest_row, names, first_row)
         return x
+
+    # Corrections
+
+    def update(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Return a new model with labelled rows added, without a new fit; this one stays as it is.
+
+        Hyperparameters and what stands for earlier rows stay as they are; the posterior gets the
+        terms of the new rows. Where they lie outside the training range, the range grows. An
+        update of many rows, or of another kind of scene, is worth a new fit. Both models share the
+        arrays that do not differ.
+
+        Parameters
+        ----------
+        X : (n, d) array or table
+            Features, as in ``fit``.
+        y : (n,) array
+            Classes the model knows.
+        sample_weight : (n,) array, optional
+            Weights >= 0: a correction that should outweigh many rows may be given a large one.
+            ``class_weight`` does not apply.
+        """
+        check_is_fitted(self)
+        rows, codes, weight = read_rows(self, X, y, sample_weight)
+        latents = [True] if codes.dtype == bool else range(len(self.classes_))
+        signs = np.array([np.where(codes == code, 1.0, -1.0) for code in latents])
+        fitted, (precision, projected) = self._with_rows(rows, signs, weight)
+        range_before = self.feature_quantiles_[[0, -1]].copy()
+        update = Update(rows, codes, weight, precision, projected, range_before)
+        # Where rows were labelled is no longer outside what was learned.
+        quantiles = extended_range(self.feature_quantiles_, range_before, [update])
+        updates = (*getattr(self, "updates_", ()), update)
+        return with_changes(self, fitted | {"feature_quantiles_": quantiles, "updates_": updates})
+
+    def forget(self, update: int = -1) -> Self:
+        """Return a new model without the rows of an update; this one stays as it is.
+
+        By default it is the last one that is taken away; otherwise it is named by its number
+        from 0.
+        """
+        check_is_fitted(self)
+        updates: tuple[Update, ...] = getattr(self, "updates_", ())
+        position = find_update(update, len(updates))
+        fitted = self._without_rows(position)
+        # The range is that before the first update, and of the rows that are left.
+        first = updates[0].range_before
+        left = without_update(updates, position)
+        quantiles = extended_range(self.feature_quantiles_, first, left)
+        changes = {"feature_quantiles_": quantiles, "updates_": tuple(left)}
+        return with_changes(self, fitted | changes)
 
     # Fitting
 
@@ -455,7 +445,7 @@ class GaussianProcessMixin(ABC):
     def _check_input(self, X: Any, *, merge: bool, threads: int) -> tuple[Any, DataOptions]:
         """Check the parameters and ``X``; return rows to slice, and how to prepare them."""
         with as_input_errors():
-            self._validate_params()  # type: ignore[attr-defined]
+            self._validate_params()
             rows = validate_rows(self, X, reset=True)
         options = DataOptions(
             classifier=type(self).__name__,
@@ -493,6 +483,11 @@ class GaussianProcessMixin(ABC):
                 ConvergenceWarning,
                 stacklevel=3,
             )
+
+
+def worst_outcome(outcomes: set[str]) -> str:
+    """Return the outcome of a fit that has parts."""
+    return next(name for name in ("interrupted", "max_iter", "converged") if name in outcomes)
 
 
 def make_generator(random_state: Any) -> np.random.Generator:

@@ -16,9 +16,9 @@ from undulatus._plain import FormError, require
 from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.training import TrainingData
 from undulatus.gp.batch import BatchState
-from undulatus.gp.walk import Walk
+from undulatus.gp.minibatch import State as MinibatchState
 
-State = TypeVar("State", BatchState, Walk)
+State = TypeVar("State", BatchState, MinibatchState)
 
 LONGEST_TEXT = 60
 """Settings with a longer text than this are stored as a digest of it."""
@@ -31,7 +31,7 @@ _REASONS = {
 }
 """Why a setting matters, where one may wonder."""
 
-_POSITION = {
+_PARAMETERS = {
     "frequencies": "Dd",
     "signal_variances": "C",
     "gram": "Ckk",
@@ -40,10 +40,11 @@ _POSITION = {
 
 _SHAPES = {
     "start.unit_frequencies": "Dd",
-    "ascent.theta": "t",
-    "ascent.best_theta": "t",
-    "xi": "m",
-    **{f"{own}.{name}": s for own in ("position", "best") for name, s in _POSITION.items()},
+    "progress.theta": "t",
+    "progress.best_theta": "t",
+    "local.precision": "Cn",
+    "local.offsets": "C",
+    **{f"{own}.{name}": s for own in ("parameters", "best") for name, s in _PARAMETERS.items()},
     **{f"frequency_adam.{name}": "Dd" for name in ("mean", "square")},
     **{f"scale_adam.{name}": "d" for name in ("mean", "square")},
     "losses": "i",
@@ -73,7 +74,7 @@ def state_sizes(
         "C": n_latents,
         "k": 2 * n_frequencies,
         "t": n_latents + own,
-        "m": n_latents * n_rows,
+        "n": n_rows,
     }
 
 
@@ -126,7 +127,7 @@ class Checkpoint(Generic[State]):
     """The state of one fit in one file.
 
     A state is a dataclass of arrays, plain values, tuples of plain values, and dataclasses of
-    these. In the file every value is known by its path, such as ``position.frequencies``.
+    these. In the file every value is known by its path, such as ``parameters.frequencies``.
     A file that this fit cannot continue is refused, never overwritten. ``sizes`` are those of
     :func:`state_sizes`, as far as they are known.
     """
@@ -188,7 +189,7 @@ class Checkpoint(Generic[State]):
 def count_iterations(path: str | os.PathLike[str]) -> int:
     """Return how many outer iterations are done in a checkpoint, of whatever fit it is."""
     values = _all_values(*open_tensors(path))
-    for kind in (BatchState, Walk):
+    for kind in (BatchState, MinibatchState):
         if set(values) == set(_HINTS[kind]):
             return int(_read_state(path, kind, values, {}).n_iter)
     raise ModelFileError(path, "is not a checkpoint of this version of undulatus.")
@@ -228,7 +229,7 @@ def _require_value(name: str, hint: Any, value: Any, sizes: dict[str, int]) -> N
         if not fits or not all(size == sizes.setdefault(letter, size) for letter, size in found):
             raise FormError(f"{name} has the type {value.dtype} and the shape {value.shape}")
         return
-    if name in _SHAPES and not (value is None and name == "ascent.best_theta"):
+    if name in _SHAPES and not (value is None and name == "progress.best_theta"):
         raise FormError(f"{name} is no array")
     if name not in _SHAPES:
         require(value, hint, name)
@@ -247,7 +248,9 @@ def _find_hints(kind: Any) -> dict[str, Any]:
     return found
 
 
-_HINTS: dict[Any, dict[str, Any]] = {kind: _find_hints(kind) for kind in (BatchState, Walk)}
+_HINTS: dict[Any, dict[str, Any]] = {
+    kind: _find_hints(kind) for kind in (BatchState, MinibatchState)
+}
 
 
 def _flatten(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,11 +1,11 @@
 r"""Coordinates of rows in which those are near of which a label of one tells about the other.
 
-The latent functions of a committee have the posterior covariance
+The latent functions of an ensemble have the posterior covariance
 
 .. math:: k(x, x') = \frac1M \sum_i \bigl[ z_i(x)^\top A_i^{-1} z_i(x')
     + (\mu_i(x) - \mu(x)) (\mu_i(x') - \mu(x')) \bigr],
 
-of what the members do not know and what they disagree on, added up over the latent functions of
+of what the estimators do not know and what they disagree on, added up over the latent functions of
 the classes. It is an inner product of many coordinates, here of few: a random projection keeps
 inner products, up to an error of one over the square root of their number.
 """
@@ -15,14 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.estimators.training import validate_rows
-from undulatus.gp.arrays import to_host
-from undulatus.gp.fourier import fourier_features
-
-Array = npt.NDArray[Any]
+from undulatus.gp.backends import HOST, Array, to_host
+from undulatus.gp.features import fourier_features
 
 WIDTH = 128
 """Coordinates of a row."""
@@ -45,29 +42,29 @@ def posterior_coordinates(
     Returns
     -------
     (n, width) array
-        Where the latent function fades to its prior away from training, the fresh part is that of
-        waves, too, so that rows there are near only if they are alike.
+        Where the latent function is tapered away from training, the part from the prior is that of
+        features, too, so that rows there are near only if they are alike.
     """
     check_is_fitted(model)
     rows = to_host(validate_rows(model, X, reset=False)[:])
     x = model.standardisation_(np.asarray(rows), np.float64)
-    if not hasattr(model, "members_"):
+    if not hasattr(model, "n_frequencies"):
         return np.asarray(x)
-    members = model.members_
-    kept = model._fading().share(x)
-    shares = np.ones((len(members), 1, len(x))) if kept is None else kept
+    fits = model.estimators_
+    kept = model._model().on(HOST).taper.share(x)
+    shares = np.ones((len(fits), 1, len(x))) if kept is None else kept
     coordinates = np.zeros((len(x), width))
-    means = np.empty((len(members), len(members[0].latents), len(x)))
-    for member, (fit, share) in enumerate(zip(members, shares[:, 0], strict=True)):
+    means = np.empty((len(fits), len(fits[0].latents), len(x)))
+    for number, (fit, share) in enumerate(zip(fits, shares[:, 0], strict=True)):
         waves = fourier_features(x, fit.frequencies)
-        known, fresh = share[:, None], np.sqrt(1.0 - share**2)[:, None]
+        known, untapered = share[:, None], np.sqrt(1.0 - share**2)[:, None]
         for latent, own in enumerate(fit.latents):
             scale = np.sqrt(own.signal_variance)
             of_posterior, of_prior = rng.normal(scale=scale, size=(2, waves.shape[1], width))
             coordinates += known * (waves @ (own.posterior.root.T @ of_posterior))
             if kept is not None:
-                coordinates += fresh * (waves @ of_prior)
-            means[member, latent] = own.level + scale * share * (waves @ own.posterior.mean)
+                coordinates += untapered * (waves @ of_prior)
+            means[number, latent] = own.prior_mean + scale * share * (waves @ own.posterior.mean)
     for apart in np.moveaxis(means - means.mean(axis=0), 1, 0):
-        coordinates += apart.T @ rng.normal(size=(len(members), width))
-    return coordinates / np.sqrt(width * len(members))
+        coordinates += apart.T @ rng.normal(size=(len(fits), width))
+    return coordinates / np.sqrt(width * len(fits))

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin
 
 from undulatus._progress import working_on
 from undulatus.estimators.base import (
     SHARED_CONSTRAINTS,
-    BlockFunctions,
-    GaussianProcessMixin,
-    Member,
+    GaussianProcessClassifier,
+    worst_outcome,
 )
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import Overview, column_namer, prepare_rows
-from undulatus.estimators.updates import UpdatesMixin
-from undulatus.gp.arrays import Place
-from undulatus.gp.blocks import block_rows, require_lengths
-from undulatus.gp.damping import Fading
+from undulatus.gp.backends import Array
+from undulatus.gp.data import require_lengths
 from undulatus.gp.exact import (
     ExactFit,
     ExactPosterior,
     Sites,
     blas_threads,
-    exact_covariance,
-    exact_moments,
     fit_exact,
     mean_and_root,
     require_memory,
@@ -37,15 +29,12 @@ from undulatus.gp.exact import (
     with_sites,
 )
 from undulatus.gp.kernels import find_kernel, mean_distance
-from undulatus.gp.update import NewRows, find_factors
-
-Array = npt.NDArray[Any]
-
-LENGTH_LIMIT = 1e100
-"""Squared distances from longer rows than this overflow."""
+from undulatus.gp.model import LENGTH_LIMIT, FunctionModel
+from undulatus.gp.posterior import same_length
+from undulatus.gp.update import NewRows, find_sites
 
 
-class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
+class GPC(GaussianProcessClassifier):
     """Exact Gaussian-process classifier: the baseline for RFFGPC and VFFGPC.
 
     Uses the same bounds as they do, with the whole n x n kernel matrix: cost O(n³),
@@ -67,8 +56,8 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         The fit stops when an iteration raises the bound by less than ``tol`` of its size.
     posterior : {"variational", "bound"}, default="variational"
         The posterior handed out, once hyperparameters are learned: the best Gaussian
-        approximation, of a latent function whose level is set by the shares of the classes; or
-        that of the paper's bound, whose variance is too small, without a level.
+        approximation, of a latent function whose prior mean is set by the shares of the classes;
+        or that of the paper's bound, whose variance is too small, with a prior mean of zero.
     class_weight : dict or "balanced", default=None
         Weights of the classes.
     prior_correction : mapping, (k,) array or "training", default=None
@@ -94,24 +83,22 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         The latent functions, each with hyperparameters of its own.
     lengthscale_, signal_variance_ : float, or (k,) array of more than two classes
         Hyperparameters of the kernel, σ and γ in the paper.
-    level_ : float, or (k,) array of more than two classes
+    prior_mean_ : float, or (k,) array of more than two classes
         What the latent mean returns to away from the training rows.
     posterior_ : ExactPosterior
         Of the latent function at the training rows; only of two classes.
-    bound_ : float
-        Bound on the log evidence, by the posterior handed out.
-    bound_history_ : array
+    lower_bound_ : float
+        Lower bound on the log evidence, by the posterior handed out.
+    lower_bounds_ : array
         The bound at the start and after each outer iteration.
     n_iter_ : int
         Outer iterations done.
     fit_report_ : dict
-        ``"solver"`` ("exact"), ``"precision"`` ("double"), ``"steps"`` of all latent functions,
-        ``"jitter"``, the largest that was added, ``"stopped"`` ("converged", "max_iter" or
-        "interrupted"), and ``"rows"``, distinct ones of positive weight.
+        Solver, precision, steps, jitter, rows, and why the fit stopped.
     feature_quantiles_ : (7, d) array
         Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
     updates_ : tuple of Update
-        Rows added by ``update``, with the factors that stand for them; only after an update.
+        Rows added by ``update``, with the sites that stand for them; only after an update.
     n_features_in_ : int
     feature_names_in_ : array of str
         Only if ``X`` has named columns.
@@ -170,10 +157,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         weight = np.ones(n) if data.weight is None else data.weight
         self.training_ = x
         self.latents_ = self._fit_latents(x, data.codes, weight, data.overview)
-        outcomes = [latent.outcome for latent in self.latents_]
-        outcome = next(
-            name for name in ("interrupted", "max_iter", "converged") if name in outcomes
-        )
+        outcome = worst_outcome({latent.outcome for latent in self.latents_})
         self.fit_report_ = {
             "solver": "exact",
             "precision": "double",
@@ -221,7 +205,7 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
                 variational=self.posterior == "variational",
                 log_odds=log_odds,
                 interruptible=self._keeps_on_interrupt,
-                report=lambda climb: line(climb.n_iter, f"lower bound {climb.bounds[-1]:.6g}"),
+                report=lambda progress: line(progress.n_iter, f"bound {progress.bounds[-1]:.6g}"),
             )
 
     # Corrections
@@ -243,23 +227,22 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
                 for fit, sign in zip(self.latents_, signs, strict=True)
             ]
             with blas_threads(max(own.root.shape[1] for own in seen)):
-                found = [
-                    factors
-                    for own in seen
-                    for factors in find_factors([own], self.posterior == "variational")
+                new = [
+                    Sites(own.precision, own.projected)
+                    for one in seen
+                    for own in find_sites([one], self.posterior == "variational")
                 ]
-            new = [Sites(factors.precision, factors.projected) for factors in found]
             latents = tuple(
                 with_sites(
                     fit,
                     training,
-                    sites_of(fit, self.training_, kernel).join(own.at_level(fit.level)),
+                    sites_of(fit, self.training_, kernel).join(own.about(fit.prior_mean)),
                     kernel,
                 )
                 for fit, own in zip(self.latents_, new, strict=True)
             )
-        factors = np.array([[[own.precision, own.projected] for own in new]])
-        return {"training_": training, "latents_": latents}, factors.transpose(2, 0, 1, 3)
+        sites = np.array([[[own.precision, own.projected] for own in new]])
+        return {"training_": training, "latents_": latents}, sites.transpose(2, 0, 1, 3)
 
     def _without_rows(self, position: int) -> dict[str, Any]:
         kernel = find_kernel(self.kernel)
@@ -292,9 +275,9 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         return self._of_each([fit.signal_variance for fit in self.latents_])
 
     @property
-    def level_(self) -> Any:
+    def prior_mean_(self) -> Any:
         """What the latent mean returns to; with more than two classes that of each, (k,)."""
-        return self._of_each([fit.level for fit in self.latents_])
+        return self._of_each([fit.prior_mean for fit in self.latents_])
 
     @staticmethod
     def _of_each(values: list[float]) -> Any:
@@ -310,74 +293,22 @@ class GPC(UpdatesMixin, GaussianProcessMixin, ClassifierMixin, BaseEstimator):
         return self.latents_[0].posterior
 
     @property
-    def bound_(self) -> float:
+    def lower_bound_(self) -> float:
         """The bound on the log evidence, added up over latent functions."""
         return float(sum(fit.bounds[-1] for fit in self.latents_))
 
     @property
-    def bound_history_(self) -> Array:
+    def lower_bounds_(self) -> Array:
         """The bound along the way; a latent function that ended early keeps its last."""
-        longest = max(len(fit.bounds) for fit in self.latents_)
-        histories = [
-            np.pad(fit.bounds, (0, longest - len(fit.bounds)), mode="edge")
-            for fit in self.latents_
-        ]
-        return np.asarray(np.sum(histories, axis=0))
+        return np.asarray(np.sum(same_length([fit.bounds for fit in self.latents_]), axis=0))
 
     @property
     def n_iter_(self) -> int:
         """Outer iterations done, the most of any latent function."""
         return max(len(fit.bounds) - 1 for fit in self.latents_)
 
-    # Prediction
-
-    def _block_functions(self, device: str | None = None) -> BlockFunctions:
-        return BlockFunctions(
-            place=Place(np.dtype(np.float64)),
-            rows_per_block=block_rows(len(self.training_), 8),
-            threads=1,
-            longest_row=LENGTH_LIMIT,
-            far_row=LENGTH_LIMIT,
-            members=(Member(self._make_mean, self._make_moments),),
-            # An exact process returns to its prior by itself.
-            fading=Fading(
-                np.zeros((1, 1)),
-                None,
-                np.array([[[fit.signal_variance] for fit in self.latents_]]),
-                np.array([[[fit.level] for fit in self.latents_]]),
-                self._latent_shift,
-            ),
+    def _model(self) -> FunctionModel:
+        # An exact process returns to its prior by itself.
+        return FunctionModel(
+            self.training_, find_kernel(self.kernel), self.latents_, self._latent_shift
         )
-
-    def _make_mean(self) -> Callable[[Array], Array]:
-        kernel = find_kernel(self.kernel)
-
-        def mean(x: Array) -> Array:
-            cross = (
-                exact_covariance(x, self.training_, kernel, fit.signal_variance, fit.lengthscale)
-                for fit in self.latents_
-            )
-            pairs = zip(cross, self.latents_, strict=True)
-            return np.array([own @ fit.posterior.alpha for own, fit in pairs])
-
-        return mean
-
-    def _make_moments(self) -> Callable[[Array], tuple[Array, Array]]:
-        kernel = find_kernel(self.kernel)
-
-        def moments(x: Array) -> tuple[Array, Array]:
-            found = [
-                exact_moments(
-                    x,
-                    self.training_,
-                    kernel,
-                    fit.signal_variance,
-                    fit.lengthscale,
-                    fit.posterior,
-                )
-                for fit in self.latents_
-            ]
-            means, variances = zip(*found, strict=True)
-            return np.array(means), np.array(variances)
-
-        return moments

@@ -6,7 +6,6 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -15,12 +14,11 @@ from undulatus._system import available_memory
 from undulatus.errors import NotEnoughMemoryError, as_input_errors
 from undulatus.estimators.base import make_generator
 from undulatus.estimators.training import column_namer, into_memory, validate_rows
-from undulatus.gp.blocks import require_finite, require_phases, unmasked
-from undulatus.gp.fourier import fourier_features
+from undulatus.gp.backends import Array
+from undulatus.gp.data import require_finite, require_phases, unmasked
+from undulatus.gp.features import fourier_features
 from undulatus.gp.kernels import KERNELS, find_kernel, mean_distance
 from undulatus.gp.moments import summarise
-
-Array = npt.NDArray[Any]
 
 
 class FourierFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):

@@ -18,12 +18,12 @@ solver : {"auto", "batch", "stochastic"}, default="auto"
     ``"batch"`` is the paper's Algorithm 1, where a weight of 2 equals a repeated row;
     ``"stochastic"`` learns on minibatches, then fits the posterior by exact passes over all
     rows; ``"auto"`` is batch up to 500 distinct rows.
-n_members : int, default=8
-    Members of a committee, each a model with ``n_frequencies`` of its own, learned from its own
-    start, with other groups (or rows) held back; every second one starts from waves along one
-    feature each. The probability is the mean of theirs; 1 is a single model, which predicts as
-    much faster.
-frequencies : (n_members D, d) array, default=None
+n_estimators : int, default=8
+    Estimators of an ensemble, each a model with ``n_frequencies`` of its own, learned from its own
+    start, with other groups (or rows) for validation; every second one starts from frequencies
+    along one feature each. The probability is the mean of theirs; 1 is a single model, which
+    predicts as much faster.
+init_frequencies : (n_estimators D, d) array, default=None
     Starting frequencies w in units of 1/lengthscale (``frequencies_`` are w/lengthscale); drawn
     at random if None.
 standardize : bool, default=True
@@ -33,25 +33,25 @@ warp : bool, default=True
     Compress the tails of each feature before it is scaled, by asinh((x - median) / mean distance
     from the median), so that a few extreme values do not push all others together. Needs
     ``standardize=True``.
-spread : float or "auto", default="auto"
+taper : float or "auto", default="auto"
     How uncertain frequencies are, as a share of their size: ``"auto"`` is 0.05 with ``groups``,
-    whose model is meant for others, and 0.02 without. Away from the training data waves
-    fade the faster the larger it is, and the model returns to its prior: the shares of the classes
-    and the variance ``signal_variance_``. 0 lets waves go on for ever, as in the paper.
+    whose model is meant for others, and 0.02 without. The larger it is, the sooner the model
+    returns to its prior away from the training data: to the shares of the classes and the
+    variance ``signal_variance_``. 0 lets features go on for ever, as in the paper.
 max_iter : int, default=100
     Most outer iterations, of 25 minibatches each for the stochastic solver.
 tol : float, default=1e-4
-    The fit stops when an iteration raises the bound (batch) or the held-back likelihood
+    The fit stops when an iteration raises the bound (batch) or the validation likelihood
     (stochastic) by less than ``tol`` of its size.
 batch_size : int or "auto", default="auto"
     Rows in a minibatch of the stochastic solver; ``"auto"`` is 256 up to 50,000 training rows
     and 2,048 beyond.
 early_stopping : bool or "auto", default="auto"
-    Hold back a fifth of the rows (at most 2,048) while frequencies are learned, and keep the
-    frequencies under which these rows were likeliest: a guard against fitting noise. The
-    posterior is that of all rows. ``"auto"`` does so unless ``solver="batch"``, the paper's
-    own; where ``solver="auto"`` picks batch, rows are held back. Has no effect where
-    frequencies stay as drawn.
+    Leave out a fifth of the rows (at most 2,048) for validation while frequencies are learned,
+    and keep the frequencies under which these rows were likeliest: a guard against fitting noise.
+    The posterior is that of all rows. ``"auto"`` does so unless ``solver="batch"``, the paper's
+    own; where ``solver="auto"`` picks batch, rows are left out. Has no effect where frequencies
+    stay as drawn.
 precision : {"auto", "single", "double", "tf32"}, default="auto"
     Precision of the features. ``"auto"`` learns frequencies on minibatches in single, and fits
     the posterior in double up to 30,000 rows. From 2,000 rows on it predicts in single if that
@@ -59,8 +59,8 @@ precision : {"auto", "single", "double", "tf32"}, default="auto"
     is single with products of few digits on NVIDIA's cards: faster, and right to 1e-2 or so.
 posterior : {"variational", "bound"}, default="variational"
     The posterior handed out, once frequencies are learned: the best Gaussian approximation, of a
-    latent function whose level is set by the shares of the classes; or that of the paper's bound,
-    whose variance is too small, without a level.
+    latent function whose prior mean is set by the shares of the classes; or that of the paper's
+    bound, whose variance is too small, with a prior mean of zero.
 class_weight : dict or "balanced", default=None
     Weights of the classes.
 prior_correction : mapping, (k,) array or "training", default=None
@@ -70,7 +70,7 @@ variance_tolerance : float, default=0.0
     Largest error in probability allowed for a faster variance; 0 is exact.
 checkpoint : path, default=None
     File written at every outer iteration; a fit of the same data with the same settings
-    continues from it, any other fit is refused. A committee has a file for each member, with
+    continues from it, any other fit is refused. An ensemble has a file for each estimator, with
     ``.1``, ``.2``, ... at the end of its name.
 n_jobs : int, default=None
     Threads; None is all cores. The model does not depend on it.
@@ -82,7 +82,7 @@ device : str, default=None
 random_state : int, RandomState or None, default=None
     Seed of the frequencies and of minibatches.
 warm_start : bool, default=False
-    Start from the frequencies and hyperparameters of the last fit, each member from its own.
+    Start from the frequencies and hyperparameters of the last fit, each estimator from its own.
 verbose : int, default=0
     1 shows a line of progress, 2 one line per iteration.
 on_interrupt : {"raise", "keep"}, default="raise"
@@ -95,38 +95,38 @@ Attributes
 ----------
 classes_ : (k,) array
     Sorted. Two classes have one latent function, more have one a class, against the rest, over
-    the same frequencies; a member's probabilities are made to sum to one.
-members_ : tuple of FourierFit
-    The members of the committee; a single model is its only member.
-frequencies_ : (n_members D, d) array
+    the same frequencies; an estimator's probabilities are made to sum to one.
+estimators_ : tuple of FourierFit
+    The estimators of the ensemble; a single model is its only one.
+frequencies_ : (n_estimators D, d) array
     Effective frequencies w/lengthscale, radians per unit of the standardised feature, one
-    member's after the other's.
+    estimator's after the other's.
 lengthscale_, signal_variance_ : float
-    The paper's sigma and gamma; of a committee, the geometric mean of the members' sigma and the
-    mean of their gamma; of more than two classes, the mean of theirs.
+    The paper's sigma and gamma; of an ensemble, the geometric mean of the estimators' sigma and
+    the mean of their gamma; of more than two classes, the mean of theirs.
 posterior_ : Posterior
     Of the 2 D whitened weights; only of a single model of two classes.
-bound_ : float
-    Bound on the log evidence, by the posterior handed out; of a committee, the mean of the
-    members'.
-bound_history_ : array
+lower_bound_ : float
+    Lower bound on the log evidence, by the posterior handed out; of an ensemble, the mean of the
+    estimators'.
+lower_bounds_ : array
     The bound after each exact pass over all rows or, for the paper's own model by the batch
-    solver, after each outer iteration and at the end; of a committee, the mean, in which a
-    member that ended early keeps its last.
+    solver, after each outer iteration and at the end; of an ensemble, the mean, in which an
+    estimator that ended early keeps its last.
 n_iter_ : int
-    Outer iterations done; of a committee, the most of any member.
+    Outer iterations done; of an ensemble, the most of any estimator.
 fit_report_ : dict
-    One dict, of a committee too: ``"solver"`` ("batch" or "stochastic"); ``"precision"`` and
+    One dict, of an ensemble too: ``"solver"`` ("batch" or "stochastic"); ``"precision"`` and
     ``"prediction_precision"`` ("single" or "double"); ``"steps"``, outer iterations or minibatches
     of all members; ``"jitter"``, the largest that was added; ``"stopped"`` ("converged",
     "max_iter" or "interrupted"); ``"rows"`` of positive weight, distinct ones where equal rows
-    were merged; ``"starting_lengthscale"``; and ``"held_back_nll"``, a list of the mean negative
-    log likelihood of held-back rows along the way, empty if none were held back. Of a committee
+    were merged; ``"starting_lengthscale"``; and ``"validation_nll"``, a list of the mean negative
+    log likelihood of held-back rows along the way, empty if none were held back. Of an ensemble
     the last two are lists of these, one for each member.
 feature_quantiles_ : (7, d) array
     Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
 updates_ : tuple of Update
-    Rows added by ``update``, with the factors that stand for them; only after an update.
+    Rows added by ``update``, with the sites that stand for them; only after an update.
 n_features_in_ : int
 feature_names_in_ : array of str
     Only if ``X`` has named columns."""

@@ -44,10 +44,10 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, Stan
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
+from undulatus.estimators.classifier import FourierGPC
 from undulatus.estimators.exact import GPC
-from undulatus.estimators.fourier import FourierGPC
 from undulatus.estimators.pca import SpectralPCA
-from undulatus.gp.fourier import amplitudes_and_delays
+from undulatus.gp.features import amplitudes_and_delays
 from undulatus.gp.posterior import expected_sigmoid
 
 Array = npt.NDArray[Any]
@@ -121,7 +121,7 @@ def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
     With more than two classes, ``latent`` says of which: its place in ``classes_``.
     """
     check_is_fitted(classifier)
-    members = classifier.members_
+    members = classifier.estimators_
     count = len(members[0].latents)
     if latent is None and count > 1:
         raise InputError(
@@ -160,19 +160,19 @@ def latent_functions(classifier: GPC | FourierGPC) -> tuple[Any, ...]:
     check_is_fitted(classifier)
     if isinstance(classifier, GPC):
         return tuple(classifier.latents_)
-    return tuple(classifier.members_[0].latents)
+    return tuple(classifier.estimators_[0].latents)
 
 
 def class_shares(classifier: GPC | FourierGPC) -> Array | None:
     """Return the share of each class in the training rows, by their weight, (k,), if known.
 
-    It is what the level of a latent function was set by: the probability far from the training
-    rows. The posterior of the paper's bound has no level.
+    It is what the prior mean of a latent function was set by: the probability far from the
+    training rows. The posterior of the paper's bound has none.
     """
     if classifier.posterior == "bound":
         return None
     latents = latent_functions(classifier)
-    mean = np.array([own.level for own in latents])
+    mean = np.array([own.prior_mean for own in latents])
     variance = np.array([own.signal_variance for own in latents])
     shares = expected_sigmoid(mean, variance)
     return np.array([1.0 - shares[0], shares[0]]) if len(shares) == 1 else shares

@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import sklearn
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -32,8 +31,8 @@ from undulatus.estimators.class_frequencies import (
     class_totals,
     prior_shift,
 )
-from undulatus.gp.arrays import as_tensor, on_host, to_host
-from undulatus.gp.blocks import (
+from undulatus.gp.backends import Array, Backend, as_tensor, on_host, to_host
+from undulatus.gp.data import (
     Pixels,
     PixelSource,
     Standardisation,
@@ -42,7 +41,6 @@ from undulatus.gp.blocks import (
     require_finite,
     unmasked,
 )
-from undulatus.gp.held_back import number_groups
 from undulatus.gp.moments import (
     MOST_LABELS,
     FeatureSummary,
@@ -53,8 +51,7 @@ from undulatus.gp.moments import (
     require_weights,
     summarise,
 )
-
-Array = npt.NDArray[Any]
+from undulatus.gp.splits import number_groups
 
 MERGE_ROWS, MERGE_VALUES = 100_000, 4_000_000
 """Equal rows are merged before a batch fit up to this many rows, and values in them."""
@@ -126,7 +123,7 @@ class TrainingData(Protocol):
         """Number of rows of positive weight."""
         ...
 
-    def pixels(self, dtype: np.dtype[Any], rows_per_block: int, threads: int) -> PixelSource:
+    def pixels(self, xp: Backend, rows_per_block: int, threads: int) -> PixelSource:
         """Return the pixels to fit on."""
         ...
 
@@ -160,14 +157,14 @@ class RowData:
         """Number of rows of positive weight."""
         return int(self.rows.shape[0])
 
-    def pixels(self, dtype: np.dtype[Any], rows_per_block: int, threads: int) -> Pixels:
+    def pixels(self, xp: Backend, rows_per_block: int, threads: int) -> Pixels:
         """Return the pixels to fit on."""
         return Pixels(
             self.rows,
             self.codes,
             self.weight,
             self.overview.standardisation,
-            dtype,
+            xp,
             rows_per_block,
             threads,
             self.groups,

@@ -10,7 +10,6 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.class_frequencies import class_factors, class_totals, prior_shift
@@ -35,11 +34,10 @@ from undulatus.estimators.training import (
     spread_out,
     standardise,
 )
-from undulatus.gp.blocks import Pixels, Standardisation
-from undulatus.gp.dask_blocks import ChunkedPixels, LabelledArrays, PixelReader, whole_rows
+from undulatus.gp.backends import HOST, Array, Backend
+from undulatus.gp.dask_data import ChunkedPixels, LabelledArrays, PixelReader, whole_rows
+from undulatus.gp.data import Pixels, Standardisation
 from undulatus.gp.moments import ClassMoments, FeatureSummary, require_weights
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,10 @@ class ChunkedData:
         """Number of rows of positive weight."""
         return sum(self.used)
 
-    def pixels(self, dtype: np.dtype[Any], rows_per_block: int, threads: int) -> ChunkedPixels:
+    def pixels(self, xp: Backend, rows_per_block: int, threads: int) -> ChunkedPixels:
         """Return the pixels to fit on."""
         standardisation = self.overview.standardisation
-        reader = PixelReader(self.labels, self.factors, standardisation, dtype, rows_per_block)
+        reader = PixelReader(self.labels, self.factors, standardisation, xp, rows_per_block)
         return ChunkedPixels(self.chunks, reader, self.used, threads)
 
     def require_phases(self, frequencies: Array, columns: Callable[[int], str]) -> None:
@@ -76,7 +74,7 @@ class ChunkedData:
             yield digest.encode()
 
     def _double_pixels(self) -> ChunkedPixels:
-        return self.pixels(np.dtype(np.float64), QUANTILE_ROWS, 1)
+        return self.pixels(HOST, QUANTILE_ROWS, 1)
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def prepare_chunks(
     summary = _summary(by_class, factors, options.columns)
     # Rows are taken as they are: how they are standardised does not matter yet.
     as_given = Standardisation(np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
-    reader = PixelReader(by_class.labels, factors, as_given, np.dtype(np.float64), 1)
+    reader = PixelReader(by_class.labels, factors, as_given, HOST, 1)
     pixels = ChunkedPixels(chunks, reader, by_class.used)
     observed = totals / totals.sum()
     if is_small(options, pixels.n_rows, pixels.n_features):

@@ -1,9 +1,9 @@
 """The batch solver, the paper's Algorithm 1, for RFF-GPC and VFF-GPC.
 
-Each outer iteration tightens ξ and takes a few quasi-Newton steps on the hyperparameters θ,
-until the bound stalls. :func:`ascend` is that loop for any evidence bound, also that of the
-exact classifier; :class:`FourierEvidence` is the bound in feature space; :func:`fit_batch`
-fits with the two.
+Each outer iteration updates ξ a few times and takes a few quasi-Newton steps on the
+hyperparameters θ, until the bound stalls. :func:`maximise` is that loop for any evidence bound,
+also that of the exact classifier; :class:`FourierEvidence` is the bound in feature space;
+:func:`fit_batch` fits with the two.
 """
 
 from __future__ import annotations
@@ -16,45 +16,49 @@ from typing import Protocol
 import numpy as np
 from scipy.optimize import minimize
 
-from undulatus.gp.arrays import Array, to_host
-from undulatus.gp.blocks import Block, Pixels
-from undulatus.gp.bound import (
-    Statistics,
-    accumulate_each,
-    bound_gradient,
-    log_variance_gradient,
-    tighten_each,
-)
-from undulatus.gp.held_back import Split, held_back_loss, leave_out
-from undulatus.gp.passes import (
-    SEARCH_PASSES,
+from undulatus.gp.backends import Array, to_host
+from undulatus.gp.data import Block, Pixels
+from undulatus.gp.gradients import bound_gradient
+from undulatus.gp.inference import (
     VARIANCE_LIMITS,
-    FourierFit,
-    Start,
+    AscentConfig,
+    Gaussian,
+    LatentView,
+    PosteriorConfig,
+    Sites,
+    WeightSpace,
     fit_posteriors,
+    fit_quadratic,
     has_stalled,
-    mean_of,
+    total_sums,
 )
-from undulatus.gp.posterior import Posterior, WeightMoments
-from undulatus.gp.variational import fit_latents
+from undulatus.gp.likelihood import QUADRATIC
+from undulatus.gp.minibatch import Start
+from undulatus.gp.posterior import FourierFit, mean_of
+from undulatus.gp.splits import Split, validation_loss
+from undulatus.gp.taper import frequency_deviations, tapered_features
 
-TIGHTENINGS = 3
-"""Updates of ξ in an outer iteration: each costs one pass, a step on θ two."""
 
-INNER_STEPS = 10
-"""Quasi-Newton steps on θ in an outer iteration."""
+@dataclass(frozen=True)
+class BatchConfig:
+    """How the bound is maximised in hyperparameters θ and local parameters ξ."""
+
+    max_iter: int
+    tol: float
+    """The ascent ends when an iteration raises the bound by less than this share of its size."""
+    updates_xi: int = 3
+    """Updates of ξ in an outer iteration: each costs one pass, a step on θ two."""
+    inner_steps: int = 10
+    """Quasi-Newton steps on θ in an outer iteration."""
+    patience: int = 5
+    """With validation rows, the ascent ends after so many iterations without a lower loss."""
+
 
 LENGTHSCALE_FACTOR = 1e3
 """How far the lengthscale of fixed frequencies may move from its start, either way."""
 
-FINAL_PASSES = 20
-"""Most exact passes at the final frequencies."""
-
-EARLY_STOPPING_ROWS = 30
-"""With fewer rows than this, none are held back."""
-
-PATIENCE = 5
-"""With held-back rows, the ascent ends after this many iterations without a lower loss."""
+START_PASSES = 4
+"""Passes before the first iteration: steps on θ are wasted while ξ is far from its best."""
 
 
 class Evidence(Protocol):
@@ -63,7 +67,7 @@ class Evidence(Protocol):
     limits: list[tuple[float, float]]
     """Lowest and highest value of each hyperparameter."""
 
-    def tighten(self, theta: Array) -> float:
+    def update_xi(self, theta: Array) -> float:
         """Set ξ to its optimum under the posterior at θ; return the bound."""
         ...
 
@@ -73,11 +77,11 @@ class Evidence(Protocol):
 
 
 @dataclass(frozen=True)
-class Ascent:
+class Progress:
     """The state of an ascent.
 
     ``outcome`` is ``"converged"``, ``"max_iter"`` or ``"interrupted"``; ``bounds`` holds the
-    bound after each outer iteration. With held-back rows, ``losses`` holds their loss at the
+    bound after each outer iteration. With validation rows, ``losses`` holds their loss at the
     start and after each iteration, and ``best_theta`` the hyperparameters of the lowest.
     """
 
@@ -93,54 +97,53 @@ class Ascent:
         return len(self.bounds)
 
 
-def ascend(
+def maximise(
     evidence: Evidence,
-    ascent: Ascent,
+    progress: Progress,
+    config: BatchConfig,
     *,
-    max_iter: int,
-    tol: float,
-    held_back_loss: Callable[[Array], float] | None = None,
+    validation_loss: Callable[[Array], float] | None = None,
     interruptible: bool = True,
-    report: Callable[[Ascent], None] = lambda ascent: None,
-) -> Ascent:
-    """Continue ``ascent`` until the bound grows by less than ``tol`` of its size.
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Progress:
+    """Raise the evidence until the bound grows by less than ``tol`` of its size.
 
-    ``held_back_loss`` is a function of θ; the ascent also ends when it has not fallen for
-    ``PATIENCE`` iterations. ``report`` is called after every outer iteration, with a state
-    that is enough, together with ξ, to continue from. If ``interruptible``, a KeyboardInterrupt
-    ends the ascent at the last finished iteration.
+    ``validation_loss`` is a function of θ; the ascent also ends when it has not fallen for some
+    iterations. ``report`` is called after every outer iteration, with a state that is enough,
+    together with ξ, to continue from. If ``interruptible``, a KeyboardInterrupt ends the ascent at
+    the last finished iteration.
     """
     try:
-        if held_back_loss is not None and not ascent.losses:
-            ascent = _record_loss(ascent, held_back_loss(ascent.theta))
-        while ascent.outcome != "converged" and ascent.n_iter < max_iter:
-            ascent = _iterate(evidence, ascent, tol)
-            if held_back_loss is not None:
-                ascent = _record_loss(ascent, held_back_loss(ascent.theta))
-            report(ascent)
+        if validation_loss is not None and not progress.losses:
+            progress = _record_loss(progress, validation_loss(progress.theta), config)
+        while progress.outcome != "converged" and progress.n_iter < config.max_iter:
+            progress = _iterate(evidence, progress, config)
+            if validation_loss is not None:
+                progress = _record_loss(progress, validation_loss(progress.theta), config)
+            report(progress)
     except KeyboardInterrupt:
-        if not (interruptible and ascent.bounds):
+        if not (interruptible and progress.bounds):
             raise
-        ascent = replace(ascent, outcome="interrupted")
-    return ascent
+        progress = replace(progress, outcome="interrupted")
+    return progress
 
 
-def _record_loss(ascent: Ascent, loss: float) -> Ascent:
-    losses = (*ascent.losses, loss)
+def _record_loss(progress: Progress, loss: float, config: BatchConfig) -> Progress:
+    losses = (*progress.losses, loss)
     iterations_since_best = len(losses) - 1 - int(np.argmin(losses))
     return replace(
-        ascent,
+        progress,
         losses=losses,
-        best_theta=ascent.theta if loss <= min(losses) else ascent.best_theta,
-        outcome="converged" if iterations_since_best >= PATIENCE else ascent.outcome,
+        best_theta=progress.theta if loss <= min(losses) else progress.best_theta,
+        outcome="converged" if iterations_since_best >= config.patience else progress.outcome,
     )
 
 
-def _iterate(evidence: Evidence, ascent: Ascent, tol: float) -> Ascent:
-    for _ in range(TIGHTENINGS):
-        bound = evidence.tighten(ascent.theta)
+def _iterate(evidence: Evidence, progress: Progress, config: BatchConfig) -> Progress:
+    for _ in range(config.updates_xi):
+        bound = evidence.update_xi(progress.theta)
     unit = 1.0 / max(abs(bound), 1.0)
-    best = (bound, ascent.theta)
+    best = (bound, progress.theta)
 
     def loss(theta: Array) -> tuple[float, Array]:
         nonlocal best
@@ -153,18 +156,33 @@ def _iterate(evidence: Evidence, ascent: Ascent, tol: float) -> Ascent:
     # returns the start of the line with the value at its end.
     minimize(
         loss,
-        ascent.theta,
+        progress.theta,
         jac=True,
         method="L-BFGS-B",
         bounds=evidence.limits,
-        options={"maxiter": INNER_STEPS, "maxls": 5, "ftol": 0.01 * tol, "gtol": 0.0},
+        options={
+            "maxiter": config.inner_steps,
+            "maxls": 5,
+            "ftol": 0.01 * config.tol,
+            "gtol": 0.0,
+        },
     )
     bound, theta = best
-    bounds = (*ascent.bounds, bound)
-    stalled = len(bounds) > 1 and has_stalled(bounds, tol)
+    bounds = (*progress.bounds, bound)
+    stalled = len(bounds) > 1 and has_stalled(bounds, config.tol)
     return replace(
-        ascent, theta=theta, bounds=bounds, outcome="converged" if stalled else "max_iter"
+        progress, theta=theta, bounds=bounds, outcome="converged" if stalled else "max_iter"
     )
+
+
+@dataclass(frozen=True)
+class LocalParameters:
+    """The quadratic bound of every row at its ξ: what stays fixed while θ moves."""
+
+    precision: Array
+    """2 λ(ξ), (C, n)."""
+    offsets: Array
+    """Sum over rows of what the bound has beside f, (C,)."""
 
 
 class FourierEvidence:
@@ -173,14 +191,16 @@ class FourierEvidence:
     θ is (log γ, log σ) when the frequencies are fixed (RFF-GPC), and (log γ, w) when they are
     learned (VFF-GPC); the effective frequencies are then w/σ with σ fixed at its start, since
     only the ratio matters. With more than two classes there are C latent functions, each with its
-    log γ and ξ, and their bounds are added; ``xi`` is (C n,), one after the other's.
+    log γ and ξ, and their bounds are added.
     """
 
-    def __init__(self, pixels: Pixels, start: Start, learn_frequencies: bool, xi: Array) -> None:
+    def __init__(
+        self, pixels: Pixels, start: Start, learn_frequencies: bool, local: LocalParameters
+    ) -> None:
         self.pixels = pixels
         self.start = start
         self.learn_frequencies = learn_frequencies
-        self.xi = xi
+        self.local = local
         self.n_latents = pixels.n_latents
         variance = (np.log(VARIANCE_LIMITS[0]), np.log(VARIANCE_LIMITS[1]))
         self.limits = [variance] * self.n_latents
@@ -189,7 +209,7 @@ class FourierEvidence:
         else:
             sigma, range_ = float(np.log(start.lengthscale)), np.log(LENGTHSCALE_FACTOR)
             self.limits.append((sigma - range_, sigma + range_))
-        self._solved: tuple[Array, list[Statistics], list[Posterior]] | None = None
+        self._solved: tuple[Array, list[Gaussian]] | None = None
 
     def start_theta(self, signal_variances: Sequence[float]) -> Array:
         """Return the hyperparameters θ at the start, with the signal variances given."""
@@ -213,61 +233,115 @@ class FourierEvidence:
         """Return γ of each latent function at θ."""
         return [float(np.exp(own)) for own in theta[: self.n_latents]]
 
-    def solve(self, theta: Array) -> tuple[list[Statistics], list[Posterior]]:
-        """Return the statistics and posterior of each latent function at θ and the current ξ."""
+    def gaussians(self, theta: Array) -> list[Gaussian]:
+        """Return the posterior of each latent function at θ and the current ξ."""
         if self._solved is None or not np.array_equal(self._solved[0], theta):
-            frequencies = self.frequencies(theta)
             variances = self.signal_variances(theta)
-            self._store(
-                theta, accumulate_each(self.pixels, frequencies, variances, self.xi_of_each)
-            )
+            views = [
+                LatentView(latent, QUADRATIC, 0.0, variance, precision=own)
+                for latent, (variance, own) in enumerate(
+                    zip(variances, self.local.precision, strict=True)
+                )
+            ]
+            sums = total_sums(self.pixels, self.frequencies(theta), None, views)
+            self._store(theta, [own.sites(Gaussian(1.0))[0] for own in sums])
         assert self._solved is not None
-        return self._solved[1:]
+        return self._solved[1]
 
-    def tighten(self, theta: Array) -> float:
+    def _space(self, theta: Array) -> WeightSpace:
+        return WeightSpace(self.pixels, self.frequencies(theta), kept=list(self.local.precision))
+
+    def _store(self, theta: Array, sites: list[Sites]) -> None:
+        space, variances = self._space(theta), self.signal_variances(theta)
+        solved = [
+            space.solve(latent, own, variance)
+            for latent, (own, variance) in enumerate(zip(sites, variances, strict=True))
+        ]
+        self._solved = (theta.copy(), solved)
+
+    def bound(self, theta: Array) -> float:
+        """Return the bound at θ and the current ξ."""
+        space = self._space(theta)
+        evidence = sum(space.log_evidence(own) for own in self.gaussians(theta))
+        return float(evidence + np.sum(self.local.offsets))
+
+    def update_xi(self, theta: Array) -> float:
         """Set ξ to its optimum under the posterior at θ; return the bound."""
-        _, posteriors = self.solve(theta)
-        variances, frequencies = self.signal_variances(theta), self.frequencies(theta)
-        return self._store(
-            theta, tighten_each(self.pixels, frequencies, variances, posteriors, self.xi_of_each)
-        )
+        gaussians = self.gaussians(theta)
+        found = self._space(theta).evaluate(QUADRATIC, range(self.n_latents), gaussians)
+        self.local.offsets[:] = [value for _, value in found]
+        self._store(theta, [sites for sites, _ in found])
+        return self.bound(theta)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Return the bound and its gradient at θ, with ξ fixed."""
-        statistics, posteriors = self.solve(theta)
-        frequencies = self.frequencies(theta)
-        in_frequencies = bound_gradient(
-            self.pixels, frequencies, self.signal_variances(theta), posteriors, self.xi_of_each
+        gaussians, frequencies = self.gaussians(theta), self.frequencies(theta)
+        in_frequencies = evidence_gradient(
+            self.pixels, frequencies, gaussians, self.local.precision
         )
         if self.learn_frequencies:
             rest = (in_frequencies / self.lengthscale(theta)).ravel()
         else:
             # Effective frequencies are w/σ: a step in log σ shrinks each by that share.
             rest = np.array([-np.sum(in_frequencies * frequencies)])
-        in_variances = [log_variance_gradient(posterior) for posterior in posteriors]
-        return _total_bound(statistics, posteriors), np.concatenate([in_variances, rest])
+        in_variances = [log_variance_gradient(own) for own in gaussians]
+        return self.bound(theta), np.concatenate([in_variances, rest])
 
-    def held_back_loss(self, block: Block, theta: Array) -> float:
-        """Return the loss of held-back rows under the posteriors at θ."""
-        _, posteriors = self.solve(theta)
-        moments = [WeightMoments(own.mean, own.covariance) for own in posteriors]
-        variances = self.signal_variances(theta)
-        return held_back_loss(block, self.frequencies(theta), variances, moments)
-
-    @property
-    def xi_of_each(self) -> list[Array]:
-        """The local parameters of each latent function, (n,), to read or write."""
-        return list(self.xi.reshape(self.n_latents, -1))
-
-    def _store(self, theta: Array, statistics: list[Statistics]) -> float:
-        posteriors = [own.posterior() for own in statistics]
-        self._solved = (theta.copy(), statistics, posteriors)
-        return _total_bound(statistics, posteriors)
+    def validation_loss(self, block: Block, theta: Array) -> float:
+        """Return the loss of validation rows under the posteriors at θ."""
+        variances, gaussians = np.array(self.signal_variances(theta)), self.gaussians(theta)
+        pairs = list(zip(variances, gaussians, strict=True))
+        means = np.array([np.sqrt(v) * own.posterior.mean for v, own in pairs])
+        covariances = np.array([v * own.posterior.covariance for v, own in pairs])
+        xp = block.xp
+        return validation_loss(
+            block, self.frequencies(theta), None, variances, xp.move(means), xp.move(covariances)
+        )
 
 
-def _total_bound(statistics: list[Statistics], posteriors: list[Posterior]) -> float:
-    pairs = zip(statistics, posteriors, strict=True)
-    return sum(own.bound(posterior) for own, posterior in pairs)
+def evidence_gradient(
+    pixels: Pixels, frequencies: Array, gaussians: Sequence[Gaussian], precision: Array
+) -> Array:
+    """Return the gradient of the quadratic bound in the frequencies, (D, d), at fixed ξ.
+
+    The posteriors must be those at these frequencies and precisions 2λ(ξ), (C, n); the gradients
+    of all latent functions are added.
+    """
+    xp = pixels.xp
+    moments = [
+        (
+            xp.array(np.sqrt(own.signal_variance) * own.posterior.mean),
+            xp.array(own.signal_variance * own.posterior.covariance),
+        )
+        for own in gaussians
+    ]
+
+    def of_block(block: Block) -> Array:
+        z, _ = tapered_features(block.x, frequencies, None, xp)
+        gradient = 0.0
+        for latent, (mean, covariance) in enumerate(moments):
+            own = block.against_rest(latent)
+            weighted = own.weight * precision[latent][block.rows]
+            residual = own.weight * own.v - weighted * (z @ mean)
+            product = xp.multiply(z, covariance)
+            gradient = gradient + xp.double(
+                bound_gradient(z, block.x, residual, weighted, mean, product, xp)
+            )
+        return to_host(gradient)
+
+    total = np.zeros(frequencies.shape)
+    for gradient in pixels.map(of_block):
+        total += gradient
+    return total
+
+
+def log_variance_gradient(gaussian: Gaussian) -> float:
+    """Return the gradient of the bound in log γ: (tr A⁻¹ + mᵗm - k) / 2."""
+    mean, root = gaussian.posterior.mean, gaussian.posterior.root
+    return 0.5 * (float(np.sum(root**2)) + float(mean @ mean) - len(mean))
+
+
+# The fit
 
 
 @dataclass(frozen=True)
@@ -275,145 +349,112 @@ class BatchState:
     """A batch fit in progress: all that is needed to continue it."""
 
     start: Start
-    ascent: Ascent
-    xi: Array
-    seed: int
-    """Seed of the draw of held-back rows."""
+    progress: Progress
+    local: LocalParameters
 
     @property
     def n_iter(self) -> int:
         """Outer iterations done."""
-        return self.ascent.n_iter
+        return self.progress.n_iter
 
     @property
     def progress_text(self) -> str:
         """What a line of progress says."""
-        return f"lower bound {self.ascent.bounds[-1]:.6g}"
+        return f"lower bound {self.progress.bounds[-1]:.6g}"
 
 
-def fit_batch(
-    pixels: Pixels,
-    start: Start,
-    *,
-    learn_frequencies: bool,
-    max_iter: int,
-    tol: float,
-    early_stopping: bool,
-    rng: np.random.Generator,
-    variational: bool = True,
-    spread: float = 0.0,
-    log_odds: Array | float = 0.0,
-    split: Split | None = None,
-    resume: BatchState | None = None,
-    interruptible: bool = True,
-    report: Callable[[BatchState], None] = lambda state: None,
-) -> FourierFit:
-    """Fit by the paper's Algorithm 1, from ``start`` or continuing from ``resume``.
+@dataclass
+class BatchFit:
+    """One estimator's fit by Algorithm 1, from ``start`` or continuing from ``resume``.
 
-    With ``early_stopping``, frequencies are learned on four fifths of the pixels, as ``split``
-    says or else drawn, and those with the lowest loss on the others are used; the posterior is
-    that of all pixels, by :func:`~undulatus.gp.variational.fit_latents`, in which waves
-    are damped by ``spread``, a share of their frequencies, and ``log_odds`` set the level. If
-    ``interruptible``, a KeyboardInterrupt ends the fit at the last finished iteration or pass.
+    With a ``split``, frequencies are learned on its first rows, and those with the lowest loss on
+    the others are used; the posterior is that of all rows, in which features are tapered and
+    ``log_odds`` (C,) set the prior means.
     """
-    seed = int(rng.integers(2**63)) if resume is None else resume.seed
-    learning, held_back = pixels, None
-    if early_stopping and learn_frequencies and pixels.n_rows >= EARLY_STOPPING_ROWS:
-        learning, held_back = _separate(pixels, seed, split)
-    state = resume or _first_state(learning, start, learn_frequencies, seed)
-    xi = learning.place.array(1.0 * state.xi)
-    evidence = FourierEvidence(learning, state.start, learn_frequencies, xi)
-    ascent = ascend(
+
+    pixels: Pixels
+    start: Start
+    config: BatchConfig
+    learn_frequencies: bool
+    posterior: PosteriorConfig
+    log_odds: Array
+    taper: float = 0.0
+    split: Split | None = None
+    resume: BatchState | None = None
+    interruptible: bool = True
+    report: Callable[[BatchState], None] = lambda state: None
+    report_pass: Callable[[int, float], None] = lambda done, bound: None
+
+
+def fit_batch(fit: BatchFit) -> FourierFit:
+    """Return the fit; an interruptible one ends at its last iteration or pass at Ctrl-C."""
+    learning, validation = fit.pixels, None
+    if fit.split is not None:
+        # Rows that are not learned from get weight zero: no copy of the others is needed.
+        learning = fit.pixels.keep_weight_of(fit.split[0])
+        left_out = fit.pixels.take(fit.split[1])
+        validation = left_out.pick(np.arange(left_out.n_rows))
+    state = fit.resume or _first_state(learning, fit.start, fit.learn_frequencies)
+    move = learning.xp.move
+    local = LocalParameters(move(1.0 * state.local.precision), 1.0 * state.local.offsets)
+    evidence = FourierEvidence(learning, state.start, fit.learn_frequencies, local)
+    progress = maximise(
         evidence,
-        state.ascent,
-        max_iter=max_iter,
-        tol=tol,
-        held_back_loss=None if held_back is None else partial(evidence.held_back_loss, held_back),
-        interruptible=interruptible,
-        report=lambda ascent: report(replace(state, ascent=ascent, xi=to_host(xi))),
+        state.progress,
+        fit.config,
+        validation_loss=None
+        if validation is None
+        else partial(evidence.validation_loss, validation),
+        interruptible=fit.interruptible,
+        report=lambda progress: fit.report(
+            replace(state, progress=progress, local=to_host(local))
+        ),
     )
-    return _finish(
-        pixels,
-        evidence,
-        ascent,
-        tol,
-        early_stopped=held_back is not None,
-        variational=variational,
-        spread=spread,
-        log_odds=np.broadcast_to(log_odds if variational else 0.0, pixels.n_latents),
-        interruptible=interruptible,
-    )
+    return _finish(fit, evidence, progress)
 
 
-def _separate(pixels: Pixels, seed: int, split: Split | None) -> tuple[Pixels, Block]:
-    """Return the pixels to learn from and the block held back."""
-    if split is None:
-        split = leave_out(pixels, 1, np.random.default_rng(seed))[0]
-    learned, held = split
-    held_pixels = pixels.take(held)
-    # Rows that are not learned from get weight zero: no copy of the others is needed.
-    return pixels.keep_weight_of(learned), held_pixels.pick(np.arange(held_pixels.n_rows))
-
-
-def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool, seed: int) -> BatchState:
-    xi = pixels.place.ones(pixels.n_latents * pixels.n_rows)
-    evidence = FourierEvidence(pixels, start, learn_frequencies, xi)
-    # Steps on θ are wasted while ξ is far from tight.
-    fits = fit_posteriors(
-        pixels,
-        start.frequencies,
-        [start.signal_variance] * pixels.n_latents,
-        evidence.xi_of_each,
-        max_passes=SEARCH_PASSES,
-    )
-    variances = [fit.signal_variance for fit in fits]
+def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool) -> BatchState:
+    n = pixels.n_latents
+    local = LocalParameters(pixels.xp.array(np.empty((n, pixels.n_rows))), np.zeros(n))
+    space = WeightSpace(pixels, start.frequencies, kept=list(local.precision))
+    ends = fit_quadratic(space, start.signal_variance, AscentConfig(START_PASSES))
+    variances = [end.gaussian.signal_variance for end in ends]
     start = replace(start, signal_variance=mean_of(variances))
-    return BatchState(start, Ascent(evidence.start_theta(variances)), xi, seed)
+    evidence = FourierEvidence(pixels, start, learn_frequencies, local)
+    return BatchState(start, Progress(evidence.start_theta(variances)), local)
 
 
-def _finish(
-    pixels: Pixels,
-    evidence: FourierEvidence,
-    ascent: Ascent,
-    tol: float,
-    *,
-    early_stopped: bool,
-    variational: bool,
-    spread: float,
-    log_odds: Array,
-    interruptible: bool,
-) -> FourierFit:
-    """Return the fit after exact passes over all pixels at the final frequencies."""
-    theta = ascent.theta if ascent.best_theta is None else ascent.best_theta
-    interrupted = ascent.outcome == "interrupted"
+def _finish(fit: BatchFit, evidence: FourierEvidence, progress: Progress) -> FourierFit:
+    """Return the fit after passes over all rows at the final frequencies."""
+    theta = progress.theta if progress.best_theta is None else progress.best_theta
     frequencies = evidence.frequencies(theta)
-    # Learned on other rows, or without damping and level: bounds of another model do not compare.
-    anew = early_stopped or spread > 0.0 or bool(np.any(log_odds))
-    latents, interrupted = fit_latents(
-        pixels,
-        frequencies,
-        evidence.signal_variances(theta),
-        evidence.xi_of_each,
-        evidence.solve(theta)[1] if anew else None,
-        spread=spread,
-        log_odds=log_odds,
-        interrupted=interrupted,
-        interruptible=interruptible,
-        max_passes=FINAL_PASSES,
-        variational=variational,
-        bound_tol=0.1 * tol,
-        tol=tol,
+    latents, interrupted = fit_posteriors(
+        WeightSpace(
+            fit.pixels,
+            frequencies,
+            frequency_deviations(frequencies, fit.taper),
+            fit.log_odds.tolist(),
+        ),
+        evidence.gaussians(theta),
+        fit.posterior,
+        interrupted=progress.outcome == "interrupted",
+        interruptible=fit.interruptible,
+        report=fit.report_pass,
     )
-    if not anew and len(latents) == 1:
+    if len(latents) == 1 and not (fit.split or fit.taper or fit.posterior.variational):
         # The same model's bounds, from the first iteration on.
-        (only,) = latents
-        latents = (replace(only, bounds=(*ascent.bounds, only.bounds[-1])),)
+        latents = (replace(latents[0], bounds=(*progress.bounds, latents[0].bounds[-1])),)
     return FourierFit(
         frequencies,
         evidence.lengthscale(theta),
         latents,
-        ascent.n_iter,
-        "interrupted" if interrupted else ascent.outcome,
-        ascent.losses,
-        spread,
+        progress.n_iter,
+        "interrupted" if interrupted else progress.outcome,
+        progress.losses,
+        fit.taper,
     )
+
+
+def batch_posterior(variational: bool, tol: float) -> PosteriorConfig:
+    """Return how the posterior is found after Algorithm 1."""
+    return PosteriorConfig(variational, max_passes=20, tol=tol, bound_tol=0.1 * tol)

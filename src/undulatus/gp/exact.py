@@ -17,10 +17,10 @@ places of :math:`2\lambda` and :math:`v`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh, solve_triangular
@@ -28,31 +28,32 @@ from scipy.linalg.lapack import dpotri, dpstrf
 
 from undulatus._system import available_memory, single_threaded_blas
 from undulatus.errors import TooManyRowsError
-from undulatus.gp.arrays import Array
-from undulatus.gp.batch import Ascent, ascend
-from undulatus.gp.bound import best_eigenvalue_ratio, half_slope, offset
-from undulatus.gp.damping import level
-from undulatus.gp.kernels import Kernel
-from undulatus.gp.passes import VARIANCE_LIMITS, variance_ratio_limits
-from undulatus.gp.posterior import factorise
-from undulatus.gp.variational import (
-    LARGEST_SHARE,
-    MAX_PASSES,
-    ascend_naturally,
-    expected_log_sigmoid,
+from undulatus.gp.backends import HOST, Array
+from undulatus.gp.batch import BatchConfig, Progress, maximise
+from undulatus.gp.cholesky import factorise
+from undulatus.gp.inference import (
+    VARIANCE_LIMITS,
+    AscentConfig,
+    Gaussian,
+    ascend,
+    least_loss,
+    variance_ratio_limits,
 )
+from undulatus.gp.kernels import Kernel
+from undulatus.gp.likelihood import EXPECTED, Bound, lambda_xi, log_sigmoid_offset
+from undulatus.gp.taper import prior_mean
 
 LENGTHSCALE_SHARES = (1.0, 0.5, 0.25, 0.125)
 """Starting lengthscales to try, as shares of the mean distance between pixels.
 
-Without the 2 of :mod:`undulatus.gp.passes`: a try costs O(n³), and the ascent moves the
+Without the 2 of :mod:`undulatus.gp.search`: a try costs O(n³), and the ascent moves the
 lengthscale afterwards. Learned frequencies keep theirs, so the search there goes wider.
 """
 
 LENGTHSCALE_LIMITS = (1e-3, 1e3)
 """Lowest and highest lengthscale, as shares of the mean distance between pixels."""
 
-START_TIGHTENINGS = 5
+START_UPDATES = 5
 """Updates of ξ at each starting lengthscale."""
 
 MATRICES = 6
@@ -80,11 +81,11 @@ class ExactPosterior:
         return 2.0 * float(np.sum(np.log(np.diagonal(self.factor))))
 
     def moments(self, covariance: Array) -> tuple[Array, Array]:
-        """Return the latent mean and variance at the training pixels, (n,) each."""
-        spread = solve_triangular(
+        """Return the latent mean and variance at the training rows, (n,) each."""
+        known = solve_triangular(
             self.factor, self.roots[:, None] * covariance, lower=True, overwrite_b=True
         )
-        variance = np.diagonal(covariance) - np.einsum("ij,ij->j", spread, spread)
+        variance = np.diagonal(covariance) - np.einsum("ij,ij->j", known, known)
         return covariance @ self.alpha, np.maximum(variance, 0.0)
 
 
@@ -119,28 +120,6 @@ class Sites:
         fitted = float(targets @ smoothed - inner @ inner)
         return ExactPosterior(alpha, roots, factor, jitter), fitted
 
-    def best_variance_ratio(
-        self, covariance: Array, low: float, high: float, own_level: Callable[[float], float]
-    ) -> float:
-        """Return the factor on K, within [low, high], that maximises the evidence.
-
-        ``projected`` is for a level of zero; ``own_level`` is the level for a factor.
-        """
-        roots = np.sqrt(self.precision)
-        eigenvalues, basis = eigh(_scale_both_sides(covariance, roots), overwrite_a=True)
-        eigenvalues = np.maximum(eigenvalues, 0.0)
-        projected = np.sqrt(eigenvalues) * (basis.T @ (self.projected / roots))
-        pull = np.sqrt(eigenvalues) * (basis.T @ roots)
-        targets, precisions = float(self.projected.sum()), float(self.precision.sum())
-
-        def rest(ratio: float) -> float:
-            b = own_level(ratio)
-            return 2.0 * b * targets - b**2 * precisions
-
-        return best_eigenvalue_ratio(
-            eigenvalues, low, high, lambda ratio: projected - own_level(ratio) * pull, rest
-        )
-
     def take(self, kept: Array) -> Sites:
         """Return the sites of some of the pixels, by a mask or their numbers."""
         return Sites(self.precision[kept], self.projected[kept])
@@ -152,9 +131,9 @@ class Sites:
             np.concatenate([self.projected, other.projected]),
         )
 
-    def at_level(self, own_level: float) -> Sites:
-        """Return the sites of a latent function less its level."""
-        return Sites(self.precision, self.projected - own_level * self.precision)
+    def about(self, prior_mean: float) -> Sites:
+        """Return the sites of a latent function less its prior mean."""
+        return Sites(self.precision, self.projected - prior_mean * self.precision)
 
 
 def _scale_both_sides(matrix: Array, factors: Array) -> Array:
@@ -172,8 +151,8 @@ class ExactFit:
     posterior: ExactPosterior
     bounds: tuple[float, ...]
     outcome: str
-    level: float = 0.0
-    """The level b of the latent function, to which its mean returns."""
+    prior_mean: float = 0.0
+    """The prior mean b of the latent function, to which its mean returns."""
 
 
 class ExactEvidence:
@@ -198,15 +177,17 @@ class ExactEvidence:
     @property
     def sites(self) -> Sites:
         """The sites of the bound at the current ξ."""
-        return Sites(2.0 * self.weight * half_slope(self.xi), self.weighted_targets)
+        return Sites(2.0 * self.weight * lambda_xi(self.xi), self.weighted_targets)
 
     def solve(self, covariance: Array) -> tuple[float, ExactPosterior]:
         """Return the bound and the posterior for a covariance, at the current ξ."""
         posterior, fitted = self.sites.posterior(covariance)
-        bound = 0.5 * (fitted - posterior.log_determinant) + float(self.weight @ offset(self.xi))
+        bound = 0.5 * (fitted - posterior.log_determinant) + float(
+            self.weight @ log_sigmoid_offset(self.xi)
+        )
         return bound, posterior
 
-    def tighten(self, theta: Array) -> float:
+    def update_xi(self, theta: Array) -> float:
         """Set ξ to its optimum under the posterior at θ; return the bound."""
         covariance = self.covariance(theta)
         _, posterior = self.solve(covariance)
@@ -247,54 +228,50 @@ def fit_exact(
     variational: bool = True,
     log_odds: float = 0.0,
     interruptible: bool = True,
-    report: Callable[[Ascent], None] = lambda ascent: None,
+    report: Callable[[Progress], None] = lambda progress: None,
 ) -> ExactFit:
-    """Fit an exact GP classifier to standardised pixels ``x`` (n, d), v = y - 1/2 (n,).
+    """Fit an exact GP classifier to standardised rows ``x`` (n, d), v = y - 1/2 (n,).
 
     The fit starts from γ = 1 and the share of the mean distance with the best bound. The
     posterior is the bound's or, if ``variational``, the best Gaussian one of a latent function
-    with the level of ``log_odds`` (see :mod:`undulatus.gp.damping`). If ``interruptible``, a
-    KeyboardInterrupt ends the fit at the last finished iteration or step.
+    with the prior mean of ``log_odds``. If ``interruptible``, a KeyboardInterrupt ends the fit at
+    the last finished iteration or step.
     """
     require_memory(len(x))
     with blas_threads(len(x)):
         evidence = ExactEvidence(x, v, weight, kernel, mean_distance)
         theta = np.clip(_choose_theta(evidence, mean_distance), *np.transpose(evidence.limits))
-        ascent = ascend(
+        progress = maximise(
             evidence,
-            Ascent(theta),
-            max_iter=max_iter,
-            tol=tol,
+            Progress(theta),
+            BatchConfig(max_iter, tol),
             interruptible=interruptible,
             report=report,
         )
         for _ in range(2):
-            evidence.tighten(ascent.theta)
-        if variational and ascent.outcome != "interrupted":
-            final = _fit_variational(evidence, ascent.theta, log_odds, 0.1 * tol, interruptible)
+            evidence.update_xi(progress.theta)
+        outcome = progress.outcome
+        signal_variance, lengthscale = (float(value) for value in np.exp(progress.theta))
+        if variational and outcome != "interrupted":
+            space = FunctionSpace(evidence, progress.theta[1], log_odds)
+            start = space.solve(0, evidence.sites, signal_variance)
+            (end,) = ascend(
+                space, EXPECTED, [start], AscentConfig(tol=0.1 * tol), interruptible=interruptible
+            )
+            best, bound = end.gaussian, end.bounds[-1]
+            posterior = best.posterior.posterior
+            outcome = "interrupted" if end.interrupted else outcome
         else:
-            log_odds = 0.0
-            solved = evidence.solve(evidence.covariance(ascent.theta))
-            final = _PosteriorFit(ascent.theta, *solved)
-    signal_variance, lengthscale = (float(value) for value in np.exp(final.theta))
+            bound, posterior = evidence.solve(evidence.covariance(progress.theta))
+            best = Gaussian(signal_variance)
     return ExactFit(
         lengthscale,
-        signal_variance,
-        final.posterior,
-        (*ascent.bounds, final.bound),
-        "interrupted" if final.interrupted else ascent.outcome,
-        level(log_odds, signal_variance),
+        best.signal_variance,
+        posterior,
+        (*progress.bounds, bound),
+        outcome,
+        best.prior_mean,
     )
-
-
-@dataclass(frozen=True)
-class _PosteriorFit:
-    """The posterior at hyperparameters θ, and its bound."""
-
-    theta: Array
-    bound: float
-    posterior: ExactPosterior
-    interrupted: bool = False
 
 
 def _choose_theta(evidence: ExactEvidence, mean_distance: float) -> Array:
@@ -306,83 +283,98 @@ def _choose_theta(evidence: ExactEvidence, mean_distance: float) -> Array:
     for share in LENGTHSCALE_SHARES:
         theta = np.array([0.0, np.log(share * mean_distance)])
         evidence.xi = np.ones_like(best_xi)
-        for _ in range(START_TIGHTENINGS):
-            bound = evidence.tighten(theta)
+        for _ in range(START_UPDATES):
+            bound = evidence.update_xi(theta)
         if bound > best_bound:
             best_bound, best_theta, best_xi = bound, theta, evidence.xi
     evidence.xi = best_xi
     return best_theta
 
 
-# The best Gaussian posterior
+# The space of functions
+
+
+class AtRows(NamedTuple):
+    """A posterior, and the latent mean and variance that it gives at the training rows, (n,)."""
+
+    posterior: ExactPosterior
+    mean: Array
+    variance: Array
 
 
 @dataclass(frozen=True)
-class _Evaluated:
-    """Sites at hyperparameters θ, the bound of their posterior, and where a full step leads.
+class FunctionSpace:
+    """One latent function at the training rows: a space of :func:`undulatus.gp.inference.ascend`.
 
-    Sites are those of a latent function with its level.
-
-    The posterior itself is not kept: its factor is as large as K.
+    Sites are those of the function with its prior mean.
     """
 
-    theta: Array
-    sites: Sites
-    target: Sites
-    bound: float
+    evidence: ExactEvidence
+    log_lengthscale: float
+    log_odds: float
 
+    def _covariance(self, signal_variance: float) -> Array:
+        return self.evidence.covariance(np.array([np.log(signal_variance), self.log_lengthscale]))
 
-def _fit_variational(
-    evidence: ExactEvidence, theta: Array, log_odds: float, tol: float, interruptible: bool
-) -> _PosteriorFit:
-    """Return the best Gaussian posterior and γ, by steps from the posterior at the current ξ.
+    def evaluate(
+        self, bound: Bound, latents: Sequence[int], gaussians: Sequence[Gaussian]
+    ) -> list[tuple[Sites, float]]:
+        """Return the sites at the Gaussian and the sum of the rows' values."""
+        (own,), weight = gaussians, self.evidence.weight
+        total = own.prior_mean + own.posterior.mean
+        sign = np.where(self.evidence.weighted_targets > 0.0, 1.0, -1.0)
+        precision, residual, value = bound.sites(total, own.posterior.variance, sign, HOST)
+        sites = Sites(weight * precision, weight * (residual + precision * total))
+        return [(sites, float(weight @ value))]
 
-    The steps are those of :mod:`undulatus.gp.variational` in function space.
-    """
-    best = start = _evaluate(evidence, theta, log_odds, evidence.sites)
-    step, interrupted = partial(_step, evidence, log_odds), False
-    try:
-        for state in ascend_naturally(
-            start, step, max_passes=MAX_PASSES, tol=tol, largest_share=LARGEST_SHARE
-        ):
-            best = state
-    except KeyboardInterrupt:
-        if not interruptible:
-            raise
-        interrupted = True
-    own = best.sites.at_level(level(log_odds, float(np.exp(best.theta[0]))))
-    posterior, _ = own.posterior(evidence.covariance(best.theta))
-    return _PosteriorFit(best.theta, best.bound, posterior, interrupted)
+    def best_ratio(self, latent: int, sites: Sites, signal_variance: float) -> float:
+        """Return the factor on γ, within its limits, that maximises the evidence of the sites.
 
+        In the eigenbasis of S K S with the eigenvalues e, and c the projections of K^½ (h - b p),
+        2 log Z(r) = Σ [r c² / (1 + r e) - log(1 + r e)] + b (2 Σh - b Σp).
+        """
+        roots = np.sqrt(sites.precision)
+        scaled = _scale_both_sides(self._covariance(signal_variance), roots)
+        eigenvalues, basis = eigh(scaled, overwrite_a=True)
+        eigenvalues = np.maximum(eigenvalues, 0.0)
+        projected = np.sqrt(eigenvalues) * (basis.T @ (sites.projected / roots))
+        projected_precision = np.sqrt(eigenvalues) * (basis.T @ roots)
+        target, precision = float(sites.projected.sum()), float(sites.precision.sum())
 
-def _step(
-    evidence: ExactEvidence, log_odds: float, current: _Evaluated, share: float
-) -> _Evaluated:
-    """Return the posterior and γ after a share of a step."""
-    sites, variance = current.sites.mix(current.target, share), np.exp(current.theta[0])
-    ratio = sites.best_variance_ratio(
-        evidence.covariance(current.theta),
-        *variance_ratio_limits(variance),
-        lambda ratio: level(log_odds, ratio * variance),
-    )
-    theta = np.array([current.theta[0] + share * np.log(ratio), current.theta[1]])
-    return _evaluate(evidence, theta, log_odds, sites)
+        def loss(log_ratio: float) -> float:
+            ratio = float(np.exp(log_ratio))
+            b = prior_mean(self.log_odds, ratio * signal_variance)
+            shrunk = ratio * eigenvalues
+            fitted = ratio * (projected - b * projected_precision) ** 2 / (1.0 + shrunk)
+            rest = b * (2.0 * target - b * precision)
+            return float(np.sum(np.log1p(shrunk) - fitted)) - rest
 
+        return least_loss(loss, *variance_ratio_limits(signal_variance))
 
-def _evaluate(evidence: ExactEvidence, theta: Array, log_odds: float, sites: Sites) -> _Evaluated:
-    """Return the bound of the posterior with these sites, and where a full step leads."""
-    covariance, own_level = evidence.covariance(theta), level(log_odds, float(np.exp(theta[0])))
-    posterior, _ = sites.at_level(own_level).posterior(covariance)
-    mean, variance = posterior.moments(covariance)
-    sign = np.where(evidence.weighted_targets > 0.0, 1.0, -1.0)
-    total = mean + own_level
-    value, slope, curvature = expected_log_sigmoid(sign * total, variance)
-    # The divergence of N(μ, Σ) from N(0, K) with Σ⁻¹ = K⁻¹ + P: tr K⁻¹Σ = n - tr PΣ.
-    squares = float(mean @ posterior.alpha - sites.precision @ variance)
-    divergence = 0.5 * (squares + posterior.log_determinant)
-    weight = evidence.weight
-    target = Sites(weight * curvature, weight * (sign * slope + curvature * total))
-    return _Evaluated(theta, sites, target, float(weight @ value) - divergence)
+    def solve(self, latent: int, sites: Sites, signal_variance: float) -> Gaussian:
+        """Return the posterior at the training rows that sites give."""
+        b = prior_mean(self.log_odds, signal_variance)
+        covariance = self._covariance(signal_variance)
+        posterior, _ = sites.about(b).posterior(covariance)
+        return Gaussian(
+            signal_variance, b, AtRows(posterior, *posterior.moments(covariance)), sites
+        )
+
+    def log_evidence(self, gaussian: Gaussian) -> float:
+        """Return log E exp Σ (h f - p f²/2) under the prior, of the sites it was solved from."""
+        b, sites, (posterior, mean, _) = gaussian.prior_mean, gaussian.sites, gaussian.posterior
+        rest = b * (2.0 * sites.projected.sum() - b * sites.precision.sum())
+        fitted = sites.about(b).projected @ mean - posterior.log_determinant
+        return 0.5 * float(fitted + rest)
+
+    def divergence(self, gaussian: Gaussian) -> float:
+        """Return the Kullback-Leibler divergence from the prior (nats).
+
+        Of N(μ, Σ) from N(0, K) with Σ⁻¹ = K⁻¹ + P: tr K⁻¹Σ = n - tr PΣ.
+        """
+        posterior, mean, variance = gaussian.posterior
+        squares = float(mean @ posterior.alpha - gaussian.sites.precision @ variance)
+        return 0.5 * (squares + float(posterior.log_determinant))
 
 
 # Rows of a fitted classifier, added and taken away
@@ -396,8 +388,8 @@ def blas_threads(n_rows: int) -> AbstractContextManager[None]:
 def mean_and_root(fit: ExactFit, training: Array, x: Array, kernel: Kernel) -> tuple[Array, Array]:
     """Return what a fit to ``training`` (n, d) says of standardised rows ``x`` (m, d).
 
-    The latent mean (m,) includes the level; the root W (m, q) has W Wᵗ for the covariance. Of
-    smooth functions q is far below m: rows near others are no new directions.
+    The latent mean (m,) includes the prior mean; the root W (m, q) has W Wᵗ for the covariance.
+    Of smooth functions q is far below m: rows near others are no new directions.
     """
     cross = exact_covariance(training, x, kernel, fit.signal_variance, fit.lengthscale)
     known = solve_triangular(
@@ -410,11 +402,11 @@ def mean_and_root(fit: ExactFit, training: Array, x: Array, kernel: Kernel) -> t
     factor, pivots, rank, _ = dpstrf(covariance, tol=tolerance, lower=1)
     root = np.zeros((len(x), rank))
     root[pivots - 1] = np.tril(factor[:, :rank])
-    return cross.T @ fit.posterior.alpha + fit.level, root
+    return cross.T @ fit.posterior.alpha + fit.prior_mean, root
 
 
 def sites_of(fit: ExactFit, training: Array, kernel: Kernel) -> Sites:
-    """Return the sites of the training rows, those of a latent function less its level.
+    """Return the sites of the training rows, those of a latent function less its prior mean.
 
     With sites p and h, α is (I + PK)⁻¹h.
     """
@@ -456,8 +448,8 @@ def exact_moments(
 ) -> tuple[Array, Array]:
     """Return the latent mean and variance at standardised pixels ``x`` (m, d)."""
     cross = exact_covariance(x, training, kernel, signal_variance, lengthscale)
-    spread = solve_triangular(posterior.factor, posterior.roots[:, None] * cross.T, lower=True)
-    variance = signal_variance - np.einsum("ij,ij->j", spread, spread)
+    known = solve_triangular(posterior.factor, posterior.roots[:, None] * cross.T, lower=True)
+    variance = signal_variance - np.einsum("ij,ij->j", known, known)
     return cross @ posterior.alpha, np.maximum(variance, 0.0)
 
 

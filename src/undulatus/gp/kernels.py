@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from undulatus.errors import InputError
-from undulatus.gp.arrays import Array
+from undulatus.gp.backends import Array
 
 
 @dataclass(frozen=True)

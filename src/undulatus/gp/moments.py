@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from undulatus.errors import InputError
-from undulatus.gp.arrays import Array, double, is_tensor, like, namespace, to_host
-from undulatus.gp.blocks import (
+from undulatus.gp.backends import Array, is_tensor, make_backend, to_host
+from undulatus.gp.data import (
     Standardisation,
     block_rows,
     map_blocks,
@@ -131,10 +131,11 @@ def _moments_of_tensor(
     rows: Any, weight: Array | None, block: slice, columns: Callable[[int], str]
 ) -> FeatureMoments:
     """Return the moments of rows on a device, computed there."""
-    x = double(rows)
-    if not bool(namespace(x).isfinite(x.sum())):
+    xp = make_backend(np.float64, str(rows.device))
+    x = xp.double(rows)
+    if not bool(xp.isfinite(x.sum())):
         require_finite(to_host(x), columns, first_row=block.start)
-    w = x.new_ones(len(x)) if weight is None else like(weight[block], x)
+    w = xp.ones_like(x[:, 0]) if weight is None else xp.double(weight[block])
     total = float(w.sum())
     mean = w @ x / max(total, float(np.finfo(float).tiny))
     found = mean, w @ (x - mean) ** 2, x.amin(0), x.amax(0)

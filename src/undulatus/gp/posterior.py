@@ -1,38 +1,15 @@
-"""The Gaussian posterior of the weights, and the predictions it gives."""
+"""Gaussian posteriors of the weights of Fourier features, and what they predict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, eigh, rq
 
-from undulatus.errors import NumericalError
-from undulatus.gp.arrays import (
-    Array,
-    dot,
-    double,
-    expit,
-    in_streams,
-    is_tensor,
-    mean_and_variance,
-    namespace,
-    row_dots,
-    scratch,
-)
-from undulatus.gp.triangular import (
-    factorise_in_place,
-    invert_from_factor,
-    invert_triangle,
-    multiply_by_triangle,
-)
-
-JITTER_LADDER = (0.0, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
-"""Shares of the mean diagonal added in turn until a matrix can be factorised."""
+from undulatus.gp.backends import HOST, Array, Backend
+from undulatus.gp.cholesky import factorise, invert_triangle
 
 PROBABILITY_PER_VARIANCE = 0.044
 """The steepest slope of the predictive probability in the latent variance."""
@@ -44,25 +21,6 @@ a variance ..."""
 FIRST_SHARE = 1.0 / 3.0
 """... if they are at most this share of all directions: beyond it, two stages are slower than
 one."""
-
-
-def factorise(matrix: Array) -> tuple[Array, float]:
-    """Return the lower Cholesky factor of a symmetric matrix, and the jitter added to it.
-
-    The matrix is converted to double precision. The jitter is an absolute number, zero
-    whenever the matrix is numerically positive definite.
-    """
-    matrix = np.asarray(matrix, dtype=np.float64)
-    mean_diagonal = float(np.mean(np.diagonal(matrix)))
-    if np.isfinite(mean_diagonal):
-        for share in JITTER_LADDER:
-            jitter = share * mean_diagonal
-            factor = np.array(matrix, order="F")
-            factor[np.diag_indices_from(factor)] += jitter
-            if factorise_in_place(factor) and np.isfinite(factor[-1, -1]):
-                np.copyto(factor, 0.0, where=_above_diagonal(len(factor)))
-                return factor, jitter
-    raise NumericalError(len(matrix))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +52,6 @@ class Posterior:
         return np.asarray(self.root.T @ self.root)
 
     @property
-    def second_moment(self) -> Array:
-        """The uncentred second moment A⁻¹ + m mᵗ, (k, k)."""
-        return self.covariance + np.outer(self.mean, self.mean)
-
-    @property
     def divergence(self) -> float:
         """The Kullback-Leibler divergence from the prior N(0, I) (nats)."""
         squares = float(np.sum(self.root**2) + self.mean @ self.mean)
@@ -112,79 +65,64 @@ def solve_posterior(precision: Array, projected: Array) -> Posterior:
     log_determinant = 2.0 * float(np.sum(np.log(np.diagonal(factor))))
     root = factor
     invert_triangle(root)
-    return Posterior(
-        mean=mean,
-        root=root,
-        log_determinant=log_determinant,
-        quadratic=float(projected @ mean),
-        jitter=jitter,
-    )
+    return Posterior(mean, root, log_determinant, float(projected @ mean), jitter)
+
+
+# A fitted model
 
 
 @dataclass(frozen=True)
-class WeightMoments:
-    """Mean (k,) and covariance (k, k) of the weights: enough for learning, and cheaper."""
+class LatentFit:
+    """One latent function: its signal variance γ, the posterior of its weights, its prior mean b.
 
-    mean: Array
-    covariance: Array
-    """Of tensors, both may be those of several members, with more axes in front."""
-
-    @property
-    def variance_ratio(self) -> Any:
-        """(tr A⁻¹ + mᵗm) / k, the factor by which an EM step moves γ."""
-        trace = self.covariance.diagonal(0, -2, -1).sum(-1)
-        return (trace + dot(self.mean, self.mean)) / self.mean.shape[-1]
-
-    @property
-    def second_moment(self) -> Array:
-        """The uncentred second moment A⁻¹ + m mᵗ, (k, k)."""
-        moment = np.outer(self.mean, self.mean)
-        moment += self.covariance
-        return moment
-
-
-def solve_moments(precision: Array, projected: Array) -> WeightMoments:
-    """Return the moments with precision ``A`` (k, k) and ``A m`` = ``projected`` (k,)."""
-    inverse, _ = factorise(precision)
-    mean = cho_solve((inverse, True), projected)
-    invert_from_factor(inverse)
-    # Below the diagonal is the inverse, above it zeros; in place, since fresh memory slows other
-    # threads down.
-    lower = scratch("lower", inverse.shape, np.float64)
-    np.copyto(lower, inverse)
-    np.add(lower, lower.T, out=inverse)
-    inverse[np.diag_indices_from(inverse)] *= 0.5
-    return WeightMoments(mean, inverse)
-
-
-def solve_moments_on_device(
-    precision: Any, projected: Any, jitter: Any, streams: Sequence[Any]
-) -> WeightMoments:
-    """Return the moments with precisions ``A`` (M, k, k) and ``A m`` (M, k), all tensors.
-
-    ``jitter`` (1,) is the share of the mean diagonal that is added; a matrix that cannot be
-    factorised gives NaN. Nothing waits for the device. There, each matrix is factorised in a
-    stream of its own: one takes hardly a hundredth of a card.
+    ``bounds`` holds the bound along the way.
     """
-    linalg, k = namespace(precision).linalg, precision.shape[-1]
-    shift = jitter * precision.diagonal(0, -2, -1).mean(-1, keepdim=True)
-    precision.diagonal(0, -2, -1).add_(shift)
-    unit = namespace(precision).eye(k, dtype=precision.dtype, device=precision.device)
 
-    def invert(matrix: Any) -> Any:
-        factor, failed = linalg.cholesky_ex(matrix)
-        factor = namespace(factor).where(failed > 0, np.nan, factor)
-        return linalg.solve_triangular(factor, unit, upper=False)
-
-    roots = namespace(precision).stack(in_streams(invert, precision, streams))
-    covariance = roots.mT @ roots
-    return WeightMoments((covariance @ projected[..., None])[..., 0], covariance)
+    signal_variance: float
+    posterior: Posterior
+    bounds: tuple[float, ...]
+    prior_mean: float = 0.0
+    """To which the latent mean returns away from the data."""
 
 
-@lru_cache(maxsize=8)
-def _above_diagonal(k: int) -> Array:
-    """Return which entries of a (k, k) matrix are above its diagonal."""
-    return ~np.tri(k, dtype=bool)
+@dataclass(frozen=True)
+class FourierFit:
+    """A fitted classifier in feature space, and how the fit went.
+
+    Two classes have one latent function; more have one a class, over the same frequencies.
+    """
+
+    frequencies: Array
+    lengthscale: float
+    latents: tuple[LatentFit, ...]
+    n_iter: int
+    outcome: str
+    validation_losses: tuple[float, ...] = ()
+    taper: float = 0.0
+    """Deviation of frequencies as a share of their size; 0 lets features go on for ever."""
+
+    @property
+    def signal_variance(self) -> float:
+        """The signal variance, or the mean of those of several latent functions."""
+        return mean_of([latent.signal_variance for latent in self.latents])
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The bound along the way, added up; a latent function that ended early keeps its last."""
+        if len(self.latents) == 1:
+            return self.latents[0].bounds
+        return tuple(np.sum(same_length([own.bounds for own in self.latents]), axis=0).tolist())
+
+
+def same_length(histories: list[tuple[float, ...]]) -> Array:
+    """Return histories as rows of an array, in which the shorter ones keep their last value."""
+    longest = max(map(len, histories))
+    return np.array([np.pad(own, (0, longest - len(own)), mode="edge") for own in histories])
+
+
+def mean_of(values: list[float]) -> float:
+    """Return the mean; of a single value, the value itself to the last digit."""
+    return values[0] if len(values) == 1 else float(np.mean(values))
 
 
 # Prediction
@@ -210,41 +148,13 @@ def variance_root(posterior: Posterior, signal_variance: float, tolerance: float
     return np.asarray(rq(truncated, mode="economic")[0]) if kept.any() else truncated
 
 
-def latent_moments(
-    z: Array, mean: Array, root: Array, *, overwrite: bool = False
-) -> tuple[Array, Array]:
-    """Return the mean and variance of the latent function at features ``z`` (n, k).
-
-    Parameters
-    ----------
-    z : (n, k) array
-        Its rows or its columns must be contiguous. Left as it is unless ``overwrite`` is true.
-    mean : (k,) array
-    root : (k, r) array
-        From :func:`variance_root`, in the precision of ``z``; fastest in Fortran order.
-    """
-    if is_tensor(z):
-        return mean_and_variance(z, mean, root)
-    latent = z @ mean
-    full_rows = z.shape[1] - root.shape[1]
-    spread = z[:, full_rows:]
-    if not overwrite:
-        spread = scratch("spread", spread.shape, z.dtype)
-        np.copyto(spread, z[:, full_rows:])
-    root = np.asfortranarray(root)
-    multiply_by_triangle(spread, root[full_rows:])
-    if full_rows:
-        spread += z[:, :full_rows] @ root[:full_rows]
-    return latent, row_dots(spread, spread)
-
-
-def share_of_tolerance(log_ratio: float) -> float:
+def share_of_tolerance(shift: float) -> float:
     """Return the share of a tolerance in probability that roots may use when odds are multiplied.
 
-    With t for the first term of :func:`predictive_log_odds` the slope of the probability in the
-    variance is at most π/16 |t| ψ'(t + log r), and ψ' is at most 1/4.
+    With t for the logit of Eq. 12 the slope of the probability in the variance is at most
+    π/16 |t| ψ'(t + log r), and ψ' is at most 1/4.
     """
-    steepest = PROBABILITY_PER_VARIANCE + np.pi / 64.0 * abs(log_ratio)
+    steepest = PROBABILITY_PER_VARIANCE + np.pi / 64.0 * abs(shift)
     return float(PROBABILITY_PER_VARIANCE / steepest)
 
 
@@ -283,62 +193,45 @@ def stage_root(
 def tolerant_probability(
     z: Array,
     mean: Array,
-    shift: Array | float,
+    prior_mean: Array | float,
     root: StagedRoot,
     tolerance: float,
-    fresh: Array | float = 0.0,
-    log_ratio: float = 0.0,
+    prior_variance: Array | float = 0.0,
+    shift: float = 0.0,
+    xp: Backend = HOST,
 ) -> Array:
     """Return the probability of the second class at features ``z`` (n, k), within ``tolerance``.
 
     The probability is monotonic in the variance, which lies between that of the first
     directions and that plus the remainder. Where the probabilities at both ends differ by at
     most twice the tolerance, their middle is returned; only the other rows, close to the
-    boundary, need the rest of the directions. ``shift`` is added to the latent mean, ``fresh`` to
-    the variance, (n,) each, ``log_ratio`` to the log odds of the probability.
+    boundary, need the rest of the directions. ``prior_mean`` and ``prior_variance`` (n,) are
+    added to the mean and the variance, ``shift`` to the log odds of the probability.
     """
-    xp = namespace(z)
-    latent = double(z @ mean) + shift
-    spread = z @ root.first
-    low = double(row_dots(spread, spread)) + fresh
-    ends = tuple(
-        expected_sigmoid(latent, variance, log_ratio) for variance in (low, low + root.remainder)
-    )
+    latent = xp.double(z @ mean) + prior_mean
+    rotated = z @ root.first
+    low = xp.double(xp.row_dots(rotated, rotated)) + prior_variance
+    ends = [expected_sigmoid(latent, v, shift, xp) for v in (low, low + root.remainder)]
     probability = 0.5 * (ends[0] + ends[1])
     unsure = xp.flatnonzero(xp.abs(ends[0] - ends[1]) > 2.0 * tolerance)
     if len(unsure):
-        spread = z[unsure] @ root.rest
-        variance = low[unsure] + row_dots(spread, spread)
-        probability[unsure] = expected_sigmoid(latent[unsure], variance, log_ratio)
+        rotated = z[unsure] @ root.rest
+        variance = low[unsure] + xp.row_dots(rotated, rotated)
+        probability[unsure] = expected_sigmoid(latent[unsure], variance, shift, xp)
     return probability
 
 
-def predictive_log_odds(mean: Array, variance: Array, log_ratio: Array | float = 0.0) -> Array:
-    r"""Return :math:`\mu / \sqrt{1 + \tfrac{\pi}{8} s} + \log r`, the log odds of a prediction.
+def expected_sigmoid(
+    mean: Array, variance: Array, shift: float = 0.0, xp: Backend = HOST
+) -> Array:
+    r"""Return :math:`\psi\bigl(\mu / \sqrt{1 + \tfrac{\pi}{8} s}\bigr)`, the paper's Eq. 12.
 
-    The first term is the paper's Eq. 12, about the log odds of the mean of :math:`\psi(f)` over
-    :math:`f \sim N(\mu, s)`. By Bayes' rule other frequencies of the classes multiply these odds
-    by the ratio r.
+    Approximates the mean of :math:`\psi(f)` over :math:`f \sim N(\mu, s)`. By Bayes' rule other
+    frequencies of the classes multiply its odds by the ratio of theirs, exp(``shift``).
     """
-    return mean / namespace(variance).sqrt(1.0 + np.pi / 8.0 * variance) + log_ratio
+    return xp.expit(scaled_mean(mean, variance, xp) + shift)
 
 
-def expected_sigmoid(mean: Array, variance: Array, log_ratio: float = 0.0) -> Array:
-    """Return the probability with the log odds of :func:`predictive_log_odds`."""
-    return expit(predictive_log_odds(mean, variance, log_ratio))
-
-
-def expected_sigmoids(
-    mean: Array, variance: Array, log_ratio: Array | float = 0.0
-) -> tuple[Array, Array]:
-    """Return the probabilities of the first class and of the second, by one exponential.
-
-    Neither is one minus the other: that would round a tiny probability away.
-    """
-    xp = namespace(variance)
-    scaled = predictive_log_odds(mean, variance, log_ratio)
-    shrunk = xp.exp(-xp.abs(scaled))
-    larger = 1.0 / (1.0 + shrunk)
-    smaller = shrunk * larger
-    positive = scaled > 0.0
-    return xp.where(positive, smaller, larger), xp.where(positive, larger, smaller)
+def scaled_mean(mean: Array, variance: Array, xp: Backend = HOST) -> Array:
+    """Return μ / sqrt(1 + π/8 s), the logit of Eq. 12."""
+    return mean / xp.sqrt(1.0 + np.pi / 8.0 * variance)

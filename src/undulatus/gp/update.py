@@ -2,56 +2,52 @@ r"""New rows for a fitted posterior: hyperparameters and all earlier rows stay.
 
 What a posterior says of the new rows, :math:`N(\mu, W W^\top)`, is the prior of their latent
 function. Each of them gets a Gaussian factor :math:`\exp(h f - \tfrac12 c f^2)` that stands for
-its likelihood, found as in :mod:`undulatus.gp.variational` (or, for the posterior of the paper's
-bound, with :math:`c = 2 s\lambda(\xi)` and :math:`h = s v`). For weights :math:`N(m, A^{-1})` over
-features Z their terms are then added:
+its likelihood, a site, found by :func:`undulatus.gp.inference.ascend`. For weights
+:math:`N(m, A^{-1})` over features Z their terms are then added:
 
 .. math:: A' = A + Z^\top \mathrm{diag}(c) Z, \qquad A' m' = A m + Z^\top (h - b c),
 
-with the level b. Taking the same terms away forgets the rows again. The cost grows with the new
-rows alone: the factors are found in the directions that the rows have, at most as many as there
-are rows. Latent functions, those of several classes or members, are independent of each other:
-their bounds add up, and one ascent finds the factors of all.
+with the prior mean b. Taking the same terms away forgets the rows again. The cost grows with the
+new rows alone: the sites are found in the directions that the rows have, at most as many as there
+are rows. Latent functions, those of several classes or estimators, are independent of each other:
+their bounds add up, and one ascent finds the sites of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import qr
 
-from undulatus.gp.arrays import Array
-from undulatus.gp.bound import half_slope
-from undulatus.gp.passes import LatentFit
-from undulatus.gp.posterior import Posterior, factorise, solve_posterior
-from undulatus.gp.triangular import invert_triangle, multiply_by_triangle
-from undulatus.gp.variational import ascend_naturally, expected_log_sigmoid
-
-BOUND_PASSES = 500
-"""Most updates of ξ; each is a cheap step in few directions."""
+from undulatus.gp.backends import HOST, Array
+from undulatus.gp.cholesky import factorise, invert_triangle, multiply_by_triangle
+from undulatus.gp.inference import AscentConfig, Gaussian, ascend
+from undulatus.gp.likelihood import EXPECTED, QUADRATIC, Bound
+from undulatus.gp.posterior import LatentFit, Posterior, solve_posterior
 
 START_PASSES = 5
 """Updates of ξ before the first step to the best Gaussian."""
 
-VARIATIONAL_PASSES = 200
-"""Most steps to the best Gaussian."""
-
-SETTLED = 1e-11
-"""Factors have settled when a step changes all of them by less than this share."""
-
 ASCENT_TOL = 1e-6
 """Steps are guarded by the bound until one raises it by less than this share of its size: after
-that its digits end before those of the factors."""
+that its digits end before those of the sites."""
+
+SMALLEST_CHANGE = 1e-11
+"""Sites have converged when a step changes all of them by less than this share ..."""
+
+MOST_STEPS = 500
+"""... or after so many."""
+
+LARGEST_WEIGHT = {False: 1e7, True: 1e18}
+"""Most that a row counts, over the signal variance: beyond it sites of the paper's bound (False),
+whose precision grows with the weight, or of the best Gaussian (True), where it grows with its
+logarithm, leave no digits of what was learned before."""
 
 HISTORY = 5
 """Steps from which the next one is extrapolated."""
-
-LARGEST_WEIGHT = {False: 1e7, True: 1e18}
-"""Most that a row counts, over the signal variance: beyond it factors of the bound (False), whose
-precision grows with the weight, or of the best Gaussian (True), where it grows with its logarithm,
-leave no digits of what was learned before."""
 
 STACK_BYTES = 32 * 2**20
 """Latent functions are solved for together while their roots take no more than this."""
@@ -62,21 +58,21 @@ class NewRows:
     """What the posterior of one latent function says of new rows, and what they are.
 
     Its values at the rows have the mean ``mean`` (n,), the covariance W Wᵗ with W the ``root``
-    (n, q), and the ``fresh`` variance (n,) beside it. Signs are 1 where a row is of the latent
-    function's class, and -1 elsewhere; weights are (n,) too. The prior variance of the function
-    is its ``signal_variance``.
+    (n, q), and the ``prior_variance`` (n,) beside it. Signs are 1 where a row is of the latent
+    function's class, and -1 elsewhere; weights are (n,) too. The prior variance of
+    the function is its ``signal_variance``.
     """
 
     mean: Array
     root: Array
-    fresh: Array
+    prior_variance: Array
     sign: Array
     weight: Array
     signal_variance: float
 
 
 @dataclass(frozen=True)
-class Factors:
+class Sites:
     """The Gaussian factors of new rows: precisions c and c times their centres h.
 
     (n,) each, or (L, n) of L latent functions.
@@ -90,24 +86,31 @@ class Factors:
         """One after the other, (L, 2 n)."""
         return np.concatenate([self.precision, self.projected], axis=1)
 
+    def mix(self, other: Sites, share: float) -> Sites:
+        """Return these sites moved towards ``other`` by a share of the way."""
+        return Sites(
+            (1.0 - share) * self.precision + share * other.precision,
+            (1.0 - share) * self.projected + share * other.projected,
+        )
+
 
 # Weights over Fourier features
 
 
 def mean_and_root(latent: LatentFit, features: Array) -> tuple[Array, Array]:
-    """Return what a posterior of weights says of rows with damped features Z (n, k).
+    """Return what a posterior of weights says of rows with tapered features Z (n, k).
 
-    The mean (n,) includes the level; the root is (n, q), with q the lesser of n and k.
+    The mean (n,) includes the prior mean; the root is (n, q), with q the lesser of n and k.
     """
     own = latent.posterior
     root = features @ own.root.T
     if len(root) < root.shape[1]:
         # Only the directions of the rows matter: rotated, they are as many as the rows.
         root = qr(root.T, mode="r", overwrite_a=True, check_finite=False)[0][: len(root)].T
-    return features @ own.mean + latent.level, root
+    return features @ own.mean + latent.prior_mean, root
 
 
-def combine(latent: LatentFit, features: Array, factors: Factors, sign: float) -> Posterior:
+def combine(latent: LatentFit, features: Array, factors: Sites, sign: float) -> Posterior:
     """Return the posterior with the terms of rows added (``sign`` 1) or taken away (-1)."""
     own = latent.posterior
     # The inverse of the root L⁻¹ is L, and A = L Lᵗ.
@@ -118,67 +121,111 @@ def combine(latent: LatentFit, features: Array, factors: Factors, sign: float) -
     # With roots on both sides the product is symmetric, which halves the work.
     scaled = features * np.sqrt(factors.precision)[:, None]
     precision += sign * (scaled.T @ scaled)
-    pulled = factors.projected - latent.level * factors.precision
+    pulled = factors.projected - latent.prior_mean * factors.precision
     return solve_posterior(precision, projected + sign * (features.T @ pulled))
 
 
-# The factors
+# The sites
 
 
-def find_factors(latents: Sequence[NewRows], variational: bool) -> list[Factors]:
-    """Return the factors of the same new rows for each of several latent functions."""
+def find_sites(latents: Sequence[NewRows], variational: bool) -> list[Sites]:
+    """Return the sites of the same new rows for each of several latent functions."""
     at_once = max(1, STACK_BYTES // max(latents[0].root.nbytes, 1))
     found = []
     for first in range(0, len(latents), at_once):
-        problem = _Problem.stack(latents[first : first + at_once], LARGEST_WEIGHT[variational])
-        factors = _fit_bound(problem, START_PASSES if variational else BOUND_PASSES)
-        if variational:
-            factors = _fit_variational(problem, factors)
-        pairs = zip(factors.precision, factors.projected, strict=True)
-        found += [Factors(*own) for own in pairs]
+        sites = _find_together(
+            RowSpace.stack(latents[first : first + at_once], LARGEST_WEIGHT[variational]),
+            variational,
+        )
+        found += [Sites(*own) for own in zip(sites.precision, sites.projected, strict=True)]
     return found
 
 
+def _find_together(space: RowSpace, variational: bool) -> Sites:
+    weight = space.weight
+    start = space.solve(0, Sites(0.25 * weight, 0.5 * weight * space.sign), 1.0)
+    (end,) = ascend(space, QUADRATIC, [start], AscentConfig(START_PASSES))
+    if not variational:
+        return _converge(space, QUADRATIC, end.gaussian.sites)
+    (end,) = ascend(space, EXPECTED, [end.gaussian], AscentConfig(MOST_STEPS, ASCENT_TOL, 1.0))
+    return _converge(space, EXPECTED, end.gaussian.sites)
+
+
+class _Directions(NamedTuple):
+    """The posteriors N(u, B⁻¹) of the directions of L latent functions, as the rows see them."""
+
+    mean: Array
+    variance: Array
+    divergence: float
+    """From the earlier posteriors (nats), added up."""
+
+
 @dataclass(frozen=True)
-class _Problem:
-    """New rows as L latent functions see them: (L, n) each, and roots (L, n, q)."""
+class RowSpace:
+    """L latent functions at new rows, as one: (L, n) each, and roots (L, n, q)."""
 
     mean: Array
     root: Array
-    fresh: Array
+    prior_variance: Array
     sign: Array
     weight: Array
 
     @classmethod
-    def stack(cls, latents: Sequence[NewRows], largest_weight: float) -> _Problem:
-        mean, root, fresh, sign = (
+    def stack(cls, latents: Sequence[NewRows], largest_weight: float) -> RowSpace:
+        """Return the space of several latent functions."""
+        mean, root, prior_variance, sign = (
             np.stack([getattr(own, name) for own in latents])
-            for name in ("mean", "root", "fresh", "sign")
+            for name in ("mean", "root", "prior_variance", "sign")
         )
         weights = [np.minimum(own.weight, largest_weight / own.signal_variance) for own in latents]
-        return cls(mean, root, fresh, sign, np.stack(weights))
+        return cls(mean, root, prior_variance, sign, np.stack(weights))
 
-    def solve(self, factors: Factors) -> tuple[Array, Array, float]:
-        """Return latent means and variances (L, n) with these factors, and the divergence.
+    def evaluate(
+        self, bound: Bound, latents: Sequence[int], gaussians: Sequence[Gaussian]
+    ) -> list[tuple[Sites, float]]:
+        """Return the sites at the Gaussian and the sum of the rows' values."""
+        (own,) = gaussians
+        mean, variance, _ = own.posterior
+        precision, residual, value = (
+            self.weight * part for part in bound.sites(mean, variance, self.sign, HOST)
+        )
+        return [(Sites(precision, residual + precision * mean), float(value.sum()))]
 
-        The divergence is that from the old posteriors (nats), added up.
-        """
-        scaled = self.root * np.sqrt(factors.precision)[..., None]
+    def best_ratio(self, latent: int, sites: Sites, signal_variance: float) -> float:
+        """Return 1: an update leaves hyperparameters as they are."""
+        return 1.0
+
+    def solve(self, latent: int, sites: Sites, signal_variance: float) -> Gaussian:
+        """Return the posterior of the directions that sites give."""
+        scaled = self.root * np.sqrt(sites.precision)[..., None]
         inner = np.swapaxes(scaled, 1, 2) @ scaled
         q = inner.shape[1]
         inner[:, range(q), range(q)] += 1.0
         lower = _factorise_all(inner)
         inverse, spread = _divide_all(self.root, lower)
         log_determinant = 2.0 * float(np.sum(np.log(np.diagonal(lower, axis1=1, axis2=2))))
-        pulled = factors.projected - factors.precision * self.mean
+        pulled = sites.projected - sites.precision * self.mean
         weights = inverse @ (np.swapaxes(self.root, 1, 2) @ pulled[..., None])
         mean = self.mean + (spread @ weights)[..., 0]
-        variance = np.einsum("lij,lij->li", spread, spread)
-        # |u|² of the mean, tr B⁻¹ and log|B| of the posterior N(u, B⁻¹) of the directions.
+        variance = np.einsum("lij,lij->li", spread, spread) + self.prior_variance
+        # |u|² of the mean, tr B⁻¹ and log|B|.
         centre = np.swapaxes(inverse, 1, 2) @ weights
         squares = float(np.vdot(centre, centre) + np.vdot(inverse, inverse))
         divergence = 0.5 * (squares - inner.shape[0] * q + log_determinant)
-        return mean, variance + self.fresh, divergence
+        return Gaussian(1.0, 0.0, _Directions(mean, variance, divergence), sites)
+
+    def log_evidence(self, gaussian: Gaussian) -> float:
+        """Return log E exp Σ (h f - c f²/2) under the earlier posterior.
+
+        It is E_q Σ (h f - c f²/2) - KL, whatever the space.
+        """
+        (mean, variance, divergence), sites = gaussian.posterior, gaussian.sites
+        squares = mean**2 + variance
+        return float(np.sum(sites.projected * mean - 0.5 * sites.precision * squares)) - divergence
+
+    def divergence(self, gaussian: Gaussian) -> float:
+        """Return the Kullback-Leibler divergence from the earlier posterior (nats)."""
+        return float(gaussian.posterior.divergence)
 
 
 def _factorise_all(matrices: Array) -> Array:
@@ -202,90 +249,38 @@ def _divide_all(roots: Array, lower: Array) -> tuple[Array, Array]:
     return alone[None], spread[None]
 
 
-@dataclass(frozen=True)
-class _Step:
-    """Factors, where a full step leads, and the bound."""
-
-    factors: Factors
-    target: Factors
-    bound: float
-
-    @property
-    def change(self) -> float:
-        """The largest change of a precision in a full step, as a share of it."""
-        return _largest_change(self.factors.precision, self.target.precision)
-
-
-def _largest_change(before: Array, after: Array) -> float:
-    # Rows of weight zero have no precision, before and after.
-    return float(np.max(np.abs(after - before) / np.maximum(before, np.finfo(np.float64).tiny)))
-
-
-def _fit_bound(problem: _Problem, passes: int) -> Factors:
-    """Return the factors of the quadratic bound, by updates of ξ that cannot overshoot."""
-    projected = 0.5 * problem.weight * problem.sign
-    precision = 0.25 * problem.weight
-    for _ in range(passes):
-        mean, variance, _ = problem.solve(Factors(precision, projected))
-        tight = 2.0 * problem.weight * half_slope(np.sqrt(mean**2 + variance))
-        change, precision = _largest_change(precision, tight), tight
-        if change <= SETTLED:
-            break
-    return Factors(precision, projected)
-
-
-def _fit_variational(problem: _Problem, start: Factors) -> Factors:
-    """Return the factors of the best Gaussian posteriors."""
-    sign, weight = problem.sign, problem.weight
-
-    def evaluate(factors: Factors) -> _Step:
-        mean, variance, divergence = problem.solve(factors)
-        expected = expected_log_sigmoid((sign * mean).ravel(), variance.ravel())
-        value, slope, curvature = (values.reshape(mean.shape) for values in expected)
-        precision = weight * curvature
-        target = Factors(precision, weight * sign * slope + precision * mean)
-        return _Step(factors, target, float(np.vdot(weight, value)) - divergence)
-
-    def advance(last: _Step, share: float) -> _Step:
-        mixed = (
-            (1.0 - share) * own + share * new
-            for own, new in (
-                (last.factors.precision, last.target.precision),
-                (last.factors.projected, last.target.projected),
-            )
-        )
-        return evaluate(Factors(*mixed))
-
-    *_, last = ascend_naturally(
-        evaluate(start), advance, max_passes=VARIATIONAL_PASSES, tol=ASCENT_TOL
-    )
-    return _settle(evaluate, last)
-
-
-def _settle(evaluate: Callable[[Factors], _Step], last: _Step) -> Factors:
-    """Return the factors that a full step does not change, from some close to them.
+def _converge(space: RowSpace, bound: Bound, sites: Sites) -> Sites:
+    """Return the sites that a full step does not change, from some close to them.
 
     Steps are extrapolated from the last few (Anderson 1965, doi:10.1145/321296.321305): plain ones
     would halve the distance at best.
     """
-    places: list[Array] = []
+    positions: list[Array] = []
     steps: list[Array] = []
-    best = last
-    for _ in range(VARIATIONAL_PASSES):
-        if last.change < best.change:
-            best = last
-        if best.change <= SETTLED:
+    best, least = sites, np.inf
+    for _ in range(MOST_STEPS):
+        [(target, _)] = space.evaluate(bound, [0], [space.solve(0, sites, 1.0)])
+        change = _largest_change(sites.precision, target.precision)
+        if change < least:
+            best, least = target, change
+        if least <= SMALLEST_CHANGE:
             break
-        own, target = last.factors.both, last.target.both
-        places, steps = [*places, target][-HISTORY:], [*steps, target - own][-HISTORY:]
-        guess = target
+        positions = [*positions, target.both][-HISTORY:]
+        steps = [*steps, target.both - sites.both][-HISTORY:]
+        guess = target.both
         if len(steps) > 1:
             changes = np.diff(steps, axis=0).transpose(1, 2, 0)
             shares = np.linalg.pinv(changes) @ steps[-1][..., None]
-            guess = target - (np.diff(places, axis=0).transpose(1, 2, 0) @ shares)[..., 0]
-        following = Factors(*np.split(guess, 2, axis=1))
-        if np.any(following.precision < 0.5 * last.target.precision):
+            guess = guess - (np.diff(positions, axis=0).transpose(1, 2, 0) @ shares)[..., 0]
+        following = Sites(*np.split(guess, 2, axis=1))
+        if np.any(following.precision < 0.5 * target.precision):
             # Too far: begin anew from a plain step.
-            following, places, steps = last.target, [], []
-        last = evaluate(following)
-    return best.target
+            following, positions, steps = target, [], []
+        sites = following
+    return best
+
+
+def _largest_change(before: Array, after: Array) -> float:
+    """Return the largest change of a precision, as a share of it."""
+    # Rows of weight zero have no precision, before and after.
+    return float(np.max(np.abs(after - before) / np.maximum(before, np.finfo(np.float64).tiny)))

@@ -46,8 +46,8 @@ from undulatus.scenes.features import landmark_features
 from undulatus.scenes.files.opening import open_scene, open_spectra
 from undulatus.scenes.sampling import COAST_WIDTH, gather_pixels, on_days
 from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK, check_scene
-from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUDY, check_spectra
 from undulatus.scenes.simulators.landmark import DAYS, TIMES_A_DAY
+from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUDY, check_spectra
 
 Array = npt.NDArray[Any]
 

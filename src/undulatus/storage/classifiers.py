@@ -14,10 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus.estimators import GPC, RFFGPC, VFFGPC
 from undulatus.estimators.updates import MOST_ROWS, Update
-from undulatus.gp.blocks import Standardisation, Warp, count_latents, longest_row, row_lengths
+from undulatus.gp.data import Standardisation, Warp, count_latents, longest_row, row_lengths
 from undulatus.gp.exact import ExactFit, ExactPosterior
-from undulatus.gp.passes import FourierFit, LatentFit
-from undulatus.gp.posterior import Posterior
+from undulatus.gp.posterior import FourierFit, LatentFit, Posterior
 from undulatus.storage import schema
 from undulatus.storage.codec import (
     Array,
@@ -46,8 +45,8 @@ FACTOR_ORDER = "F"
 _SCALARS = ("log_determinant", "quadratic", "jitter")
 """Plain values of a posterior over the weights of Fourier features."""
 
-ENSEMBLE = "ensemble"
-"""The field of a header that lists the members of an ensemble."""
+ESTIMATORS = "estimators"
+"""The field of a header that lists the estimators of an ensemble."""
 
 UPDATES = "updates"
 """The field of a header that counts updates, and the first part of their tensors' names."""
@@ -144,18 +143,19 @@ def _build(layout: _ClassifierLayout, stored: Stored, header: Header) -> Any:
 
 
 def _restore_params(layout: _ClassifierLayout, described: Header) -> Any:
-    # Version 0.1.0 had one member with the bound's posterior, whose waves went on for ever.
+    # Version 0.1.0 had one estimator with the bound's posterior, without a taper.
     earlier: dict[str, Any] = {"posterior": "bound", "warp": False}
     if layout.model is not GPC:
-        earlier |= {"n_estimators": 1, "spread": 0.0}
+        earlier |= {"n_estimators": 1, "taper": 0.0}
     model = restore_params(layout.model, described, earlier)
-    for name in ("class_weight", "prior_correction", "frequencies"):
+    for name in ("class_weight", "prior_correction", "init_frequencies"):
         value = getattr(model, name, None)
         numbers = list(value.values()) if isinstance(value, dict) else value
         if numbers is None or isinstance(numbers, str):
             continue
         array = np.asarray(numbers)
-        if array.dtype.kind not in "iuf" or (name != "frequencies" and not (array >= 0).all()):
+        signed = name == "init_frequencies"
+        if array.dtype.kind not in "iuf" or not (signed or (array >= 0).all()):
             raise InvalidModelError(f"has numbers as {name} that it does not take.")
     return model
 
@@ -268,7 +268,7 @@ def _separate_updates(stored: Stored, header: Header) -> tuple[Stored, list[Stor
 
 def _restore_updates(model: Any, updates: list[Stored]) -> None:
     k, d = len(model.classes_), model.n_features_in_
-    factors = len(getattr(model, "estimators_", (model,))), count_latents(k)
+    sites = len(getattr(model, "estimators_", (model,))), count_latents(k)
     codes = np.dtype(bool) if k == 2 else np.min_scalar_type(k - 1)
     found = []
     for stored in updates:
@@ -277,8 +277,8 @@ def _restore_updates(model: Any, updates: list[Stored]) -> None:
             "rows": Form((n, d), up_to(inf)),
             "codes": Form((None,), schema.codes_below(k), MOST_ROWS),
             "weight": Form((n,), within(0.0, inf)),
-            "precision": Form((*factors, n), within(0.0, inf)),
-            "projected": Form((*factors, n), up_to(inf)),
+            "precision": Form((*sites, n), within(0.0, inf)),
+            "projected": Form((*sites, n), up_to(inf)),
             "range_before": Form((2, d), up_to(inf)),
         }
         own = schema.read_forms(stored, forms)
@@ -295,11 +295,13 @@ def _restore_updates(model: Any, updates: list[Stored]) -> None:
 
 
 def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
-    tensors = {str(number): _member_tensors(fit) for number, fit in enumerate(model.estimators_)}
-    members = [
+    tensors = {
+        str(number): _estimator_tensors(fit) for number, fit in enumerate(model.estimators_)
+    }
+    estimators = [
         {
             "lengthscale": fit.lengthscale,
-            "spread": fit.spread,
+            "taper": fit.taper,
             "n_iter": fit.n_iter,
             "stopped": fit.outcome,
             "validation_nll": list(fit.validation_losses),
@@ -308,7 +310,7 @@ def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
         for fit in model.estimators_
     ]
     return join_tensors(tensors), {
-        ENSEMBLE: members,
+        ESTIMATORS: estimators,
         "fitted": {"fit_report_": model.fit_report_},
     }
 
@@ -318,7 +320,7 @@ def _describe_latents(fit: FourierFit) -> Header:
     latents = [
         {
             "signal_variance": own.signal_variance,
-            "level": own.level,
+            "prior_mean": own.prior_mean,
             "posterior": {name: getattr(own.posterior, name) for name in _SCALARS},
         }
         for own in fit.latents
@@ -326,7 +328,7 @@ def _describe_latents(fit: FourierFit) -> Header:
     return latents[0] if len(latents) == 1 else {LATENTS: latents}
 
 
-def _member_tensors(fit: FourierFit) -> Tensors:
+def _estimator_tensors(fit: FourierFit) -> Tensors:
     if len(fit.latents) == 1:
         return {"frequencies": fit.frequencies, **_latent_tensors(fit.latents[0])}
     latents = {str(number): _latent_tensors(own) for number, own in enumerate(fit.latents)}
@@ -335,14 +337,14 @@ def _member_tensors(fit: FourierFit) -> Tensors:
 
 def _latent_tensors(own: LatentFit) -> Tensors:
     return {
-        "bound_history": np.array(own.bounds),
+        "lower_bounds": np.array(own.bounds),
         "posterior_mean": own.posterior.mean,
         "posterior_root": pack_triangle(own.posterior.root),
     }
 
 
 def _fourier_hint(header: Header, latents: int) -> Any:
-    if ENSEMBLE not in header:
+    if ESTIMATORS not in header:
         return schema.FourierBefore
     return schema.FourierOfTwoClasses if latents == 1 else schema.FourierOfMoreClasses
 
@@ -350,28 +352,30 @@ def _fourier_hint(header: Header, latents: int) -> Any:
 def _fourier_forms(stored: Stored, header: Header) -> Forms:
     report, d = header["fitted"]["fit_report_"], header["n_features"]
     precision = report.get("prediction_precision", report["precision"])
-    if ENSEMBLE not in header:
-        return _member_forms(stored, d, None, precision)
-    members = header[ENSEMBLE]
-    if not members:
-        raise InvalidModelError("holds an ensemble without members.")
+    if ESTIMATORS not in header:
+        return _estimator_forms(stored, d, None, precision)
+    estimators = header[ESTIMATORS]
+    if not estimators:
+        raise InvalidModelError("holds an ensemble without estimators.")
     return join_tensors(
         {
-            str(number): _member_forms(own, d, facts.get(LATENTS), precision)
+            str(number): _estimator_forms(own, d, facts.get(LATENTS), precision)
             for number, (own, facts) in enumerate(
-                zip(_in_parts(stored, len(members)), members, strict=True)
+                zip(_in_parts(stored, len(estimators)), estimators, strict=True)
             )
         }
     )
 
 
-def _member_forms(stored: Stored, d: int, latents: list[Header] | None, precision: str) -> Forms:
+def _estimator_forms(
+    stored: Stored, d: int, latents: list[Header] | None, precision: str
+) -> Forms:
     shape = stored["frequencies"].shape if "frequencies" in stored else ()
     k = 2 * shape[0] if shape else 0
     waves, roots = LARGEST_OF_WAVES[precision], LARGEST_OF_ROOTS[precision]
     root = "posterior_root" if latents is None else "0/posterior_root"
     own = {
-        "bound_history": Form((None,), up_to(inf), schema.MOST_BOUNDS),
+        "lower_bounds": Form((None,), up_to(inf), schema.MOST_BOUNDS),
         "posterior_mean": Form((k,), up_to(waves)),
         "posterior_root": triangle_form(stored, root, k, roots),
     }
@@ -381,8 +385,8 @@ def _member_forms(stored: Stored, d: int, latents: list[Header] | None, precisio
 
 
 def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
-    if ENSEMBLE in header:
-        facts = header[ENSEMBLE]
+    if ESTIMATORS in header:
+        facts = header[ESTIMATORS]
         parts = _in_parts(tensors, len(facts))
     else:
         fitted = header["fitted"]
@@ -402,7 +406,9 @@ def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
             [tensors],
         )
     described = zip(parts, facts, strict=True)
-    model.estimators_ = tuple(_restore_member(own, each, model._n_latents) for own, each in described)
+    model.estimators_ = tuple(
+        _restore_estimator(own, each, model._n_latents) for own, each in described
+    )
     _require_own_range(model)
 
 
@@ -414,7 +420,7 @@ def _require_own_range(model: Any) -> None:
         raise InvalidModelError("holds scales or frequencies that its own training data exceed.")
 
 
-def _restore_member(tensors: Tensors, facts: Mapping[str, Any], n_latents: int) -> FourierFit:
+def _restore_estimator(tensors: Tensors, facts: Mapping[str, Any], n_latents: int) -> FourierFit:
     described = facts.get(LATENTS, [facts])
     if len(described) != n_latents:
         raise InvalidModelError(
@@ -430,7 +436,7 @@ def _restore_member(tensors: Tensors, facts: Mapping[str, Any], n_latents: int) 
         n_iter=facts["n_iter"],
         outcome=facts["stopped"],
         validation_losses=tuple(facts["validation_nll"]),
-        spread=facts.get("spread", 0.0),
+        taper=facts.get("taper", 0.0),
     )
 
 
@@ -439,8 +445,8 @@ def _restore_latent(tensors: Tensors, facts: Mapping[str, Any]) -> LatentFit:
     return LatentFit(
         signal_variance=facts["signal_variance"],
         posterior=Posterior(mean=tensors["posterior_mean"], root=root, **facts["posterior"]),
-        bounds=tuple(tensors["bound_history"].tolist()),
-        level=facts.get("level", 0.0),
+        bounds=tuple(tensors["lower_bounds"].tolist()),
+        prior_mean=facts.get("prior_mean", 0.0),
     )
 
 
@@ -453,7 +459,7 @@ def _describe_exact(model: Any) -> tuple[Tensors, Header]:
         {
             "signal_variance": fit.signal_variance,
             "lengthscale": fit.lengthscale,
-            "level": fit.level,
+            "prior_mean": fit.prior_mean,
             "stopped": fit.outcome,
             "jitter": fit.posterior.jitter,
         }
@@ -465,7 +471,7 @@ def _describe_exact(model: Any) -> tuple[Tensors, Header]:
 
 def _exact_tensors(fit: ExactFit) -> Tensors:
     return {
-        "bound_history": np.array(fit.bounds),
+        "lower_bounds": np.array(fit.bounds),
         "alpha": fit.posterior.alpha,
         "roots": fit.posterior.roots,
         "factor": pack_triangle(fit.posterior.factor),
@@ -480,7 +486,7 @@ def _exact_forms(stored: Stored, header: Header) -> Forms:
     shape = stored["training"].shape if "training" in stored else ()
     n = shape[0] if shape else 0
     own = {
-        "bound_history": Form((None,), up_to(inf), schema.MOST_BOUNDS),
+        "lower_bounds": Form((None,), up_to(inf), schema.MOST_BOUNDS),
         "alpha": Form((n,), up_to(LARGEST)),
         "roots": Form((n,), within(0.0, LARGEST)),
         "factor": triangle_form(stored, "0/factor" if LATENTS in header else "factor", n, LARGEST),
@@ -496,14 +502,14 @@ def _restore_exact(model: Any, tensors: Tensors, header: Header) -> None:
         facts = header[LATENTS]
         parts = _in_parts(tensors, len(facts))
     else:
-        # Version 0.1.0 had two classes and knew no level.
+        # Version 0.1.0 had two classes and a prior mean of zero.
         fitted = header["fitted"]
         facts, parts = (
             [
                 {
                     "signal_variance": fitted["signal_variance_"],
                     "lengthscale": fitted["lengthscale_"],
-                    "level": fitted.get("level_", 0.0),
+                    "prior_mean": fitted.get("prior_mean_", 0.0),
                     "stopped": fitted["fit_report_"]["stopped"],
                     "jitter": header["posterior"]["jitter"],
                 }
@@ -531,9 +537,9 @@ def _restore_exact_fit(tensors: Tensors, facts: Mapping[str, Any]) -> ExactFit:
             factor=factor,
             jitter=facts["jitter"],
         ),
-        bounds=tuple(tensors["bound_history"].tolist()),
+        bounds=tuple(tensors["lower_bounds"].tolist()),
         outcome=facts["stopped"],
-        level=facts["level"],
+        prior_mean=facts["prior_mean"],
     )
 
 

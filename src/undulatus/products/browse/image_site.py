@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 
-from undulatus._files import require_folder, require_space, atomic_write
+from undulatus._files import atomic_write, require_folder, require_space
 from undulatus._system import count_cores
 from undulatus.products.browse.image_map import (
     LARGEST_DEVIATION,

@@ -29,10 +29,10 @@ from undulatus._files import (
     as_reading_errors,
     as_scene_errors,
     as_writing_errors,
+    atomic_write,
     locked,
     require_folder,
     require_space,
-    atomic_write,
 )
 from undulatus._progress import Stopped, watch_thread
 from undulatus._system import count_cores, single_threaded_blas

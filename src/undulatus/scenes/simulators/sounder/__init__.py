@@ -24,7 +24,6 @@ import xarray as xr
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError
 from undulatus.scenes.channels import CHANNELS, RADIANCE_UNITS, WAVENUMBER_ATTRIBUTES, WAVENUMBERS
-from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUD_CLASS, CLOUDY, NOISE, RADIANCE
 from undulatus.scenes.simulators.sounder.atmosphere import draw_air, draw_clouds
 from undulatus.scenes.simulators.sounder.strata import (
     CLIMATE_ZONES,
@@ -36,7 +35,13 @@ from undulatus.scenes.simulators.sounder.strata import (
     draw_strata,
 )
 from undulatus.scenes.simulators.sounder.surface import draw_surface, emissivities
-from undulatus.scenes.simulators.sounder.transfer import Soundings, add_noise, noise_radiance, radiances
+from undulatus.scenes.simulators.sounder.transfer import (
+    Soundings,
+    add_noise,
+    noise_radiance,
+    radiances,
+)
+from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUD_CLASS, CLOUDY, NOISE, RADIANCE
 
 Array = npt.NDArray[Any]
 

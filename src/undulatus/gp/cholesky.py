@@ -1,21 +1,27 @@
 """Cholesky factors, their inverses, and products with them, while other threads go on.
 
-SciPy's wrappers of BLAS and LAPACK hold Python's global lock, so that members of a committee, or
+SciPy's wrappers of BLAS and LAPACK hold Python's global lock, so that members of an ensemble, or
 blocks on other threads, would wait for each other. Here the same functions, as SciPy offers them
-to compiled code, are called without the lock. All work in place.
+to compiled code, are called without the lock.
 """
 
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cython_blas, cython_lapack
+from scipy.linalg import cho_solve, cython_blas, cython_lapack
 from scipy.linalg.lapack import dormqr, dsytrd
 
+from undulatus.errors import NumericalError
+
 Array = npt.NDArray[Any]
+
+JITTER_LADDER = (0.0, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
+"""Shares of the mean diagonal added in turn until a matrix can be factorised."""
 
 
 def _load(library: Any, name: str, n_arguments: int) -> Any:
@@ -37,6 +43,41 @@ _TRMM = {
 _POTRF, _POTRI = (_load(cython_lapack, name, 5) for name in ("dpotrf", "dpotri"))
 
 _TRTRI = _load(cython_lapack, "dtrtri", 6)
+
+
+def factorise(matrix: Array) -> tuple[Array, float]:
+    """Return the lower Cholesky factor of a symmetric matrix, and the jitter added to it.
+
+    The matrix is converted to double precision. The jitter is an absolute number, zero
+    whenever the matrix is numerically positive definite.
+    """
+    matrix = np.asarray(matrix, dtype=np.float64)
+    mean_diagonal = float(np.mean(np.diagonal(matrix)))
+    if np.isfinite(mean_diagonal):
+        for share in JITTER_LADDER:
+            jitter = share * mean_diagonal
+            factor = np.array(matrix, order="F")
+            factor[np.diag_indices_from(factor)] += jitter
+            if factorise_in_place(factor) and np.isfinite(factor[-1, -1]):
+                np.copyto(factor, 0.0, where=_above_diagonal(len(factor)))
+                return factor, jitter
+    raise NumericalError(len(matrix))
+
+
+def solve_moments(precision: Array, projected: Array) -> tuple[Array, Array]:
+    """Return A⁻¹b (k,) and A⁻¹ (k, k) of a precision A (k, k) and b = ``projected`` (k,)."""
+    inverse, _ = factorise(precision)
+    mean = cho_solve((inverse, True), projected)
+    invert_from_factor(inverse)
+    # Below the diagonal is the inverse, above it are zeros.
+    inverse += np.tril(inverse, -1).T
+    return mean, inverse
+
+
+@lru_cache(maxsize=8)
+def _above_diagonal(k: int) -> Array:
+    """Return which entries of a (k, k) matrix are above its diagonal."""
+    return ~np.tri(k, dtype=bool)
 
 
 def factorise_in_place(matrix: Array) -> bool:

@@ -1,77 +1,65 @@
-"""Rows held back from learning: which, and how likely they are under a posterior.
+"""Validation rows: which are left out while frequencies are learned, and how likely they are.
 
-Frequencies are learned from the other rows, so that the loss of those held back shows when
+Frequencies are learned from the other rows, so that the loss of the validation rows shows when
 they begin to fit noise, and which start is the better one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import entr
 
-from undulatus.gp.arrays import (
-    Array,
-    double,
-    index_of,
-    like,
-    log_expit,
-    log_sum_exp,
-    namespace,
-    row_dots,
-    to_host,
-)
-from undulatus.gp.blocks import Block, Pixels, map_blocks
-from undulatus.gp.bound import damped_features, moment_product, rescale_features
-from undulatus.gp.posterior import WeightMoments
+from undulatus.gp.backends import Array, to_host
+from undulatus.gp.data import Block, Pixels, map_blocks
+from undulatus.gp.posterior import scaled_mean
+from undulatus.gp.taper import tapered_features
 
-HELD_BACK_SHARE = 0.2
-"""Share of the rows that is held back from learning ..."""
+VALIDATION_SHARE = 0.2
+"""Share of the rows that is left out for validation ..."""
 
-HELD_BACK_ROWS = 2048
-"""... and the most rows on which the held-back loss is computed."""
+VALIDATION_ROWS = 2048
+"""... and the most rows on which the validation loss is computed."""
 
 LARGEST_SHARE = 0.5
-"""A group with more than this share of the weight is never held back: little would be left."""
+"""A group with more than this share of the weight is never left out: little would be left."""
 
 Split = tuple[Array, Array]
-"""Numbers of the rows to learn frequencies from and of those held back, each sorted."""
+"""Numbers of the rows to learn frequencies from and of those for validation, each sorted."""
 
 
-def held_back_loss(
+def validation_loss(
     block: Block,
     frequencies: Array,
-    signal_variances: Sequence[float],
-    moments: Sequence[WeightMoments],
-    spread: Array | None = None,
+    deviations: Array | None,
+    signal_variances: Array,
+    means: Array,
+    covariances: Array,
 ) -> float:
-    """Return the mean negative log likelihood (nats) of held-back rows.
+    """Return the mean negative log likelihood (nats) of validation rows.
 
-    ``signal_variances`` and ``moments`` are those of each latent function: one for two classes,
-    otherwise one a class.
+    Of each of C latent functions, one for two classes and otherwise one a class, are given the
+    signal variance, and the mean (C, k) and covariance (C, k, k) of the weights of unit features.
     """
-    z, fresh = damped_features(block, frequencies, signal_variances[0], spread)
-    xp = namespace(z)
-    scaled, last = [], signal_variances[0]
-    for variance, own in zip(signal_variances, moments, strict=True):
-        fresh = rescale_features(z, fresh, variance / last)
-        last = variance
-        product = moment_product(z, like(own.covariance, z))
-        spreads = xp.maximum(row_dots(product, z), 0.0) + fresh
-        scaled.append(z @ like(own.mean, z) / xp.sqrt(1.0 + np.pi / 8.0 * spreads))
+    xp = block.xp
+    z, untapered = tapered_features(block.x, frequencies, deviations, xp)
+    scaled = []
+    for variance, mean, covariance in zip(signal_variances, means, covariances, strict=True):
+        product = xp.multiply(z, xp.astype(covariance, z.dtype))
+        spread = xp.maximum(xp.row_dots(product, z), 0.0) + variance * untapered
+        scaled.append(scaled_mean(z @ xp.astype(mean, z.dtype), spread, xp))
     if block.codes is None:
-        log_likelihood = log_expit(double(2.0 * block.v * scaled[0]))
+        log_likelihood = xp.log_expit(xp.double(2.0 * block.v * scaled[0]))
     else:
-        logs = log_expit(double(xp.stack(scaled)))
-        own_class = logs[index_of(block.codes), np.arange(len(z))]
-        log_likelihood = own_class - log_sum_exp(logs, axis=0)
+        logs = xp.log_expit(xp.double(xp.stack(scaled)))
+        codes = xp.astype(block.codes, xp.int64)
+        log_likelihood = logs[codes, np.arange(len(z))] - xp.logsumexp(logs, axis=0)
     return float(-np.average(to_host(log_likelihood), weights=to_host(block.weight)))
 
 
 def shares_entropy(block: Block) -> float:
-    """Return the loss of held-back rows of which only the shares of the classes are known."""
+    """Return the loss of validation rows of which only the shares of the classes are known."""
     codes = to_host(block.v > 0.0 if block.codes is None else block.codes)
     totals = np.bincount(codes, weights=to_host(block.weight))
     return float(np.sum(entr(totals / totals.sum())))
@@ -86,27 +74,27 @@ def number_groups(groups: Array) -> Array | None:
 # Which rows
 
 
-def leave_out(pixels: Pixels, n_members: int, rng: np.random.Generator) -> list[Split]:
-    """Return the rows that each member learns frequencies from, and those it holds back.
+def leave_out(pixels: Pixels, n_estimators: int, rng: np.random.Generator) -> list[Split]:
+    """Return the rows that each estimator learns frequencies from, and those for its validation.
 
     Groups, or equal rows where there are no groups, lie on a circle in random order, each on an
-    arc as long as its weight. Member i holds back those with the middle of their arc in the fifth
-    of the circle that begins at i/n_members: five members leave out each row once. A weight of 2
-    has the same arc as a row given again later.
+    arc as long as its weight. Estimator i leaves out those with the middle of their arc in the
+    fifth of the circle that begins at i/n_estimators: five estimators leave out each row once. A
+    weight of 2 has the same arc as a row given again later.
 
-    Every member learns from all classes, and holds back all where that is possible. The loss
-    is computed on a sample of the rows held back, if they are many.
+    Every estimator learns from all classes, and validates on all where that is possible. The loss
+    is computed on a sample of the validation rows, if they are many.
     """
     seed = int(rng.integers(2**63))
     held: list[Array] = []
     if pixels.groups is not None:
         circle = _lay_out(pixels, _shuffle_groups(pixels.groups, seed))
-        held = [circle.held_back(member, n_members) for member in range(n_members)]
+        held = [circle.left_out(i, n_estimators) for i in range(n_estimators)]
     if not held or not all(rows.any() for rows in held):
         # There are no groups, or none that can be spared.
         circle = _lay_out(pixels, _number_equal_rows(pixels, seed))
-        held = [circle.held_back(member, n_members) for member in range(n_members)]
-    return [_split(pixels, rows, [seed, member]) for member, rows in enumerate(held)]
+        held = [circle.left_out(i, n_estimators) for i in range(n_estimators)]
+    return [_split(pixels, rows, [seed, i]) for i, rows in enumerate(held)]
 
 
 def _shuffle_groups(groups: Array, seed: int) -> Array:
@@ -160,15 +148,15 @@ class _Circle:
     holds: Array
     """Whether each unit holds rows of each class, (units, classes)."""
     may_leave: Array
-    """Whether each unit may be held back, (units,)."""
+    """Whether each unit may be left out, (units,)."""
     middle: Array
     """Where the middle of each unit's arc lies, (units,)."""
 
-    def held_back(self, member: int, n_members: int) -> Array:
-        """Return which rows a member holds back, (n,) bool; none if it cannot spare any."""
-        begin = member / n_members
-        held = self.may_leave & ((self.middle - begin) % 1.0 < HELD_BACK_SHARE)
-        centre = begin + 0.5 * HELD_BACK_SHARE
+    def left_out(self, estimator: int, n_estimators: int) -> Array:
+        """Return which rows an estimator leaves out, (n,) bool; none if it cannot spare any."""
+        begin = estimator / n_estimators
+        held = self.may_leave & ((self.middle - begin) % 1.0 < VALIDATION_SHARE)
+        centre = begin + 0.5 * VALIDATION_SHARE
         distance = np.abs((self.middle - centre + 0.5) % 1.0 - 0.5)
         for holders in self.holds.T:
             if held[holders].all():
@@ -176,7 +164,7 @@ class _Circle:
                 held[np.argmax(np.where(holders, distance, -1.0))] = False
         for holders in self.holds.T:
             if not held[holders].any():
-                # Hold back the nearest one that leaves all classes to learn from.
+                # Leave out the nearest one that leaves all classes to learn from.
                 left = np.count_nonzero(self.holds[~held], axis=0)
                 spare = (left - self.holds >= 1).all(axis=1) & self.may_leave & holders
                 if spare.any():
@@ -227,12 +215,12 @@ def _split(pixels: Pixels, is_held: Array, seed: list[int]) -> Split:
 
 
 def _sample(pixels: Pixels, is_held: Array, seed: list[int]) -> Array:
-    """Return at most ``HELD_BACK_ROWS`` of the rows held back, sorted, of each class its share."""
+    """Return at most ``VALIDATION_ROWS`` of the rows left out, sorted, of each class its share."""
     held = np.flatnonzero(is_held)
-    if len(held) <= HELD_BACK_ROWS:
+    if len(held) <= VALIDATION_ROWS:
         return held
     rng = np.random.default_rng(seed)
     by_class = [held[pixels.codes[held] == code] for code in range(pixels.n_classes)]
-    counts = [-(-HELD_BACK_ROWS * len(rows) // len(held)) for rows in by_class]
+    counts = [-(-VALIDATION_ROWS * len(rows) // len(held)) for rows in by_class]
     drawn = [rng.choice(rows, n, replace=False) for rows, n in zip(by_class, counts, strict=True)]
     return np.sort(np.concatenate(drawn))

@@ -3,13 +3,13 @@
 Nothing in :mod:`undulatus.gp` sees a whole data set. A :class:`Pixels` reads rows from
 anything that can be sliced (an array, a memory map), standardises one block at a time, and
 reduces functions of blocks in a fixed order, so that neither the number of threads nor the
-size of memory changes a result.
+size of memory changes a result. Data enter the mathematics only through blocks.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -22,18 +22,7 @@ import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that `single_threaded
 
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-from undulatus.gp.arrays import (
-    Array,
-    Place,
-    cast,
-    double_copy,
-    for_torch,
-    is_tensor,
-    like,
-    load_torch,
-    namespace,
-    row_dots,
-)
+from undulatus.gp.backends import HOST, Array, Backend, is_tensor, make_backend
 
 Result = TypeVar("Result")
 
@@ -43,15 +32,15 @@ BLOCK_BYTES = 16 * 2**20
 """Bytes of features in a block: large enough that threads on many cores, which take turns between
 the operations on blocks, seldom wait for each other."""
 
-CARD_BLOCK_BYTES = 256 * 2**20
-"""Bytes of features in a block on a card: enough work for all of it at once."""
+DEVICE_BLOCK_BYTES = 256 * 2**20
+"""Bytes of features in a block on a GPU: enough work for all of it at once."""
 
-CARD_PREDICTION_BYTES, CARD_PREDICTION_SHARE = 2 * 2**30, 1.0 / 16.0
+DEVICE_PREDICTION_BYTES, DEVICE_PREDICTION_SHARE = 2 * 2**30, 1.0 / 16.0
 """The same in predictions, which depend on blocks by rounding only; at most this share of the
 memory that is free."""
 
 RESIDENT_SHARE = 0.25
-"""Pixels that take no more of a card's free memory are moved there once and for all."""
+"""Pixels that take no more of a GPU's free memory are moved there once and for all."""
 
 PHASE_LIMIT = 1e6
 """Largest length of x times w for which a double-precision phase is good to 1e-9 radians."""
@@ -78,6 +67,7 @@ class Block:
     x: Array
     v: Array
     weight: Array
+    xp: Backend
     codes: Array | None = None
     """Number of each pixel's class, (n,), if there are more than two."""
 
@@ -85,7 +75,8 @@ class Block:
         """Return the block with the targets of one latent function: its class against the rest."""
         if self.codes is None:
             return self
-        return replace(self, v=like(self.codes == latent, self.x) - 0.5, codes=None)
+        v = self.xp.astype(self.codes == latent, self.x.dtype) - 0.5
+        return replace(self, v=v, codes=None)
 
 
 class PixelSource(Protocol):
@@ -104,7 +95,7 @@ class PixelSource(Protocol):
         """The working precision of blocks."""
 
     @property
-    def place(self) -> Place:
+    def xp(self) -> Backend:
         """Where blocks are computed, and in which precision."""
 
     @property
@@ -151,31 +142,30 @@ class Pixels:
         Weight of each pixel; None means 1 for all.
     standardisation : Standardisation or None
         Applied to each block as it is read; None if the rows are standardised already.
-    dtype : dtype
-        The working precision of blocks.
+    xp : Backend
+        Where blocks are computed, and in which precision.
     rows_per_block, threads : int
         The edges of blocks depend on the model, never on the threads.
     groups : (n,) int array or None
-        Pixels of one group are held back from learning together.
+        Pixels of one group are used for validation together.
     n_classes : int
         Number of classes.
-    device : str or None
-        The device of torch on which blocks are computed; None for numpy.
-    tf32 : bool
-        Whether products of matrices there may be of few digits.
     """
 
     rows: Any
     codes: Array
     weight: Array | None
     standardisation: Standardisation | None
-    dtype: np.dtype[Any]
+    xp: Backend
     rows_per_block: int
     threads: int = 1
     groups: Array | None = None
     n_classes: int = 2
-    device: str | None = None
-    tf32: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The working precision of blocks."""
+        return self.xp.dtype
 
     @property
     def n_rows(self) -> int:
@@ -197,73 +187,63 @@ class Pixels:
         """Whether single rows can be picked, rather than only slices read."""
         return isinstance(self.rows, np.ndarray) or is_tensor(self.rows)
 
-    @property
-    def place(self) -> Place:
-        """Where blocks are computed, and in which precision."""
-        return Place(self.dtype, self.device, self.tf32)
-
     def on(self, device: str, tf32: bool, n_frequencies: int) -> Pixels:
         """Return the same pixels, computed on a device; they are moved there if they fit."""
-        size = card_block_rows(n_frequencies, self.dtype.itemsize)
-        pixels = replace(self, device=device, tf32=tf32, rows_per_block=size)
+        xp = make_backend(self.dtype, device, tf32)
+        size = device_block_rows(n_frequencies, self.dtype.itemsize)
+        pixels = replace(self, xp=xp, rows_per_block=size)
         needed = self.n_rows * self.n_features * self.dtype.itemsize
-        fits = needed <= RESIDENT_SHARE * pixels.place.spare_bytes
-        return pixels.standardised(self.dtype) if fits else pixels
+        return (
+            pixels.standardised(self.dtype)
+            if needed <= RESIDENT_SHARE * xp.spare_bytes
+            else pixels
+        )
+
+    def _read(self, rows: slice) -> Any:
+        return self.rows[rows] if is_tensor(self.rows) else unmasked(self.rows[rows])
 
     def block(self, rows: slice) -> Block:
         """Return the standardised pixels of ``rows``."""
-        return self._read(rows, rows)
+        return self._block(self._read(rows), rows, rows)
 
     def pick(self, chosen: Array) -> Block:
-        """Return the standardised pixels of the row numbers ``chosen``, in that order."""
-        return self._read(chosen, slice(0, len(chosen)))
+        """Return the standardised pixels of the row numbers ``chosen``, in that order.
 
-    def _read(self, chosen: slice | Array, rows: slice) -> Block:
-        if self.device is not None:
-            there = chosen if isinstance(chosen, slice) else self.place.move(chosen)
-            raw = self.rows[there if is_tensor(self.rows) else chosen]
-            return self._block_on_device(raw, there, rows)
-        x = np.asarray(self.rows[chosen])
-        if self.standardisation is not None:
-            x = self.standardisation(x, self.dtype)
-        codes = self.codes[chosen]
-        v = np.where(codes, 0.5, -0.5).astype(self.dtype)
-        if self.weight is None:
-            weight = np.ones(len(x), dtype=self.dtype)
-        else:
-            weight = np.asarray(self.weight[chosen], dtype=self.dtype)
-        return Block(rows, x, v, weight, codes if self.n_latents > 1 else None)
+        They may be those of several members, (M, n), if the rows are standardised already.
+        """
+        if is_tensor(self.rows):
+            chosen = self.xp.move(chosen)
+        return self._block(self.rows[chosen], chosen, slice(0, chosen.shape[-1]))
 
-    def _block_on_device(self, raw: Any, chosen: Any, rows: slice) -> Block:
-        """Return the pixels ``chosen``, a slice or a tensor, whose features are ``raw``."""
-        x: Any = self.place.move(raw)
+    def _block(self, raw: Any, chosen: Any, rows: slice) -> Block:
+        """Return the pixels ``chosen``, a slice or row numbers, whose features are ``raw``."""
+        xp = self.xp
+        x = xp.move(raw)
         if self.standardisation is not None:
-            x = self.standardisation(x, self.dtype)
-        codes = self._codes_there[chosen]
+            x = self.standardisation(x, self.dtype, xp)
+        there = chosen if isinstance(chosen, slice) else xp.move(chosen)
+        codes = self._codes_there[there]
         weight = self._weight_there
         return Block(
             rows,
             x,
-            like(codes, x) - 0.5 if self.n_latents == 1 else x.new_zeros(codes.shape),
-            x.new_ones(codes.shape) if weight is None else weight[chosen],
+            xp.astype(codes, x.dtype) - 0.5 if self.n_latents == 1 else xp.zeros_like(x[..., 0]),
+            xp.ones_like(x[..., 0]) if weight is None else xp.array(weight[there]),
+            xp,
             codes if self.n_latents > 1 else None,
         )
 
-    def pick_there(self, chosen: Any) -> Block:
-        """Return the pixels of row numbers in a tensor (..., n); all rows are on the device."""
-        return self._block_on_device(self.rows[chosen], chosen, slice(0, chosen.shape[-1]))
-
     @cached_property
     def _codes_there(self) -> Any:
-        return self.place.move(self.codes)
+        return self.xp.move(self.codes)
 
     @cached_property
     def _weight_there(self) -> Any:
-        return None if self.weight is None else self.place.array(self.weight)
+        return None if self.weight is None else self.xp.move(self.weight)
 
     def map(self, function: Callable[[Block], Result]) -> Iterator[Result]:
         """Yield ``function(block)`` of all blocks, in order."""
-        if self.device is not None:
+        if self.xp.on_device:
             return self._map_on_device(function)
         return map_blocks(
             lambda rows: function(self.block(rows)), self.n_rows, self.rows_per_block, self.threads
@@ -272,9 +252,9 @@ class Pixels:
     def _map_on_device(self, function: Callable[[Block], Result]) -> Iterator[Result]:
         edges = range(0, self.n_rows, self.rows_per_block)
         blocks = [slice(i, min(i + self.rows_per_block, self.n_rows)) for i in edges]
-        with self.place.products():
-            for rows, raw in rows_on_device(self.rows, blocks, self.place):
-                yield function(self._block_on_device(raw, rows, rows))
+        with self.xp.products():
+            for rows, raw in self.xp.stream_rows(self._read, blocks):
+                yield function(self._block(raw, rows, rows))
 
     def total(
         self,
@@ -309,9 +289,9 @@ class Pixels:
     def standardised(self, dtype: npt.DTypeLike) -> Pixels:
         """Return the same pixels in memory, standardised once and for all, in ``dtype``."""
         dtype = np.dtype(dtype)
-        pixels = replace(self, dtype=dtype)
-        if self.device is not None:
-            there = load_torch().cat(list(pixels.map(lambda block: block.x)))
+        pixels = replace(self, xp=replace(self.xp, dtype=dtype))
+        if self.xp.on_device:
+            there = self.xp.concatenate(list(pixels.map(lambda block: block.x)))
             return replace(pixels, rows=there, standardisation=None)
         rows = np.empty((self.n_rows, self.n_features), dtype=dtype)
 
@@ -342,28 +322,23 @@ class Standardisation:
     scale: Array
     warp: Warp | None = None
 
-    def __call__(self, rows: Array, dtype: npt.DTypeLike) -> Array:
+    def __call__(self, rows: Array, dtype: npt.DTypeLike, xp: Backend = HOST) -> Array:
         """Return standardised rows in ``dtype``, each feature contiguous.
 
         Rows that are equal as numbers give the same result, whatever type they are stored in.
         """
         # Subtract in double, then round: a centre of 300 K in single is wrong by up to 15 µK.
-        x = double_copy(rows, lasts=np.dtype(dtype) == np.float64)
+        x = xp.own_double(rows, lasts=np.dtype(dtype) == np.float64)
         # Values that overflow become infinite, and `require_lengths` refuses them.
         with np.errstate(over="ignore"):
-            if self.warp is not None:
-                x = self.warp(x, dtype)
-                x -= like(self.centre, x)
-                x /= like(self.scale, x)
-                return x
-            x -= like(self.centre, x)
-            x /= like(self.scale, x)
-            return cast(x, dtype)
-
-    def on(self, place: Place) -> Standardisation:
-        """Return the same, with its numbers on the device where rows will be."""
-        warp = self.warp and Warp(place.move(self.warp.middle), place.move(self.warp.width))
-        return Standardisation(place.move(self.centre), place.move(self.scale), warp)
+            if self.warp is None:
+                x -= xp.double(self.centre)
+                x /= xp.double(self.scale)
+                return xp.cast(x, dtype)
+            x = self.warp(x, dtype, xp)
+            x -= xp.astype(xp.double(self.centre), x.dtype)
+            x /= xp.astype(xp.double(self.scale), x.dtype)
+            return x
 
     def linear_at(self, point: Array) -> tuple[Array, Array]:
         """Return the centre and scale of the affine map that touches this one at a raw row."""
@@ -380,14 +355,13 @@ class Warp:
     middle: Array
     width: Array
 
-    def __call__(self, x: Array, dtype: npt.DTypeLike) -> Array:
+    def __call__(self, x: Array, dtype: npt.DTypeLike, xp: Backend = HOST) -> Array:
         """Return warped rows in ``dtype``; ``x`` is in double precision and is overwritten."""
-        xp = namespace(x)
-        x -= like(self.middle, x)
-        x /= like(self.width, x)
+        x -= xp.double(self.middle)
+        x /= xp.double(self.width)
         # Beyond this single precision overflows, and nothing differs any more.
         xp.clip(x, -FARTHEST, FARTHEST, out=x)
-        warped = cast(x, dtype)
+        warped = xp.cast(x, dtype)
         return xp.arcsinh(warped, out=warped)
 
 
@@ -405,16 +379,16 @@ def block_rows(n_features: int, itemsize: int) -> int:
     return int(min(max(rows // 256, 1), 64)) * 256
 
 
-def card_block_rows(n_frequencies: int, itemsize: int) -> int:
-    """Return the number of rows in a block on a card; it depends on the model alone."""
-    return max(CARD_BLOCK_BYTES // (2 * n_frequencies * itemsize), 256)
+def device_block_rows(n_frequencies: int, itemsize: int) -> int:
+    """Return the number of rows in a block on a GPU; it depends on the model alone."""
+    return max(DEVICE_BLOCK_BYTES // (2 * n_frequencies * itemsize), 256)
 
 
-def card_prediction_rows(n_frequencies: int, place: Place) -> int:
-    """Return the number of rows in a block of predictions on a card."""
-    most = min(CARD_PREDICTION_BYTES, CARD_PREDICTION_SHARE * place.spare_bytes)
-    rows = int(most / (2 * n_frequencies * place.dtype.itemsize))
-    # Cards read aligned numbers several at a time.
+def device_prediction_rows(n_frequencies: int, xp: Backend) -> int:
+    """Return the number of rows in a block of predictions on a GPU."""
+    most = min(DEVICE_PREDICTION_BYTES, DEVICE_PREDICTION_SHARE * xp.spare_bytes)
+    rows = int(most / (2 * n_frequencies * xp.dtype.itemsize))
+    # GPUs read aligned numbers several at a time.
     return max(rows - rows % 1024, 256)
 
 
@@ -453,7 +427,7 @@ def map_blocks(
 def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
     """Return the sorted row numbers ``chosen`` of ``rows``, read in slices unless in memory."""
     if is_tensor(rows):
-        return rows[load_torch().as_tensor(chosen, device=rows.device)]
+        return rows[make_backend(np.float64, str(rows.device)).move(chosen)]
     if isinstance(rows, np.ndarray):
         return np.asarray(rows[chosen])
     parts = [np.empty((0, rows.shape[1]), dtype=rows.dtype)]
@@ -463,40 +437,6 @@ def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
             block = unmasked(rows[start : start + rows_per_block])
             parts.append(block[chosen[first:last] - start])
     return np.concatenate(parts)
-
-
-def rows_on_device(
-    rows: Any, blocks: Sequence[slice], place: Place
-) -> Iterator[tuple[slice, Any]]:
-    """Yield blocks of rows, and these rows as tensors on a device.
-
-    The rows of the next block are on their way there while the last one is worked on: they go
-    through memory that a card reads by itself.
-    """
-    if is_tensor(rows) or not str(place.device).startswith("cuda"):
-        for block in blocks:
-            yield block, place.move(rows[block] if is_tensor(rows) else unmasked(rows[block]))
-        return
-    torch = load_torch()
-    stream, waiting = torch.cuda.Stream(place.device), deque[tuple[slice, Any, Any]]()
-
-    def hand_out() -> tuple[slice, Any]:
-        block, tensor, arrived = waiting.popleft()
-        here = torch.cuda.current_stream(place.device)
-        here.wait_event(arrived)
-        tensor.record_stream(here)
-        return block, tensor
-
-    for block in blocks:
-        # torch keeps this memory from reuse until the card has read it.
-        staged = torch.from_numpy(for_torch(unmasked(rows[block]))).pin_memory()
-        with torch.cuda.stream(stream):
-            tensor = staged.to(place.device, non_blocking=True)
-            waiting.append((block, tensor, stream.record_event()))
-        if len(waiting) > 1:
-            yield hand_out()
-    while waiting:
-        yield hand_out()
 
 
 # Checks
@@ -554,4 +494,4 @@ def require_lengths(
 def row_lengths(x: Array) -> Array:
     """Return the length of each row, (n,); infinite if it overflows."""
     with np.errstate(over="ignore"):
-        return namespace(x).sqrt(row_dots(x, x))
+        return np.sqrt(HOST.row_dots(x, x))

@@ -2,7 +2,7 @@
 
 This is the only module of :mod:`undulatus.gp` that uses dask; it is imported when a dask array
 is given. The task of a chunk is a pure function of the chunk and of one node of parameters. It
-goes through the chunk in the blocks of :mod:`undulatus.gp.blocks`, and can run again elsewhere
+goes through the chunk in the blocks of :mod:`undulatus.gp.data`, and can run again elsewhere
 when a worker is lost. Sums are added in a tree whose shape depends on the chunks alone: any
 scheduler, with any number of workers, gives the same bits.
 """
@@ -23,18 +23,18 @@ import numpy as np
 
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError
-from undulatus.gp.arrays import Array, Place, recycling
-from undulatus.gp.blocks import (
+from undulatus.gp.backends import Array, Backend, make_backend
+from undulatus.gp.backends.numpy import recycling
+from undulatus.gp.data import (
     Block,
     Parameters,
     Pixels,
     Result,
     Standardisation,
-    card_block_rows,
     count_latents,
+    device_block_rows,
     unmasked,
 )
-from undulatus.gp.held_back import number_groups
 from undulatus.gp.moments import (
     ClassMoments,
     LabelledChunk,
@@ -43,6 +43,7 @@ from undulatus.gp.moments import (
     encode,
     require_phases_of_rows,
 )
+from undulatus.gp.splits import number_groups
 
 FAN_IN = 8
 """Sums that are added in one task."""
@@ -111,13 +112,10 @@ class PixelReader:
     labels: Array
     class_weights: Array | None
     standardisation: Standardisation
-    dtype: np.dtype[Any]
+    xp: Backend
     rows_per_block: int
     latent: int | None = None
     """With more than two classes, the one that is told from the rest; None keeps all apart."""
-    device: str | None = None
-    """The device of torch on which blocks are computed; None for numpy."""
-    tf32: bool = False
 
     def __call__(self, chunk: LabelledChunk) -> Pixels:
         """Return the chunk's pixels of positive weight."""
@@ -136,12 +134,10 @@ class PixelReader:
             codes,
             weight,
             self.standardisation,
-            self.dtype,
+            self.xp,
             self.rows_per_block,
             groups=groups,
             n_classes=len(self.labels),
-            device=self.device,
-            tf32=self.tf32,
         )
 
     def classes_and_weights(self, chunk: LabelledChunk) -> tuple[Array, Array | None]:
@@ -184,12 +180,12 @@ class ChunkedPixels:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The working precision of blocks."""
-        return self.reader.dtype
+        return self.reader.xp.dtype
 
     @property
-    def place(self) -> Place:
+    def xp(self) -> Backend:
         """Where blocks are computed, and in which precision."""
-        return Place(self.reader.dtype, self.reader.device, self.reader.tf32)
+        return self.reader.xp
 
     @property
     def n_latents(self) -> int:
@@ -198,8 +194,9 @@ class ChunkedPixels:
 
     def on(self, device: str, tf32: bool, n_frequencies: int) -> ChunkedPixels:
         """Return the same pixels, computed on a device in each chunk's task."""
-        size = card_block_rows(n_frequencies, self.dtype.itemsize)
-        reader = replace(self.reader, device=device, tf32=tf32, rows_per_block=size)
+        size = device_block_rows(n_frequencies, self.dtype.itemsize)
+        xp = make_backend(self.dtype, device, tf32)
+        reader = replace(self.reader, xp=xp, rows_per_block=size)
         return replace(self, reader=reader)
 
     def against_rest(self, latent: int) -> ChunkedPixels:

@@ -1,0 +1,346 @@
+"""Blocks computed by numpy, on one thread each.
+
+Arrays that every block needs are those of the thread's :class:`Workspace`, since fresh pages take
+longer to get than BLAS takes to fill them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.special
+
+from undulatus.gp.cholesky import multiply_by_triangle, solve_moments
+
+Array = npt.NDArray[Any]
+
+SINGLE_PHASE_LIMIT = 512.0
+"""Largest length of x times w for which a single-precision phase is good to 1e-4."""
+
+
+class Workspace(threading.local):
+    """A thread's arrays for one block: each attribute is overwritten by whoever takes it next.
+
+    ``take("phases", shape, dtype)`` returns an array of that shape in the memory of that name.
+    """
+
+    PURPOSES: ClassVar[tuple[str, ...]] = (
+        "rows",  # a block's rows in double precision, before they are standardised
+        "inputs",  # rows with a feature that is 1, whose frequency is a delay
+        "phases",  # (n, D), by `phases`
+        "tangents",  # (n, D), by `cosines_and_sines`
+        "shares",  # (n, D), by `cosines_and_sines`
+        "features",  # (n, k), by `features` and `waves`
+        "scaled",  # (n, k), features times the roots of weights, by `gram`
+        "product",  # (k, k), by `gram`, and (n, k), by `multiply`
+        "rotated",  # (n, r), features times a root, by `moments`
+    )
+
+    def __init__(self) -> None:
+        self._memory = {purpose: np.empty(0, dtype=np.uint8) for purpose in self.PURPOSES}
+
+    def take(
+        self, purpose: str, shape: Sequence[int], dtype: npt.DTypeLike, by_column: bool = False
+    ) -> Array:
+        """Return an uninitialised array, its rows contiguous or, ``by_column``, its columns."""
+        dtype = np.dtype(dtype)
+        size = prod(shape) * dtype.itemsize
+        if len(self._memory[purpose]) < size:
+            self._memory[purpose] = np.empty(size, dtype=np.uint8)
+        flat = self._memory[purpose][:size].view(dtype)
+        return flat.reshape(shape[::-1]).T if by_column else flat.reshape(shape)
+
+
+_workspace = Workspace()
+
+
+@dataclass(frozen=True)
+class NumpyBackend:
+    """numpy, in one precision. Names that are not here are numpy's."""
+
+    dtype: np.dtype[Any]
+    device: ClassVar[None] = None
+    on_device: ClassVar[bool] = False
+
+    def __getattr__(self, name: str) -> Any:
+        # Pickle asks for special names before there is a dtype.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np, name)
+
+    @property
+    def workspace(self) -> Workspace:
+        """The arrays of this thread."""
+        return _workspace
+
+    # Arrays here
+
+    def array(self, values: Any) -> Array:
+        """Return values in this precision."""
+        return np.asarray(values).astype(self.dtype, copy=False)
+
+    def fortran(self, values: Any) -> Array:
+        """Return a matrix in this precision, its columns contiguous."""
+        return np.asarray(values).astype(self.dtype, order="F", copy=False)
+
+    def move(self, values: Any) -> Array:
+        """Return values in their own precision."""
+        return np.asarray(values)
+
+    def double(self, values: Any) -> Array:
+        """Return values in double precision."""
+        return np.asarray(values, dtype=np.float64)
+
+    def astype(self, values: Any, dtype: npt.DTypeLike) -> Array:
+        """Return values in a type of numpy."""
+        return np.asarray(values).astype(dtype, copy=False)
+
+    def cast(self, values: Array, dtype: npt.DTypeLike) -> Array:
+        """Return values in the precision of numpy's ``dtype``."""
+        return values.astype(dtype, copy=False)
+
+    def own_double(self, rows: Any, *, lasts: bool) -> Array:
+        """Return a copy of rows in double precision, columns contiguous.
+
+        Standardising goes by column, and is faster so. A copy that need not last is in the
+        workspace.
+        """
+        if lasts:
+            return np.array(rows, dtype=np.float64, order="F")
+        copy = _workspace.take("rows", np.shape(rows), np.float64, by_column=True)
+        np.copyto(copy, rows, casting="unsafe")
+        return copy
+
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        """Return arrays with one more axis in front."""
+        return np.stack(arrays)
+
+    def products(self) -> AbstractContextManager[None]:
+        """Return a context in which matrices are multiplied with the digits asked for."""
+        return nullcontext()
+
+    @property
+    def spare_bytes(self) -> float:
+        """Bytes of memory that can still be taken."""
+        from undulatus._system import available_memory
+
+        return available_memory()
+
+    expit = staticmethod(scipy.special.expit)
+    log_expit = staticmethod(scipy.special.log_expit)
+
+    def logsumexp(self, x: Array, axis: int, keepdims: bool = False) -> Array:
+        """Return the logarithm of the sum of exponentials along an axis."""
+        return np.logaddexp.reduce(x, axis=axis, keepdims=keepdims)  # type: ignore[call-overload]
+
+    # Features
+
+    def phases(
+        self, x: Array, frequencies: Array, delays: Array | None = None, *, by_column: bool = False
+    ) -> Array:
+        """Return x Wᵗ (- delays), (n, D), in the precision of ``x``, in the workspace.
+
+        Rows whose phases are too large for single precision are computed in double and reduced
+        to one turn before rounding.
+        """
+        w = frequencies.astype(x.dtype, copy=False)
+        phase = _workspace.take("phases", (len(x), len(w)), x.dtype, by_column)
+        rows = x
+        if delays is not None:
+            # As the frequency of a feature that is 1: the product subtracts it on the way.
+            rows = _workspace.take("inputs", (len(x), x.shape[1] + 1), x.dtype, by_column=True)
+            rows[:, :-1], rows[:, -1] = x, 1.0
+            w = np.column_stack([w, -delays.astype(x.dtype, copy=False)])
+        if by_column:
+            np.matmul(w, rows.T, out=phase.T)
+        else:
+            np.matmul(rows, w.T, out=phase)
+        if x.dtype == np.float32 and phase.size:
+            far = _far_rows(x, frequencies)
+            if len(far):
+                exact = x[far].astype(np.float64) @ frequencies.astype(np.float64).T
+                if delays is not None:
+                    exact -= delays
+                phase[far] = np.remainder(exact, 2.0 * np.pi)
+        return phase
+
+    def cosines_and_sines(self, phase: Array, out: Array) -> Array:
+        """Write [cos P, sin P], (n, 2D), to ``out``.
+
+        In double precision both come from one tangent of the half angle, t = tan(P/2): cos P =
+        (1 - t²)/(1 + t²) and sin P = 2t/(1 + t²). Numpy vectorises its double tangent but not
+        its double cosine and sine; the absolute error is a few units in the last place of 1.
+        """
+        d = phase.shape[1]
+        cosine, sine = out[:, :d], out[:, d:]
+        if phase.dtype == np.float32:
+            np.cos(phase, out=cosine)
+            np.sin(phase, out=sine)
+            return out
+        by_column = not phase.flags.c_contiguous
+        tangent, share = (
+            _workspace.take(name, phase.shape, phase.dtype, by_column)
+            for name in ("tangents", "shares")
+        )
+        np.multiply(phase, 0.5, out=tangent)
+        np.tan(tangent, out=tangent)
+        np.multiply(tangent, tangent, out=share)
+        share += 1.0
+        np.divide(2.0, share, out=share)
+        np.multiply(tangent, share, out=sine)
+        np.subtract(share, 1.0, out=cosine)
+        return out
+
+    def cosines(self, phase: Array) -> Array:
+        """Overwrite phases by their cosines."""
+        if phase.dtype == np.float32:
+            return np.cos(phase, out=phase)
+        # Half-angle form, as in `cosines_and_sines`: numpy's double cosine is slow.
+        phase *= 0.5
+        np.tan(phase, out=phase)
+        phase *= phase
+        phase += 1.0
+        np.divide(2.0, phase, out=phase)
+        phase -= 1.0
+        return phase
+
+    def waves(self, x: Array, frequencies: Array, *, by_column: bool = False) -> Array:
+        """Return [cos P, sin P], (n, 2D) or of several members (M, n, 2D), in the workspace."""
+        if x.ndim == 3:
+            (x,), (frequencies,) = x, frequencies
+            return self.waves(x, frequencies)[None]
+        out = _workspace.take("features", (len(x), 2 * len(frequencies)), x.dtype, by_column)
+        return self.cosines_and_sines(self.phases(x, frequencies, by_column=by_column), out)
+
+    # Products
+
+    def row_dots(self, a: Array, b: Array) -> Array:
+        """Return the product of each row of one array with that of the other, (..., n)."""
+        return np.einsum("...ij,...ij->...i", a, b)
+
+    def multiply(self, z: Array, matrix: Array) -> Array:
+        """Return z M, (..., n, k), in the workspace."""
+        return np.matmul(z, matrix, out=_workspace.take("product", z.shape, z.dtype))
+
+    def gram(self, z: Array, weights: Array) -> Array:
+        """Return Zᵗ diag(weights) Z, (k, k), in double precision; of one member, (1, k, k).
+
+        It is in memory that :func:`recycle` may give to the next caller.
+        """
+        # Square roots on both sides make the product symmetric, which halves the work for BLAS.
+        scaled = _workspace.take("scaled", z.shape, z.dtype)
+        np.multiply(z, np.sqrt(weights)[..., None].astype(z.dtype, copy=False), out=scaled)
+        k = z.shape[-1]
+        product = _workspace.take("product", (k, k), z.dtype)
+        np.matmul(scaled.reshape(-1, k).T, scaled.reshape(-1, k), out=product)
+        gram = _recycled((k, k))
+        gram[...] = product
+        return gram[None] if z.ndim == 3 else gram
+
+    def moments(
+        self, z: Array, mean: Array, root: Array, *, overwrite: bool = False
+    ) -> tuple[Array, Array]:
+        """Return zᵗm, (n,), and |Rᵗz|², (n,).
+
+        Rows or columns of z (n, k) are contiguous; it is left as it is unless ``overwrite``. R
+        (k, r) is upper triangular: entries below the diagonal that ends in its last row and
+        column are zero. Fastest in Fortran order.
+        """
+        latent = z @ mean
+        full_rows = z.shape[1] - root.shape[1]
+        rotated = z[:, full_rows:]
+        if not overwrite:
+            rotated = _workspace.take("rotated", rotated.shape, z.dtype)
+            np.copyto(rotated, z[:, full_rows:])
+        root = np.asfortranarray(root)
+        multiply_by_triangle(rotated, root[full_rows:])
+        if full_rows:
+            rotated += z[:, :full_rows] @ root[:full_rows]
+        return latent, self.row_dots(rotated, rotated)
+
+    def weight_moments(
+        self, precisions: Array, projected: Array, jitter: Any, streams: Sequence[Any]
+    ) -> tuple[Array, Array]:
+        """Return means A⁻¹b (M, C, k) and covariances A⁻¹ (M, C, k, k).
+
+        The jitter that a matrix needs is found here, whatever ``jitter`` is.
+        """
+        m, c, k = projected.shape
+        means, covariances = np.empty((m, c, k)), np.empty((m, c, k, k))
+        for index in np.ndindex(m, c):
+            means[index], covariances[index] = solve_moments(precisions[index], projected[index])
+        return means, covariances
+
+    # Steps that are repeated
+
+    def select(self, array: Array, index: Array) -> Array:
+        """Return the part of an array whose number along the first axis is in ``index`` (1,)."""
+        return array[index[0]]
+
+    def repeated(self, function: Callable[[], None], state: Sequence[Any]) -> Callable[[], None]:
+        """Return a function of arrays, which it changes, in the form that is fastest to repeat."""
+        return function
+
+    def new_streams(self, most: int) -> list[Any]:
+        """Return what so many things are computed at once in: nothing here."""
+        return []
+
+
+def far_row(frequencies: Array) -> float:
+    """Return the length of a row beyond which its phases need double precision."""
+    return SINGLE_PHASE_LIMIT / max(float(np.linalg.norm(frequencies, axis=1).max()), 1e-12)
+
+
+def _far_rows(x: Array, frequencies: Array) -> Array:
+    """Return the numbers of the rows whose phases need double precision."""
+    # Bound by |x||w|, not |x·w|: products that cancel lose as many digits as a large sum.
+    limit = far_row(frequencies) ** 2
+    # No row is longer than one of largest values throughout, which is cheaper to find.
+    if x.shape[1] * float(max(x.max(), -x.min())) ** 2 <= limit:
+        return np.empty(0, np.intp)
+    return np.flatnonzero(np.einsum("ij,ij->i", x, x) > limit)
+
+
+# Gram matrices that were added to others are used again
+
+MOST_SPARE_ARRAYS = 16
+"""Arrays of one shape that are kept."""
+
+_recyclers: list[None] = []
+
+_spare_arrays: dict[tuple[int, ...], deque[Array]] = defaultdict(
+    lambda: deque(maxlen=MOST_SPARE_ARRAYS)
+)
+
+
+def _recycled(shape: tuple[int, ...]) -> Array:
+    try:
+        return _spare_arrays[shape].pop()
+    except IndexError:
+        return np.empty(shape)
+
+
+def recycle(array: Any) -> None:
+    """Let another caller overwrite an array that nobody reads any more."""
+    if _recyclers and isinstance(array, np.ndarray):
+        _spare_arrays[array.shape].append(array)
+
+
+@contextmanager
+def recycling() -> Iterator[None]:
+    """Keep arrays that are recycled inside this context; outside of it they are freed."""
+    _recyclers.append(None)
+    try:
+        yield
+    finally:
+        _recyclers.pop()
+        if not _recyclers:
+            _spare_arrays.clear()

@@ -1,0 +1,684 @@
+r"""Frequencies learned on minibatches, by natural-gradient variational inference and Adam.
+
+The posterior of the weights is kept as running sums of the rows' sites, estimated as if all data
+looked like the recent minibatches of :math:`B` rows,
+
+.. math:: G \leftarrow (1 - \rho)\, G + \rho \tfrac{n}{B} Z^\top \mathrm{diag}(2\lambda) Z,
+    \qquad h \leftarrow (1 - \rho)\, h + \rho \tfrac{n}{B} Z^\top v,
+
+which is a natural-gradient step in the paper's bound. Its gradient in the frequencies
+(:mod:`undulatus.gp.gradients`) comes from the same product :math:`Z A^{-1}` that gives
+:math:`\xi`, and feeds Adam; the signal variance follows its fixed point. The time does not grow
+with the data.
+
+After every iteration of 25 minibatches the loss of validation rows is computed. When it stalls,
+or when the steps run out (later while it still falls fast), the step size is annealed to zero.
+When it gets worse the optimisation ends: it has begun to learn noise. The best parameters on the
+way, those at the start included, are remembered.
+
+:class:`Batch` takes the steps of M estimators at once, whose arrays have one more axis in front,
+and one for the C latent functions after that. On the processor M is 1 and estimators learn in
+threads of their own; on a device all learn together. A minibatch depends on the seed and the step
+alone, so an optimisation that was interrupted continues as if it had not been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from undulatus.errors import NumericalError
+from undulatus.gp.backends import Array
+from undulatus.gp.backends.numpy import SINGLE_PHASE_LIMIT, recycle
+from undulatus.gp.cholesky import JITTER_LADDER
+from undulatus.gp.data import Block, Pixels
+from undulatus.gp.gradients import bound_gradient
+from undulatus.gp.inference import AscentConfig, Gaussian, WeightSpace, fit_quadratic
+from undulatus.gp.likelihood import quadratic_sites
+from undulatus.gp.posterior import solve_posterior
+from undulatus.gp.splits import Split, validation_loss
+from undulatus.gp.taper import frequency_deviations, tapered_features
+
+
+@dataclass(frozen=True)
+class Config:
+    """How frequencies are learned on minibatches."""
+
+    batch_size: int
+    """Rows in a minibatch."""
+    max_iter: int
+    """Most iterations."""
+    tol: float
+    """The loss has stalled when it falls by less than this share of itself in an iteration."""
+    n_total: int
+    """Number of rows that the posterior is scaled to."""
+    learn_frequencies: bool = True
+    """Whether frequencies are learned, or only one lengthscale of theirs."""
+    early_stopping: bool = True
+    """Whether the validation loss ends the optimisation when it gets worse."""
+    taper: float = 0.0
+    """Deviation of frequencies, as a share of their size."""
+    start_rows: int = 8192
+    """Most rows that the posterior at the start is found from ..."""
+    start_passes: int = 4
+    """... in so many passes."""
+    steps_per_iteration: int = 25
+    """Minibatches in an iteration."""
+    epochs: int = 10
+    """An optimisation is planned to see each row so often ..."""
+    fewest_iterations: int = 12
+    """... but for at least so many iterations."""
+    more_epochs: int = 15
+    """It may see each row so often while the loss still falls ..."""
+    still_falls: float = 0.05
+    """... which is when the mean loss of the later half of its iterations is lower than that of
+    the first half by this share."""
+    piece_rows: int = 1024
+    """Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
+    most_threads: int = 4
+    """Threads that share a minibatch, at most. With more, handing work over takes longer."""
+    covariance_rows: int = 512
+    """Rows of a minibatch that are multiplied by the covariance of the weights, which is most of
+    the work. They stand for the others in what depends on it."""
+    frequency_step: float = 0.085
+    """Largest step of a frequency, as a share of the starting frequencies' root mean square."""
+    scale_step: float = 0.01
+    """Largest step of the logarithm of a feature's scale."""
+    mean_decay: float = 0.9
+    """Adam's decay rate of the mean of the gradient ..."""
+    square_decay: float = 0.99
+    """... and of its square."""
+    weight_decay: float = 0.6
+    """The weight of a minibatch in the running sums is step^-0.6 ..."""
+    smallest_weight: float = 0.1
+    """... but no less than this."""
+    steps_per_factorisation: int = 4
+    """Minibatches between two factorisations of the running posterior."""
+    variance_exponent: float = 0.1
+    """Exponent of the factor by which the signal variance follows its fixed point."""
+    variance_limit: float = 100.0
+    """Highest signal variance while frequencies move: a prior deviation of 10 in the logit.
+    Beyond it features cancel each other, and a small step throws the posterior off."""
+    anneal_share: float = 0.4
+    """Share of all steps over which the step size falls to zero."""
+    stall_window: int = 16
+    """Iterations averaged to see whether the loss still falls ..."""
+    stall_window_fixed: int = 2
+    """... and where only the lengthscale is learned."""
+    smoothing: int = 3
+    """Losses averaged to find the best parameters."""
+    worsening_window: int = 8
+    """The loss has got worse when the median of so many losses after its smallest value ..."""
+    worsening_factor: float = 1.1
+    """... exceeds this times that value."""
+    far_share: float = 0.25
+    """Phases on a device are in double precision if one reaches this share of where single
+    precision ends: frequencies move before it is looked at again."""
+
+    def weight(self, step: int) -> float:
+        """Return the weight ρ of a minibatch in the running sums."""
+        return max(step**-self.weight_decay, self.smallest_weight)
+
+    def step_share(self, step: int, anneal_from: int | None) -> float:
+        """Return the share of the full step size at a step."""
+        if anneal_from is None:
+            return 1.0
+        return float(
+            0.5 * (1.0 + np.cos(np.pi * (step - anneal_from) / self.anneal_steps(anneal_from)))
+        )
+
+    def anneal_steps(self, anneal_from: int) -> int:
+        """Return over how many steps the step size falls, a whole number of iterations."""
+        share = self.anneal_share / (1.0 - self.anneal_share)
+        iterations = max(round(share * anneal_from / self.steps_per_iteration), 1)
+        return iterations * self.steps_per_iteration
+
+    def planned_steps(self, epochs: int, n_rows: int) -> int:
+        """Return the steps in which so many rows are each seen so often, as far as allowed."""
+        size = min(self.batch_size, n_rows)
+        iterations = -(-epochs * n_rows // (size * self.steps_per_iteration))
+        iterations = min(max(iterations, self.fewest_iterations), self.max_iter)
+        return iterations * self.steps_per_iteration
+
+
+# The state of one estimator
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a fit starts: unit frequencies w (D, d), lengthscale σ, signal variance γ."""
+
+    unit_frequencies: Array
+    lengthscale: float
+    signal_variance: float = 1.0
+
+    @property
+    def frequencies(self) -> Array:
+        """Effective frequencies w/σ, (D, d)."""
+        return self.unit_frequencies / self.lengthscale
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What is learned: hyperparameters, and the running sums of sites at unit features.
+
+    ``lengthscale`` is that of fixed frequencies, or the starting one of learned frequencies. The
+    others are those of each of C latent functions.
+    """
+
+    frequencies: Array
+    lengthscale: float
+    signal_variances: Array
+    """(C,)"""
+    gram: Array
+    """(C, k, k)"""
+    projected: Array
+    """(C, k)"""
+
+    def gaussians(self) -> list[Gaussian]:
+        """Return the posterior of each latent function under the running sums."""
+        found = []
+        for variance, gram, projected in zip(
+            self.signal_variances.tolist(), self.gram, self.projected, strict=True
+        ):
+            precision = variance * gram + np.eye(len(gram))
+            posterior = solve_posterior(precision, np.sqrt(variance) * projected)
+            found.append(Gaussian(variance, posterior=posterior))
+        return found
+
+
+@dataclass(frozen=True)
+class AdamState:
+    """Adam's running means of a gradient and of its square."""
+
+    mean: Array
+    square: Array
+
+
+@dataclass(frozen=True)
+class State:
+    """An optimisation in progress: all that is needed to continue it.
+
+    ``best`` are the parameters with the lowest smoothed loss, ``best_loss``, reached after
+    ``best_iter`` iterations; before the first, they are those at the start. ``losses`` holds the
+    loss of validation rows after each iteration.
+    """
+
+    step: int
+    parameters: Parameters
+    best: Parameters
+    frequency_adam: AdamState
+    """Of the frequencies, (D, d)."""
+    scale_adam: AdamState
+    """Of the logarithms of the features' scales, (d,)."""
+    losses: Array
+    seed: int
+    """Of the order of minibatches."""
+    frequency_unit: float
+    """Root mean square of the starting frequencies."""
+    best_loss: float = np.inf
+    best_iter: int = 0
+    anneal_from: int | None = None
+    """Step from which the step size falls."""
+    outcome: str = "max_iter"
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations done."""
+        return len(self.losses)
+
+    @property
+    def progress_text(self) -> str:
+        """What a line of progress says."""
+        return f"validation NLL {self.losses[-1]:.4f}"
+
+    def smoothed_losses(self, smoothing: int) -> Array:
+        """Return the mean of the last losses after each iteration."""
+        ends = range(1, self.n_iter + 1)
+        return np.array([self.losses[max(0, end - smoothing) : end].mean() for end in ends])
+
+    def loss_has_worsened(self, config: Config) -> bool:
+        """Return whether the loss has risen since its smallest value, and stays up."""
+        smoothed = self.smoothed_losses(config.smoothing)
+        lowest = int(np.argmin(smoothed))
+        since = self.losses[lowest + 1 :]
+        if len(since) < config.worsening_window:
+            return False
+        # The median: full steps give an outlying loss now and then.
+        median = np.median(since[-config.worsening_window :])
+        return bool(median > config.worsening_factor * smoothed[lowest])
+
+    def loss_has_stalled(self, window: int, tol: float) -> bool:
+        """Return whether the mean of the last losses is hardly below that of those before."""
+        if self.n_iter < 2 * window:
+            return False
+        before, now = self.losses[-2 * window : -window].mean(), self.losses[-window:].mean()
+        return bool(before - now < tol * window * now)
+
+    def loss_still_falls(self, share: float) -> bool:
+        """Return whether the loss of the later half of the iterations is well below the first."""
+        half = self.n_iter // 2
+        first, later = self.losses[:half], self.losses[half:]
+        return half > 0 and bool(later.mean() < (1.0 - share) * first.mean())
+
+
+# One estimator's rows
+
+
+@dataclass
+class Task:
+    """The rows that one estimator learns from and validates on, and where it starts."""
+
+    pixels: Pixels
+    """In memory, standardised."""
+    split: Split
+    start: Start
+    config: Config
+    seed: int
+    _epoch: int = -1
+    _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        self.validation: Block = self.pixels.pick(self.split[1])
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows in a minibatch."""
+        return min(self.config.batch_size, len(self.split[0]))
+
+    def first_state(self) -> State:
+        """Return the state at the start, whose posterior is that of some rows, scaled to all."""
+        config, frequencies = self.config, self.start.frequencies
+        learning = self.split[0]
+        some = self.pixels.take(learning[:: -(-len(learning) // config.start_rows)])
+        ends = fit_quadratic(
+            WeightSpace(some, frequencies),
+            self.start.signal_variance,
+            AscentConfig(config.start_passes, variance_limit=config.variance_limit),
+        )
+        scale = config.n_total / some.n_rows
+        parameters = Parameters(
+            frequencies,
+            self.start.lengthscale,
+            np.array([end.gaussian.signal_variance for end in ends]),
+            np.array([end.gaussian.sites.gram * scale for end in ends]),
+            np.array([end.gaussian.sites.projected * scale for end in ends]),
+        )
+        zeros = AdamState(*np.zeros((2, *frequencies.shape)))
+        state = State(
+            step=0,
+            parameters=parameters,
+            best=parameters,
+            frequency_adam=zeros,
+            scale_adam=AdamState(zeros.mean[0], zeros.square[0]),
+            losses=np.empty(0),
+            seed=self.seed,
+            frequency_unit=float(np.sqrt(np.mean(frequencies**2))),
+        )
+        return replace(state, best_loss=Batch([self], [state]).losses()[0])
+
+    def minibatch(self, step: int) -> Array:
+        """Return the row numbers of minibatch ``step``, counted from 0."""
+        learning, size = self.split[0], self.batch_rows
+        epoch, place = divmod(step, len(learning) // size)
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([self.seed, epoch]).permutation(len(learning))
+        return learning[self._order[place * size : (place + 1) * size]]
+
+    def record(self, state: State, loss: float) -> State:
+        """Return the state with one more loss, and what it means for the step size and the end."""
+        config = self.config
+        state = replace(state, losses=np.append(state.losses, loss))
+        smoothed = float(state.smoothed_losses(config.smoothing)[-1])
+        if smoothed < state.best_loss:
+            state = replace(
+                state, best=state.parameters, best_loss=smoothed, best_iter=state.n_iter
+            )
+        if config.early_stopping and state.loss_has_worsened(config):
+            return replace(state, outcome="converged")
+        if state.anneal_from is not None:
+            annealed = state.step >= state.anneal_from + config.anneal_steps(state.anneal_from)
+            return replace(state, outcome="converged") if annealed else state
+        fixed = not config.learn_frequencies
+        window = config.stall_window_fixed if fixed else config.stall_window
+        if self._must_anneal(state) or state.loss_has_stalled(window, config.tol):
+            return replace(state, anneal_from=state.step)
+        return state
+
+    def _must_anneal(self, state: State) -> bool:
+        """Return whether annealing from one iteration later on would not end in time."""
+        config = self.config
+        later = state.step + config.steps_per_iteration
+        falls = state.loss_still_falls(config.still_falls)
+        epochs = config.more_epochs if falls else config.epochs
+        allowed = config.planned_steps(epochs, len(self.split[0]))
+        return later + config.anneal_steps(later) > allowed
+
+
+def optimise(
+    tasks: Sequence[Task],
+    states: Sequence[State],
+    *,
+    max_iter: int,
+    interruptible: bool = False,
+    reports: Sequence[Callable[[State], None]] | None = None,
+) -> list[State]:
+    """Return the states in which tasks have ended, or have done ``max_iter`` iterations.
+
+    On a device, all go on together; elsewhere they are one after the other. A task's report
+    is called after each of its iterations. If ``interruptible``, a
+    KeyboardInterrupt ends all at their last finished iteration.
+    """
+    states = list(states)
+
+    def active(numbers: Iterable[int]) -> list[int]:
+        going = (i for i in numbers if states[i].outcome == "max_iter")
+        return [i for i in going if states[i].n_iter < max_iter]
+
+    def go_on(members: list[int], until: Callable[[set[int]], bool]) -> None:
+        threads = min(tasks[0].pixels.threads, tasks[0].config.most_threads)
+        with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+            batch = Batch([tasks[i] for i in members], [states[i] for i in members], pool)
+            together = set(members)
+            while not until(together):
+                for i, state in zip(members, batch.iterate(), strict=True):
+                    if i in together:
+                        states[i] = state
+                        if reports is not None:
+                            reports[i](state)
+                together = set(active(together))
+
+    try:
+        if not tasks[0].pixels.xp.on_device:
+            for i in range(len(tasks)):
+                go_on([i], lambda together: not active(together))
+        while going := active(range(len(tasks))):
+            # Those behind go first: one that was resumed may be ahead.
+            behind = min(states[i].n_iter for i in going)
+            members = [i for i in going if states[i].n_iter == behind]
+            ahead = {states[i].n_iter for i in going} - {behind}
+
+            def enough(
+                together: set[int], count: int = len(members), ahead: set[int] = ahead
+            ) -> bool:
+                # One that has ended goes along unseen, until half of them have.
+                reached = {states[i].n_iter for i in together}
+                return 2 * len(together) <= count or bool(reached & ahead)
+
+            go_on(members, enough)
+    except KeyboardInterrupt:
+        if not (interruptible and all(state.n_iter for state in states)):
+            raise
+        for i in active(range(len(tasks))):
+            states[i] = replace(states[i], outcome="interrupted")
+    return states
+
+
+# The steps of several estimators
+
+
+class Batch:
+    """M estimators that have taken equally many steps, and go on together.
+
+    Each has C latent functions over D frequencies in d features. Their parameters are arrays that
+    stay where they are, since steps that were recorded on a device change them there.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        states: Sequence[State],
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
+        self._tasks, self._states, self._pool = list(tasks), list(states), pool
+        first = tasks[0]
+        self._config = first.config
+        self._pixels = first.pixels
+        xp = self._pixels.xp
+        # Estimators may have fewer rows to learn from than a minibatch is to have.
+        self._batch_rows = min(task.batch_rows for task in tasks)
+
+        def stacked(parts: Sequence[Any]) -> Any:
+            return xp.stack([xp.move(part) for part in parts])
+
+        learned = [state.parameters for state in states]
+        self._frequencies = stacked([own.frequencies for own in learned])
+        if xp.on_device:
+            self._pixels = replace(self._pixels, xp=replace(xp, double_phases=self._reaches_far()))
+        self._xp = xp = self._pixels.xp
+        self._variances = stacked([own.signal_variances for own in learned])
+        self._gram = stacked([own.gram for own in learned])
+        self._projected = stacked([own.projected for own in learned])
+        self._adam = [
+            stacked([getattr(state.frequency_adam, name) for state in states])
+            for name in ("mean", "square")
+        ]
+        self._scale_adam = [
+            stacked([getattr(state.scale_adam, name)[None] for state in states])
+            for name in ("mean", "square")
+        ]
+        self._lengthscales = xp.move(np.array([own.lengthscale for own in learned]))
+        self._units = xp.move(np.array([state.frequency_unit for state in states]))[:, None, None]
+        m, c, k = self._projected.shape
+        # Of the weights of unit features: √γ m and γ A⁻¹.
+        self._mean, self._covariance = (
+            xp.array(np.zeros(shape)) for shape in ((m, c, k), (m, c, k, k))
+        )
+        self._ratio = xp.move(np.ones((m, c)))
+        steps = self._config.steps_per_iteration
+        self._order = xp.move(np.zeros((steps, m, self._batch_rows), dtype=np.int64))
+        # Of each step: its number, the weight of its minibatch, the share of the full step size.
+        self._numbers = xp.move(np.ones((steps, 3, m)))
+        self._next = xp.move(np.zeros(1, dtype=np.int64))
+        self._jitter = xp.move(np.zeros(1))
+        self._eye = xp.move(np.eye(k))
+        self._streams = xp.new_streams(m * c)
+        self._changing = [
+            *(self._frequencies, self._variances, self._gram, self._projected),
+            *(*self._adam, *self._scale_adam, self._lengthscales),
+            *(self._mean, self._covariance, self._ratio, self._next),
+        ]
+        self._recorded: tuple[Callable[[], None], ...] = ()
+        self._find_moments()
+
+    def _reaches_far(self) -> bool:
+        """Whether phases need double precision, or might before long."""
+        x = self._pixels.rows
+        longest = float((x * x).sum(-1).max()) ** 0.5
+        fastest = float((self._frequencies**2).sum(-1).max()) ** 0.5
+        return longest * fastest > self._config.far_share * SINGLE_PHASE_LIMIT
+
+    # An iteration
+
+    def iterate(self) -> list[State]:
+        """Return the states of all estimators after one more iteration."""
+        device = self._xp.on_device
+        before = [array.clone() for array in self._changing] if device else []
+        losses = self._attempt()
+        for jitter in JITTER_LADDER[1:] if device else ():
+            if np.isfinite(losses).all():
+                break
+            for array, old in zip(self._changing, before, strict=True):
+                array.copy_(old)
+            self._jitter.fill_(jitter)
+            self._find_moments()
+            losses = self._attempt()
+        if not np.isfinite(losses).all():
+            raise NumericalError(self._gram.shape[-1])
+        self._states = [
+            task.record(self._state_of(member), losses[member])
+            for member, task in enumerate(self._tasks)
+        ]
+        return self._states
+
+    def _attempt(self) -> list[float]:
+        """Take the steps of an iteration; return the losses of validation rows."""
+        self._plan_steps()
+        if not self._recorded:
+            parts = (self._take_step, self._follow_variances, self._find_moments)
+            self._recorded = tuple(self._xp.repeated(own, self._changing) for own in parts)
+        take_step, follow_variances, find_moments = self._recorded
+        first, config = self._states[0].step + 1, self._config
+        for step in range(first, first + config.steps_per_iteration):
+            take_step()
+            if step % config.steps_per_factorisation == 0:
+                follow_variances()
+                find_moments()
+        find_moments()
+        return self.losses()
+
+    def _plan_steps(self) -> None:
+        """Say which rows the coming minibatches have, and what else differs from step to step."""
+        first, config = self._states[0].step, self._config
+        for row, step in enumerate(range(first, first + config.steps_per_iteration)):
+            chosen = [task.minibatch(step)[: self._batch_rows] for task in self._tasks]
+            shares = [config.step_share(step + 1, state.anneal_from) for state in self._states]
+            same = np.ones(len(shares))
+            self._order[row] = self._xp.move(np.array(chosen))
+            numbers = np.array([(step + 1.0) * same, config.weight(step + 1) * same, shares])
+            self._numbers[row] = self._xp.move(numbers)
+        self._next[0] = 0
+
+    def losses(self) -> list[float]:
+        """Return the losses of the estimators' validation rows."""
+        config, xp = self._config, self._xp
+        with xp.products():
+            return [
+                validation_loss(
+                    replace(task.validation, xp=xp),
+                    self._frequencies[member],
+                    frequency_deviations(self._frequencies[member], config.taper, xp),
+                    self._variances[member],
+                    self._mean[member],
+                    self._covariance[member],
+                )
+                for member, task in enumerate(self._tasks)
+            ]
+
+    def _state_of(self, member: int) -> State:
+        """Return an estimator's state after the steps, its parameters copied."""
+        state = self._states[member]
+
+        def copied(array: Any) -> Array:
+            return 1.0 * array[member]
+
+        lengthscale = state.parameters.lengthscale
+        if not self._config.learn_frequencies:
+            lengthscale = float(self._lengthscales[member])
+        learned = (self._variances, self._gram, self._projected)
+        return replace(
+            state,
+            step=state.step + self._config.steps_per_iteration,
+            parameters=Parameters(
+                copied(self._frequencies), lengthscale, *(copied(array) for array in learned)
+            ),
+            frequency_adam=AdamState(*(copied(array) for array in self._adam)),
+            scale_adam=AdamState(*(copied(array)[0] for array in self._scale_adam)),
+        )
+
+    # What is repeated
+
+    def _take_step(self) -> None:
+        """Take one minibatch: update the running sums, move the frequencies."""
+        config, xp = self._config, self._xp
+        chosen = xp.select(self._order, self._next)
+        number, rho, share = xp.select(self._numbers, self._next)[..., None, None]
+        size = self._batch_rows if xp.on_device else config.piece_rows
+        pieces = [slice(i, i + size) for i in range(0, self._batch_rows, size)]
+        run = self._pool.map if self._pool and len(pieces) > 1 else map
+        parts = list(run(lambda rows: self._sums(chosen[:, rows]), pieces))
+        gram, projected, gradient = (sum(part[i] for part in parts) for i in range(3))
+        row_weight = config.n_total / self._batch_rows
+        for running, new, weight in (
+            (self._gram, gram, rho[..., None]),
+            (self._projected, projected, rho),
+        ):
+            running *= 1.0 - weight
+            new *= weight * row_weight
+            running += new
+        self._move_frequencies(gradient, number, share)
+        self._next += 1
+
+    def _sums(self, chosen: Array) -> tuple[Array, Array, Array]:
+        """Return sums of some rows (M, n): Gram matrices, Zᵗ(sv), and the gradient (M, D, d)."""
+        config, xp = self._config, self._xp
+        deviations = frequency_deviations(self._frequencies, config.taper, xp)
+        with xp.products():
+            block = self._pixels.pick(chosen)
+            z, untapered = tapered_features(block.x, self._frequencies, deviations, xp)
+            rows = z.shape[-2]
+            sampled = -(
+                -rows * config.covariance_rows // max(self._batch_rows, config.covariance_rows)
+            )
+            grams, projections, gradient = [], [], xp.zeros_like(self._frequencies)
+            for latent in range(self._variances.shape[1]):
+                own = block.against_rest(latent)
+                mean = self._mean[:, latent]
+                product = xp.multiply(z[:, :sampled], self._covariance[:, latent])
+                # The mean variance of the first rows stands for that of the others.
+                variance = xp.empty_like(untapered)
+                variance[:, :sampled] = xp.maximum(xp.row_dots(product, z[:, :sampled]), 0.0)
+                variance[:, sampled:] = xp.mean(variance[:, :sampled], axis=-1)[:, None]
+                variance += xp.astype(self._variances[:, latent, None], z.dtype) * untapered
+                sites = quadratic_sites((z @ mean[..., None])[..., 0], variance, 2.0 * own.v, xp)
+                residual, precision = own.weight * sites.residual, own.weight * sites.precision
+                gradient = gradient + xp.double(
+                    bound_gradient(z, block.x, residual, precision, mean, product, xp)
+                )
+                grams.append(xp.gram(z, precision))
+                target = (own.weight * own.v)[..., None]
+                projections.append(xp.double((z.mT @ target)[..., 0]))
+        gram, projected = (xp.stack(own).swapaxes(0, 1) for own in (grams, projections))
+        for own in grams:
+            recycle(own)
+        return gram, projected, gradient
+
+    def _move_frequencies(self, gradient: Any, step: Any, share: Any) -> None:
+        """Take Adam's step in the features' scales, and in each frequency if they are learned."""
+        config, xp, learns = self._config, self._xp, self._config.learn_frequencies
+        in_scales = (gradient * self._frequencies).sum(-2, keepdims=True)
+        if not learns:
+            # RFF-GPC: one lengthscale for all features, so that frequencies keep their directions.
+            in_scales = xp.zeros_like(in_scales) + in_scales.sum(-1, keepdims=True)
+        growth = xp.exp(
+            config.scale_step * share * self._direction(self._scale_adam, in_scales, step)
+        )
+        self._frequencies *= growth
+        if learns:
+            direction = self._direction(self._adam, gradient, step)
+            self._frequencies += config.frequency_step * self._units * share * direction
+        self._lengthscales /= growth[:, 0, 0]
+
+    def _direction(self, adam: list[Any], gradient: Any, step: Any) -> Any:
+        """Update Adam's means in place; return the direction to step in, of size about 1."""
+        decays = (self._config.mean_decay, self._config.square_decay)
+        for running, decay, new in zip(adam, decays, (gradient, gradient**2), strict=True):
+            running *= decay
+            running += (1.0 - decay) * new
+        mean, square = (
+            running / (1.0 - decay**step) for running, decay in zip(adam, decays, strict=True)
+        )
+        return mean / (self._xp.sqrt(square) + float(np.finfo(np.float64).tiny))
+
+    def _follow_variances(self) -> None:
+        """Move each γ towards its fixed point (tr A⁻¹ + mᵗm) / k, damped."""
+        config = self._config
+        limit = config.variance_limit / self._variances
+        self._variances *= self._xp.minimum(self._ratio**config.variance_exponent, limit)
+
+    def _find_moments(self) -> None:
+        """Find the moments of the weights under the running sums: A = I + γG, A m = √γ h."""
+        xp, variance = self._xp, self._variances[..., None]
+        precisions = variance[..., None] * self._gram + self._eye
+        projected = xp.sqrt(variance) * self._projected
+        mean, covariance = xp.weight_moments(precisions, projected, self._jitter, self._streams)
+        trace = covariance.diagonal(0, -2, -1).sum(-1)
+        self._ratio[...] = (trace + (mean * mean).sum(-1)) / mean.shape[-1]
+        self._mean[...] = xp.sqrt(variance) * mean
+        self._covariance[...] = variance[..., None] * covariance

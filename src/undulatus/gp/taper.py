@@ -1,0 +1,172 @@
+r"""Back to the prior: how the latent function is tapered away from the training data.
+
+A sum of cosines goes on for ever with the variance it has among the training rows. Here a share
+:math:`d(x)` of it is kept, and the rest is drawn from the prior at every row,
+
+.. math:: f(x) = b + d(x)\, z(x)^\top w + \sqrt{1 - d(x)^2}\; h(x), \qquad h(x) \sim N(0, \gamma),
+
+so that the prior variance is :math:`\gamma` everywhere. With the posterior :math:`N(m, A^{-1})` of
+the weights, the latent mean is :math:`b + d\, z^\top m` and the variance
+:math:`d^2 z^\top A^{-1} z + (1 - d^2)\gamma`: among the training rows those of the features, far
+from them those of the prior.
+
+The share is that of a wave whose frequency is known up to a Gaussian error: each component
+:math:`w_k` has the deviation :math:`s_k`, a small share of what is typical of feature k. The
+expectation of its cosine is :math:`e^{-r^2/2}` times the cosine at the mean, with
+:math:`r^2 = \sum_k s_k^2 x_k^2`. Beyond the range of the training data r² grows faster: by
+:math:`\kappa e_k^2` for each feature, where :math:`e_k` is the distance from the range in units of
+that between its end and the nearest quartile.
+
+The prior mean :math:`b = \mathrm{logit}(\text{share}) \sqrt{1 + \pi\gamma/8}` makes the predictive
+probability there the share of the class in the training data (Eq. 12 with variance γ).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from undulatus.gp.backends import HOST, Array, Backend
+from undulatus.gp.features import unit_features
+
+EXCESS = 4.0
+"""κ, how much faster the taper falls beyond the range of the training data."""
+
+SMALLEST_MARGIN = 0.05
+"""Smallest distance between a quartile and the end of the range, in standardised units: a feature
+that hardly varied says nothing about other values."""
+
+
+def frequency_deviations(frequencies: Array, taper: float, xp: Backend = HOST) -> Array | None:
+    """Return the deviation s of each feature's frequencies, (d,), ``taper`` times their size.
+
+    None without a taper. Of several members, (M, D, d), it is (M, d).
+    """
+    return taper * xp.sqrt(xp.mean(frequencies**2, axis=-2)) if taper else None
+
+
+def kept_share(x: Array, deviations: Array, xp: Backend = HOST) -> Array:
+    """Return the share d of the features that is kept at rows ``x`` (n, d).
+
+    For s (d,) the result is (n,); for those of M members, (M, d), it is (M, n), and the rows
+    may be those of each member, (M, n, d).
+    """
+    squares = xp.astype(deviations**2, x.dtype)
+    if x.ndim > 2:
+        return xp.exp(-0.5 * (x * x @ squares[..., None])[..., 0])
+    return xp.exp(-0.5 * (squares @ (x * x).T))
+
+
+def tapered_features(
+    x: Array, frequencies: Array, deviations: Array | None, xp: Backend
+) -> tuple[Array, Array]:
+    """Return features d z of unit signal variance, (n, k), and 1 - d², (n,).
+
+    The features are in the workspace. Without ``deviations`` (d,), d is 1. All may be those of
+    several members, with one more axis in front.
+    """
+    z = unit_features(x, frequencies, xp)
+    if deviations is None:
+        return z, xp.zeros_like(z[..., 0])
+    share = kept_share(x, deviations, xp)
+    z *= share[..., None]
+    return z, 1.0 - share**2
+
+
+def prior_mean(log_odds: float, signal_variance: float) -> float:
+    """Return b, with which the prior's predictive probability has these log odds."""
+    return float(log_odds * np.sqrt(1.0 + np.pi / 8.0 * signal_variance))
+
+
+@dataclass(frozen=True)
+class TrainingRange:
+    """The range of each standardised feature, and how fast the taper falls beyond, (d,) each."""
+
+    low: Array
+    high: Array
+    below: Array
+    """Distance from the lowest value to the first quartile."""
+    above: Array
+    """Distance from the third quartile to the highest value."""
+
+    @classmethod
+    def from_quantiles(cls, low: Array, first: Array, third: Array, high: Array) -> TrainingRange:
+        """Return the range from smallest value, quartiles and largest value, (d,) each."""
+        below, above = (np.maximum(gap, SMALLEST_MARGIN) for gap in (first - low, high - third))
+        return cls(low, high, below, above)
+
+    def on(self, xp: Backend) -> TrainingRange:
+        """Return the same, with its numbers where rows will be and in their precision."""
+        return TrainingRange(*map(xp.array, (self.low, self.high, self.below, self.above)))
+
+    def share(self, x: Array, xp: Backend) -> Array | None:
+        """Return the factor on the share at ``x`` (n, d), or None if no row is outside."""
+        if xp.on_device:
+            # To find the rows outside would wait for the device.
+            return self._share_of(x, xp)
+        outside = np.flatnonzero(((x < self.low) | (x > self.high)).any(axis=1))
+        if not len(outside):
+            return None
+        factor = np.ones(len(x), dtype=x.dtype)
+        factor[outside] = self._share_of(x[outside], xp)
+        return factor
+
+    def _share_of(self, x: Array, xp: Backend) -> Array:
+        excess = xp.maximum(self.low - x, 0.0) / self.below
+        excess += xp.maximum(x - self.high, 0.0) / self.above
+        return xp.exp(-0.5 * EXCESS * xp.row_dots(excess, excess))
+
+
+@dataclass(frozen=True)
+class Taper:
+    """How the latent functions of M members, C each, return to their priors at prediction.
+
+    Arrays are where rows are, and in their precision.
+    """
+
+    xp: Backend
+    deviations: Array | None
+    """Of each feature's frequencies, (M, d); None if features go on for ever."""
+    training_range: TrainingRange | None
+    signal_variance: Array
+    """(M, C, 1)"""
+    prior_mean: Array
+    """(M, C, 1)"""
+    shift: float = 0.0
+    """Added to the log odds by models of earlier versions: more to the mean where the variance is
+    that of the prior."""
+
+    def share(self, x: Array) -> Array | None:
+        """Return the share d of the features that is kept, (M, 1, n); None if it is 1."""
+        if self.deviations is None or self.training_range is None:
+            return None
+        kept, within = (
+            kept_share(x, self.deviations, self.xp),
+            self.training_range.share(x, self.xp),
+        )
+        return (kept if within is None else kept * within)[..., None, :]
+
+    def mean(self, x: Array, mean: Array) -> Array:
+        """Return latent means at ``x`` (n, d), given those of untapered features, (M, C, n)."""
+        share = self.share(x)
+        if share is None:
+            return mean + (self.prior_mean + self.shift)
+        untapered = (1.0 - share**2) * self.signal_variance
+        return share * mean + self._prior_mean(untapered)
+
+    def moments(self, x: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+        """Return latent means and variances, given those of untapered features, (M, C, n)."""
+        share = self.share(x)
+        if share is None:
+            return mean + (self.prior_mean + self.shift), variance
+        untapered = (1.0 - share**2) * self.signal_variance
+        return (
+            share * mean + self._prior_mean(untapered),
+            share**2 * variance + untapered,
+        )
+
+    def _prior_mean(self, untapered: Array) -> Array:
+        if self.shift == 0.0:
+            return self.prior_mean
+        return self.prior_mean + self.shift * self.xp.sqrt(1.0 + np.pi / 8.0 * untapered)
