@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError, NotFiniteError, UndulatusError
 from undulatus.gp import moments
-from undulatus.gp.blocks import PHASE_LIMIT, Standardisation
+from undulatus.gp.data import PHASE_LIMIT, Standardisation
 from undulatus.gp.moments import (
     MOST_LABELS,
     FeatureMoments,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.gp.blocks import Block, Pixels, Standardisation
+from undulatus.gp.data import Block, Pixels, Standardisation
 from undulatus.gp.damping import damping
 from undulatus.gp.fourier import fourier_features
 from undulatus.gp.held_back import (

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.gp.arrays import borrow, give_back, recycling, scratch
-from undulatus.gp.blocks import (
+from undulatus.gp.data import (
     FARTHEST,
     PHASE_LIMIT,
     Pixels,

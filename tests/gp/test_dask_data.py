@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info
 
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.gp import dask_blocks
-from undulatus.gp.blocks import PHASE_LIMIT, Pixels, Standardisation
+from undulatus.gp.data import PHASE_LIMIT, Pixels, Standardisation
 from undulatus.gp.bound import Statistics, tighten
 from undulatus.gp.dask_blocks import (
     FAN_IN,
