@@ -242,6 +242,7 @@ def test_several_estimators_fitted_together_are_those_fitted_alone():
     # The second one learns nothing: its labels are noise, and it begins again.
     noise = replace(pixels, codes=np.random.default_rng(1).random(300) < 0.5)
     options = {"early_stopping": True, "max_iter": 1, "posterior": PosteriorConfig(False, 3, 0, 0)}
+    options["taper"] = 0.1
 
     def fits():
         return [

@@ -36,19 +36,19 @@ UNIT = np.random.default_rng(0).normal(size=(5, 2))
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_lengthscale_with_the_best_bound_is_chosen(classes):
-    pixels = some_pixels(n=100, classes=classes)
-    found = choose_start(pixels, UNIT, MEAN_DISTANCE, np.random.default_rng(0))
+    pixels, options = some_pixels(n=100, classes=classes), BoundSearch((1.0, 0.3, 0.1, 0.03, 0.01))
+    found = choose_start(pixels, UNIT, MEAN_DISTANCE, np.random.default_rng(0), search=options)
     bounds = {}
-    for share in BoundSearch().shares:
+    for share in options.shares:
         space = WeightSpace(pixels, UNIT / (share * MEAN_DISTANCE))
-        ends = fit_quadratic(space, 1.0, AscentConfig(BoundSearch().passes))
+        ends = fit_quadratic(space, 1.0, AscentConfig(options.passes))
         variance = np.mean([end.gaussian.signal_variance for end in ends])
         bounds[share * MEAN_DISTANCE] = (sum(end.bounds[-1] for end in ends), variance)
     best = max(bounds, key=lambda lengthscale: bounds[lengthscale][0])
     assert (found.lengthscale, found.signal_variance) == (best, bounds[best][1])
     assert_array_equal(found.unit_frequencies, UNIT)
     # The best one is neither the first nor the last that is tried.
-    assert best not in (2.0 * MEAN_DISTANCE, 0.125 * MEAN_DISTANCE)
+    assert best not in (max(bounds), min(bounds))
 
 
 def test_lengthscales_are_compared_on_some_of_many_rows(monkeypatch):
@@ -180,8 +180,8 @@ def test_the_loss_of_a_taper_is_that_of_the_posterior_of_the_other_rows_scaled_t
     )
     pixels = some_pixels(n=400, weighted=True)
     (learning, held_out), parameters = parameters_of(pixels)
-    options = TaperSearch(factors=(2.0,), passes=1, rows=110)
-    choose_taper(pixels, (learning, held_out), parameters, 0.1, 5000, options)
+    options = TaperSearch(factors=(1.0,), passes=1, rows=110)
+    choose_taper(pixels, (learning, held_out), parameters, 0.2, 5000, options)
     # One pass over every third row at fixed γ, whose sites count 5000 / 107 times.
     rows, w = learning[::3], parameters.frequencies
     (start,), deviations = parameters.gaussians(), frequency_deviations(w, 0.2)
@@ -200,6 +200,19 @@ def test_the_loss_of_a_taper_is_that_of_the_posterior_of_the_other_rows_scaled_t
     likelihood = np.log(expected_sigmoid(sign * (z @ mean), variance))
     expected = -np.average(likelihood, weights=pixels.weight[held_out])
     assert_allclose(losses, [expected], rtol=1e-9)
+
+
+def test_the_taper_on_a_device_is_that_on_the_processor(monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed")
+    losses, original = [], search.validation_loss
+    monkeypatch.setattr(
+        search, "validation_loss", lambda *given: losses.append(original(*given)) or losses[-1]
+    )
+    pixels = some_pixels(n=400, classes=3, weighted=True)
+    split, parameters = parameters_of(pixels)
+    for own in (pixels, pixels.on("cpu", False, 5)):
+        choose_taper(own, split, parameters, 0.1, 400)
+    assert_allclose(losses[3:], losses[:3], rtol=1e-9)
 
 
 # Starts along features
