@@ -34,7 +34,7 @@ def some_frequencies(seed=0, D=5, d=2, scale=1.0):
 
 def some_gaussian(seed=0, k=10, signal_variance=1.7, prior_mean=0.0):
     """A posterior that is no optimum, of sites that are not its own."""
-    rng = np.random.default_rng([seed, 2])
+    rng = np.random.default_rng([*np.ravel(seed), 2])
     root = rng.normal(size=(k, k))
     posterior = solve_posterior(root @ root.T + np.eye(k), rng.normal(size=k))
     sites = Sites(root @ root.T / signal_variance, np.zeros(k), np.zeros(k), np.zeros(3))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-
 from tests.gp.problems import (
     assert_same,
     central_differences,
@@ -18,6 +17,7 @@ from tests.gp.problems import (
     repeat_rows,
     some_pixels,
 )
+
 from undulatus.gp.backends import HOST
 from undulatus.gp.batch import (
     LENGTHSCALE_FACTOR,
@@ -651,7 +651,10 @@ def test_an_interrupted_fit_ends_at_the_last_finished_iteration(variational):
             raise KeyboardInterrupt
 
     pixels, options = some_pixels(), {"variational": variational}
-    stopped, short = fit(pixels, max_iter=9, report=report, **options), fit(pixels, max_iter=2, **options)
+    stopped, short = (
+        fit(pixels, max_iter=9, report=report, **options),
+        fit(pixels, max_iter=2, **options),
+    )
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert_array_equal(stopped.frequencies, short.frequencies)
     assert stopped.bounds[:2] == short.bounds[:2] or variational
@@ -666,7 +669,10 @@ def test_an_interrupt_in_the_final_passes_keeps_the_last_finished_one(variationa
             raise KeyboardInterrupt
 
     options = {"max_iter": 2, "variational": variational, "taper": 0.1}
-    whole, stopped = fit(some_pixels(), **options), fit(some_pixels(), report_pass=report_pass, **options)
+    whole, stopped = (
+        fit(some_pixels(), **options),
+        fit(some_pixels(), report_pass=report_pass, **options),
+    )
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert stopped.bounds == whole.bounds[: len(stopped.bounds)]
     assert stopped.bounds[-1] < whole.bounds[-1]

@@ -1,17 +1,13 @@
 """The exact classifier: dense formulas, gradients, features as an oracle, memory, row updates."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, logit
-
 from tests.gp.problems import (
     assert_same,
-    dense_divergence,
     dense_features,
     expected_bound,
     latent_moments,
@@ -19,6 +15,7 @@ from tests.gp.problems import (
     quadratic_bound,
     slow_ascent,
 )
+
 from undulatus.errors import InputError, TooManyRowsError
 from undulatus.gp import exact
 from undulatus.gp.backends import HOST
@@ -37,7 +34,7 @@ from undulatus.gp.exact import (
 )
 from undulatus.gp.inference import AscentConfig, Gaussian, WeightSpace, ascend
 from undulatus.gp.kernels import KERNELS, Kernel, mean_distance
-from undulatus.gp.likelihood import EXPECTED, QUADRATIC, expected_log_sigmoid, lambda_xi
+from undulatus.gp.likelihood import EXPECTED, QUADRATIC, expected_log_sigmoid
 from undulatus.gp.posterior import expected_sigmoid
 from undulatus.gp.taper import prior_mean
 
@@ -184,7 +181,9 @@ def test_the_ascents_over_weights_and_over_functions_are_the_same(bound, slow, l
         assert_allclose(in_functions.bounds[:count], in_weights.bounds[:count], rtol=1e-6)
         gammas = [end.gaussian.signal_variance for end in ends]
         assert_allclose(gammas[1], gammas[0], rtol=1e-3)
-        assert_allclose(in_functions.gaussian.prior_mean, in_weights.gaussian.prior_mean, rtol=1e-3)
+        assert_allclose(
+            in_functions.gaussian.prior_mean, in_weights.gaussian.prior_mean, rtol=1e-3
+        )
     z, _ = dense_features(x, frequencies)
     b = prior_mean(log_odds, 2.0)
     value, mean, covariance = slow_ascent(slow, np.sqrt(2.0) * z, np.sign(v), weight, b=b)
@@ -197,7 +196,9 @@ def test_the_ascents_over_weights_and_over_functions_are_the_same(bound, slow, l
     z, _ = dense_features(new, frequencies)
     expected = latent_moments(z, in_weights.gaussian.posterior, 2.0)
     kernel, posterior = features_as_a_kernel(frequencies), at_rows.posterior
-    for one, other in zip(exact_moments(new, x, kernel, 2.0, 1.0, posterior), expected, strict=True):
+    for one, other in zip(
+        exact_moments(new, x, kernel, 2.0, 1.0, posterior), expected, strict=True
+    ):
         assert_allclose(one, other, atol=1e-5)
 
 
@@ -226,7 +227,9 @@ def test_evidence_divergence_and_the_best_ratio_are_those_of_dense_formulas(
         own = h - b * p
         covariance = np.linalg.solve(np.eye(20) + K * p, K)
         log_determinant = np.linalg.slogdet(np.eye(20) + K * p)[1]
-        return 0.5 * (own @ covariance @ own - log_determinant) + b * h.sum() - 0.5 * b**2 * p.sum()
+        return (
+            0.5 * (own @ covariance @ own - log_determinant) + b * h.sum() - 0.5 * b**2 * p.sum()
+        )
 
     solved = space.solve(0, sites, gamma)
     assert_allclose(space.log_evidence(solved), evidence(gamma), rtol=1e-9, atol=1e-9)
@@ -437,8 +440,8 @@ def test_a_weighted_variational_posterior_is_that_of_repeated_rows():
     counts = np.random.default_rng(0).integers(1, 4, 15)
     rows = np.repeat(np.arange(15), counts)
     ends = []
-    for given, times in ((slice(None), counts.astype(float)), (rows, np.ones(len(rows)))):
-        evidence = ExactEvidence(x[given], v[given], times, KERNELS["rbf"], distance)
+    for chosen, times in ((slice(None), counts.astype(float)), (rows, np.ones(len(rows)))):
+        evidence = ExactEvidence(x[chosen], v[chosen], times, KERNELS["rbf"], distance)
         space = FunctionSpace(evidence, np.log(distance), -0.5)
         start = space.solve(0, evidence.sites, 1.6)
         ends += ascend(space, EXPECTED, [start], AscentConfig(4))

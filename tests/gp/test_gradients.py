@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-
 from tests.gp.problems import (
     central_differences,
     dense_features,
@@ -14,6 +13,7 @@ from tests.gp.problems import (
     some_gaussian,
     some_pixels,
 )
+
 from undulatus.gp.backends import HOST, make_backend
 from undulatus.gp.gradients import bound_gradient, mean_gradient, rotate_back
 from undulatus.gp.likelihood import EXPECTED, QUADRATIC
@@ -72,16 +72,18 @@ def test_some_rows_stand_for_all_on_average():
                 z[own[:3]] @ covariance, HOST,
             )
         )  # fmt: skip
-    expected = bound_gradient(
-        z, pixels.rows, residual, precision, mean, z @ covariance, HOST
-    )
+    expected = bound_gradient(z, pixels.rows, residual, precision, mean, z @ covariance, HOST)
     assert_allclose(np.mean(found, axis=0), expected, rtol=1e-10, atol=1e-10)
 
 
 @given(seeds)
 def test_a_step_in_a_phase_rotates_a_pair_of_features(seed):
     rng = np.random.default_rng(seed)
-    x, frequencies, toward = rng.normal(size=(6, 3)), rng.normal(size=(4, 3)), rng.normal(size=(6, 8))
+    x, frequencies, toward = (
+        rng.normal(size=(6, 3)),
+        rng.normal(size=(4, 3)),
+        rng.normal(size=(6, 8)),
+    )
 
     def value(frequencies):
         return np.sum(toward * dense_features(x, frequencies)[0])

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-
 from tests.gp.problems import assert_same, some_pixels
+
 from undulatus.gp import learning
 from undulatus.gp.backends import to_host
 from undulatus.gp.inference import PosteriorConfig, WeightSpace, fit_posteriors
@@ -33,7 +33,9 @@ each_way = pytest.mark.parametrize(
 
 def some_fit(pixels=None, seed=0, start=START, log_odds=None, **options):
     pixels = some_pixels(n=300) if pixels is None else pixels
-    own = {name: options.pop(name) for name in list(options) if name in MinibatchFit.__annotations__}
+    own = {
+        name: options.pop(name) for name in list(options) if name in MinibatchFit.__annotations__
+    }
     own = {"posterior": PosteriorConfig(True, 20, 1e-4, 1e-4)} | own
     options = {"early_stopping": False, "max_iter": 3, "tol": 0.0} | options
     # Fits of few rows may last as long as ``max_iter`` says.

@@ -6,7 +6,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-
 from tests.gp.problems import (
     assert_same,
     central_differences,
@@ -17,6 +16,7 @@ from tests.gp.problems import (
     repeat_rows,
     some_pixels,
 )
+
 from undulatus.errors import NumericalError
 from undulatus.gp import minibatch
 from undulatus.gp.backends import HOST, to_host
@@ -65,7 +65,7 @@ def go_on(task, state=None, max_iter=None, **options):
 
 def slow_steps(task, state, steps):
     """The parameters and losses after some steps from a state at step 0, written out."""
-    config, pixels, (learning, held_out) = task.config, task.pixels, task.split
+    config, pixels, (_, held_out) = task.config, task.pixels, task.split
     w, gammas = state.parameters.frequencies.copy(), state.parameters.signal_variances.copy()
     grams, hs = state.parameters.gram.copy(), state.parameters.projected.copy()
     k, unit = 2 * len(w), np.sqrt(np.mean(w**2))
@@ -122,9 +122,7 @@ def slow_steps(task, state, steps):
             gammas = np.minimum(gammas * ratios**config.variance_exponent, 100.0)
             found = list(moments())
     found = list(moments())
-    z, untapered = dense_features(
-        pixels.rows[held_out], w, frequency_deviations(w, config.taper)
-    )
+    z, untapered = dense_features(pixels.rows[held_out], w, frequency_deviations(w, config.taper))
     variances = [np.einsum("ij,jk,ik->i", z, S, z) for _, S, _ in found]
     variances += gammas[:, None] * untapered
     scores = expected_sigmoid(np.array([z @ m for m, *_ in found]), variances)
@@ -185,14 +183,16 @@ def test_the_gradient_of_a_minibatch_is_that_of_the_bound_at_fixed_posterior_and
 
 def test_the_first_state_is_the_quadratic_posterior_of_some_rows_scaled_to_all():
     task = some_task(some_pixels(n=500), n_total=4000, start_rows=150)
-    learning, held_out = task.split
+    learning, _ = task.split
     some = task.pixels.take(learning[::3])
     assert some.n_rows <= 150
     space = WeightSpace(some, task.start.frequencies)
     (end,) = fit_quadratic(space, 1.7, AscentConfig(4, variance_limit=100.0))
     state, scale = task.first_state(), 4000 / some.n_rows
     assert_allclose(state.parameters.gram[0], scale * end.gaussian.sites.gram, rtol=1e-12)
-    assert_allclose(state.parameters.projected[0], scale * end.gaussian.sites.projected, rtol=1e-12)
+    assert_allclose(
+        state.parameters.projected[0], scale * end.gaussian.sites.projected, rtol=1e-12
+    )
     assert state.parameters.signal_variances[0] == end.gaussian.signal_variance
     *_, loss = slow_steps(task, state, 0)
     assert_allclose(state.best_loss, loss, rtol=1e-9)
@@ -573,7 +573,10 @@ def test_estimators_that_learn_together_are_those_that_learn_alone(learn_frequen
         own = on_the_host(task)
         first = own.first_state()
         assert_allclose(state.best_loss, first.best_loss, rtol=1e-9)
-        (alone,), (on_host,) = optimise([task], [state], max_iter=1), optimise([own], [first], max_iter=1)
+        (alone,), (on_host,) = (
+            optimise([task], [state], max_iter=1),
+            optimise([own], [first], max_iter=1),
+        )
         for expected in (alone, on_host):
             for name in ("frequencies", "signal_variances", "gram", "projected", "lengthscale"):
                 one, other = (to_host(getattr(end.parameters, name)) for end in (found, expected))
@@ -608,7 +611,11 @@ def test_an_interrupt_ends_all_estimators_at_their_last_iteration():
 
     tasks = tasks_on_a_device(classes=2, max_iter=5, tol=-1.0)
     ends = optimise(
-        tasks, [task.first_state() for task in tasks], max_iter=5, interruptible=True, report=report
+        tasks,
+        [task.first_state() for task in tasks],
+        max_iter=5,
+        interruptible=True,
+        report=report,
     )
     assert [end.n_iter for end in ends] == [2, 2, 1]
     assert {end.outcome for end in ends} == {"interrupted"}

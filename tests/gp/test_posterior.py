@@ -289,7 +289,9 @@ def test_moments_in_single_precision_follow_those_in_double():
     root = variance_root(posterior, 1.0)
     z = rng.normal(size=(20, len(root)))
     exact = HOST.moments(z, posterior.mean, root)
-    found = make_backend(np.float32).moments(*(a.astype(np.float32) for a in (z, posterior.mean, root)))
+    found = make_backend(np.float32).moments(
+        *(a.astype(np.float32) for a in (z, posterior.mean, root))
+    )
     assert found[1].dtype == np.float32
     for one, other in zip(found, exact, strict=True):
         assert_allclose(one, other, rtol=1e-4, atol=1e-4)
@@ -306,7 +308,9 @@ def test_moments_in_single_precision_follow_those_in_double():
     st.floats(0.0, 2.0),
     st.sampled_from([0.0, 1.5]),
 )
-def test_a_tolerant_probability_is_within_its_tolerance(seed, tolerance, signal_variance, b, prior_variance, shift):
+def test_a_tolerant_probability_is_within_its_tolerance(
+    seed, tolerance, signal_variance, b, prior_variance, shift
+):
     rng = np.random.default_rng(seed)
     k = int(rng.integers(2, 30))
     wide = rng.normal(size=(k, k)) * np.exp(rng.normal(loc=3.0, scale=3.0, size=k))

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-
 from tests.gp.problems import dense_features, plain, quadratic_bound, some_pixels
+
 from undulatus.gp import search
 from undulatus.gp.backends import HOST
 from undulatus.gp.data import Pixels
@@ -116,7 +116,11 @@ def replay(monkeypatch, losses, **options):
 
 
 FIRST = Task(
-    some_pixels(n=20), (np.arange(10), np.arange(10, 20)), Start(UNIT, 1.0), Config(5, 1, 0.0, 20), 0
+    some_pixels(n=20),
+    (np.arange(10), np.arange(10, 20)),
+    Start(UNIT, 1.0),
+    Config(5, 1, 0.0, 20),
+    0,
 ).first_state()
 
 

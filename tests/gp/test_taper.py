@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
-
 from tests.gp.problems import latent_moments
+
 from undulatus.gp.backends import HOST, make_backend
 from undulatus.gp.features import fourier_features
 from undulatus.gp.posterior import expected_sigmoid, solve_posterior
@@ -195,7 +195,11 @@ def test_drawn_functions_have_the_moments_that_are_stated():
     # f = b + d z'w + sqrt(1 - d²) h, drawn; inside, at the edge, and outside the range.
     rng, n = np.random.default_rng(0), 100_000
     x = np.array([[0.3, 0.2], [2.4, -1.9], [2.9, 0.0], [6.0, 1.0]])
-    taper, posterior, frequencies = some_taper(share=0.3), some_posterior(), rng.normal(size=(4, 2))
+    taper, posterior, frequencies = (
+        some_taper(share=0.3),
+        some_posterior(),
+        rng.normal(size=(4, 2)),
+    )
     kept = taper.share(x)[0, 0]
     w = posterior.mean + rng.normal(size=(n, 8)) @ posterior.root
     h = np.sqrt(1.7) * rng.normal(size=(n, 4))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
-
 from tests.gp.problems import (
     dense_features,
     expected_bound,
@@ -14,6 +13,7 @@ from tests.gp.problems import (
     some_frequencies,
     some_gaussian,
 )
+
 from undulatus.gp import update
 from undulatus.gp.posterior import LatentFit, solve_posterior
 from undulatus.gp.update import NewRows, Sites, combine, find_sites, mean_and_root
