@@ -27,7 +27,7 @@ def measure(name: str, rows: int, batch_size: int, seed: int) -> tuple[float, fl
     train = rng.choice(len(task.y), min(rows, len(task.y)), replace=False)
     test = rng.choice(len(task.y_test), min(TEST_ROWS, len(task.y_test)), replace=False)
     began = time.perf_counter()
-    model = VFFGPC(50, n_members=1, batch_size=batch_size, random_state=seed)
+    model = VFFGPC(50, n_estimators=1, batch_size=batch_size, random_state=seed)
     model.fit(task.X[train], task.y[train])
     seconds = time.perf_counter() - began
     return log_loss(task.y_test[test], model.predict_proba(task.X_test[test])), seconds

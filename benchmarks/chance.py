@@ -1,6 +1,6 @@
 """Fits that learn nothing where there is something to learn, counted.
 
-    python -m benchmarks.chance [--problems 200] [--seeds 10] [--members N] [-D N]
+    python -m benchmarks.chance [--problems 200] [--seeds 10] [--n-estimators N] [-D N]
 
 First y ~ 3 sin(6 x0) with three features and 5,000 rows, uniform or normal, D=20 unless ``-D``
 says otherwise; then random problems of eight kinds with 1 to 10 features and 600 to 8,000 rows. A
@@ -133,12 +133,12 @@ def main() -> None:
     )
     parser.add_argument("--problems", type=int, default=200, help="random problems")
     parser.add_argument("--seeds", type=int, default=10, help="seeds of the sine")
-    parser.add_argument("--members", type=int, help="n_members")
+    parser.add_argument("--n-estimators", type=int, help="n_estimators")
     parser.add_argument("-D", type=int, dest="frequencies", help="n_frequencies")
     asked = parser.parse_args()
 
     def model(seed: int, frequencies: int) -> VFFGPC:
-        members = {} if asked.members is None else {"n_members": asked.members}
+        members = {} if asked.members is None else {"n_estimators": asked.members}
         return VFFGPC(asked.frequencies or frequencies, random_state=seed, **members)
 
     ripples = [

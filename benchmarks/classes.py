@@ -88,7 +88,7 @@ def satimage() -> None:
 
 def covertype() -> None:
     """Compare on Covertype; one member of D=200, which predicts at the cost of eight of D=71."""
-    models: dict[str, Any] = {"VFF-GPC, 1 x D=200": VFFGPC(200, n_members=1, random_state=0)}
+    models: dict[str, Any] = {"VFF-GPC, 1 x D=200": VFFGPC(200, n_estimators=1, random_state=0)}
     try:
         from lightgbm import LGBMClassifier
 
@@ -125,7 +125,7 @@ def cost() -> None:
     for k in (2, 3, 5, 7):
         y = np.minimum(data.y[rows], k)
         began = time.perf_counter()
-        VFFGPC(n_members=1, random_state=0).fit(data.X[rows], y)
+        VFFGPC(n_estimators=1, random_state=0).fit(data.X[rows], y)
         seconds = time.perf_counter() - began
         base = base or seconds
         print(f"{k} classes  {seconds:6.1f} s  {seconds / base / k:.2f} x k that of two")
@@ -139,7 +139,7 @@ def combine() -> None:
         rng = np.random.default_rng(0)
         train = rng.permutation(data.train)[:20_000]
         test = rng.permutation(data.test)[:20_000]
-        model = VFFGPC(n_members=1, random_state=0).fit(data.X[train], data.y[train])
+        model = VFFGPC(n_estimators=1, random_state=0).fit(data.X[train], data.y[train])
         mean, variance = model.latent_mean_and_variance(data.X[test])
         against_rest = expit(mean / np.sqrt(1.0 + np.pi / 8.0 * variance))
         print(f"\n## {name}, {len(train):,} rows: NLL of p ~ s / (1 - s)^a")
@@ -161,7 +161,7 @@ def update() -> None:
     print("\n## Statlog Landsat: NLL after an update and after a new fit, D=100, one member")
     for old, new in ((1000, 50), (1000, 400), (3000, 400)):
         first, more = rows[:old], rows[old : old + new]
-        model = VFFGPC(n_members=1, random_state=0).fit(X[first], y[first])
+        model = VFFGPC(n_estimators=1, random_state=0).fit(X[first], y[first])
         before, seconds = loss(model), []
         for _ in range(5):
             began = time.perf_counter()
@@ -170,7 +170,7 @@ def update() -> None:
             updated = loss(model)
             model.forget()
         both = rows[: old + new]
-        fresh = VFFGPC(n_members=1, random_state=0).fit(X[both], y[both])
+        fresh = VFFGPC(n_estimators=1, random_state=0).fit(X[both], y[both])
         print(
             f"{old} + {new} rows: before {before:.4f}, updated {updated:.4f} in "
             f"{1e3 * min(seconds):.0f} ms, new fit {loss(fresh):.4f}",
@@ -187,7 +187,7 @@ def update_times() -> None:
     print("\n## Statlog Landsat: the fastest of seven updates of 50 rows, D=100")
     for k, y in ((2, data.y > 3), (6, data.y)):
         for members in (1, 8):
-            model = VFFGPC(n_members=members, random_state=0, max_iter=5)
+            model = VFFGPC(n_estimators=members, random_state=0, max_iter=5)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 model.fit(data.X[first], y[first])

@@ -119,7 +119,7 @@ def measure(store: Path, n_frequencies: int, n_workers: int) -> dict[str, Any]:
         timed_passes() as passes,
     ):
         peaks = Peaks(list(client.run(os.getpid).values()))
-        model = VFFGPC(n_frequencies, n_members=1, max_iter=20, random_state=0)
+        model = VFFGPC(n_frequencies, n_estimators=1, max_iter=20, random_state=0)
         began = time.perf_counter()
         with peaks.watch():
             model.fit(X, y)
@@ -133,7 +133,7 @@ def measure(store: Path, n_frequencies: int, n_workers: int) -> dict[str, Any]:
         "worker_cpu_seconds": peaks.cpu_seconds[1:],
         "client_peak_mb": peaks.bytes[0] / 2**20,
         "worker_peaks_mb": [peak / 2**20 for peak in peaks.bytes[1:]],
-        "bound": model.bound_,
+        "bound": model.lower_bound_,
     }
 
 

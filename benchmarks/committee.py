@@ -1,11 +1,11 @@
-"""A committee against one model of D √members: rates of prediction, and the time of a fit.
+"""An ensemble against one model of D √members: rates of prediction, and the time of a fit.
 
-python -m benchmarks.committee [--fits]
+python -m benchmarks.ensemble [--fits]
 
 Random problem with 13 features, single precision. Predictors are RFF-GPC, since their rates do not
-depend on how frequencies were found; calls of committee and single model alternate, and the
+depend on how frequencies were found; calls of ensemble and single model alternate, and the
 fastest of each counts. With ``--fits`` VFF-GPC is fitted to 30,000 rows with either. Prints a
-table, with rates in millions of rows a second; a ratio below 1 means that the committee is slower.
+table, with rates in millions of rows a second; a ratio below 1 means that the ensemble is slower.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from undulatus import RFFGPC, VFFGPC
 
 Array = np.ndarray[Any, Any]
 
-COMMITTEES = ((5, 50), (4, 100), (5, 20))
+ENSEMBLES = ((5, 50), (4, 100), (5, 20))
 """Members, and frequencies of each."""
 
 FEATURES, ROWS, TRAINING_ROWS = 13, 200_000, 30_000
@@ -53,7 +53,7 @@ def compare_rates(members: int, frequencies: int, threads: int) -> None:
     X, y = draw(3_000, 0)
     rows, _ = draw(ROWS, 1)
     models = {
-        name: RFFGPC(d, n_members=m, precision="single", n_jobs=threads, random_state=0).fit(X, y)
+        name: RFFGPC(d, n_estimators=m, precision="single", n_jobs=threads, random_state=0).fit(X, y)
         for name, m, d in sizes(members, frequencies)
     }
     for method in ("predict_proba", "predict"):
@@ -65,7 +65,7 @@ def compare_fits(members: int, frequencies: int) -> None:
     """Print how many fits a second, which is less than one."""
     X, y = draw(TRAINING_ROWS, 0)
     models = {
-        name: VFFGPC(d, n_members=m, precision="single", random_state=0)
+        name: VFFGPC(d, n_estimators=m, precision="single", random_state=0)
         for name, m, d in sizes(members, frequencies)
     }
     calls = {name: partial(model.fit, X, y) for name, model in models.items()}
@@ -73,28 +73,28 @@ def compare_fits(members: int, frequencies: int) -> None:
 
 
 def sizes(members: int, frequencies: int) -> tuple[tuple[str, int, int], ...]:
-    """Return a name, members and frequencies of the committee and of the single model."""
+    """Return a name, members and frequencies of the ensemble and of the single model."""
     single = round(frequencies * members**0.5)
-    return ("committee", members, frequencies), ("single", 1, single)
+    return ("ensemble", members, frequencies), ("single", 1, single)
 
 
 def print_line(
     members: int, frequencies: int, threads: int, what: str, seconds: dict[str, float], size: float
 ) -> None:
     """Print both rates and their ratio."""
-    committee, single = (size / seconds[name] for name in ("committee", "single"))
+    ensemble, single = (size / seconds[name] for name in ("ensemble", "single"))
     print(
         f"{members} x {frequencies:<4} {sizes(members, frequencies)[1][2]:6} "
-        f"{threads or 'all':>7}  {what:13} {committee:9.3f} {single:7.3f} "
-        f"{committee / single:6.2f}"
+        f"{threads or 'all':>7}  {what:13} {ensemble:9.3f} {single:7.3f} "
+        f"{ensemble / single:6.2f}"
     )
 
 
 def main() -> None:
     """Print the table."""
     warnings.simplefilter("ignore")
-    print("committee  single threads                committee  single  ratio")
-    for members, frequencies in COMMITTEES:
+    print("ensemble  single threads                ensemble  single  ratio")
+    for members, frequencies in ENSEMBLES:
         for threads in (1, 2):
             compare_rates(members, frequencies, threads)
         if "--fits" in sys.argv[1:]:

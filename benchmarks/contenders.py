@@ -12,10 +12,10 @@ from undulatus import RFFGPC, VFFGPC
 FitFunction = Callable[[np.ndarray, np.ndarray, float], Any]
 
 
-def _ours(model: type, n_frequencies: int, n_members: int = 1) -> FitFunction:
+def _ours(model: type, n_frequencies: int, n_estimators: int = 1) -> FitFunction:
     def fit(X: np.ndarray, y: np.ndarray, effort: float) -> Any:
         max_iter = max(round(100 * effort), 1)
-        ours = model(n_frequencies, n_members=n_members, max_iter=max_iter, random_state=0)
+        ours = model(n_frequencies, n_estimators=n_estimators, max_iter=max_iter, random_state=0)
         return ours.fit(X, y)
 
     return fit

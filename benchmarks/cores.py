@@ -60,7 +60,7 @@ class Checkout:
         settings = {
             "data": str(data),
             "n_frequencies": options.frequencies,
-            "n_members": options.members,
+            "n_estimators": options.members,
             "max_iter": options.iterations,
             "predicted_rows": options.predict_rows,
         }
@@ -115,10 +115,10 @@ def measure_fit(
     """Return a fitted model, and its times, its test NLL and its checksum."""
     from undulatus import VFFGPC
 
-    options = {name: settings[name] for name in ("n_frequencies", "n_members", "max_iter")}
+    options = {name: settings[name] for name in ("n_frequencies", "n_estimators", "max_iter")}
     few = np.r_[tuple(np.flatnonzero(data["y"] == own)[:300] for own in (0, 1))]
     # A tiny fit first, so that imports and first calls are not timed.
-    VFFGPC(5, n_members=1, max_iter=1, solver="stochastic").fit(data["X"][few], data["y"][few])
+    VFFGPC(5, n_estimators=1, max_iter=1, solver="stochastic").fit(data["X"][few], data["y"][few])
     model = VFFGPC(random_state=seed, n_jobs=threads, **options)
     with part_times() as parts:
         began, cpu = time.perf_counter(), time.process_time()
@@ -133,7 +133,7 @@ def measure_fit(
         "parts": parts,
         "nll": float(-np.mean(np.log(np.maximum(likelihood, 1e-12)))),
         "iterations": model.n_iter_,
-        "passes": len(model.bound_history_),
+        "passes": len(model.lower_bounds_),
         "model": checksum(model),
     }
 
@@ -171,7 +171,7 @@ def part_times() -> Iterator[dict[str, tuple[float, float]]]:
 def checksum(model: Any) -> str:
     """Return a digest of all numbers that a model predicts with."""
     digest = hashlib.sha256()
-    for fit in model.members_:
+    for fit in model.estimators_:
         digest.update(np.ascontiguousarray(fit.frequencies).tobytes())
         for own in fit.latents:
             digest.update(np.array([own.signal_variance, own.level]).tobytes())
@@ -316,7 +316,7 @@ def main() -> None:
     parser.add_argument("--threads", type=lambda text: [int(own) for own in text.split(",")])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("-D", "--frequencies", type=int, default=200)
-    parser.add_argument("--members", type=int, default=1)
+    parser.add_argument("--n-estimators", type=int, default=1)
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--predict-rows", type=int, default=1_000_000)
@@ -352,7 +352,7 @@ def about(options: argparse.Namespace) -> Record:
         "cores": count_cores(),
         "data": options.data.stem if options.data else options.task,
         "n_frequencies": options.frequencies,
-        "n_members": options.members,
+        "n_estimators": options.members,
     }
 
 

@@ -78,7 +78,7 @@ def measure(n_frequencies: int, d: int) -> dict[str, float]:
     X = rng.standard_normal((ROWS, d), dtype=np.float32)
     y = X[:, 0] + X[:, 1] * X[:, 2] > 0
     model = RFFGPC(
-        n_frequencies, n_members=1, max_iter=2, precision="single", n_jobs=1, random_state=0
+        n_frequencies, n_estimators=1, max_iter=2, precision="single", n_jobs=1, random_state=0
     )
     model.fit(X[:20_000], y[:20_000])
     dtype = np.dtype(np.float32)

@@ -1,18 +1,18 @@
 """What a model is worth away from its training rows: other places, few rows, other units.
 
-    python -m benchmarks.elsewhere [TASK ...] [--seeds 0,1] [--members N] [-D N] [--rows N]
+    python -m benchmarks.elsewhere [TASK ...] [--seeds 0,1] [--n-estimators N] [-D N] [--rows N]
         [--data FILE --group-key KEY --folds N] [--figure PATH] [--json PATH]
 
 Tasks, all but ``table`` if none is named:
 
 areas      Covertype without one of its areas, tested there; the areas are the groups
 few        3,000 and 5,000 pixels of the Sentinel-2 image, top half to bottom half, five draws
-halves     Sentinel-2, top half to bottom half, by committees that predict at the cost of D=200
+halves     Sentinel-2, top half to bottom half, by ensembles that predict at the cost of D=200
 covertype  the same for 500,000 random rows of Covertype
 far        latent variance and probability in other units and at a distance; exact GPC beside
 table      folds of whole groups of any .npz with X, y (two classes) and an array of groups
 
-VFF-GPC has its defaults but for ``--members`` and ``-D``. ``--rows`` limits the training rows of a
+VFF-GPC has its defaults but for ``--n-estimators`` and ``-D``. ``--rows`` limits the training rows of a
 fit, for a quick look. Tables go to standard output, progress to standard error.
 """
 
@@ -78,7 +78,7 @@ class Options:
 
     def model(self, seed: int, **chosen: Any) -> VFFGPC:
         """Return an unfitted VFF-GPC with what is asked for, or else ``chosen``, or defaults."""
-        asked = {"n_members": self.members, "n_frequencies": self.frequencies}
+        asked = {"n_estimators": self.members, "n_frequencies": self.frequencies}
         given = {name: value for name, value in asked.items() if value is not None}
         return VFFGPC(random_state=seed, **(chosen | given))
 
@@ -240,47 +240,47 @@ def load(name: str) -> tasks.Task:
     return tasks.load(name)
 
 
-def measure_committee(
+def measure_ensemble(
     name: str, members: int, frequencies: int, seed: int, options: Options
 ) -> list[Record]:
-    """Fit one committee, and score and time its probabilities."""
+    """Fit one ensemble, and score and time its probabilities."""
     task = load(name)
     train = options.draw(np.arange(len(task.y)), seed)
-    model = options.model(seed, n_members=members, n_frequencies=frequencies)
+    model = options.model(seed, n_estimators=members, n_frequencies=frequencies)
     model, seconds = timed_fit(model, task.X[train], task.y[train])
     some = task.X_test[:: max(1, len(task.X_test) // 200_000)]
     return [
-        {"members": model.n_members, "D": model.n_frequencies, "seed": seed, "rows": len(train)}
+        {"members": model.n_estimators, "D": model.n_frequencies, "seed": seed, "rows": len(train)}
         | test_scores(model, task.X_test, task.y_test)
         | {"fit s": seconds, "probabilities Mpx/s": rate(model.predict_proba, some) / 1e6}
     ]
 
 
-def plan_committees(name: str, options: Options) -> list[Step]:
-    """Return a step for each committee and seed; only the committee asked for, if one is."""
-    table = f"{tasks.TASKS[name][0]}: committees with the covariances of one model of D=200"
+def plan_ensembles(name: str, options: Options) -> list[Step]:
+    """Return a step for each ensemble and seed; only the ensemble asked for, if one is."""
+    table = f"{tasks.TASKS[name][0]}: ensembles with the covariances of one model of D=200"
     configurations = EQUAL_COST
     if options.members or options.frequencies:
         table = tasks.TASKS[name][0]
         asked = options.model(0)
-        configurations = ((asked.n_members, asked.n_frequencies),)
+        configurations = ((asked.n_estimators, asked.n_frequencies),)
     return [
         Step(
             table,
             f"{members} x D={frequencies}, seed {seed}",
-            partial(measure_committee, name, members, frequencies, seed, options),
+            partial(measure_ensemble, name, members, frequencies, seed, options),
         )
         for members, frequencies in configurations
         for seed in options.seeds or (0, 1)
     ]
 
 
-def summarise_committees(records: list[Record]) -> str:
-    """Return the committee with the lowest NLL, by the mean over seeds."""
+def summarise_ensembles(records: list[Record]) -> str:
+    """Return the ensemble with the lowest NLL, by the mean over seeds."""
     nll: dict[tuple[int, int], list[float]] = {}
     for r in records:
         nll.setdefault((r["members"], r["D"]), []).append(r["NLL"])
-    means = {committee: float(np.mean(values)) for committee, values in nll.items()}
+    means = {ensemble: float(np.mean(values)) for ensemble, values in nll.items()}
     members, frequencies = min(means, key=means.__getitem__)
     return f"lowest mean NLL: {means[members, frequencies]:.4f}, {members} x D={frequencies}"
 
@@ -493,8 +493,8 @@ def summarise_table(records: list[Record]) -> str:
 PLANS: dict[str, Callable[[Options], list[Step]]] = {
     "areas": plan_areas,
     "few": plan_few,
-    "halves": partial(plan_committees, "sentinel2"),
-    "covertype": partial(plan_committees, "covertype"),
+    "halves": partial(plan_ensembles, "sentinel2"),
+    "covertype": partial(plan_ensembles, "covertype"),
     "far": plan_far,
     "table": plan_table,
 }
@@ -502,8 +502,8 @@ PLANS: dict[str, Callable[[Options], list[Step]]] = {
 SUMMARIES: dict[str, Callable[[list[Record]], str]] = {
     "areas": summarise_areas,
     "few": summarise_few,
-    "halves": summarise_committees,
-    "covertype": summarise_committees,
+    "halves": summarise_ensembles,
+    "covertype": summarise_ensembles,
     "table": summarise_table,
 }
 
@@ -566,7 +566,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=", ".join(PLANS))
     parser.add_argument("--seeds", type=numbers, help="such as 0,1; the draws of few")
-    parser.add_argument("--members", type=int, help="n_members of VFF-GPC")
+    parser.add_argument("--n-estimators", type=int, help="n_estimators of VFF-GPC")
     parser.add_argument("-D", type=int, dest="frequencies", help="n_frequencies of VFF-GPC")
     parser.add_argument("--rows", type=int, help="most training rows of a fit")
     parser.add_argument("--data", type=Path, help="the .npz file of table")

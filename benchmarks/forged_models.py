@@ -40,7 +40,7 @@ from undulatus.errors import InputError, ModelFileError, PhaseTooLargeError
 from undulatus.estimators.checkpoint import Checkpoint, Fingerprint, count_iterations
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.gp.batch import BatchState
-from undulatus.gp.walk import Walk
+from undulatus.gp.minibatch import State
 from undulatus.regimes import Regime, RegimeClassifier
 
 ANGLE = "angle"
@@ -94,7 +94,7 @@ def sound_files() -> dict[str, bytes]:
         for solver in ("batch", "stochastic"):
             X, y = make_rows(60, 0)
             state = Path(folder) / solver
-            options = {"max_iter": 2, "n_members": 1, "random_state": 0, "solver": solver}
+            options = {"max_iter": 2, "n_estimators": 1, "random_state": 0, "solver": solver}
             VFFGPC(2, checkpoint=state, **options).fit(X, y > 0)
             found[f"checkpoint-{solver}"] = state.read_bytes()
     found["regimes-by-name"] = _with_named_regimes(found["regimes"])
@@ -105,7 +105,7 @@ def _models() -> Iterator[tuple[str, Any]]:
     X, y = make_rows(80, 0)
     more, labels = make_rows(3, 1)
     few = {"max_iter": 1, "random_state": 0}
-    one, two = {**few, "n_members": 1}, {**few, "n_members": 2}
+    one, two = {**few, "n_estimators": 1}, {**few, "n_estimators": 2}
     words = np.array(["clear", "cloud", "haze"])
     cloudy = y > 0
     yield "gpc", GPC(max_iter=1).fit(X[:9], cloudy[:9])
@@ -118,8 +118,8 @@ def _models() -> Iterator[tuple[str, Any]]:
     yield "rff-single", RFFGPC(2, precision="single", **two).fit(X, cloudy)
     tolerant = {"variance_tolerance": 1e-2, "warp": False, "class_weight": "balanced"}
     yield "vff-tolerant", VFFGPC(3, **one, **tolerant).fit(X, words[y.clip(0, 1)])
-    shares = {"prior_correction": [0.7, 0.3], "frequencies": np.ones((4, 2))}
-    yield "vff-committee", VFFGPC(2, **two, **shares).fit(X, cloudy)
+    shares = {"prior_correction": [0.7, 0.3], "init_frequencies": np.ones((4, 2))}
+    yield "vff-ensemble", VFFGPC(2, **two, **shares).fit(X, cloudy)
     classes = {"prior_correction": {0: 0.5, 1: 0.3, 2: 0.2}}
     yield "vff-classes", VFFGPC(2, **two, **classes).fit(X, y)
     changed = VFFGPC(2, **two).fit(X, words[y])
@@ -154,7 +154,7 @@ def _regimes(X: Any, y: Any, one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _with_named_regimes(content: bytes) -> bytes:
     """Return a file as schema 2 had it: members and tensors by the name of their regime."""
     parts = take_apart(content)
-    # Names that a committee's numbers cannot be taken for.
+    # Names that an ensemble's numbers cannot be taken for.
     names = ["day", "night"]
     for regime, name in zip(parts.header["regimes"], names, strict=True):
         regime[0] = name
@@ -209,7 +209,7 @@ def predict_all(model: Any) -> list[np.ndarray[Any, Any]]:
 def _moments(model: Any, rows: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     if isinstance(model, Pipeline):
         return model[-1].latent_mean_and_variance(model[:-1].transform(rows))
-    if any(isinstance(own, Pipeline) for own in getattr(model, "estimators_", {}).values()):
+    if any(isinstance(own, Pipeline) for own in model.estimators_.values() if hasattr(model, "regimes_") else ()):
         # A Pipeline hides the latent function of its last step.
         return np.zeros(1), np.zeros(1)
     return model.latent_mean_and_variance(rows)
@@ -245,7 +245,7 @@ def judge(name: str, path: Path) -> str:
 
 
 def _judge_checkpoint(name: str, path: Path) -> str:
-    kind = BatchState if name.endswith("batch") else Walk
+    kind = BatchState if name.endswith("batch") else State
     fingerprint = _fingerprint(name)
     counted = count_iterations(path)
     try:

@@ -4,7 +4,7 @@
     python -m benchmarks.gpu FOLDER [--only PART ...] [-o RESULTS.json]    # where there is a card
 
 The first writes the data: the Sentinel-2 image's halves, and 300,000 training pixels of the
-landmark twin under a high sun, with pixels of other days to test on. The second measures on the
+landmark simulator under a high sun, with pixels of other days to test on. The second measures on the
 card that torch finds (``--device``), beside the card's own rates of products of matrices and of
 copies. All times are wall time, after a warm-up of the same work unless said. ``--only processor``
 makes the fits without a card.
@@ -60,13 +60,13 @@ def write(folder: Path, year: Path | None) -> None:
 
 
 def _landmark_pixels(year: Path | None) -> dict[str, Array]:
-    """Return pixels of the landmark twin under a high sun, balanced only where they train."""
+    """Return pixels of the landmark simulator under a high sun, balanced only where they train."""
     from undulatus import scenes
     from undulatus.products.landmarks import choose_pixels
     from undulatus.scenes.features import landmark_features
     from undulatus.scenes.sampling import balanced_sample, gather_pixels
     from undulatus.scenes.scene import check_scene
-    from undulatus.scenes.twins.landmark import synthetic_landmark
+    from undulatus.scenes.simulators.landmark import synthetic_landmark
 
     scene = check_scene(synthetic_landmark() if year is None else scenes.open_scene(year))
     split = choose_pixels(scene, "cloud_mask_l2", 0.25, 0, 2)
@@ -220,7 +220,7 @@ def _landmark_model(
     """Return an unfitted model whose probabilities are those of the real shares of cloud."""
     return VFFGPC(
         200,
-        n_members=members,
+        n_estimators=members,
         random_state=seed,
         device=device,
         prior_correction=list(data["shares"]),
@@ -262,7 +262,7 @@ def fits(device: str | None, folder: Path) -> Record:
                 own["repeats_bit_for_bit"] = all(
                     np.array_equal(a.frequencies, b.frequencies)
                     and np.array_equal(a.posterior.root, b.posterior.root)
-                    for a, b in zip(model.members_, warm_up.members_, strict=True)
+                    for a, b in zip(model.estimators_, warm_up.estimators_, strict=True)
                 )
             found["seeds"].append(own)
             print(json.dumps(own), flush=True)
@@ -288,7 +288,7 @@ def against_svgp(device: str, folder: Path) -> Record:
     found: Record = {"svgp_seconds": time.perf_counter() - began}
     found["svgp_nll"] = nll(y_test, theirs.predict_proba(X_test)[:, 1])
     for d, members in ((50, 1), (100, 1), (200, 1), (50, 4), (100, 8)):
-        model = VFFGPC(d, n_members=members, random_state=0, device=device).fit(X, y)
+        model = VFFGPC(d, n_estimators=members, random_state=0, device=device).fit(X, y)
         began = time.perf_counter()
         model.fit(X, y)
         found[f"ours_{members}x{d}"] = {
@@ -313,7 +313,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true", help="write the data to the folder")
-    parser.add_argument("--year", type=Path, help="a landmark twin that was made before")
+    parser.add_argument("--year", type=Path, help="a landmark simulator that was made before")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("-o", "--output", type=Path)

@@ -100,7 +100,7 @@ def prediction_costs(n: int, d: int, n_frequencies: int) -> dict[str, float]:
     pixels = make_pixels(n, d, n_frequencies)
     model = VFFGPC(
         n_frequencies,
-        n_members=1,
+        n_estimators=1,
         solver="stochastic",
         max_iter=4,
         random_state=0,

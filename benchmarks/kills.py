@@ -98,7 +98,7 @@ def make_scene(folder: Path) -> None:
 def make_scene_and_model(folder: Path) -> None:
     """Write twelve synthetic days, in as many blocks, and a model of them."""
     write_dataset(synthetic_landmark(12, chunk_days=1), folder / "days.zarr")
-    few = ("--method", "rff", "-D", "60", "--members", "2", "--seed", "1")
+    few = ("--method", "rff", "-D", "60", "--n-estimators", "2", "--seed", "1")
     finished(folder, "fit", "days.zarr", *few, "-o", "clouds.undulatus")
 
 
@@ -117,7 +117,7 @@ def make_image_and_model(folder: Path) -> None:
     table = pd.DataFrame({"row": row, "column": column, "class": truth.ravel()})
     for name, chosen in (("first", row < 30), ("more", row >= 50)):
         table[chosen].to_csv(folder / f"{name}.csv", index=False)
-    few = ("-D", "10", "--members", "2", "--max-pixels", "400")
+    few = ("-D", "10", "--n-estimators", "2", "--max-pixels", "400")
     finished(folder, "fit", "image.tif", "--label", "first.csv", *few, "-o", "image.undulatus")
 
 
@@ -132,7 +132,7 @@ def bytes_of_values(store: Path) -> bytes:
 KINDS = {
     "fit": Kind(
         make_scene,
-        ("fit", "days.zarr", "-D", "20", "--members", "2", "-o", "new.undulatus"),
+        ("fit", "days.zarr", "-D", "20", "--n-estimators", "2", "-o", "new.undulatus"),
         ("--resume",),
         "new.undulatus",
         Path.read_bytes,

@@ -37,7 +37,7 @@ def measure(n: int, d: int, iterations: int, solver: str) -> dict[str, float | s
         for start in range(0, n, 100_000):
             part = rows[start : start + 100_000]
             y[start : start + 100_000] = np.sin(2.0 * part[:, 0]) + part[:, 1] * part[:, 2] > 0
-        model = VFFGPC(100, n_members=1, solver=solver, max_iter=iterations, random_state=0)
+        model = VFFGPC(100, n_estimators=1, solver=solver, max_iter=iterations, random_state=0)
         with Meter() as fitting:
             model.fit(rows, y)
         with Meter() as predicting:

@@ -2,7 +2,7 @@
 
 python -m benchmarks.native_reader [LINES] [FOLDER]
 
-An orbit's file (750 lines, 2 GB; 8 lines at least) with spectra of the twin is written into FOLDER
+An orbit's file (750 lines, 2 GB; 8 lines at least) with spectra of the simulator is written into FOLDER
 (a temporary one by default), with 13 links to it for a day. Everything is read from the page
 cache, on one thread, in seconds of the processor; classification, opening and what all cores give
 together are by the clock too.
@@ -45,8 +45,8 @@ RADIANCES = 120 * 8461 * 4
 
 def write_day(folder: Path, lines: int) -> list[Path]:
     """Write the file of an orbit, and links to it until a day is full."""
-    twin = synthetic_sounder(2_400, seed=1).load()
-    counts = counts_of(twin["radiance"].values.astype(np.float64)).reshape(20, 120, -1)
+    simulator = synthetic_sounder(2_400, seed=1).load()
+    counts = counts_of(simulator["radiance"].values.astype(np.float64)).reshape(20, 120, -1)
     some = [counts[line % len(counts)] for line in range(lines)]
     first = folder / NAME
     if not first.exists():

@@ -117,14 +117,14 @@ def time_final_passes(seed: int = 0) -> None:
             patch.object(stochastic, "walk", walk_once),
         ):
             warnings.simplefilter("ignore")
-            model = VFFGPC(50, n_members=1, posterior=posterior, random_state=seed)
+            model = VFFGPC(50, n_estimators=1, posterior=posterior, random_state=seed)
             model.fit(data.X[rows], data.y[rows])
         probability = model.predict_proba(data.X[test])
         of_label = probability[
             np.arange(len(test)), (data.y[test] == model.classes_[1]).astype(int)
         ]
         columns = [f"{posterior:11}", f"{-np.mean(np.log(of_label)):.4f}"]
-        columns += [f"{model.signal_variance_:6.1f}", f"{len(model.bound_history_):6}"]
+        columns += [f"{model.signal_variance_:6.1f}", f"{len(model.lower_bounds_):6}"]
         print("  ".join([*columns, f"{seconds[-1]:.2f} s"]))
 
 
@@ -136,7 +136,7 @@ def rare_class() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = RFFGPC(
-                20, n_members=1, solver="stochastic", posterior=posterior, random_state=0
+                20, n_estimators=1, solver="stochastic", posterior=posterior, random_state=0
             ).fit(X, y)
         mean, variance = model.latent_mean_and_variance(X)
         under_posterior = expected_log_sigmoid(-mean, variance)[1].mean()

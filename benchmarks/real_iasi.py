@@ -1,13 +1,13 @@
-"""How real the twin is: 120 spectra of IASI over Antarctica beside 3,000 of the twin.
+"""How real the simulator is: 120 spectra of IASI over Antarctica beside 3,000 of the simulator.
 
-python -m benchmarks.real_iasi [TWIN] [--figure PATH]
+python -m benchmarks.real_iasi [SIMULATOR] [--figure PATH]
 
-A model of the sounder chain learns from the twin (TWIN is a file of it, made if absent; three
-quarters of its cells train). Printed, for the real spectra and for the twin's held-out ones: the
+A model of the sounder chain learns from the simulator (SIMULATOR is a file of it, made if absent; three
+quarters of its cells train). Printed, for the real spectra and for the simulator's held-out ones: the
 residual of their reconstruction from the model's components, in units of the noise; how far they
 lie outside what was learned; the latent variance as a share of the prior's, and how certain the
 model is. Then the noise of the real spectra, from what their own components leave over, beside the
-twin's.
+simulator's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from undulatus.scenes.radiometry import brightness_temperature
 from undulatus.scenes.sampling import cell_names
 
 SAMPLES, COMPONENTS, OWN_COMPONENTS = 3_000, 100, 10
-"""Twin spectra, components of the model, components of the real spectra alone."""
+"""Simulator spectra, components of the model, components of the real spectra alone."""
 
 RANGES = (645, 770, 980, 1080, 1210, 1500, 2000, 2250, 2400, 2760)
 """Edges of ranges of wavenumbers in the tables, cm⁻¹."""
@@ -81,16 +81,16 @@ def describe(name: str, model: Any, radiance: np.ndarray) -> None:
 def main() -> None:
     """Fit, compare, print and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("twin", nargs="?", type=Path)
+    parser.add_argument("simulator", nargs="?", type=Path)
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
-    twin = open_spectra(options.twin) if options.twin else synthetic_sounder(SAMPLES)
-    twin = check_spectra(twin).compute()
+    simulator = open_spectra(options.simulator) if options.simulator else synthetic_sounder(SAMPLES)
+    simulator = check_spectra(simulator).compute()
     real = check_spectra(open_spectra(datasets.load_iasi_spectra().iasi)).compute()
-    model = fit_spectra(twin.chunk(sample=500), components=COMPONENTS)
-    held_out = np.isin(cell_names(twin), Provenance.of(model).held_out_cells)
+    model = fit_spectra(simulator.chunk(sample=500), components=COMPONENTS)
+    held_out = np.isin(cell_names(simulator), Provenance.of(model).held_out_cells)
     spectra = {
-        "twin, held out": twin["radiance"].values[held_out],
+        "simulator, held out": simulator["radiance"].values[held_out],
         "real, Antarctica": real["radiance"].values,
     }
     print("| spectra | | outside | distance | latent variance / prior | certainty | above 95 % |")
@@ -99,17 +99,17 @@ def main() -> None:
         describe(name, model, radiance)
     _try_map(model, real)
     residuals = {name: reconstruction(model, values) for name, values in spectra.items()}
-    noise = noise_of(spectra["real, Antarctica"], twin["noise"].values)
+    noise = noise_of(spectra["real, Antarctica"], simulator["noise"].values)
     names = [f"{low} to {high}" for low, high in pairwise(RANGES)]
     print("\n| cm⁻¹ | " + " | ".join(names) + " |\n" + "|---" * (len(names) + 1) + "|")
     rows = {
         **{f"residual of {name}": values for name, values in residuals.items()},
-        "real noise / twin's": noise,
+        "real noise / simulator's": noise,
     }
     for name, values in rows.items():
         print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in by_range(values)) + " |")
     if options.figure:
-        draw(options.figure, twin, real, residuals, noise)
+        draw(options.figure, simulator, real, residuals, noise)
         print(f"wrote {options.figure}")
 
 
@@ -123,14 +123,14 @@ def _try_map(model: Any, real: xr.Dataset) -> None:
 
 
 def draw(
-    path: Path, twin: xr.Dataset, real: xr.Dataset, residuals: dict[str, Any], noise: np.ndarray
+    path: Path, simulator: xr.Dataset, real: xr.Dataset, residuals: dict[str, Any], noise: np.ndarray
 ) -> None:
     """Draw spectra, residuals and noise over the wavenumber."""
     figure = Figure(figsize=(10, 8), dpi=90, layout="constrained")
     top, middle, bottom = figure.subplots(3, 1, sharex=True)
-    snow = (twin["surface_type"] == 15) & (twin["effective_cloud_amount"] == 0)
+    snow = (simulator["surface_type"] == 15) & (simulator["effective_cloud_amount"] == 0)
     shown = {
-        "twin, clear over snow and ice": (twin["radiance"].values[snow.values], "#e08a1e"),
+        "simulator, clear over snow and ice": (simulator["radiance"].values[snow.values], "#e08a1e"),
         "real, Antarctic plateau": (real["radiance"].values, "#1f5f99"),
     }
     for name, (values, colour) in shown.items():
@@ -141,10 +141,10 @@ def draw(
         size = median_filter(np.sqrt(np.mean(values**2, axis=0)), 9)
         middle.semilogy(WAVENUMBERS, size, color=colour, linewidth=0.7, label=name)
     middle.axhline(1.0, color="black", linewidth=0.6)
-    middle.set(ylabel="residual of 100 components\nof the twin, in noise")
+    middle.set(ylabel="residual of 100 components\nof the simulator, in noise")
     bottom.plot(WAVENUMBERS, median_filter(noise, 21), color="#1f5f99", linewidth=0.8)
     bottom.axhline(1.0, color="black", linewidth=0.6)
-    bottom.set(ylabel="noise of the real spectra\nover the twin's", ylim=(0, 1.5))
+    bottom.set(ylabel="noise of the real spectra\nover the simulator's", ylim=(0, 1.5))
     bottom.set(xlabel="wavenumber, cm⁻¹", xlim=(645, 2760))
     for axis in (top, middle):
         legend = axis.legend(fontsize=8, frameon=False, loc="upper center", ncols=2)

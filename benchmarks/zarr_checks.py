@@ -2,7 +2,7 @@
 
 python -m benchmarks.zarr_checks STORE.zarr
 
-STORE.zarr is one that undulatus wrote, as by ``undulatus twin landmarks``. Times are of the
+STORE.zarr is one that undulatus wrote, as by ``undulatus simulate landmarks``. Times are of the
 processor, the least of five; chunks come from the system's cache, where checks weigh most.
 """
 

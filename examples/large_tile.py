@@ -46,7 +46,7 @@ import pandas as pd
 rows = np.random.default_rng(0).permutation(data.train)[:20_000]
 table = pd.DataFrame(data.X[rows][:, columns], columns=bands)
 classes = np.where(data.y[rows] == 1, "cloud", "clear")
-model = VFFGPC(50, n_members=1, random_state=0).fit(table, classes)
+model = VFFGPC(50, n_estimators=1, random_state=0).fit(table, classes)
 
 # %%
 # ``map_scene`` is lazy: it returns at once. Writing computes the map chunk by chunk, on all
@@ -77,8 +77,8 @@ axis.set(xticks=[], yticks=[], title="probability of cloud")
 figure.colorbar(shown)
 
 # %%
-# The command line does this too, and ``--ram`` holds it below a limit: ``undulatus map
-# model.undulatus image.zarr -o map.zarr --ram 1GB``. With ``--resume`` a map that was
+# The command line does this too, and ``--memory-limit`` holds it below a limit: ``undulatus map
+# model.undulatus image.zarr -o map.zarr --memory-limit 1GB``. With ``--resume`` a map that was
 # interrupted goes on, chunk by chunk.
 #
 # A fit on chunks
@@ -88,7 +88,7 @@ figure.colorbar(shown)
 
 X = da.from_array(data.X, chunks=(100_000, 13))
 y = da.from_array(data.y, chunks=100_000)
-from_chunks = VFFGPC(30, n_members=1, random_state=0).fit(X[data.train], y[data.train])
+from_chunks = VFFGPC(30, n_estimators=1, random_state=0).fit(X[data.train], y[data.train])
 print(f"accuracy on the other half: {from_chunks.score(data.X[data.test], data.y[data.test]):.3f}")
 
 # %%

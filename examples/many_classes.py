@@ -22,7 +22,7 @@ NAMES = np.array(
 data = load_satimage()
 X, train, test = data.X, data.train, data.test
 y = NAMES[np.searchsorted(np.unique(data.y), data.y)]
-model = VFFGPC(50, n_members=3, random_state=0).fit(X[train], y[train])
+model = VFFGPC(50, n_estimators=3, random_state=0).fit(X[train], y[train])
 probability = model.predict_proba(X[test])
 print(probability.shape, model.classes_)
 

@@ -48,7 +48,7 @@ def timed(name, work):
     return result
 
 
-model = timed("fit", lambda: VFFGPC(50, n_members=1, random_state=0, device=device).fit(X, y))
+model = timed("fit", lambda: VFFGPC(50, n_estimators=1, random_state=0, device=device).fit(X, y))
 
 # %%
 # Predict

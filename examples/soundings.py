@@ -39,7 +39,7 @@ axis.legend(frameon=False)
 # Hold out a whole stretch
 # ------------------------
 # Views beside each other are alike. So a stretch of five minutes, 2,000 km, is held out as a
-# whole, and the members of the committee hold back whole stretches while they learn
+# whole, and the members of the ensemble hold back whole stretches while they learn
 # (``groups``).
 
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -51,7 +51,7 @@ from undulatus import VFFGPC
 from undulatus.products.scores import score
 
 stretch, learn, test = list(views.folds())[2]
-vffgpc = VFFGPC(50, n_members=3, random_state=0)
+vffgpc = VFFGPC(50, n_estimators=3, random_state=0)
 vffgpc.fit(views.X[learn], views.y[learn], groups=views.stretch[learn])
 others = {
     "boosting": HistGradientBoostingClassifier(random_state=0),

@@ -1,5 +1,5 @@
 """
-Unseen scenes: groups, the committee, and what uncertainty tells
+Unseen scenes: groups, the ensemble, and what uncertainty tells
 =================================================================
 
 A model is made to be used elsewhere: on other days, in other places. Scores on random pixels of
@@ -12,7 +12,7 @@ nothing.
 # --------------------------
 # 3,000 pixels of the upper half of a Sentinel-2 image, to be scored on its lower half.
 # ``groups`` tells the model which rows belong together, here squares of 64 x 64 pixels: each
-# member of the committee holds back other groups while it learns, and stops when learning no
+# member of the ensemble holds back other groups while it learns, and stops when learning no
 # longer carries over to them. Printed last is of how many rows a model is more than 90 % sure, and
 # in how many of these it is wrong.
 
@@ -28,8 +28,8 @@ def compare(X, y, groups, train, test):
     """Fit three models to the same rows, print their scores on others, and return them."""
     models = {
         "boosting": HistGradientBoostingClassifier(random_state=0).fit(X[train], y[train]),
-        "one member": VFFGPC(50, n_members=1, random_state=0).fit(X[train], y[train]),
-        "committee": VFFGPC(50, n_members=6, random_state=0).fit(
+        "one member": VFFGPC(50, n_estimators=1, random_state=0).fit(X[train], y[train]),
+        "ensemble": VFFGPC(50, n_estimators=6, random_state=0).fit(
             X[train], y[train], groups=groups[train]
         ),
     }
@@ -73,7 +73,7 @@ nothing = -np.mean(np.log(np.where(y[test], share, 1 - share)))
 print(f"knowing no more than that {share:.0%} are lodgepole pine: NLL {nothing:.3f}")
 
 # %%
-# In this area soils and heights go with other trees than elsewhere. The committee found that
+# In this area soils and heights go with other trees than elsewhere. The ensemble found that
 # what it learned in one area does not carry over to another, and says nearly nothing; boosting
 # has more labels right, and claims to be sure in thousands of rows in which it is wrong.
 #
@@ -85,7 +85,7 @@ print(f"knowing no more than that {share:.0%} are lodgepole pine: NLL {nothing:.
 
 import matplotlib.pyplot as plt
 
-committee = of_image["committee"]
+ensemble = of_image["ensemble"]
 direction = rng.normal(size=13) * image.X[image.train].std(axis=0)
 steps = np.linspace(0, 3, 13)
 rows = image.X[image.test[::400]]
@@ -96,7 +96,7 @@ for step in steps:
     for name, model in of_image.items():
         p = model.predict_proba(moved)[:, 1]
         certainty[name].append(np.maximum(p, 1 - p).mean())
-    variance.append(committee.latent_mean_and_variance(moved)[1].mean())
+    variance.append(ensemble.latent_mean_and_variance(moved)[1].mean())
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
 for name, values in certainty.items():
@@ -106,7 +106,7 @@ left.axhline(max(share, 1 - share), color="grey", linestyle=":", label="share in
 left.set(xlabel="training deviations away", ylabel="mean probability of the likelier class")
 left.legend(frameon=False)
 right.plot(steps, variance, marker="o", color="tab:green")
-right.set(xlabel="training deviations away", ylabel="latent variance of the committee")
+right.set(xlabel="training deviations away", ylabel="latent variance of the ensemble")
 
 # %%
 # What it does not tell
@@ -116,8 +116,8 @@ right.set(xlabel="training deviations away", ylabel="latent variance of the comm
 # may be small. So pixels near 1/2 and pixels of large variance are mostly not the same ones.
 
 pixels = image.X[image.test[::10]]
-p = committee.predict_proba(pixels)[:, 1]
-_, variance = committee.latent_mean_and_variance(pixels)
+p = ensemble.predict_proba(pixels)[:, 1]
+_, variance = ensemble.latent_mean_and_variance(pixels)
 doubtful = np.abs(p - 0.5) < 0.2
 strange = variance > np.quantile(variance, 0.9)
 print(f"between 0.3 and 0.7: {doubtful.mean():.1%} of the pixels")

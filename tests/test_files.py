@@ -34,7 +34,7 @@ from undulatus._files import (
     locked,
     read_tensors,
     replacing,
-    whole_or_not_at_all,
+    atomic_write,
     write_tensors,
     write_text,
 )
@@ -154,7 +154,7 @@ def test_the_umask_decides_who_may_read_a_file(tmp_path, umask, mask):
 
 def test_a_new_output_may_be_a_file_or_a_folder_and_replaces_nothing(tmp_path):
     for name in ("page.html", "site"):
-        with whole_or_not_at_all(tmp_path / name) as unfinished:
+        with atomic_write(tmp_path / name) as unfinished:
             assert not (tmp_path / name).exists()
             if name == "site":
                 unfinished.mkdir()
@@ -162,7 +162,7 @@ def test_a_new_output_may_be_a_file_or_a_folder_and_replaces_nothing(tmp_path):
             unfinished.write_text("text")
         with (
             pytest.raises(SceneError, match=f"{name} exists already"),
-            whole_or_not_at_all(tmp_path / name),
+            atomic_write(tmp_path / name),
         ):
             pytest.fail("it was given")
     assert files_in(tmp_path) == ["page.html", "site"]
@@ -172,7 +172,7 @@ def test_a_new_output_may_be_a_file_or_a_folder_and_replaces_nothing(tmp_path):
 def test_what_a_killed_process_left_of_an_output_is_removed(tmp_path):
     (tmp_path / ".site.unfinished").mkdir()
     (tmp_path / ".site.unfinished" / "old.html").write_text("old")
-    with whole_or_not_at_all(tmp_path / "site") as unfinished:
+    with atomic_write(tmp_path / "site") as unfinished:
         unfinished.mkdir()
     assert files_in(tmp_path / "site") == []
 

@@ -102,7 +102,7 @@ def test_a_fit_names_its_regime_its_member_and_its_step(told, moons):
     X, y = moons
     table = {"a": X[:, 0], "b": X[:, 1], "sun": np.arange(120) % 2 * 10.0}
     regimes = (Regime("low", 0.0, 5.0, ("a", "b")), Regime("high", 5.0, 20.0, ("a", "b")))
-    estimator = RFFGPC(4, n_members=2, random_state=0)
+    estimator = RFFGPC(4, n_estimators=2, random_state=0)
     RegimeClassifier(estimator, regimes, by="sun").fit(table, y)
     places = [report.what for report in told.reports]
     assert list(dict.fromkeys(places)) == [

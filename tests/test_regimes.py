@@ -22,7 +22,7 @@ TWO = (Regime("day", 0.0, 90.0), Regime("night", 90.0, 180.0, ("BT9",)))
 
 
 def small(n_frequencies=10):
-    return RFFGPC(n_frequencies, n_members=1, random_state=0)
+    return RFFGPC(n_frequencies, n_estimators=1, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -430,10 +430,11 @@ def test_an_update_gives_each_classifier_the_rows_of_its_regime(table, cloudy, b
         alone[name].fit(table.loc[own, columns].to_numpy(), cloudy[own])
     X, y = more_rows(30, seed=1)
     weight = np.random.default_rng(0).uniform(0.0, 3.0, 30)
-    model.update(X, y, weight)
+    model = model.update(X, y, weight)
     day = (X["solar_zenith_angle"] < 90.0).to_numpy()
-    alone["day"].update(X.loc[day, ["R1", "BT9"]].to_numpy(), y[day], weight[day])
-    alone["night"].update(X.loc[~day, ["BT9"]].to_numpy(), y[~day], weight[~day])
+    for name, rows, columns in (("day", day, ["R1", "BT9"]), ("night", ~day, ["BT9"])):
+        added = X.loc[rows, columns].to_numpy(), y[rows], weight[rows]
+        alone[name] = alone[name].update(*added)
     rows = {"day": table[["R1", "BT9"]].to_numpy(), "night": table[["BT9"]].to_numpy()}
     for name, values in rows.items():
         assert_array_equal(
@@ -444,25 +445,39 @@ def test_an_update_gives_each_classifier_the_rows_of_its_regime(table, cloudy, b
 def test_updates_of_regimes_are_forgotten_by_number_also_from_a_file(table, cloudy, tmp_path):
     model = refit(table, cloudy)
     plain = model.predict_proba(table)
-    model.update(*more_rows(12, 1, high=80.0)).update(*more_rows(12, 2))
-    model.update(*more_rows(12, 3, low=95.0))
+    model = model.update(*more_rows(12, 1, high=80.0)).update(*more_rows(12, 2))
+    model = model.update(*more_rows(12, 3, low=95.0))
     assert model.updates_ == (("day",), ("day", "night"), ("night",))
     path = tmp_path / "model.safetensors"
     save_model(model, path)
     model = load_model(path)
     assert_array_equal(model.predict_proba(table), load_model(path).predict_proba(table))
-    model.forget(1)
+    model = model.forget(1)
     assert model.updates_ == (("day",), ("night",))
     # What is left are the rows of the first update by day, and of the third by night.
     left = {name: own.updates_ for name, own in model.estimators_.items()}
     assert_array_equal(left["day"][0].rows[:, 0], more_rows(12, 1, high=80.0)[0]["R1"])
     assert_array_equal(left["night"][0].rows[:, 0], more_rows(12, 3, low=95.0)[0]["BT9"])
-    assert_allclose(model.forget().forget(0).predict_proba(table), plain, atol=1e-9)
+    model = model.forget().forget(0)
+    assert_allclose(model.predict_proba(table), plain, atol=1e-9)
     with pytest.raises(InputError, match="no update -1 to forget: the model has 0"):
         model.forget()
     assert not hasattr(
         model.fit(table, cloudy).update(*more_rows(5, 1)).fit(table, cloudy), "updates_"
     )
+
+
+def test_updates_of_regimes_leave_the_model_as_it_is(table, cloudy):
+    model = refit(table, cloudy)
+    plain, members = model.predict_proba(table), dict(model.estimators_)
+    once = model.update(*more_rows(12, 1))
+    changed = once.predict_proba(table)
+    assert np.abs(changed - plain).max() > 1e-6
+    assert once.forget().updates_ == ()
+    assert model.estimators_ == members
+    assert not hasattr(model, "updates_")
+    assert_array_equal(model.predict_proba(table), plain)
+    assert_array_equal(once.predict_proba(table), changed)
 
 
 def test_if_one_classifier_refuses_its_rows_none_is_changed(table, cloudy):
@@ -494,8 +509,8 @@ def test_a_pipeline_in_a_regime_takes_updates(table, cloudy):
     first, last = clone(pipeline[:-1]), clone(small())
     rows = table.loc[table["solar_zenith_angle"] < 90.0, ["R1", "BT9"]].to_numpy()
     last.fit(first.fit_transform(rows), cloudy[table["solar_zenith_angle"] < 90.0])
-    last.update(first.transform(X.loc[day, ["R1", "BT9"]].to_numpy()), y[day])
-    model.update(X, y)
+    last = last.update(first.transform(X.loc[day, ["R1", "BT9"]].to_numpy()), y[day])
+    model = model.update(X, y)
     # Columns of another memory order are summed in another order.
     assert_allclose(
         model.estimators_["day"].predict_proba(rows),

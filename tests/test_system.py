@@ -127,6 +127,47 @@ def test_blas_stays_limited_until_the_last_of_interleaved_threads_leaves(blas_th
     workers[0].join(20)
 
 
+@pytest.fixture
+def torch_threads():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield torch.get_num_threads
+    torch.set_num_threads(before)
+
+
+def test_torch_is_held_to_one_thread_like_blas(torch_threads):
+    with single_threaded_blas():
+        assert torch_threads() == 1
+        with single_threaded_blas():
+            assert torch_threads() == 1
+        assert torch_threads() == 1
+    assert torch_threads() == 3
+    with pytest.raises(LookupError), single_threaded_blas():
+        raise LookupError
+    assert torch_threads() == 3
+
+
+def test_torch_has_its_threads_again_in_threads_that_were_limited_together(torch_threads):
+    both_in, seen = threading.Barrier(2, timeout=10), []
+
+    def limited():
+        with single_threaded_blas():
+            both_in.wait()
+            seen.append(torch_threads())
+            both_in.wait()
+        both_in.wait()
+        seen.append(torch_threads())
+
+    workers = [threading.Thread(target=limited) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(20)
+    assert seen == [1, 1, 3, 3]
+    assert torch_threads() == 3
+
+
 def test_the_environment_of_a_process_holds_its_blas_to_one_thread():
     code = """
 from threadpoolctl import threadpool_info

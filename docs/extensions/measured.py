@@ -135,7 +135,7 @@ class GpuDirective(Directive):
         rows = []
         for members in sorted({own["members"] for own in seeds}):
             times = [own["seconds"] for own in seeds if own["members"] == members]
-            name = "a fit to 300,000 pixels of the landmark twin"
+            name = "a fit to 300,000 pixels of the landmark simulator"
             rows.append(
                 [
                     f"{name}, {members} member{'s' * (members > 1)}",

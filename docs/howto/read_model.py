@@ -72,7 +72,7 @@ def probabilities(header, arrays, row):
     d, totals = len(x), None
     shift = header["prior_shift"]
     many = isinstance(shift, list)
-    for number, member in enumerate(header["committee"]):
+    for number, member in enumerate(header["ensemble"]):
         flat = arrays[f"{number}/frequencies"]
         waves = [flat[i : i + d] for i in range(0, len(flat), d)]
         phases = [sum(w * v for w, v in zip(wave, x)) for wave in waves]

@@ -8,7 +8,7 @@
 (200, 2)
 
 The classifiers need numpy, scipy, scikit-learn and safetensors. ``scenes`` (imagery and spectra,
-their files, synthetic twins), ``products`` (maps, scores, pictures, pages) and ``paper`` (the
+their files, synthetic simulators), ``products`` (maps, scores, pictures, pages) and ``paper`` (the
 experiments) need ``pip install "undulatus[eo]"`` and are imported when they are first used.
 """
 

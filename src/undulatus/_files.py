@@ -1,7 +1,7 @@
 """Files that are whole or not there: atomic writing, locks, logs of JSON lines, files of arrays.
 
 Everything here is written under a temporary name beside its own, synced, and renamed, so that a
-reader never sees half of it. What can take long to write (:func:`whole_or_not_at_all`) is also
+reader never sees half of it. What can take long to write (:func:`atomic_write`) is also
 locked, so that a second writer is refused at once.
 """
 
@@ -120,7 +120,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def whole_or_not_at_all(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Give a temporary path beside a new output, which is renamed to ``path`` at the end.
 
     An output that exists, or that another process is writing, is refused. Errors of the disk and

@@ -44,7 +44,7 @@ class Progress:
     share: float | None
     """Of the whole task that is done, between 0 and 1; None if it is not known."""
     detail: str
-    """Counts and values, such as ``step 3 of at most 200, member 1: held-back NLL 0.04``."""
+    """Counts and values, such as ``step 3 of at most 200, member 1: validation NLL 0.04``."""
     seconds_left: float | None
     at_most: bool
     """Whether it may be over sooner."""

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import platform
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -75,12 +76,13 @@ def processor_name() -> str:
 
 
 class _SingleThreadedBlas:
-    """Hold BLAS to one thread while any caller asks for it, and restore it after the last.
+    """Hold BLAS and torch to one thread while any caller asks for it; restore both afterwards.
 
     Several fits may run at once, in threads. Some libraries have one setting for the process,
     which threadpoolctl lets no other thread change while the thread that set it lives: it is set
     and restored in threads that end at once. Others have one setting per thread: every caller
-    sets its own.
+    sets its own. Torch, if it is there, has both: a new thread begins with the last one that was
+    set anywhere.
     """
 
     def __init__(self) -> None:
@@ -88,6 +90,8 @@ class _SingleThreadedBlas:
         self._lock = threading.Lock()
         self._callers = 0
         self._limiter: Any = None
+        self._torch_threads = 0
+        self._own = threading.local()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -96,13 +100,33 @@ class _SingleThreadedBlas:
                 self._limiter = _in_short_thread(self._limit)
             self._callers += 1
         try:
-            with self._limit():
+            # In this order: threadpoolctl also restores the OpenMP that torch computes with.
+            with self._limit_torch(), self._limit():
                 yield
         finally:
             with self._lock:
                 self._callers -= 1
                 if self._callers == 0:
                     _in_short_thread(self._limiter.restore_original_limits)
+                    self._torch_threads = 0
+
+    @contextmanager
+    def _limit_torch(self) -> Iterator[None]:
+        # Not imported here: only who has tensors needs it.
+        set_threads = getattr(sys.modules.get("torch"), "set_num_threads", None)
+        if set_threads is None or getattr(self._own, "limited", False):
+            yield
+            return
+        with self._lock:
+            self._torch_threads = self._torch_threads or sys.modules["torch"].get_num_threads()
+            threads = self._torch_threads
+        self._own.limited = True
+        set_threads(1)
+        try:
+            yield
+        finally:
+            set_threads(threads)
+            self._own.limited = False
 
     def _limit(self) -> Any:
         return self._controller.limit(limits=1, user_api="blas")

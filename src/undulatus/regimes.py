@@ -205,11 +205,10 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         return model
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add labelled rows to the classifiers of their regimes, without a new fit.
+        """Return a new model with labelled rows added, without a new fit; this one stays as it is.
 
-        Each row goes to the regime that it lies in, also within ``blend`` of an edge. If one
-        classifier refuses its rows, none is changed; those with rows are replaced by changed
-        copies.
+        Each row goes to the classifier of the regime that it lies in, also within ``blend`` of an
+        edge.
 
         Parameters
         ----------
@@ -245,12 +244,14 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
                 )
             except ValueError as error:
                 raise InputError(f"Regime {regime.name!r}: {error}") from error
-        self.estimators_ = self.estimators_ | changed
-        self.updates_ = (*getattr(self, "updates_", ()), tuple(changed))
-        return self
+        return self._changed(changed, (*getattr(self, "updates_", ()), tuple(changed)))
 
     def forget(self, update: int = -1) -> Self:
-        """Take the rows of an update away again: of the last one, or by its number from 0."""
+        """Return a new model without the rows of an update; this one stays as it is.
+
+        By default it is the last one that is taken away; otherwise it is named by its number
+        from 0.
+        """
         check_is_fitted(self, "estimators_")
         updates = list(getattr(self, "updates_", ()))
         position = find_update(update, len(updates))
@@ -260,9 +261,14 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             name: _without_update(self.estimators_[name], -later[name])
             for name in updates.pop(position)
         }
-        self.estimators_ = self.estimators_ | changed
-        self.updates_ = tuple(updates)
-        return self
+        return self._changed(changed, tuple(updates))
+
+    def _changed(self, estimators: dict[str, Any], updates: tuple[tuple[str, ...], ...]) -> Self:
+        """Return a copy with other classifiers in some regimes."""
+        changed = copy(self)
+        changed.estimators_ = self.estimators_ | estimators
+        changed.updates_ = updates
+        return changed
 
     def assign(self, condition: npt.ArrayLike) -> Array:
         """Return the index of the regime that each value of the condition lies in, or -1."""
@@ -459,38 +465,39 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _updated(estimator: Any, values: Array, y: Array, sample_weight: Array | None) -> Any:
-    """Return a copy of a fitted classifier, or of a Pipeline that ends in one, with more rows."""
-    copied, classifier = _copy_with_classifier(estimator)
+    """Return a fitted classifier, or a Pipeline that ends in one, with more rows."""
+    before, classifier = _split_pipeline(estimator)
     if not hasattr(classifier, "update"):
         raise InputError(
             f"a {type(classifier).__name__} takes no updates. Use a VFFGPC, RFFGPC or GPC, or fit "
             f"again with all rows."
         )
-    if copied is not classifier:
-        values = copied[:-1].transform(values)
-    classifier.update(values, y, sample_weight)
-    return copied
+    if before is not None:
+        values = before.transform(values)
+    return _with_classifier(estimator, classifier.update(values, y, sample_weight))
 
 
 def _without_update(estimator: Any, number: int) -> Any:
-    """Return a copy of a fitted classifier, or of a Pipeline, without an update."""
-    copied, classifier = _copy_with_classifier(estimator)
-    classifier.forget(number)
-    return copied
+    """Return a fitted classifier, or a Pipeline that ends in one, without an update."""
+    _, classifier = _split_pipeline(estimator)
+    return _with_classifier(estimator, classifier.forget(number))
 
 
-def _copy_with_classifier(estimator: Any) -> tuple[Any, Any]:
-    """Return a shallow copy of a classifier or a Pipeline, and the classifier in it.
-
-    Updates assign attributes and change no array, so the original stays as it is.
-    """
-    copied = copy(estimator)
+def _split_pipeline(estimator: Any) -> tuple[Any, Any]:
+    """Return the transformers of a Pipeline and its classifier; a classifier has none before."""
     # Asked for its steps, since scikit-learn's pipelines load libraries that are not needed here.
     if not hasattr(estimator, "steps"):
-        return copied, copied
-    name, last = estimator.steps[-1]
-    copied.steps = [*estimator.steps[:-1], (name, copy(last))]
-    return copied, copied.steps[-1][1]
+        return None, estimator
+    return estimator[:-1], estimator.steps[-1][1]
+
+
+def _with_classifier(estimator: Any, classifier: Any) -> Any:
+    """Return a classifier, or a copy of the Pipeline that it is to be the end of."""
+    if not hasattr(estimator, "steps"):
+        return classifier
+    changed = copy(estimator)
+    changed.steps = [*estimator.steps[:-1], (estimator.steps[-1][0], classifier)]
+    return changed
 
 
 def _per_latent(columns: Array) -> Array:

@@ -23,7 +23,7 @@ def every_line(monkeypatch):
 def year(tmp_path_factory):
     """Two synthetic days in a file."""
     path = tmp_path_factory.mktemp("scenes") / "year.zarr"
-    result = CliRunner().invoke(main, ["twin", "landmarks", "--days", "2", "-o", str(path)])
+    result = CliRunner().invoke(main, ["simulator", "landmarks", "--days", "2", "-o", str(path)])
     assert result.exit_code == 0, result.output
     assert str(path.resolve()) in result.stdout
     assert "192 acquisitions" in result.stdout
@@ -33,7 +33,7 @@ def year(tmp_path_factory):
 @pytest.fixture(scope="module")
 def clouds_model(year):
     path = year.with_name("clouds.undulatus")
-    command = ["fit", str(year), "--method", "rff", "-D", "5", "--members", "1"]
+    command = ["fit", str(year), "--method", "rff", "-D", "5", "--n-estimators", "1"]
     command += ["--holdout", "0.5", "-o", str(path)]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
@@ -45,7 +45,7 @@ def clouds_model(year):
 @pytest.fixture(scope="module")
 def spectra(tmp_path_factory):
     path = tmp_path_factory.mktemp("spectra") / "iasi.zarr"
-    made = CliRunner().invoke(main, ["twin", "sounder", "--samples", "500", "-o", str(path)])
+    made = CliRunner().invoke(main, ["simulator", "sounder", "--samples", "500", "-o", str(path)])
     assert made.exit_code == 0, made.output
     return path
 
@@ -54,7 +54,7 @@ def spectra(tmp_path_factory):
 def sounder_model(spectra):
     path = spectra.with_name("sounder.undulatus")
     command = ["fit", str(spectra), "-o", str(path), "--components", "15", "--method", "rff"]
-    command += ["--members", "1"]
+    command += ["--n-estimators", "1"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = CliRunner().invoke(main, command)

@@ -86,7 +86,7 @@ def model(archive):
     path = archive / "clouds.undulatus"
     result = succeed(
         *("fit", archive / "native", "--mask", archive / "masks", BOX, "-o", path),
-        *("--method", "rff", "-D", "5", "--members", "1", "--holdout", "0.5"),
+        *("--method", "rff", "-D", "5", "--n-estimators", "1", "--holdout", "0.5"),
     )
     assert "masks: 7 of 8 acquisitions have one, 1 masks belong to none" in result.stderr
     return path

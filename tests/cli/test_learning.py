@@ -12,7 +12,7 @@ from undulatus.products.provenance import Provenance
 
 pytest.importorskip("geopandas")
 
-QUICK = ["--method", "rff", "-D", "20", "--members", "2"]
+QUICK = ["--method", "rff", "-D", "20", "--n-estimators", "2"]
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_what_cannot_be_used_is_said_and_nothing_written(fit, options, said):
 
 
 def test_options_are_refused_where_they_have_no_meaning(runner, fit, year, image_files, tmp_path):
-    for options in (["--components", "3"], ["--ram", "1GB"], ["--windows", "a"], ["--role", "N"]):
+    for options in (["--components", "3"], ["--memory-limit", "1GB"], ["--windows", "a"], ["--role", "N"]):
         assert fit("--field", "class", *options)[0].exit_code == 2
     path = str(tmp_path / "m.undulatus")
     unlabelled = runner.invoke(main, ["fit", str(image_files / "image.tif"), "-o", path])

@@ -1,4 +1,4 @@
-"""``undulatus twin``, ``fit``, ``score``, ``map``, ``info`` and ``explain``."""
+"""``undulatus simulate``, ``fit``, ``score``, ``map``, ``info`` and ``explain``."""
 
 import hashlib
 import json
@@ -30,12 +30,12 @@ from undulatus.scenes.files.zarr_store import find_manifest, verify
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
-# twin
+# simulator
 
 
 def test_synthetic_spectra_are_written(runner, tmp_path):
     path = tmp_path / "iasi.zarr"
-    result = runner.invoke(main, ["twin", "sounder", "--samples", "20", "-o", str(path)])
+    result = runner.invoke(main, ["simulator", "sounder", "--samples", "20", "-o", str(path)])
     assert result.exit_code == 0, result.output
     assert f"20 spectra: {path.resolve()}" in result.stdout
     with xr.open_zarr(path) as written:
@@ -45,7 +45,7 @@ def test_synthetic_spectra_are_written(runner, tmp_path):
 
 def test_another_seed_gives_another_year(runner, year, tmp_path):
     other = tmp_path / "other.zarr"
-    runner.invoke(main, ["twin", "landmarks", "--days", "2", "--seed", "5", "-o", str(other)])
+    runner.invoke(main, ["simulator", "landmarks", "--days", "2", "--seed", "5", "-o", str(other)])
     one, two = (xr.open_zarr(path) for path in (year, other))
     assert not np.array_equal(one["IR_108"].values, two["IR_108"].values)
 
@@ -77,7 +77,7 @@ main({command!r})
 @pytest.mark.parametrize(("kind", "members"), [("scene", 1), ("spectra", 1), ("spectra", 2)])
 def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_path):
     data = request.getfixturevalue("year" if kind == "scene" else "spectra")
-    common = ["-D", "3", "--method", "rff", "--members", str(members)]
+    common = ["-D", "3", "--method", "rff", "--n-estimators", str(members)]
     common += ["--components", "8"] if kind == "spectra" else ["--holdout", "0.5"]
 
     def run(name, saves=0, *options):
@@ -104,7 +104,7 @@ def test_a_killed_fit_continues_to_the_same_model(kind, members, request, tmp_pa
     assert whole.read_bytes() == killed.read_bytes()
     model = load_model(whole)
     classifiers = model.estimators_.values() if kind == "scene" else [model[-1]]
-    assert {len(classifier.members_) for classifier in classifiers} == {members}
+    assert {len(classifier.estimators_) for classifier in classifiers} == {members}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_interrupted_fit_stops_keeps_all_there_was_and_continues_to_the_same_
     members, number, status, runner, year, tmp_path
 ):
     whole, path = tmp_path / "whole.undulatus", tmp_path / "clouds.undulatus"
-    options = ["-D", "3", "--method", "rff", "--members", str(members), "--holdout", "0.5"]
+    options = ["-D", "3", "--method", "rff", "--n-estimators", str(members), "--holdout", "0.5"]
     assert runner.invoke(main, ["fit", str(year), "-o", str(whole), *options]).exit_code == 0
     path.write_bytes(b"an older model")
     command = ["fit", str(year), "-o", str(path), *options, "--overwrite"]
@@ -154,7 +154,7 @@ def test_an_interrupted_fit_stops_keeps_all_there_was_and_continues_to_the_same_
 def test_a_fit_is_restarted_only_if_told_to(runner, spectra, tmp_path):
     path = tmp_path / "m.undulatus"
     command = ["fit", str(spectra), "-o", str(path), "--components", "8", "--method", "rff"]
-    command += ["-D", "3", "--members", "1"]
+    command += ["-D", "3", "--n-estimators", "1"]
     new = runner.invoke(main, [*command, "--resume"])
     assert new.exit_code == 0, new.output
     assert "resuming: nothing, from the beginning" in new.stderr
@@ -183,7 +183,7 @@ def test_a_fit_to_a_folder_that_does_not_exist_is_refused_at_once(runner, year, 
 @pytest.mark.parametrize("kind", ["year", "spectra"])
 def test_too_little_memory_for_a_fit_is_an_error(runner, kind, request, tmp_path):
     data = request.getfixturevalue(kind)
-    command = ["fit", str(data), "-o", str(tmp_path / "m.undulatus"), "--ram", "420MB"]
+    command = ["fit", str(data), "-o", str(tmp_path / "m.undulatus"), "--memory-limit", "420MB"]
     result = runner.invoke(main, command)
     assert result.exit_code == 1
     assert "too little" in result.stderr
@@ -233,7 +233,7 @@ def cloud_types_model(spectra):
     path = spectra.with_name("types.undulatus")
     with xr.open_zarr(spectra) as opened:
         X, y = opened["radiance"].values, opened["cloud_class"].values
-    model = make_pipeline(SpectralPCA(10), RFFGPC(6, n_members=1, max_iter=3, random_state=0))
+    model = make_pipeline(SpectralPCA(10), RFFGPC(6, n_estimators=1, max_iter=3, random_state=0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, y)
@@ -284,7 +284,7 @@ def test_a_label_of_three_classes_is_fitted_scored_mapped_and_browsed(
 ):
     model, maps = tmp_path / "surfaces.undulatus", tmp_path / "map.nc"
     command = ["fit", str(surface_year), "-o", str(model), "--label", "surface"]
-    quick = ["--method", "rff", "-D", "5", "--members", "1", "--holdout", "0.5"]
+    quick = ["--method", "rff", "-D", "5", "--n-estimators", "1", "--holdout", "0.5"]
     assert runner.invoke(main, [*command, *quick]).exit_code == 0
     scored = runner.invoke(main, ["score", str(model), str(surface_year)])
     assert scored.exit_code == 0, scored.output
@@ -352,7 +352,7 @@ def test_a_geotiff_is_mapped_to_a_geotiff(runner, tmp_path):
         file.write(values)
         file.descriptions = ("B02", "B08")
     table = pd.DataFrame(values.reshape(2, -1).T, columns=["B02", "B08"])
-    model = RFFGPC(10, n_members=1, random_state=0).fit(table, table["B02"] > table["B08"])
+    model = RFFGPC(10, n_estimators=1, random_state=0).fit(table, table["B02"] > table["B08"])
     save_model(model, tmp_path / "model.undulatus")
     command = ["map", str(tmp_path / "model.undulatus"), str(tmp_path / "image.tif")]
     result = runner.invoke(main, [*command, "-o", str(tmp_path / "map.tif")])
@@ -371,7 +371,7 @@ def test_an_image_in_other_units_is_refused_unless_that_is_allowed(runner, tmp_p
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.gamma(4.0, 300.0, size=(500, 2)), columns=["B02", "B08"])
     save_model(
-        RFFGPC(10, n_members=1, random_state=0).fit(table, table["B02"] > 1200), tmp_path / "model"
+        RFFGPC(10, n_estimators=1, random_state=0).fit(table, table["B02"] > 1200), tmp_path / "model"
     )
     values = rng.gamma(4.0, 0.03, size=(2, 60, 70)).astype(np.float32)
     image = xr.Dataset(
@@ -399,7 +399,7 @@ def surfaces(tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(500, 2)), columns=["B02", "B08"])
     y = np.digitize(table["B02"] + 0.3 * rng.normal(size=500), [-0.5, 0.5])
-    save_model(RFFGPC(10, n_members=1, random_state=0).fit(table, y), tmp_path / "model")
+    save_model(RFFGPC(10, n_estimators=1, random_state=0).fit(table, y), tmp_path / "model")
     values = rng.normal(size=(2, 60, 70)).astype(np.float32)
     image = xr.Dataset(
         {name: (("y", "x"), band) for name, band in zip(table, values, strict=True)}
@@ -431,7 +431,7 @@ def test_a_legend_in_json_names_the_classes(runner, surfaces, tmp_path):
     facts = {"classes": [0, 1, 2], "names": ["dark sea", "land", "ice"], "codes": [5, 6, 7]}
     legend.write_text(json.dumps(facts))
     output = tmp_path / "map.nc"
-    command = ["map", *surfaces, "-o", str(output), "--legend", str(legend), "--ram", "1GB"]
+    command = ["map", *surfaces, "-o", str(output), "--legend", str(legend), "--memory-limit", "1GB"]
     result = runner.invoke(main, command)
     assert result.exit_code == 0, result.output
     with xr.open_dataset(output) as written:
@@ -594,7 +594,7 @@ def test_a_damaged_chunk_of_the_input_is_an_error_that_names_it(
     DAMAGE[damage](store / "IR_108/c/0/0/0")
     output = tmp_path / ("new.undulatus" if command == "fit" else "maps.zarr")
     arguments = {
-        "fit": [store, "--method", "rff", "-D", "5", "--members", "1", "-o", output],
+        "fit": [store, "--method", "rff", "-D", "5", "--n-estimators", "1", "-o", output],
         "score": [clouds_model, store],
         "map": [clouds_model, store, "-o", output],
     }
@@ -666,7 +666,7 @@ def test_a_map_is_not_continued_when_its_input_was_replaced(
     runner, clouds_model, tmp_path, suffix, state
 ):
     scene, path = tmp_path / f"scene{suffix}", tmp_path / "maps.zarr"
-    make = ["twin", "landmarks", "--days", "1", "-o", str(scene)]
+    make = ["simulator", "landmarks", "--days", "1", "-o", str(scene)]
     assert runner.invoke(main, make).exit_code == 0
     command = ["map", str(clouds_model), str(scene), "-o", str(path)]
     assert runner.invoke(main, command).exit_code == 0
@@ -729,12 +729,12 @@ def test_a_map_stays_below_its_memory_limit(tmp_path):
     model = tmp_path / "model.undulatus"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        save_model(RFFGPC(10, n_members=1, random_state=0).fit(table, table["B00"] > 0), model)
+        save_model(RFFGPC(10, n_estimators=1, random_state=0).fit(table, table["B00"] > 0), model)
     lazy = da.ones((2500, 2400), chunks=(700, 700), dtype=np.float32)
     image = xr.Dataset({name: (("y", "x"), lazy * (0.1 * i)) for i, name in enumerate(table)})
     image.to_zarr(tmp_path / "image.zarr", consolidated=False)
     ram = 700 * 10**6
-    command = ["map", str(model), str(tmp_path / "image.zarr"), "--ram", "700MB"]
+    command = ["map", str(model), str(tmp_path / "image.zarr"), "--memory-limit", "700MB"]
     assert read_peak([*command, "-o", str(tmp_path / "map.zarr")]) < ram
     with xr.open_zarr(tmp_path / "map.zarr") as written:
         assert written["cloud_probability"].notnull().all()
@@ -747,9 +747,9 @@ def test_a_map_stays_below_its_memory_limit(tmp_path):
     "model",
     [
         GPC(max_iter=2),
-        RFFGPC(4, n_members=1, max_iter=2),
-        VFFGPC(4, n_members=1, max_iter=2),
-        VFFGPC(4, n_members=3, max_iter=2),
+        RFFGPC(4, n_estimators=1, max_iter=2),
+        VFFGPC(4, n_estimators=1, max_iter=2),
+        VFFGPC(4, n_estimators=3, max_iter=2),
     ],
 )
 def test_a_model_file_is_described(runner, tmp_path, moons, model):
@@ -764,13 +764,13 @@ def test_a_model_file_is_described(runner, tmp_path, moons, model):
     assert lines[0] == f"{path}: {type(model).__name__}"
     assert "classes: clear, cloud" in lines
     assert "features: 2 (IR_108, VIS006)" in lines
-    assert f"bound: {load_model(path).bound_:.6g}" in lines
+    assert f"bound: {load_model(path).lower_bound_:.6g}" in lines
     assert any(line.startswith("precision: double") for line in lines)
-    assert ("members: 3" in lines) == (getattr(model, "n_members", 1) == 3)
+    assert ("members: 3" in lines) == (getattr(model, "n_estimators", 1) == 3)
 
 
 @pytest.mark.parametrize(
-    "model", [GPC(max_iter=2), VFFGPC(4, n_members=2, max_iter=2)], ids=["GPC", "VFFGPC"]
+    "model", [GPC(max_iter=2), VFFGPC(4, n_estimators=2, max_iter=2)], ids=["GPC", "VFFGPC"]
 )
 def test_classes_with_their_shares_and_latent_functions_are_listed(runner, tmp_path, model):
     X = np.random.default_rng(0).normal(size=(120, 2))
@@ -787,7 +787,7 @@ def test_classes_with_their_shares_and_latent_functions_are_listed(runner, tmp_p
 
 def test_features_without_names_are_counted(runner, tmp_path, moons):
     path = tmp_path / "day.undulatus"
-    save_model(RFFGPC(4, n_members=1, max_iter=2).fit(*moons), path)
+    save_model(RFFGPC(4, n_estimators=1, max_iter=2).fit(*moons), path)
     result = runner.invoke(main, ["info", str(path)])
     assert "features: 2" in result.stdout.splitlines()
 
@@ -813,7 +813,7 @@ def test_info_prints_the_steps_of_pipelines_in_regimes(runner, tmp_path):
     rng = np.random.default_rng(0)
     table = {name: rng.normal(size=200) for name in ("a", "b")}
     table["solar_zenith_angle"] = rng.uniform(0.0, 180.0, 200)
-    steps = make_pipeline(StandardScaler(), RFFGPC(4, n_members=1, max_iter=2))
+    steps = make_pipeline(StandardScaler(), RFFGPC(4, n_estimators=1, max_iter=2))
     parts = (Regime("day", 0.0, 90.0), Regime("night", 90.0, 180.0))
     model = RegimeClassifier(steps, parts).fit(table, np.arange(200) % 3)
     save_model(model, tmp_path / "cover.undulatus")
@@ -918,7 +918,7 @@ def test_info_prints_no_commands_to_the_terminal(runner, tmp_path, moons):
     X, y = moons
     odd = "\x1b]0;owned\x07cloud\u202e"
     table = pd.DataFrame(X, columns=["IR_108", "VIS\x1b[2J"])
-    model = RFFGPC(4, n_members=1, max_iter=2).fit(table, np.array(["clear", odd])[y])
+    model = RFFGPC(4, n_estimators=1, max_iter=2).fit(table, np.array(["clear", odd])[y])
     model.provenance_ = {"data": f"\x1b[31m{odd}", "note\x9b": ["a\rb"]}
     path = tmp_path / "odd.undulatus"
     save_model(model, path)

@@ -107,7 +107,7 @@ def test_pages_show_a_map_with_the_scene_it_names(runner, year, clouds_model, tm
     assert "Synthetic data." in text
     assert "Made without the scene" not in text
     assert f"undulatus map {clouds_model} {year} -o {path} (scene {year}, model" in text
-    assert f"undulatus twin landmarks --days 2 -o {year}" in text
+    assert f"undulatus simulate landmarks --days 2 -o {year}" in text
     again = runner.invoke(main, command)
     assert again.exit_code == 1
     assert "exists already. Remove it" in again.stderr
@@ -145,7 +145,7 @@ def mapped_image(tmp_path_factory):
         file.descriptions = ("B04", "B08")
     table = pd.DataFrame(bands.reshape(2, -1).T[:300], columns=["B04", "B08"])
     names = np.select([table["B04"] < 1000, table["B08"] < 1500], ["water", "soil"], "forest")
-    model = RFFGPC(5, n_members=1, random_state=0).fit(table, names)
+    model = RFFGPC(5, n_estimators=1, random_state=0).fit(table, names)
     values = np.quantile(table, [0.05, 0.25, 0.5, 0.75, 0.95], axis=0).tolist()
     model.provenance_ = {
         "class_profiles": {

@@ -21,7 +21,7 @@ def fields(image_files, tmp_path_factory):
     """A model of the fields, made with the command."""
     path = tmp_path_factory.mktemp("models") / "fields.undulatus"
     command = ["fit", str(image_files / "image.tif"), "--label", str(image_files / "fields.gpkg")]
-    command += ["--field", "class", "--method", "rff", "-D", "20", "--members", "1"]
+    command += ["--field", "class", "--method", "rff", "-D", "20", "--n-estimators", "1"]
     result = CliRunner().invoke(main, [*command, "-o", str(path)])
     assert result.exit_code == 0, result.output
     return path
@@ -157,7 +157,7 @@ def test_a_variable_that_labels_an_image_is_found_again(runner, small_image, tmp
     image.to_netcdf(tmp_path / "image.nc")
     model = str(tmp_path / "m.undulatus")
     fit = ["fit", str(tmp_path / "image.nc"), "--label", "cover", "-o", model]
-    fit += ["--method", "rff", "-D", "20", "--members", "1", "--max-pixels", "2000"]
+    fit += ["--method", "rff", "-D", "20", "--n-estimators", "1", "--max-pixels", "2000"]
     assert runner.invoke(main, fit).exit_code == 0
     result = runner.invoke(main, ["score", model, str(tmp_path / "image.nc")])
     assert "squares held out of the fit" in first_line(result)

@@ -32,7 +32,7 @@ def files(runner, tmp_path):
     lines = [f"{r},{c},{name}" for r, c, name in zip(row, column, names, strict=True)]
     (tmp_path / "points.csv").write_text("\n".join(["row,column,class", *lines]))
     command = ["fit", str(tmp_path / "image.tif"), "--label", str(tmp_path / "points.csv")]
-    command += ["--method", "rff", "-D", "10", "--members", "2"]
+    command += ["--method", "rff", "-D", "10", "--n-estimators", "2"]
     result = runner.invoke(main, [*command, "-o", str(tmp_path / "m.undulatus")])
     assert result.exit_code == 0, result.output
     return tmp_path

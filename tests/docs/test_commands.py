@@ -1,7 +1,7 @@
 """Every command line that the documentation shows is known, and runs where its data can be had.
 
 Lines run as they are shown, in the order of ``WALK``, in one folder, on small data: the command
-``twin`` makes fewer days and spectra, and ``fit`` has fewer waves, unless the line says otherwise.
+``simulator`` makes fewer days and spectra, and ``fit`` has fewer waves, unless the line says otherwise.
 A line with a comment "needs ..." is of data that nobody can fetch; it is parsed only. So is
 ``reproduce``, which takes minutes, and which ``tests/paper`` runs at a small scale.
 """
@@ -31,7 +31,7 @@ WALK = (
 """Pages in the order in which a newcomer meets them: later lines use files of earlier ones."""
 
 SMALL = {
-    "twin": {"landmarks": {"days": 4}, "sounder": {"samples": 400}},
+    "simulator": {"landmarks": {"days": 4}, "sounder": {"samples": 400}},
     "fit": {"frequencies": 5, "members": 1, "method": "rff"},
     "watch": {"once": True, "settle": 0.0, "every": 0.1},
 }

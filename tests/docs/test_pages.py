@@ -134,7 +134,7 @@ def test_a_model_is_read_by_the_program_of_the_page_as_by_the_package(kind, clas
     y = np.digitize(X[:, 0], [-0.3, 0.5][: classes - 1])
     shares = dict(enumerate(np.arange(1, classes + 1) / np.arange(1, classes + 1).sum()))
     model = kind(
-        6, n_members=2, random_state=0, precision="double", prior_correction=shares, tol=1e-2
+        6, n_estimators=2, random_state=0, precision="double", prior_correction=shares, tol=1e-2
     ).fit(X, y)
     save_model(model, tmp_path / "m.undulatus")
     program = read_as_module(DOCS / "howto" / "read_model.py")

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 MODELS = {
     "GPC": GPC(max_iter=4),
-    "RFFGPC": RFFGPC(8, n_members=1, solver="batch", max_iter=4, random_state=0),
-    "VFFGPC": VFFGPC(6, n_members=1, solver="batch", max_iter=4, random_state=0),
+    "RFFGPC": RFFGPC(8, n_estimators=1, solver="batch", max_iter=4, random_state=0),
+    "VFFGPC": VFFGPC(6, n_estimators=1, solver="batch", max_iter=4, random_state=0),
 }
 
 
@@ -42,12 +42,12 @@ def model(name, **params):
 
 def without_fading(name, **params):
     """A model whose waves go on for ever, as those of an exact process do within the data."""
-    return model(name, **params, **({} if name == "GPC" else {"spread": 0.0}))
+    return model(name, **params, **({} if name == "GPC" else {"taper": 0.0}))
 
 
 def assert_same_model(one, other, X):
     """The same hyperparameters, bounds and predictions, bit for bit."""
-    assert one.bound_ == other.bound_
+    assert one.lower_bound_ == other.lower_bound_
     assert one.lengthscale_ == other.lengthscale_
     assert one.signal_variance_ == other.signal_variance_
     assert_array_equal(one.classes_, other.classes_)
@@ -376,7 +376,7 @@ def test_a_row_too_far_out_to_be_predicted_is_named_without_a_warp(name, moons, 
 def test_a_warped_model_returns_to_the_class_shares_however_far_out_a_row_is(name, clouds, value):
     X, y = clouds
     # The spread is one with which a single feature, twenty warped deviations away, is enough.
-    fitted = model(name, **({} if name == "GPC" else {"spread": 0.5})).fit(X, y)
+    fitted = model(name, **({} if name == "GPC" else {"taper": 0.5})).fit(X, y)
     far = X[:1].copy()
     far[0, 0] = value
     _, variance = fitted.latent_mean_and_variance(far)
@@ -571,8 +571,8 @@ def test_the_best_gaussian_posterior_has_a_tighter_bound_and_a_larger_variance(n
         for posterior in ("variational", "bound")
     )
     # Learning is the same: only the posterior handed out, and its γ, differ.
-    assert_array_equal(best.bound_history_[:-1], quadratic.bound_history_[:-1])
-    assert best.bound_ == best.bound_history_[-1] > quadratic.bound_
+    assert_array_equal(best.lower_bounds_[:-1], quadratic.lower_bounds_[:-1])
+    assert best.lower_bound_ == best.lower_bounds_[-1] > quadratic.lower_bound_
     variances = [m.latent_mean_and_variance(moons[0])[1] for m in (best, quadratic)]
     assert np.median(variances[0] / variances[1]) > 1.2
 
@@ -581,7 +581,7 @@ def test_the_best_gaussian_posterior_has_a_tighter_bound_and_a_larger_variance(n
 @pytest.mark.parametrize("posterior", ["variational", "bound"])
 def test_the_history_of_the_bound_never_falls(name, moons, posterior):
     for make in (model, without_fading):
-        history = make(name, posterior=posterior).fit(*moons).bound_history_
+        history = make(name, posterior=posterior).fit(*moons).lower_bounds_
         assert np.all(np.diff(history) >= -1e-10 * np.abs(history).max())
 
 
@@ -646,11 +646,11 @@ def test_the_fit_report_holds_plain_values(name, clouds):
 @each_model
 def test_the_history_of_the_bound_ends_at_the_bound(name, clouds):
     paper = without_fading(name, posterior="bound").fit(*clouds)
-    assert len(paper.bound_history_) == paper.n_iter_ + 1
+    assert len(paper.lower_bounds_) == paper.n_iter_ + 1
     for fitted in (paper, model(name).fit(*clouds)):
-        assert fitted.bound_history_[-1] == fitted.bound_
+        assert fitted.lower_bounds_[-1] == fitted.lower_bound_
         # A bound on the evidence of 200 labels cannot exceed certainty.
-        assert fitted.bound_ < 0
+        assert fitted.lower_bound_ < 0
 
 
 @each_model
@@ -667,7 +667,7 @@ def test_a_fit_that_did_not_converge_warns(name, clouds):
 def test_the_evidence_of_structured_labels_exceeds_that_of_shuffled_ones(name, clouds):
     X, y = clouds
     shuffled = np.random.default_rng(0).permutation(y)
-    assert model(name).fit(X, y).bound_ > model(name).fit(X, shuffled).bound_
+    assert model(name).fit(X, y).lower_bound_ > model(name).fit(X, shuffled).lower_bound_
 
 
 # With scikit-learn's tools
@@ -697,9 +697,9 @@ def test_sample_weights_can_be_passed_through_a_pipeline(name, moons):
 @each_model
 def test_a_clone_has_the_parameters_and_is_not_fitted(name, moons):
     fitted = model(name, tol=0.01, class_weight={0: 1.0, 1: 2.0}).fit(*moons)
-    twin = clone(fitted)
-    assert twin.get_params() == fitted.get_params()
-    assert not hasattr(twin, "classes_")
+    simulator = clone(fitted)
+    assert simulator.get_params() == fitted.get_params()
+    assert not hasattr(simulator, "classes_")
 
 
 @each_model
@@ -746,21 +746,21 @@ def test_progress_is_one_line_per_iteration_on_standard_error(name, moons, capsy
 
 @pytest.mark.parametrize("posterior", ["variational", "bound"])
 def test_the_stochastic_solver_reports_iterations_and_exact_passes(moons, capsys, posterior):
-    options = {"n_members": 1, "solver": "stochastic", "max_iter": 2, "random_state": 0}
+    options = {"n_estimators": 1, "solver": "stochastic", "max_iter": 2, "random_state": 0}
     fitted = RFFGPC(4, verbose=2, posterior=posterior, **options).fit(*moons)
     lines = capsys.readouterr().err.splitlines()
     steps = [line for line in lines if "RFFGPC: step" in line]
     passes = [line for line in lines if "RFFGPC: exact pass" in line]
     assert len(steps) == fitted.n_iter_ == 2
-    assert all("held-back NLL" in line for line in steps)
+    assert all("validation NLL" in line for line in steps)
     assert steps + passes == lines
     # A step that would lower the bound is taken back: its pass shows the same bound again.
     reported = [float(line.split("bound ")[1].split(",")[0]) for line in passes]
     assert np.unique(reported).tolist() == [
-        float(f"{bound:.6g}") for bound in fitted.bound_history_[:-1]
+        float(f"{bound:.6g}") for bound in fitted.lower_bounds_[:-1]
     ]
     if posterior == "bound":
-        assert len(reported) == len(fitted.bound_history_) - 1
+        assert len(reported) == len(fitted.lower_bounds_) - 1
 
 
 def test_a_progress_line_shows_step_bound_and_time(capsys, clock):

@@ -20,14 +20,14 @@ from undulatus.estimators.checkpoint import (
 )
 from undulatus.estimators.training import Overview, RowData
 from undulatus.gp.batch import Ascent, BatchState
-from undulatus.gp.blocks import Standardisation
+from undulatus.gp.data import Standardisation
 from undulatus.gp.moments import summarise
 from undulatus.gp.passes import Start
 from undulatus.gp.walk import AdamState, Position, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-BATCH = {"n_members": 1, "solver": "batch", "max_iter": 5, "tol": 0.0, "random_state": 1}
+BATCH = {"n_estimators": 1, "solver": "batch", "max_iter": 5, "tol": 0.0, "random_state": 1}
 # Three minibatches per epoch, so that it matters where in an epoch the fit continues. Early
 # stopping is on: "auto" turns it off for the batch solver only.
 STOCHASTIC = BATCH | {"solver": "stochastic", "batch_size": 50}
@@ -49,7 +49,7 @@ def model(name, **params):
 
 def assert_same_model(one, other, X):
     assert one.fit_report_ == other.fit_report_
-    assert_array_equal(one.bound_history_, other.bound_history_)
+    assert_array_equal(one.lower_bounds_, other.lower_bounds_)
     assert_array_equal(one.frequencies_, other.frequencies_)
     assert_array_equal(one.posterior_.mean, other.posterior_.mean)
     assert_array_equal(one.predict_proba(X), other.predict_proba(X))
@@ -67,7 +67,7 @@ def fit_and_interrupt(fitted, X, y, after):
         if fitted.on_interrupt == "raise":
             with pytest.raises(KeyboardInterrupt):
                 fitted.fit(X, y)
-            assert not hasattr(fitted, "members_")
+            assert not hasattr(fitted, "estimators_")
         else:
             assert fitted.fit(X, y).n_iter_ == after
 
@@ -298,9 +298,9 @@ def test_a_finished_fit_is_not_fitted_again(name, clouds, tmp_path, monkeypatch)
 @pytest.mark.parametrize("solver", ["batch", "stochastic"])
 def test_a_fit_that_stops_early_may_be_interrupted_anywhere(solver, noise, tmp_path):
     X, y = noise
-    stopping = VFFGPC(20, n_members=1, solver=solver, early_stopping=True, random_state=1)
+    stopping = VFFGPC(20, n_estimators=1, solver=solver, early_stopping=True, random_state=1)
     whole = clone(stopping).fit(X, y)
-    losses = whole.fit_report_["held_back_nll"]
+    losses = whole.fit_report_["validation_nll"]
     assert whole.n_iter_ < whole.max_iter
     assert min(losses) < losses[-1]
     # Before the best iteration, and in the iterations without improvement after it.
@@ -386,11 +386,11 @@ SETTINGS = [
     {"tol": 1e-3},
     {"standardize": False},
     {"warp": False},
-    {"spread": 0.1},
+    {"taper": 0.1},
     {"precision": "single"},
     {"class_weight": "balanced"},
     {"early_stopping": True},
-    {"frequencies": np.ones((8, 3))},
+    {"init_frequencies": np.ones((8, 3))},
 ]
 
 

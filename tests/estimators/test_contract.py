@@ -7,9 +7,9 @@ from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures
 
 ESTIMATORS = [
     GPC(),
-    RFFGPC(10, n_members=2),
-    VFFGPC(10, n_members=2),
-    VFFGPC(5, n_members=1),
+    RFFGPC(10, n_estimators=2),
+    VFFGPC(10, n_estimators=2),
+    VFFGPC(5, n_estimators=1),
     FourierFeatures(),
 ]
 BY_THE_MEAN = {
@@ -19,7 +19,7 @@ BY_THE_MEAN = {
 
 
 def expected_failures(estimator):
-    return BY_THE_MEAN if getattr(estimator, "n_members", 2) == 1 else {}
+    return BY_THE_MEAN if getattr(estimator, "n_estimators", 2) == 1 else {}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -16,7 +16,7 @@ WIDTH = 20_000
 def model_and_rows(request, moons):
     X, y = moons
     labels = y if request.param == 2 else y + (X[:, 0] > 1.0)
-    model = RFFGPC(8, n_members=3, random_state=0).fit(X, labels)
+    model = RFFGPC(8, n_estimators=3, random_state=0).fit(X, labels)
     # The last rows lie outside of training, where the latent function fades to its prior.
     return model, np.concatenate([X[:20], [[5.0, 5.0], [40.0, -40.0]]])
 
@@ -35,7 +35,7 @@ def test_a_label_at_a_near_row_lowers_the_variance_more(model_and_rows):
     found = posterior_coordinates(model, rows, np.random.default_rng(0), 2_000)
     cosine = found @ found[0] / np.linalg.norm(found, axis=1) / np.linalg.norm(found[0])
     before = model.latent_mean_and_variance(rows)[1].reshape(len(rows), -1).sum(axis=1)
-    updated = RFFGPC(8, n_members=3)
+    updated = RFFGPC(8, n_estimators=3)
     vars(updated).update(vars(model))
     updated.update(rows[:1], model.predict(rows[:1]), sample_weight=[5.0])
     # The variance that members have themselves, without what they disagree on: of one member.

@@ -47,7 +47,7 @@ def rows(n=1500, classes=2):
 
 
 def small(cls=VFFGPC, **options):
-    return cls(8, **({"random_state": 0, "max_iter": 4, "n_members": 2} | options))
+    return cls(8, **({"random_state": 0, "max_iter": 4, "n_estimators": 2} | options))
 
 
 def quietly(function, *arguments, **named):
@@ -72,19 +72,19 @@ def test_a_fit_on_a_device_is_that_on_the_processor_but_for_rounding(device, cls
 
 def test_the_batch_solver_on_a_device_is_that_on_the_processor_but_for_rounding(device):
     X, y = rows(300)
-    options = {"solver": "batch", "n_members": 1, "precision": "double"}
+    options = {"solver": "batch", "n_estimators": 1, "precision": "double"}
     here = quietly(small(**options).fit, X, y)
     there = quietly(small(**options, device=device).fit, X, y)
     assert_allclose(there.frequencies_, here.frequencies_, rtol=1e-5)
-    assert_allclose(there.bound_history_, here.bound_history_, rtol=1e-8)
+    assert_allclose(there.lower_bounds_, here.lower_bounds_, rtol=1e-8)
 
 
 def test_weights_groups_and_few_rows_a_block_change_nothing_of_that(device, monkeypatch):
     X, y = rows()
     weight, groups = np.random.default_rng(1).integers(0, 3, size=len(X)), np.arange(len(X)) // 100
     here = quietly(small(precision="double").fit, X, y, weight, groups=groups)
-    monkeypatch.setattr("undulatus.gp.blocks.RESIDENT_SHARE", 0.0)
-    monkeypatch.setattr("undulatus.gp.blocks.CARD_BLOCK_BYTES", 16 * 8 * 300)
+    monkeypatch.setattr("undulatus.gp.data.RESIDENT_SHARE", 0.0)
+    monkeypatch.setattr("undulatus.gp.data.CARD_BLOCK_BYTES", 16 * 8 * 300)
     there = quietly(small(precision="double", device=device).fit, X, y, weight, groups=groups)
     assert_allclose(there.predict_proba(X), here.predict_proba(X), atol=1e-4)
 
@@ -100,7 +100,7 @@ def test_two_fits_on_a_device_are_the_same_bit_for_bit(device):
 @pytest.fixture(scope="module")
 def fitted():
     return {
-        (members, classes): quietly(small(n_members=members).fit, *rows(classes=classes))
+        (members, classes): quietly(small(n_estimators=members).fit, *rows(classes=classes))
         for members in (1, 2)
         for classes in (2, 3)
     }
@@ -110,7 +110,7 @@ METHODS = [
     "predict_proba",
     "decision_function",
     "latent_mean",
-    "member_disagreement",
+    "ensemble_std",
     "latent_mean_and_variance",
     "predict_proba_and_variance",
 ]
@@ -146,7 +146,7 @@ def test_labels_and_full_predictions_of_tensors_are_the_same(fitted, tolerance):
 def test_classes_that_are_text_come_back_as_numpys():
     X, y = rows(200)
     names = np.array(["clear", "cloud"])[y]
-    model = quietly(small(n_members=1).fit, torch.as_tensor(X), names)
+    model = quietly(small(n_estimators=1).fit, torch.as_tensor(X), names)
     assert set(model.predict(torch.as_tensor(X))) == {"clear", "cloud"}
 
 
@@ -170,7 +170,7 @@ def test_rows_in_memory_maps_slices_and_dask_go_to_the_device(device, fitted, tm
 def test_dask_arrays_are_fitted_on_a_device(device):
     X, y = rows()
     chunked = da.from_array(X, chunks=(400, 3))
-    options = {"precision": "double", "n_members": 1}
+    options = {"precision": "double", "n_estimators": 1}
     here = quietly(small(**options).fit, chunked, y)
     there = quietly(small(**options, device=device).fit, chunked, y)
     assert_allclose(there.predict_proba(X), here.predict_proba(X), atol=1e-4)
@@ -184,14 +184,14 @@ def test_a_row_that_cannot_be_classified_is_named_on_a_device_too(device, fitted
     X[1234, 1] = value
     model = fitted[1, 2]
     messages = []
-    unwarped = quietly(small(n_members=1, warp=False).fit, *rows())
+    unwarped = quietly(small(n_estimators=1, warp=False).fit, *rows())
     for given in (X, torch.as_tensor(X)):
         with pytest.raises(error) as caught:
             unwarped.predict_proba(given)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
     assert "1234" in messages[0]
-    assert model.too_far(torch.as_tensor(rows()[0])).sum() == 0
+    assert model.out_of_domain(torch.as_tensor(rows()[0])).sum() == 0
 
 
 def test_a_block_that_does_not_fit_is_halved_and_said(fitted, monkeypatch):
@@ -216,7 +216,7 @@ def test_a_block_that_does_not_fit_is_halved_and_said(fitted, monkeypatch):
 
 def test_files_know_no_device(device, tmp_path):
     X, y = rows(300)
-    model = quietly(small(n_members=1, device=device).fit, X, y)
+    model = quietly(small(n_estimators=1, device=device).fit, X, y)
     save_model(model, tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert loaded.device is None
@@ -230,8 +230,8 @@ def test_files_know_no_device(device, tmp_path):
 
 def test_a_fit_goes_on_from_a_checkpoint_on_another_device(device, tmp_path):
     X, y = rows()
-    options = {"n_members": 2, "precision": "double", "checkpoint": tmp_path / "state"}
-    whole = quietly(small(n_members=2, precision="double").fit, X, y)
+    options = {"n_estimators": 2, "precision": "double", "checkpoint": tmp_path / "state"}
+    whole = quietly(small(n_estimators=2, precision="double").fit, X, y)
 
     class StopError(Exception):
         pass
@@ -296,6 +296,6 @@ def test_the_exact_classifier_takes_tensors_to_the_processor():
 
 def test_tf32_is_single_precision_on_the_processor():
     X, y = rows(300)
-    model = quietly(small(n_members=1, precision="tf32").fit, X, y)
-    single = quietly(small(n_members=1, precision="single").fit, X, y)
+    model = quietly(small(n_estimators=1, precision="tf32").fit, X, y)
+    single = quietly(small(n_estimators=1, precision="single").fit, X, y)
     assert_array_equal(model.predict_proba(X), single.predict_proba(X))

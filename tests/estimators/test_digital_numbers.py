@@ -37,7 +37,7 @@ quick = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarnin
 
 
 def small(kind=VFFGPC, **params):
-    return kind(**({"n_frequencies": 8, "n_members": 3, "random_state": 0} | params))
+    return kind(**({"n_frequencies": 8, "n_estimators": 3, "random_state": 0} | params))
 
 
 # In other units
@@ -80,18 +80,18 @@ def test_pixels_in_other_units_have_the_prior_variance_and_the_class_shares(rows
 @pytest.mark.parametrize("factor", OTHER_UNITS.values(), ids=OTHER_UNITS)
 def test_a_single_model_is_its_prior_in_other_units(kind, factor):
     X, y = draw_image(400, 0.15)
-    fitted = small(kind, n_members=1, spread=0.2).fit(X, y)
+    fitted = small(kind, n_estimators=1, taper=0.2).fit(X, y)
     mean, variance = fitted.latent_mean_and_variance(factor * X)
     # What is left of the waves is exp(-r²/2), and the nearest pixels have r² > 20.
     assert_allclose(variance, fitted.signal_variance_, rtol=1e-4)
-    assert_allclose(mean, fitted.members_[0].level, atol=1e-3)
+    assert_allclose(mean, fitted.estimators_[0].level, atol=1e-3)
     assert_allclose(fitted.predict_proba(factor * X)[:, 1], 0.15, atol=1e-4)
 
 
 def test_a_prior_correction_multiplies_the_odds_away_from_the_data_as_among_them():
     X, y = draw_image(400, 0.15)
     plain, corrected = (
-        small(n_members=1, prior_correction=real).fit(X, y) for real in (None, [0.5, 0.5])
+        small(n_estimators=1, prior_correction=real).fit(X, y) for real in (None, [0.5, 0.5])
     )
     shift = logit(0.5) - logit(y.mean())
     far = corrected.predict_proba(100.0 * X)[:, 1]
@@ -100,7 +100,7 @@ def test_a_prior_correction_multiplies_the_odds_away_from_the_data_as_among_them
 
 def test_waves_that_go_on_for_ever_do_not_return_to_the_shares():
     X, y = draw_image(400, 0.15)
-    fitted = small(n_members=1, spread=0.0).fit(X, y)
+    fitted = small(n_estimators=1, taper=0.0).fit(X, y)
     assert np.all(np.abs(fitted.predict_proba(100.0 * X)[:, 1] - 0.15) > 0.1)
 
 
@@ -166,7 +166,7 @@ def metadata_routing():
 def test_groups_reach_the_best_model_of_a_search_over_a_pipeline(monkeypatch):
     X, y = draw_image(300, 0.4)
     scene = np.repeat([f"scene {number}" for number in range(6)], 50)
-    classifier = small(n_frequencies=3, n_members=2, max_iter=2).set_fit_request(groups=True)
+    classifier = small(n_frequencies=3, n_estimators=2, max_iter=2).set_fit_request(groups=True)
     pipeline = make_pipeline(StandardScaler(), classifier)
     seen = []
     real = fourier.leave_out
@@ -193,4 +193,4 @@ def test_default_fits_of_ordinary_data_converge_without_a_warning(kind, rows):
     # Warnings are errors here. All but the number of frequencies is the default.
     fitted = kind(10, random_state=0).fit(X, y)
     assert fitted.fit_report_["stopped"] == "converged"
-    assert len(fitted.members_) == 8
+    assert len(fitted.estimators_) == 8

@@ -30,7 +30,7 @@ from undulatus.estimators.interpret import (
 from undulatus.estimators.pca import SpectralPCA
 
 # Waves that go on for ever, in features that enter the model without a warp.
-PLAIN = {"n_members": 1, "random_state": 0, "warp": False, "spread": 0.0, "posterior": "bound"}
+PLAIN = {"n_estimators": 1, "random_state": 0, "warp": False, "taper": 0.0, "posterior": "bound"}
 
 
 def deviation_and_error(samples):
@@ -85,8 +85,8 @@ def test_waves_and_the_level_sum_to_the_latent_mean(clouds, kind):
     model = kind(7, max_iter=3, tol=1.0, **options).fit(X, y)
     waves = waves_of(model)
     phases = (X - waves.centre) @ waves.frequencies.T
-    found = np.cos(phases - waves.delays) @ waves.amplitudes + model.members_[0].level
-    assert model.members_[0].level < -0.5
+    found = np.cos(phases - waves.delays) @ waves.amplitudes + model.estimators_[0].level
+    assert model.estimators_[0].level < -0.5
     assert_allclose(found, model.latent_mean(X), rtol=1e-9, atol=1e-9)
 
 
@@ -108,7 +108,7 @@ def test_waves_of_warped_features_have_the_value_and_slope_of_the_latent_mean_at
 
 
 def test_waves_are_sorted_by_weight_and_point_towards_the_second_class(clouds):
-    waves = waves_of(RFFGPC(20, n_members=1, random_state=0).fit(*clouds))
+    waves = waves_of(RFFGPC(20, n_estimators=1, random_state=0).fit(*clouds))
     assert (np.diff(waves.weights) <= 0.0).all()
     assert (waves.delays >= 0.0).all()
     assert (waves.delays <= np.pi).all()
@@ -163,7 +163,7 @@ def test_waves_and_the_level_of_each_class_sum_to_its_latent_mean(kind, posterio
     options = PLAIN | {"posterior": posterior, "solver": "batch"}
     model = kind(7, max_iter=3, tol=1.0, **options).fit(X, y)
     latent_mean = model.latent_mean(X)
-    for place, own in enumerate(model.members_[0].latents):
+    for place, own in enumerate(model.estimators_[0].latents):
         waves = waves_of(model, place)
         phases = (X - waves.centre) @ waves.frequencies.T
         found = np.cos(phases - waves.delays) @ waves.amplitudes + own.level
@@ -176,7 +176,7 @@ def test_waves_of_many_classes_need_to_know_whose():
         waves_of(model)
 
 
-@pytest.mark.parametrize("kind", [GPC(tol=1.0), RFFGPC(5, n_members=2, tol=1.0)])
+@pytest.mark.parametrize("kind", [GPC(tol=1.0), RFFGPC(5, n_estimators=2, tol=1.0)])
 @pytest.mark.parametrize("k", [2, 3])
 def test_the_shares_of_classes_are_those_of_the_training_rows(kind, k):
     X, y = three_classes(150)

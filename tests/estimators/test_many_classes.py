@@ -18,10 +18,10 @@ QUICK = {"max_iter": 12, "random_state": 0}
 
 MODELS = {
     "GPC": GPC(tol=1e-3),
-    "batch RFFGPC": RFFGPC(20, n_members=1, solver="batch", **QUICK),
-    "batch VFFGPC": VFFGPC(8, n_members=1, solver="batch", max_iter=10, random_state=0),
-    "stochastic RFFGPC": RFFGPC(20, n_members=2, solver="stochastic", batch_size=64, **QUICK),
-    "stochastic VFFGPC": VFFGPC(12, n_members=2, solver="stochastic", batch_size=64, **QUICK),
+    "batch RFFGPC": RFFGPC(20, n_estimators=1, solver="batch", **QUICK),
+    "batch VFFGPC": VFFGPC(8, n_estimators=1, solver="batch", max_iter=10, random_state=0),
+    "stochastic RFFGPC": RFFGPC(20, n_estimators=2, solver="stochastic", batch_size=64, **QUICK),
+    "stochastic VFFGPC": VFFGPC(12, n_estimators=2, solver="stochastic", batch_size=64, **QUICK),
 }
 
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -105,15 +105,15 @@ def test_a_member_makes_probabilities_against_the_rest_sum_to_one(fitted, unseen
     assert_allclose(model.predict_proba(X), expected, rtol=1e-9)
 
 
-def test_a_committee_has_the_mean_of_its_members_probabilities(fitted, unseen):
+def test_an_ensemble_has_the_mean_of_its_members_probabilities(fitted, unseen):
     model, (X, _) = fitted["stochastic VFFGPC"], unseen
     alone = []
-    for member in model.members_:
-        single = VFFGPC(12, n_members=1)
-        vars(single).update(vars(model) | {"members_": (member,), "n_members": 1})
+    for member in model.estimators_:
+        single = VFFGPC(12, n_estimators=1)
+        vars(single).update(vars(model) | {"estimators_": (member,), "n_estimators": 1})
         alone.append(single.predict_proba(X))
     assert_allclose(model.predict_proba(X), np.mean(alone, axis=0), rtol=1e-9)
-    latent = [member.latents for member in model.members_]
+    latent = [member.latents for member in model.estimators_]
     assert [len(own) for own in latent] == [4, 4]
 
 
@@ -121,10 +121,10 @@ def test_a_committee_has_the_mean_of_its_members_probabilities(fitted, unseen):
 def test_the_posterior_of_a_class_is_that_of_two_classes_at_its_frequencies(solver, data, unseen):
     """Given frequencies, a class against the rest is a fit of two classes."""
     X, y = data
-    options = {"n_members": 1, "solver": solver, "tol": 1e-7, "random_state": 0, "warp": False}
+    options = {"n_estimators": 1, "solver": solver, "tol": 1e-7, "random_state": 0, "warp": False}
     model = RFFGPC(15, **options).fit(X, y)
-    member, frequencies = model.members_[0], model.frequencies_
-    from undulatus.gp.blocks import Pixels
+    member, frequencies = model.estimators_[0], model.frequencies_
+    from undulatus.gp.data import Pixels
     from undulatus.gp.damping import spreads
     from undulatus.gp.variational import WavePrior, fit_final_posteriors
 
@@ -154,7 +154,7 @@ def test_two_of_many_classes_swap_with_their_names(data, unseen):
     X, y = data
     names = dict(zip(NAMES, ["d", "c", "b", "a"], strict=True))
     renamed = np.array([names[label] for label in y])
-    one, other = (RFFGPC(20, n_members=1, random_state=0).fit(X, own) for own in (y, renamed))
+    one, other = (RFFGPC(20, n_estimators=1, random_state=0).fit(X, own) for own in (y, renamed))
     assert_allclose(
         other.predict_proba(unseen[0])[:, ::-1], one.predict_proba(unseen[0]), atol=1e-4
     )
@@ -167,8 +167,8 @@ def test_model_files_hold_many_classes(name, fitted, unseen, tmp_path):
     loaded = load_model(path)
     assert_array_equal(loaded.classes_, NAMES)
     assert_array_equal(loaded.predict_proba(unseen[0]), fitted[name].predict_proba(unseen[0]))
-    assert_array_equal(loaded.bound_history_, fitted[name].bound_history_)
-    assert loaded.bound_ == fitted[name].bound_
+    assert_array_equal(loaded.lower_bounds_, fitted[name].lower_bounds_)
+    assert loaded.lower_bound_ == fitted[name].lower_bound_
 
 
 @pytest.mark.parametrize("name", ["GPC", "batch RFFGPC", "batch VFFGPC"])
@@ -186,7 +186,7 @@ def test_a_weight_of_two_equals_a_row_given_twice(name, data, unseen):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_do_not_change_a_bit(threads, data, unseen):
-    options = {"n_members": 2, "solver": "stochastic", "batch_size": 600, **QUICK}
+    options = {"n_estimators": 2, "solver": "stochastic", "batch_size": 600, **QUICK}
     X, y = rings(1500)
     one, other = (VFFGPC(6, n_jobs=n, **options).fit(X, y) for n in (2, threads))
     assert_array_equal(one.predict_proba(unseen[0]), other.predict_proba(unseen[0]))
@@ -194,7 +194,7 @@ def test_threads_do_not_change_a_bit(threads, data, unseen):
 
 def test_a_dask_array_gives_the_model_of_an_array(data, unseen):
     X, y = rings(3000)
-    options = {"n_members": 1, "solver": "stochastic", "precision": "double", **QUICK}
+    options = {"n_estimators": 1, "solver": "stochastic", "precision": "double", **QUICK}
     whole = VFFGPC(6, **options).fit(X, y)
     for labels in (y, da.from_array(y, chunks=1000)):
         chunked = VFFGPC(6, **options).fit(da.from_array(X, chunks=(1000, 2)), labels)
@@ -207,7 +207,7 @@ def test_a_dask_array_gives_the_model_of_an_array(data, unseen):
 def test_checkpoints_continue_a_fit_of_many_classes(data, unseen, tmp_path):
     for solver in ("batch", "stochastic"):
         path = tmp_path / solver
-        options = {"n_members": 1, "solver": solver, "random_state": 0}
+        options = {"n_estimators": 1, "solver": solver, "random_state": 0}
         whole = VFFGPC(4, max_iter=6, **options).fit(*data)
         stopped = VFFGPC(4, max_iter=6, checkpoint=path, **options)
         with pytest.MonkeyPatch.context() as patch:
@@ -250,14 +250,14 @@ def test_an_interrupted_exact_fit_is_kept_only_if_all_classes_have_got_that_far(
 
 
 def test_a_warm_start_goes_on(data):
-    model = VFFGPC(6, n_members=2, warm_start=True, solver="stochastic", **QUICK).fit(*data)
-    before = model.bound_
-    assert model.fit(*data).bound_ > before - 0.05 * abs(before)
+    model = VFFGPC(6, n_estimators=2, warm_start=True, solver="stochastic", **QUICK).fit(*data)
+    before = model.lower_bound_
+    assert model.fit(*data).lower_bound_ > before - 0.05 * abs(before)
 
 
 def test_groups_and_class_weights_go_with_many_classes(data, unseen):
     X, y = data
-    model = VFFGPC(8, n_members=3, class_weight="balanced", solver="stochastic", **QUICK)
+    model = VFFGPC(8, n_estimators=3, class_weight="balanced", solver="stochastic", **QUICK)
     model.fit(X, y, groups=np.arange(len(y)) % 10)
     assert model.score(*unseen) > 0.8
 
@@ -265,19 +265,19 @@ def test_groups_and_class_weights_go_with_many_classes(data, unseen):
 def test_prior_correction_multiplies_the_odds_of_classes(data, unseen):
     real = [0.4, 0.3, 0.2, 0.1]
     X, y = data
-    plain = RFFGPC(15, n_members=1, random_state=0).fit(X, y)
-    corrected = RFFGPC(15, n_members=1, random_state=0, prior_correction=real).fit(X, y)
+    plain = RFFGPC(15, n_estimators=1, random_state=0).fit(X, y)
+    corrected = RFFGPC(15, n_estimators=1, random_state=0, prior_correction=real).fit(X, y)
     shares = np.array([np.mean(y == name) for name in NAMES])
     expected = plain.predict_proba(unseen[0]) * real / shares
     expected /= expected.sum(axis=1, keepdims=True)
     assert_allclose(corrected.predict_proba(unseen[0]), expected, rtol=1e-6)
     named = dict(zip(NAMES.tolist(), real, strict=True))
-    same = RFFGPC(15, n_members=1, random_state=0, prior_correction=named).fit(X, y)
+    same = RFFGPC(15, n_estimators=1, random_state=0, prior_correction=named).fit(X, y)
     assert_allclose(same.predict_proba(unseen[0]), expected, rtol=1e-6)
 
 
 def test_far_away_the_probabilities_are_near_the_shares(data):
-    model = VFFGPC(10, n_members=2, **QUICK).fit(*data)
+    model = VFFGPC(10, n_estimators=2, **QUICK).fit(*data)
     shares = np.array([np.mean(data[1] == name) for name in NAMES])
     far = model.predict_proba(1e4 * np.array([[1.0, -2.0], [-3.0, 1.0]]))
     assert_allclose(far, np.tile(shares, (2, 1)), rtol=1e-6)
@@ -314,7 +314,7 @@ def test_bad_labels_are_named(name, labels, message):
 @pytest.mark.parametrize("given", [[0.5, 0.5], [0.2] * 5, {"cloud": 0.5, "land": 0.5}])
 def test_a_prior_correction_of_another_length_is_refused(given, data):
     with pytest.raises(InputError, match="prior_correction must"):
-        RFFGPC(5, n_members=1, prior_correction=given).fit(*data)
+        RFFGPC(5, n_estimators=1, prior_correction=given).fit(*data)
 
 
 @pytest.mark.parametrize("solver", ["batch", "stochastic"])
@@ -322,7 +322,7 @@ def test_a_prior_correction_of_another_length_is_refused(given, data):
 def test_groups_that_leave_a_class_out_are_learned_from_all_the_same(data, solver, members):
     X, y = data
     # Each class is a group: holding one back would lose the class.
-    model = VFFGPC(6, n_members=members, solver=solver, max_iter=5, random_state=0)
+    model = VFFGPC(6, n_estimators=members, solver=solver, max_iter=5, random_state=0)
     model.fit(X, y, groups=y)
     assert model.classes_.tolist() == NAMES.tolist()
     assert np.mean(model.predict(X) == y) > 0.5
@@ -331,14 +331,14 @@ def test_groups_that_leave_a_class_out_are_learned_from_all_the_same(data, solve
 def test_a_class_without_weight_is_named(data):
     X, y = data
     with pytest.raises(InputError, match=r"none of positive weight of 'snow'(.|\n)*sample_weight"):
-        RFFGPC(5, n_members=1).fit(X, y, np.where(y == "snow", 0.0, 1.0))
+        RFFGPC(5, n_estimators=1).fit(X, y, np.where(y == "snow", 0.0, 1.0))
 
 
 def test_a_model_that_lacks_a_latent_function_is_not_saved(fitted, tmp_path):
     model = fitted["batch VFFGPC"]
-    member = model.members_[0]
-    short = VFFGPC(8, n_members=1)
-    vars(short).update(vars(model) | {"members_": (replace(member, latents=member.latents[:3]),)})
+    member = model.estimators_[0]
+    short = VFFGPC(8, n_estimators=1)
+    vars(short).update(vars(model) | {"estimators_": (replace(member, latents=member.latents[:3]),)})
     path = tmp_path / "model.safetensors"
     with pytest.raises(InputError, match="3 latent functions, but its classes need 4"):
         save_model(short, path)

@@ -113,7 +113,7 @@ def test_a_classifier_can_follow_in_a_pipeline(spectra):
     rng = np.random.default_rng(1)
     y = X @ rng.normal(size=300) / noise.mean() + rng.normal(size=600) * 100.0
     y = (y > np.median(y)).astype(int)
-    model = make_pipeline(SpectralPCA(5, noise=noise), RFFGPC(10, n_members=1, random_state=0))
+    model = make_pipeline(SpectralPCA(5, noise=noise), RFFGPC(10, n_estimators=1, random_state=0))
     assert model.fit(X, y).score(X, y) > 0.6
 
 

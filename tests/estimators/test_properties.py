@@ -117,9 +117,9 @@ def classifiers(draw):
         return GPC(**shared)
     return draw(st.sampled_from([RFFGPC, VFFGPC]))(
         draw(st.integers(1, 4)),
-        n_members=draw(st.integers(1, 2)),
+        n_estimators=draw(st.integers(1, 2)),
         solver=draw(st.sampled_from(["auto", "batch", "batch", "stochastic"])),
-        spread=draw(st.sampled_from(["auto", 0.0, 0.5])),
+        taper=draw(st.sampled_from(["auto", 0.0, 0.5])),
         precision=draw(st.sampled_from(["auto", "single", "double"])),
         early_stopping=draw(st.sampled_from(["auto", True, False])),
         variance_tolerance=draw(st.sampled_from([0.0, 1e-3])),
@@ -196,7 +196,7 @@ def test_rows_unlike_any_in_training_are_refused_or_predicted_soundly(problem, m
     fitted = fit_or_refuse(model, x, y, fit)
     if fitted is None:
         return
-    far = fitted.too_far(others)
+    far = fitted.out_of_domain(others)
     if far.any():
         with pytest.raises(UndulatusError, match="too far"):
             fitted.predict_proba(others)

@@ -107,8 +107,8 @@ def test_columns_with_names_are_called_by_name():
 
 CLASSIFIERS = {
     "GPC": GPC(max_iter=2),
-    "RFFGPC": RFFGPC(4, n_members=1, max_iter=2, random_state=0),
-    "VFFGPC": VFFGPC(4, n_members=1, max_iter=2, random_state=0),
+    "RFFGPC": RFFGPC(4, n_estimators=1, max_iter=2, random_state=0),
+    "VFFGPC": VFFGPC(4, n_estimators=1, max_iter=2, random_state=0),
 }
 each_classifier = pytest.mark.parametrize("name", CLASSIFIERS)
 each_fourier_classifier = pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC"])
@@ -274,8 +274,8 @@ def test_weights_below_the_limit_are_fitted(name, rows, precision):
     "size",
     [
         {"n_frequencies": 10**9},
-        {"n_members": 10**9},
-        {"n_members": 10**4, "n_frequencies": 10**4},
+        {"n_estimators": 10**9},
+        {"n_estimators": 10**4, "n_frequencies": 10**4},
     ],
 )
 def test_a_model_too_large_for_memory_is_refused_before_it_is_made(name, rows, size):
@@ -288,7 +288,7 @@ def test_a_model_too_large_for_memory_is_refused_before_it_is_made(name, rows, s
 
 @pytest.mark.parametrize(
     ("name", "module", "error"),
-    [("VFFGPC", "committee", NotEnoughMemoryError), ("GPC", "exact", TooManyRowsError)],
+    [("VFFGPC", "ensemble", NotEnoughMemoryError), ("GPC", "exact", TooManyRowsError)],
 )
 @without_convergence
 def test_memory_is_asked_for_each_class(name, module, error, rows, monkeypatch):

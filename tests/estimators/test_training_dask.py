@@ -22,7 +22,7 @@ from undulatus.gp import dask_blocks, passes, stochastic
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-COMMON = {"n_members": 1, "solver": "stochastic", "max_iter": 3, "batch_size": 200}
+COMMON = {"n_estimators": 1, "solver": "stochastic", "max_iter": 3, "batch_size": 200}
 COMMON |= {"random_state": 0}
 MODELS = {"RFFGPC": RFFGPC(6, **COMMON), "VFFGPC": VFFGPC(6, **COMMON)}
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -55,7 +55,7 @@ def chunked(*arrays, sizes=(400, 300, 200)):
 
 def assert_same_model(one, other, X):
     assert one.fit_report_ == other.fit_report_
-    assert_array_equal(one.bound_history_, other.bound_history_)
+    assert_array_equal(one.lower_bounds_, other.lower_bounds_)
     assert_array_equal(one.frequencies_, other.frequencies_)
     assert_array_equal(one.posterior_.mean, other.posterior_.mean)
     assert_array_equal(one.posterior_.root, other.posterior_.root)
@@ -94,7 +94,7 @@ def test_a_dask_array_gives_the_model_of_the_array_in_it(name, data, precision, 
         {"prior_correction": {"clear": 0.8, "cloud": 0.2}, "standardize": False},
         # In double throughout: where minibatches are in single, the last digit of a mean moves a
         # probability by up to 1e-6, and the few passes of the bound do not take that back.
-        {"warp": False, "spread": 0.0, "posterior": "bound", "precision": "double"},
+        {"warp": False, "taper": 0.0, "posterior": "bound", "precision": "double"},
         {"variance_tolerance": 1e-3, "n_jobs": 2},
     ],
     ids=lambda options: "-".join(options),
@@ -142,7 +142,7 @@ def test_labels_in_other_chunks_and_columns_in_several_are_rechunked(data):
 
 def test_a_few_rows_are_fitted_in_memory(data):
     few = [array[:300] for array in data[:3]]
-    options = {"n_members": 1, "max_iter": 2, "random_state": 0}
+    options = {"n_estimators": 1, "max_iter": 2, "random_state": 0}
     expected = VFFGPC(6, **options).fit(*few)
     found = VFFGPC(6, **options).fit(*chunked(*few, sizes=(200, 100)))
     assert found.fit_report_["solver"] == "batch"
@@ -427,7 +427,7 @@ def test_a_row_too_far_out_is_named(data):
     X[800, 1] = 1e5
     high_frequencies = 1e6 * np.ones((6, 3))
     with pytest.raises(PhaseTooLargeError, match=r"Row 800 (.|\n)*column 1"):
-        model("RFFGPC", standardize=False, frequencies=high_frequencies).fit(*chunked(X - X[0], y))
+        model("RFFGPC", standardize=False, init_frequencies=high_frequencies).fit(*chunked(X - X[0], y))
 
 
 def test_a_failed_fit_leaves_no_model(data):

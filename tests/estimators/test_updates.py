@@ -30,7 +30,7 @@ def draw(n, seed=0, classes=2):
 def fit(classes=2, posterior="variational", members=2, **options):
     X, y = draw(400, classes=classes)
     options = {"max_iter": 5, "random_state": 0, "solver": "stochastic"} | options
-    return VFFGPC(6, n_members=members, posterior=posterior, **options).fit(X, y)
+    return VFFGPC(6, n_estimators=members, posterior=posterior, **options).fit(X, y)
 
 
 def precision_of(posterior):
@@ -43,7 +43,7 @@ def slow_update(model, member, latent, X, positive):
 
     The old posterior is the prior; q is the Gaussian with the best bound.
     """
-    fit, own = model.members_[member], model.members_[member].latents[latent]
+    fit, own = model.estimators_[member], model.estimators_[member].latents[latent]
     x = model.standardisation_(np.asarray(X, dtype=float), np.float64)
     share = damping(x, spreads(fit.frequencies, fit.spread))
     z = share[:, None] * fourier_features(x, fit.frequencies, own.signal_variance)
@@ -84,10 +84,10 @@ def test_an_update_is_the_best_gaussian_with_the_old_posterior_as_prior(classes)
             slow_update(model, m, c, X, y == (1 if classes == 2 else c))[0]
             for c in range(len(fit.latents))
         ]
-        for m, fit in enumerate(model.members_)
+        for m, fit in enumerate(model.estimators_)
     ]
     model.update(X, y)
-    for fit_, expected in zip(model.members_, slow, strict=True):
+    for fit_, expected in zip(model.estimators_, slow, strict=True):
         for own, oracle in zip(fit_.latents, expected, strict=True):
             assert_allclose(own.posterior.mean, oracle.mean, atol=1e-3)
             assert_allclose(own.posterior.covariance, oracle.covariance, atol=1e-3)
@@ -98,11 +98,11 @@ def test_an_update_is_the_best_gaussian_with_the_old_posterior_as_prior(classes)
 def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows):
     """A posterior fitted so: the terms of old rows held, those of new rows at their optimum."""
     model = fit(posterior=posterior)
-    before = [own.posterior for member in model.members_ for own in member.latents]
+    before = [own.posterior for member in model.estimators_ for own in member.latents]
     X, y = draw(rows, seed=2)
     model.update(X, y)
     x = model.standardisation_(X, np.float64)
-    after = [(member, own) for member in model.members_ for own in member.latents]
+    after = [(member, own) for member in model.estimators_ for own in member.latents]
     for old, (member, own) in zip(before, after, strict=True):
         share = damping(x, spreads(member.frequencies, member.spread))
         z = share[:, None] * fourier_features(x, member.frequencies, own.signal_variance)
@@ -258,7 +258,7 @@ def test_what_is_not_there_cannot_be_forgotten():
 
 def test_random_frequencies_take_updates_too():
     X, y = draw(300)
-    model = RFFGPC(10, n_members=1, random_state=0).fit(X, y)
+    model = RFFGPC(10, n_estimators=1, random_state=0).fit(X, y)
     new = draw(30, seed=9)
     before = model.predict_proba(new[0])[np.arange(30), new[1]]
     model.update(*new)
@@ -329,7 +329,7 @@ def test_an_update_of_the_exact_classifier_is_where_its_own_passes_would_stay(
         assert_allclose(precision[n:], c, rtol=1e-7)
         assert_allclose(projected[n:], h - level * c, rtol=1e-7, atol=1e-7)
         found = model.latent_mean_and_variance(X)
-        # The committee's form is (n,) of two classes and (n, k) of more.
+        # The ensemble's form is (n,) of two classes and (n, k) of more.
         own = [np.reshape(values, (15, -1))[:, latent] for values in found]
         assert_allclose(own[0], mean, atol=1e-7)
         assert_allclose(own[1], variance, atol=1e-7)

@@ -144,12 +144,12 @@ class Workshop:
 
     def classifier(self, **options):
         """Return a small classifier that learns its waves."""
-        few = {"n_frequencies": 3, "n_members": 1, "max_iter": 3, "random_state": 0}
+        few = {"n_frequencies": 3, "n_estimators": 1, "max_iter": 3, "random_state": 0}
         return VFFGPC(**few | options)
 
     def fit(self, X=None, y=None, model=None, **fit):
         """Fit a small classifier to rows and labels, sound ones unless others are given."""
-        model = RFFGPC(3, n_members=1, random_state=0) if model is None else model
+        model = RFFGPC(3, n_estimators=1, random_state=0) if model is None else model
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return model.fit(self.X if X is None else X, self.y if y is None else y, **fit)

@@ -40,7 +40,7 @@ MODEL = "clouds.undulatus"
 MAP = ("map", MODEL, "days.zarr", "-o", "map.zarr")
 
 FIT = (
-    *("fit", "days.zarr", "--method", "rff", "-D", "3", "--members", "1"),
+    *("fit", "days.zarr", "--method", "rff", "-D", "3", "--n-estimators", "1"),
     *("--holdout", "0.5", "-o", "new.undulatus"),
 )
 
@@ -50,7 +50,7 @@ COARSE_MAP = ("map", "cover.undulatus", "image.nc", "-o")
 
 POINTS_FIT = (
     *("fit", "image.tif", "--label", "points.csv", "--method", "rff", "-D", "3"),
-    *("--members", "1", "-o", "new.undulatus"),
+    *("--n-estimators", "1", "-o", "new.undulatus"),
 )
 
 COARSE_FIT = ("fit", "image.nc", *POINTS_FIT[2:])
@@ -123,11 +123,11 @@ FORGERIES = {
     ),
     "a factor that is not triangular": (swap_triangle, "posterior_root"),
     "a parameter of another type": (
-        lambda tensors, header: header["members"][0]["params"].update(n_members="eight"),
-        "n_members",
+        lambda tensors, header: header["members"][0]["params"].update(n_estimators="eight"),
+        "n_estimators",
     ),
     "a variance that is not a number": (
-        lambda tensors, header: header["members"][0]["committee"][0].update(
+        lambda tensors, header: header["members"][0]["ensemble"][0].update(
             signal_variance="large"
         ),
         "signal_variance",

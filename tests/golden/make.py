@@ -108,7 +108,7 @@ def keep(name, model, rows, folder, predictions):
         predictions[f"{name}/columns"] = np.array([str(column) for column in rows.columns])
     if hasattr(model, "provenance_"):
         predictions[f"{name}/provenance"] = np.array(json.dumps(model.provenance_))
-    members = getattr(model, "estimators_", {}).values()
+    members = model.estimators_.values() if hasattr(model, "regimes_") else []
     for method in METHODS:
         if all(hasattr(each, method) for each in (model, *members)):
             found = getattr(model, method)(rows)
@@ -181,12 +181,12 @@ def committees():
     rows[-8:-4] *= 2.0
     rows[-4:] *= 1e4
     rare = {"class_weight": {False: 3.0, True: 1.0}, "prior_correction": [0.6, 0.4]}
-    members = {"n_members": 3, "random_state": 0}
+    members = {"n_estimators": 3, "random_state": 0}
     models = {
         "gpc-level": GPC(),
-        "rff-level": RFFGPC(8, n_members=1, random_state=0, warp=False, spread=0.0),
-        "vff-fading": VFFGPC(6, n_members=1, random_state=0, max_iter=20, **rare),
-        "vff-tolerant-fading": VFFGPC(20, n_members=1, random_state=0, variance_tolerance=1e-2),
+        "rff-level": RFFGPC(8, n_estimators=1, random_state=0, warp=False, taper=0.0),
+        "vff-fading": VFFGPC(6, n_estimators=1, random_state=0, max_iter=20, **rare),
+        "vff-tolerant-fading": VFFGPC(20, n_estimators=1, random_state=0, variance_tolerance=1e-2),
         "rff-committee": RFFGPC(8, **members),
         "vff-committee": VFFGPC(6, max_iter=20, solver="stochastic", **members, **rare),
         "vff-committee-single": VFFGPC(6, max_iter=20, precision="single", **members),
@@ -213,7 +213,7 @@ def labels_and_weights():
     yield "vff-weights-priors", weighted.fit(X, words, sample_weight=1.0 + cloud), rows
     start = np.random.default_rng(0).normal(size=(6, len(BANDS)))
     mean, deviation = X.mean(axis=0), X.std(axis=0)
-    given = _vff(frequencies=start, standardize=False).fit((X - mean) / deviation, words)
+    given = _vff(init_frequencies=start, standardize=False).fit((X - mean) / deviation, words)
     given.provenance_ = {"source": "a table", "shares": shares, "days": [0, 1], "note": None}
     yield "vff-given-frequencies", given, (rows - mean) / deviation
 
@@ -222,7 +222,7 @@ def many_classes():
     """Yield name, fitted model and rows of models of three classes."""
     table, words = three_classes(400, seed=10)
     rows = three_classes(ROWS_TO_PREDICT, seed=11)[0]
-    few = {"n_members": 2, "max_iter": 5, "random_state": 0}
+    few = {"n_estimators": 2, "max_iter": 5, "random_state": 0}
     shares = {"cloud": 0.2, "land": 0.3, "water": 0.5}
     models = {
         "classes-gpc": GPC(max_iter=5),
@@ -244,7 +244,7 @@ def updates():
     more, labels = three_classes(5, seed=13)
     rows = three_classes(ROWS_TO_PREDICT, seed=14)[0].to_numpy()
     X, wet = table.to_numpy(), words == "water"
-    few = {"n_members": 2, "max_iter": 5, "random_state": 0}
+    few = {"n_estimators": 2, "max_iter": 5, "random_state": 0}
     exact = GPC(max_iter=5).fit(X[:EXACT_ROWS], wet[:EXACT_ROWS])
     yield "updated-gpc", exact.update(more.to_numpy(), labels == "water"), rows
     twice = VFFGPC(5, **few).fit(X, words).update(more.to_numpy(), labels)
@@ -373,11 +373,11 @@ def rows_of(model, scene):
 
 
 def _rff(n_frequencies=8, **options):
-    return RFFGPC(n_frequencies, n_members=1, random_state=0, spread=0.0, **PAPER, **options)
+    return RFFGPC(n_frequencies, n_estimators=1, random_state=0, taper=0.0, **PAPER, **options)
 
 
 def _vff(n_frequencies=6, **options):
-    options |= {"n_members": 1, "max_iter": 20, "random_state": 0, "spread": 0.0, **PAPER}
+    options |= {"n_estimators": 1, "max_iter": 20, "random_state": 0, "spread": 0.0, **PAPER}
     return VFFGPC(n_frequencies, **options)
 
 

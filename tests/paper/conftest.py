@@ -64,12 +64,12 @@ ENVIRONMENT = {
 
 def run_facts(experiment, data=None):
     """The facts of a made-up run."""
-    twin = {"source": "a twin", "synthetic": True, "path": None, "test_rows": 1000, "d": 16}
+    simulator = {"source": "a simulator", "synthetic": True, "path": None, "test_rows": 1000, "d": 16}
     return RunFacts(
         experiment,
         "quick",
         7,
-        data=data or twin,
+        data=data or simulator,
         environment=ENVIRONMENT,
         grid={"D": [10, 50, 200]},
         started="2024-05-01T12:00:00+00:00",

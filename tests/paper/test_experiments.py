@@ -102,10 +102,10 @@ def test_a_twin_read_from_a_file_is_called_synthetic(tmp_path, monkeypatch, smal
     monkeypatch.setitem(experiments.EXPERIMENTS, "landmarks", made)
     reproduce("landmarks", tmp_path / "out", data=tmp_path, workers=1)
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
-    twin = source != "SEVIRI"
-    assert facts["data"]["synthetic"] == twin
-    assert facts["built_in"] == (["coast"] if twin else [])
-    assert facts["data"].get("difficulty") == ("easy" if twin else None)
+    simulator = source != "SEVIRI"
+    assert facts["data"]["synthetic"] == simulator
+    assert facts["built_in"] == (["coast"] if simulator else [])
+    assert facts["data"].get("difficulty") == ("easy" if simulator else None)
 
 
 def test_a_run_keeps_its_records_and_facts_and_is_not_repeated(prepared, tmp_path):
@@ -142,7 +142,7 @@ def test_another_run_in_the_same_folder_is_refused_with_the_differences(prepared
     assert json.loads((tmp_path / "run.json").read_text())["seconds"] > 0.0
     with pytest.raises(InputError, match=r"another run: scale quick, not medium; seed 0, not 1"):
         reproduce("landmarks", tmp_path, scale="medium", seed=1)
-    with pytest.raises(InputError, match="data a twin, not"):
+    with pytest.raises(InputError, match="data a simulator, not"):
         reproduce("landmarks", tmp_path, data=tmp_path)
 
 
@@ -156,5 +156,5 @@ def test_data_left_unfinished_are_prepared_again(prepared, tmp_path, monkeypatch
 
 
 def test_the_sources_of_twins_say_so():
-    for twin in (synthetic_landmark(1), synthetic_sounder(10)):
-        assert twin.attrs["source"].startswith(experiments.TWIN_SOURCE)
+    for simulator in (synthetic_landmark(1), synthetic_sounder(10)):
+        assert simulator.attrs["source"].startswith(experiments.TWIN_SOURCE)

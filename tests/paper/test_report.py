@@ -132,7 +132,7 @@ def test_measured_data_are_not_called_synthetic(made_up):
     page = page_of(*made_up("landmarks", data=real))
     assert "Data: SEVIRI (measured)." in page.words
     assert "synthetic:" not in page.words
-    assert "twin" not in page.words
+    assert "simulator" not in page.words
     assert "--data '/data/a b.nc'" in page.words
 
 

@@ -137,9 +137,9 @@ def test_every_method_can_be_fitted(days, method):
     }
 
 
-def test_every_regime_may_have_a_committee_that_leaves_out_days(days, tmp_path):
+def test_every_regime_may_have_an_ensemble_that_leaves_out_days(days, tmp_path):
     model = fit_scene(days, **QUICK | {"members": 2})
-    assert [len(member.members_) for member in model.estimators_.values()] == [2] * 4
+    assert [len(member.estimators_) for member in model.estimators_.values()] == [2] * 4
     save_model(model, tmp_path / "m.undulatus")
     two = days.isel(time=slice(0, 40, 20))
     maps = [map_scene(m, two).compute() for m in (model, load_model(tmp_path / "m.undulatus"))]
@@ -242,7 +242,7 @@ def thermal_table(scene):
 def surface_model(surfaces):
     table, y = thermal_table(surfaces), surfaces["surface"].values.ravel()
     some = np.random.default_rng(0).choice(len(y), 3000, replace=False)
-    estimator = RFFGPC(10, n_members=1, max_iter=5, random_state=0)
+    estimator = RFFGPC(10, n_estimators=1, max_iter=5, random_state=0)
     parts = (Regime("day", 0.0, 90.0), Regime("night", 90.0, 181.0))
     model = RegimeClassifier(estimator, parts)
     model.fit({name: column[some] for name, column in table.items()}, y[some])
@@ -278,7 +278,7 @@ def test_a_model_of_many_classes_without_regimes_is_scored_everywhere(surfaces):
     table, y = thermal_table(surfaces), surfaces["surface"].values.ravel()
     frame = pd.DataFrame(table)[["IR_087", "IR_108", "IR_120"]]
     names = np.array(SURFACES)[y]
-    model = RFFGPC(10, n_members=1, max_iter=5, random_state=0)
+    model = RFFGPC(10, n_estimators=1, max_iter=5, random_state=0)
     model.fit(frame.iloc[::50], names[::50])
     rows = score_scene(model, surfaces, label="surface")
     assert {row.regime for row in rows} == {"all"}
@@ -293,7 +293,7 @@ def test_many_classes_use_computed_features_too(days):
     computed = features.landmark_features(scene).sel(feature=["BT9", "BT9_mean3"])
     frame = pd.DataFrame(computed.values.reshape(-1, 2), columns=["BT9", "BT9_mean3"])
     y = np.digitize(frame["BT9"], np.quantile(frame["BT9"], [0.3, 0.6]))
-    model = RFFGPC(10, n_members=1, max_iter=5, random_state=0).fit(frame.iloc[::10], y[::10])
+    model = RFFGPC(10, n_estimators=1, max_iter=5, random_state=0).fit(frame.iloc[::10], y[::10])
     truth = xr.DataArray(y.reshape(computed.shape[:3]), dims=("time", "y", "x"))
     found = score_scene(model, scene.assign(warmth=truth), label="warmth")[0].scores
     assert_allclose(found.accuracy.value, np.mean(model.predict(frame) == y), rtol=1e-12)
@@ -301,13 +301,13 @@ def test_many_classes_use_computed_features_too(days):
 
 def test_features_that_a_scene_cannot_give_many_classes_are_named(surfaces):
     X, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 3
-    quick = RFFGPC(4, n_members=1, max_iter=2)
+    quick = RFFGPC(4, n_estimators=1, max_iter=2)
     with pytest.raises(MissingBandsError, match="B11"):
         score_scene(
             quick.fit(pd.DataFrame(X, columns=["B11", "BT9"]), y), surfaces, label="surface"
         )
     with pytest.raises(InputError, match="without names of features"):
-        score_scene(RFFGPC(4, n_members=1, max_iter=2).fit(X, y), surfaces, label="surface")
+        score_scene(RFFGPC(4, n_estimators=1, max_iter=2).fit(X, y), surfaces, label="surface")
 
 
 # A chain of more than two classes

@@ -26,7 +26,7 @@ SURFACES = ("land", "open water", "snow")
 
 
 def small(**options):
-    return RFFGPC(10, **({"n_members": 1, "random_state": 0, "max_iter": 5} | options))
+    return RFFGPC(10, **({"n_estimators": 1, "random_state": 0, "max_iter": 5} | options))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def bright(table):
 @pytest.fixture(scope="module")
 def surfaces(table, bright):
     snow = table["B08"] > 0.8
-    return small(n_members=2).fit(table, np.where(snow, "snow", np.where(bright, *SURFACES[:2])))
+    return small(n_estimators=2).fit(table, np.where(snow, "snow", np.where(bright, *SURFACES[:2])))
 
 
 def known(image):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 def fitted(classes):
     rng = np.random.default_rng(0)
     y = np.array(classes)[np.arange(90) % len(classes)]
-    return RFFGPC(3, n_members=1, max_iter=2, random_state=0).fit(rng.normal(size=(90, 2)), y)
+    return RFFGPC(3, n_estimators=1, max_iter=2, random_state=0).fit(rng.normal(size=(90, 2)), y)
 
 
 @pytest.fixture(scope="module")

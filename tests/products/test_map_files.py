@@ -47,11 +47,11 @@ def cf_findings(path):
 
 @pytest.fixture(scope="module")
 def surfaces():
-    """A committee that tells three classes of two bands apart."""
+    """An ensemble that tells three classes of two bands apart."""
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(90, 2)), columns=["B1", "B2"])
     y = np.array(["water", "forest", "dry field"])[np.arange(90) % 3]
-    return RFFGPC(5, n_members=2, random_state=0).fit(X, y)
+    return RFFGPC(5, n_estimators=2, random_state=0).fit(X, y)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_the_history_of_a_map_says_when_how_and_from_what_it_was_made(clouds, tm
         f"undulatus {version('undulatus')}: undulatus map clouds.undulatus scene.nc -o map.nc "
         f"(scene {tmp_path / 'scene.nc'}, model {model}, model_sha256 {digest})"
     )
-    # A twin is named as such.
+    # A simulator is named as such.
     assert "Synthetic" in attrs["title"]
 
 
@@ -120,9 +120,9 @@ def test_maps_of_clouds_follow_cf(clouds, encoding):
 
 @pytest.mark.parametrize(("make", "size"), [(synthetic_landmark, 1), (synthetic_sounder, 20)])
 def test_twins_follow_cf(make, size, tmp_path):
-    twin = make(size)
-    write_dataset(twin.assign_attrs(add_history(twin.attrs, "by hand")), tmp_path / "twin.nc")
-    assert cf_findings(tmp_path / "twin.nc") == []
+    simulator = make(size)
+    write_dataset(simulator.assign_attrs(add_history(simulator.attrs, "by hand")), tmp_path / "simulator.nc")
+    assert cf_findings(tmp_path / "simulator.nc") == []
 
 
 @pytest.mark.parametrize("crs", ["EPSG:32630", "EPSG:4326", None])

@@ -28,7 +28,7 @@ def fit(columns, classes):
     rng = np.random.default_rng(len(classes))
     table = pd.DataFrame(50.0 + 30.0 * rng.normal(size=(90, len(columns))), columns=columns)
     labels = np.array(classes)[np.digitize(table.iloc[:, 0], [35.0, 65.0][: len(classes) - 1])]
-    return RFFGPC(3, n_members=1, random_state=0).fit(table, labels)
+    return RFFGPC(3, n_estimators=1, random_state=0).fit(table, labels)
 
 
 @pytest.fixture(scope="module")

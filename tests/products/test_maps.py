@@ -292,7 +292,7 @@ def test_any_classifier_with_named_bands_makes_maps(noon, plain_table):
 
 
 def test_one_of_ours_on_bands_gives_variance_too(noon, plain_table):
-    ours = RFFGPC(5, n_members=1, random_state=0).fit(*plain_table)
+    ours = RFFGPC(5, n_estimators=1, random_state=0).fit(*plain_table)
     result = map_scene(ours, noon.chunk(time=2))
     _, variance = ours.latent_mean_and_variance(plain_table[0])
     assert_allclose(result["cloud_latent_variance"].values.ravel(), variance, rtol=1e-4)
@@ -315,7 +315,7 @@ def bands():
     """A model of two bands, fitted on noisy labels."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(400, 2)), columns=list(BANDS))
-    return RFFGPC(8, n_members=1, random_state=0).fit(
+    return RFFGPC(8, n_estimators=1, random_state=0).fit(
         table, table["IR_108"] + rng.normal(size=400) > 0
     )
 

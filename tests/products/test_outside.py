@@ -21,7 +21,7 @@ BANDS = ("B02", "B04", "B08", "T11", "T12")
 
 
 def small():
-    return RFFGPC(10, n_members=1, random_state=0, max_iter=3)
+    return RFFGPC(10, n_estimators=1, random_state=0, max_iter=3)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def spectra_like():
     rows = 10.0 + rng.normal(size=(300, 4)) @ rng.normal(size=(4, 300))
     rows += 0.1 * rng.normal(size=rows.shape)
     scores = xr.DataArray(rows.astype(np.float32), dims=("sample", "component"))
-    model = make_pipeline(SpectralPCA(4), RFFGPC(5, n_members=1, random_state=0, max_iter=3))
+    model = make_pipeline(SpectralPCA(4), RFFGPC(5, n_estimators=1, random_state=0, max_iter=3))
     model.fit(rows, rows[:, 0] > 10.0)
     return model, xr.Dataset({"scores": scores.assign_attrs(units="1")})
 

@@ -150,13 +150,13 @@ def test_acquisitions_can_be_a_pdf(tmp_path, scene, result):
     assert path.read_bytes()[:5] == b"%PDF-"
 
 
-def test_each_row_names_time_sun_and_accuracies_and_the_footnote_names_the_twin(
+def test_each_row_names_time_sun_and_accuracies_and_the_footnote_names_the_simulator(
     tmp_path, scene, result, drawn
 ):
     draw_acquisitions(tmp_path / "rows.png", scene, result, [NIGHT, DAY], title="Two")
     shown = texts(drawn[0])
     assert {"Two", "2010-01-01 06:00 UTC", "2010-01-01 11:00 UTC", *TITLES.values()} <= shown
-    assert "Synthetic landmark (twin): no satellite took these images" in shown
+    assert "Synthetic landmark (simulator): no satellite took these images" in shown
     angle = scene["solar_zenith_angle"].sel(time=DAY).values.mean()
     beside = next(words for words in shown if f"solar zenith angle {angle:.0f}°" in words)
     # One row of twenty is wrong.
@@ -239,7 +239,7 @@ def test_classes_are_drawn_in_the_colours_and_names_of_their_legend(scene, tmp_p
     kinds = np.array(["sea", "sand", "high cloud"])
     colours = ("#112233", "#445566", "#778899")
     y = kinds[np.digitize(bands["IR_108"], bands["IR_108"].quantile([0.3, 0.6]))]
-    model = RFFGPC(5, n_members=1, max_iter=3, random_state=0).fit(bands, y)
+    model = RFFGPC(5, n_estimators=1, max_iter=3, random_state=0).fit(bands, y)
     legend = Legend(("sea", "sand", "high cloud"), colours=colours)
     result = map_scene(model, scene, legend=legend)
     path = tmp_path / "classes.png"

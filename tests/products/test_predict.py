@@ -61,12 +61,12 @@ def table(image):
 
 @pytest.fixture(scope="module")
 def named(table):
-    return RFFGPC(10, n_members=1, random_state=0).fit(*table)
+    return RFFGPC(10, n_estimators=1, random_state=0).fit(*table)
 
 
 @pytest.fixture(scope="module")
 def nameless(table):
-    return RFFGPC(10, n_members=1, random_state=0).fit(table[0].to_numpy(), table[1])
+    return RFFGPC(10, n_estimators=1, random_state=0).fit(table[0].to_numpy(), table[1])
 
 
 def assert_same_map(one, other):
@@ -158,7 +158,7 @@ def test_a_time_series_of_images_has_the_maps_of_its_images(image, named):
 
 def test_a_pipeline_and_a_forest_make_maps(image, table, named):
     pipeline = make_pipeline(
-        StandardScaler(), RFFGPC(10, n_members=1, standardize=False, random_state=0)
+        StandardScaler(), RFFGPC(10, n_estimators=1, standardize=False, random_state=0)
     )
     result = map_scene(pipeline.fit(*table), image.chunk(x=11))
     expected = pipeline.predict_proba(table[0])[:, 1]
@@ -208,16 +208,16 @@ def test_a_lazy_image_stays_lazy(image, named):
     assert lazy["cloud_probability"].dtype == np.float32
 
 
-# Committees
+# Ensembles
 
 
 @pytest.fixture(scope="module")
-def committee(table):
-    return RFFGPC(5, n_members=3, random_state=0).fit(*table)
+def ensemble(table):
+    return RFFGPC(5, n_estimators=3, random_state=0).fit(*table)
 
 
-def test_the_map_of_a_committee_shows_where_its_members_disagree(committee, image, table):
-    result = map_scene(committee, image)
+def test_the_map_of_an_ensemble_shows_where_its_members_disagree(ensemble, image, table):
+    result = map_scene(ensemble, image)
     assert tuple(result) == (*NAMES[:3], "cloud_disagreement", *NAMES[3:])
     layer = result["cloud_disagreement"]
     assert layer.dtype == np.float32
@@ -225,16 +225,16 @@ def test_the_map_of_a_committee_shows_where_its_members_disagree(committee, imag
     assert "members" in layer.attrs["long_name"]
     assert "cloud_disagreement" in result["cloud_mask"].attrs["ancillary_variables"]
     # The same waves, summed in another way, in single precision.
-    expected = committee.member_disagreement(table[0])
+    expected = ensemble.ensemble_std(table[0])
     assert_allclose(layer.values.ravel(), expected, rtol=1e-4, atol=1e-5)
-    probability, variance = committee.predict_proba_and_variance(table[0])
+    probability, variance = ensemble.predict_proba_and_variance(table[0])
     assert_allclose(result["cloud_probability"].values.ravel(), probability[:, 1], atol=1e-5)
     assert_allclose(result["cloud_latent_variance"].values.ravel(), variance, rtol=1e-4)
 
 
 @pytest.mark.parametrize("suffix", [".nc", ".zarr", ".tif"])
-def test_the_disagreement_is_written_to_every_format(committee, image, tmp_path, suffix):
-    result = map_scene(committee, image)
+def test_the_disagreement_is_written_to_every_format(ensemble, image, tmp_path, suffix):
+    result = map_scene(ensemble, image)
     path = tmp_path / f"map{suffix}"
     write_dataset(result, path)
     if suffix == ".tif":
@@ -245,26 +245,26 @@ def test_the_disagreement_is_written_to_every_format(committee, image, tmp_path,
     assert_allclose(found, result["cloud_disagreement"].values, rtol=1e-6)
 
 
-def test_a_pixel_without_values_or_of_a_single_model_has_no_disagreement(committee, named, table):
+def test_a_pixel_without_values_or_of_a_single_model_has_no_disagreement(ensemble, named, table):
     values = table[0].to_numpy(np.float32)[:4].copy()
     values[1, 0] = np.nan
     several, single = (
-        predict_block(prepare_model(model), values, BANDS, None) for model in (committee, named)
+        predict_block(prepare_model(model), values, BANDS, None) for model in (ensemble, named)
     )
     assert_array_equal(np.isnan(several["disagreement"]), [False, True, False, False])
     assert np.isnan(single["disagreement"]).all()
 
 
-def test_regimes_mix_the_disagreement_of_their_committees_by_their_shares(committee, table):
+def test_regimes_mix_the_disagreement_of_their_ensembles_by_their_shares(ensemble, table):
     values = table[0].to_numpy(np.float32)[:300]
     regimes = (Regime("day", 0.0, 90.0, BANDS), Regime("night", 90.0, 180.0, BANDS))
-    other = RFFGPC(5, n_members=2, random_state=1).fit(*table)
-    mixed = RegimeClassifier.from_fitted({"day": committee, "night": other}, regimes, blend=4.0)
+    other = RFFGPC(5, n_estimators=2, random_state=1).fit(*table)
+    mixed = RegimeClassifier.from_fitted({"day": ensemble, "night": other}, regimes, blend=4.0)
     sun = np.linspace(80.0, 100.0, len(values))
     found = predict_block(prepare_model(mixed), values, BANDS, sun)["disagreement"]
     X = table[0][:300].astype(np.float32)
     night = np.clip((sun - 86.0) / 8.0, 0.0, 1.0)
-    each = [model.member_disagreement(X) for model in (committee, other)]
+    each = [model.ensemble_std(X) for model in (ensemble, other)]
     assert_allclose(found, (1.0 - night) * each[0] + night * each[1], rtol=1e-4, atol=1e-5)
 
 
@@ -316,13 +316,13 @@ def test_two_variables_of_one_description_are_refused(image, named):
 
 
 @pytest.mark.parametrize("value", [1e20, -1e30, 1e100])
-@pytest.mark.parametrize("n_members", [1, 2])
+@pytest.mark.parametrize("n_estimators", [1, 2])
 @pytest.mark.parametrize("regimes", [False, True], ids=["one classifier", "regimes"])
 @pytest.mark.parametrize("warp", [False, True], ids=["linear", "warped"])
 def test_a_value_too_large_to_classify_is_a_missing_pixel(
-    image, table, value, n_members, regimes, warp
+    image, table, value, n_estimators, regimes, warp
 ):
-    model = RFFGPC(6, n_members=n_members, warp=warp, random_state=0).fit(*table)
+    model = RFFGPC(6, n_estimators=n_estimators, warp=warp, random_state=0).fit(*table)
     given = image.astype(np.float64).to_dataset("band")
     given["solar_zenith_angle"] = image[0] * 0.0 + 50.0
     if regimes:
@@ -344,7 +344,7 @@ def test_a_value_too_large_to_classify_is_a_missing_pixel(
 
 
 def test_a_map_of_nothing_but_values_too_large_is_missing(image, table):
-    model = RFFGPC(6, n_members=1, warp=False, random_state=0).fit(*table)
+    model = RFFGPC(6, n_estimators=1, warp=False, random_state=0).fit(*table)
     result = map_scene(model, xr.full_like(image, 1e30, dtype=np.float32), allow_outside=True)
     assert np.all(result["quality_flag"].values & MISSING)
 
@@ -352,9 +352,9 @@ def test_a_map_of_nothing_but_values_too_large_is_missing(image, table):
 @pytest.mark.parametrize("far", [0, 3, 8])
 def test_too_far_says_which_rows_cannot_be_predicted(table, far):
     X = table[0].to_numpy(dtype=np.float64)[:8].copy()
-    model = RFFGPC(6, n_members=1, warp=False, random_state=0).fit(table[0].to_numpy(), table[1])
+    model = RFFGPC(6, n_estimators=1, warp=False, random_state=0).fit(table[0].to_numpy(), table[1])
     X[:far, 1] = 1e30
-    assert_array_equal(model.too_far(X), np.arange(8) < far)
+    assert_array_equal(model.out_of_domain(X), np.arange(8) < far)
     if far:
         with pytest.raises(PhaseTooLargeError):
             model.predict(X)
@@ -368,7 +368,7 @@ def test_bands_may_be_named_in_numpys_own_text(image, named):
 def test_a_map_numbers_more_regimes_than_eight_bits_can(image, table):
     edges = np.linspace(0.0, 90.0, 131)
     regimes = [Regime(f"r{i}", *edges[i : i + 2], BANDS) for i in range(130)]
-    member = RFFGPC(4, n_members=1, random_state=0).fit(*table)
+    member = RFFGPC(4, n_estimators=1, random_state=0).fit(*table)
     model = RegimeClassifier.from_fitted({own.name: member for own in regimes}, regimes)
     given = image.to_dataset("band")
     given["solar_zenith_angle"] = image[0] * 0.0 + np.linspace(0.0, 89.9, 50)

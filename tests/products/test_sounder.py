@@ -59,7 +59,7 @@ def sounder(spectra):
     return fit(spectra)
 
 
-def test_a_committee_beats_always_cloudy_on_cells_it_has_not_seen(spectra):
+def test_an_ensemble_beats_always_cloudy_on_cells_it_has_not_seen(spectra):
     model = fit(spectra, members=8)
     scored = score_spectra(model, spectra)[0]
     held_out = np.isin(cell_names(spectra), model.provenance_["held_out_cells"])
@@ -282,7 +282,7 @@ def cloud_types(spectra):
     cells = cell_names(spectra)
     held_out = np.unique(cells)[::4]
     learned = ~np.isin(cells, held_out)
-    model = make_pipeline(SpectralPCA(15), RFFGPC(10, n_members=1, max_iter=5, random_state=0))
+    model = make_pipeline(SpectralPCA(15), RFFGPC(10, n_estimators=1, max_iter=5, random_state=0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(spectra["radiance"].values[learned], spectra["cloud_class"].values[learned])

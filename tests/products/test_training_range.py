@@ -93,7 +93,7 @@ def test_the_farthest_values_have_a_finite_distance_and_no_rows_none():
 
 def test_only_classifiers_that_keep_quantiles_have_a_range(moons):
     X, y = moons
-    classifier = RFFGPC(3, n_members=1, random_state=0).fit(X, y)
+    classifier = RFFGPC(3, n_estimators=1, random_state=0).fit(X, y)
     learned = TrainingRange.of(classifier)
     assert_array_equal([learned.lowest, learned.highest], [X.min(axis=0), X.max(axis=0)])
     central = [learned.low, learned.median, learned.high]

@@ -14,7 +14,7 @@ from undulatus.scenes.channels import (
     Region,
     absorbers,
 )
-from undulatus.scenes.twins.sounder import gases
+from undulatus.scenes.simulators.sounder import gases
 
 STRONG = 2e-18
 """Intensity in cm per molecule of bands that nearly hide the surface."""

@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, load_model, save_model
 from undulatus._files import read_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
-from undulatus.estimators import fourier_prediction
+from undulatus.estimators import classifier
 from undulatus.storage import SCHEMA, classifiers
 from undulatus.storage.codec import memory_order
 
@@ -34,9 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 MODELS = {
     "GPC": lambda **params: GPC(max_iter=2, **params),
-    "RFFGPC": lambda **params: RFFGPC(5, n_members=1, max_iter=2, random_state=0, **params),
-    "VFFGPC": lambda **params: VFFGPC(4, n_members=1, max_iter=2, random_state=0, **params),
-    "committee": lambda **params: VFFGPC(3, n_members=2, max_iter=2, random_state=0, **params),
+    "RFFGPC": lambda **params: RFFGPC(5, n_estimators=1, max_iter=2, random_state=0, **params),
+    "VFFGPC": lambda **params: VFFGPC(4, n_estimators=1, max_iter=2, random_state=0, **params),
+    "ensemble": lambda **params: VFFGPC(3, n_estimators=2, max_iter=2, random_state=0, **params),
 }
 PLAIN = {"posterior": "bound", "warp": False}
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -163,7 +163,7 @@ def test_single_precision_prior_shift_and_tolerance_are_restored(name, moons, pa
 
 
 def test_the_precision_of_predictions_is_restored(moons, path, monkeypatch):
-    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 1)
+    monkeypatch.setattr(classifier, "DOUBLE_PREDICTION_ROWS", 1)
     model = MODELS["RFFGPC"]().fit(*moons)
     assert model.fit_report_["prediction_precision"] == "single"
     save_model(model, path)
@@ -193,12 +193,12 @@ PARAMS = {
     "class weights by numpy number": {"class_weight": {np.int64(0): 1.0, np.int64(1): 2.5}},
     "class frequencies by number": {"prior_correction": {0: 0.25, 1: 0.75}},
     "class frequencies in a list": {"prior_correction": np.array([0.25, 0.75])},
-    "frequencies": {"frequencies": np.random.default_rng(1).normal(size=(5, 2))},
+    "frequencies": {"init_frequencies": np.random.default_rng(1).normal(size=(5, 2))},
     "numpy numbers": {"tol": np.float32(0.25), "batch_size": np.int64(64)},
     "early stopping": {"early_stopping": True},
     "no early stopping": {"early_stopping": False},
-    "a warp and a spread": {"warp": np.True_, "spread": np.float64(0.25)},
-    "neither warp nor spread": {"warp": False, "spread": 0},
+    "a warp and a taper": {"warp": np.True_, "taper": np.float64(0.25)},
+    "neither warp nor taper": {"warp": False, "taper": 0},
     "interrupts": {"on_interrupt": "keep"},
     "numbers": {"n_jobs": -1, "variance_tolerance": 1e-3, "warm_start": True, "verbose": 0},
 }
@@ -237,7 +237,7 @@ def test_a_path_parameter_is_restored_as_a_string(moons, path, tmp_path):
 
 
 def test_a_random_generator_parameter_is_not_saved(moons, path):
-    model = RFFGPC(5, n_members=1, max_iter=2, random_state=np.random.RandomState(0)).fit(*moons)
+    model = RFFGPC(5, n_estimators=1, max_iter=2, random_state=np.random.RandomState(0)).fit(*moons)
     save_model(model, path)
     loaded = load_model(path)
     assert loaded.random_state is None
@@ -419,10 +419,10 @@ def test_an_unknown_kind_of_model_is_named(rewrite):
 
 
 def own_key(key, header):
-    """The posteriors of a committee are those of its members, others those of latent functions."""
+    """The posteriors of an ensemble are those of its members, others those of latent functions."""
     if key != "posterior":
         return key
-    return "committee" if "committee" in header else "latents"
+    return "estimators" if "estimators" in header else "latents"
 
 
 @pytest.mark.parametrize(
@@ -507,8 +507,8 @@ def test_scales_and_variances_must_be_positive(rewrite, value):
         tensors["warp_width"] = np.full_like(tensors["warp_width"], value)
 
     def spoil_variance(tensors, header):
-        if "committee" in header:
-            header["committee"][-1]["signal_variance"] = value
+        if "estimators" in header:
+            header["estimators"][-1]["signal_variance"] = value
         else:
             header["latents"][0]["signal_variance"] = value
 
@@ -550,24 +550,24 @@ def test_classes_too_large_for_their_dtype_are_refused(rewrite):
 # Members, warps and levels
 
 
-def test_a_single_model_is_written_as_a_committee_of_one(saved, path):
+def test_a_single_model_is_written_as_an_ensemble_of_one(saved, path):
     path.write_bytes(saved["VFFGPC"])
     tensors, header = read_tensors(path)
     assert header["schema"] == SCHEMA
-    assert len(header["committee"]) == 1
+    assert len(header["estimators"]) == 1
     assert {"0/frequencies", "0/posterior_root"} < set(tensors)
-    assert load_model(path).n_members == 1
+    assert load_model(path).n_estimators == 1
 
 
-def test_each_member_of_a_committee_has_tensors_of_its_own(saved, path):
-    path.write_bytes(saved["committee"])
+def test_each_member_of_an_ensemble_has_tensors_of_its_own(saved, path):
+    path.write_bytes(saved["ensemble"])
     tensors, header = read_tensors(path)
-    assert len(header["committee"]) == 2
+    assert len(header["estimators"]) == 2
     assert {"0/frequencies", "0/posterior_root", "1/frequencies"} < set(tensors)
 
 
-def test_a_committee_within_other_models_predicts_the_same_bits(moons, path):
-    pipeline = make_pipeline(StandardScaler(), MODELS["committee"]()).fit(*moons)
+def test_an_ensemble_within_other_models_predicts_the_same_bits(moons, path):
+    pipeline = make_pipeline(StandardScaler(), MODELS["ensemble"]()).fit(*moons)
     save_model(pipeline, path)
     assert_predicts_alike(load_model(path)[-1], pipeline[-1], moons[0])
 
@@ -576,7 +576,7 @@ def test_a_committee_within_other_models_predicts_the_same_bits(moons, path):
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
 def test_a_warped_model_predicts_the_same_bits_away_from_its_data(name, clouds, path, factor):
     X, y = clouds
-    params = {"prior_correction": [0.7, 0.3]} | ({} if name == "GPC" else {"spread": 0.1})
+    params = {"prior_correction": [0.7, 0.3]} | ({} if name == "GPC" else {"taper": 0.1})
     model = MODELS[name](**params).fit(X, y)
     save_model(model, path)
     loaded = load_model(path)
@@ -597,43 +597,43 @@ def test_half_a_warp_is_refused_by_the_name_of_the_other_half(rewrite, name):
     assert f"unexpected ones: {name}." in assert_refused(path)
 
 
-@pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC", "committee"])
-def test_a_committee_from_before_warps_and_spreads_loads_as_the_paper_has_it(name, moons, path):
+@pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC", "ensemble"])
+def test_an_ensemble_from_before_warps_and_tapers_loads_as_the_paper_has_it(name, moons, path):
     # Development versions wrote schema 2 without these names.
-    model = MODELS[name](spread=0.0, **PLAIN).fit(*moons)
+    model = MODELS[name](taper=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
-    for parameter in ("warp", "spread"):
+    for parameter in ("warp", "taper"):
         del header["params"][parameter]
-    for member in header["committee"]:
-        del member["spread"], member["level"]
+    for member in header["estimators"]:
+        del member["taper"], member["prior_mean"]
     write_tensors(path, tensors, header)
     loaded = load_model(path)
-    assert (loaded.warp, loaded.spread, loaded.posterior) == (False, 0.0, "bound")
-    assert {(fit.spread, fit.level) for fit in loaded.members_} == {(0.0, 0.0)}
+    assert (loaded.warp, loaded.taper, loaded.posterior) == (False, 0.0, "bound")
+    assert {(fit.taper, fit.latents[0].prior_mean) for fit in loaded.estimators_} == {(0.0, 0.0)}
     assert_predicts_alike(loaded, model, moons[0])
 
 
 def test_a_single_model_of_schema_1_loads_as_the_paper_has_it(moons, path):
-    model = MODELS["RFFGPC"](spread=0.0, **PLAIN).fit(*moons)
+    model = MODELS["RFFGPC"](taper=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
-    (member,) = header.pop("committee")
+    (member,) = header.pop("estimators")
     header["schema"] = 1
     header["posterior"] = member["posterior"]
     header["fitted"] |= {f"{key}_": member[key] for key in ("signal_variance", "lengthscale")}
-    header["fitted"] |= {"bound_": model.bound_, "n_iter_": member["n_iter"]}
-    for parameter in ("warp", "spread", "n_members", "posterior"):
+    header["fitted"] |= {"lower_bound_": model.lower_bound_, "n_iter_": member["n_iter"]}
+    for parameter in ("warp", "taper", "n_estimators", "posterior"):
         del header["params"][parameter]
     write_tensors(path, {key.removeprefix("0/"): own for key, own in tensors.items()}, header)
     loaded = load_model(path)
     # Whatever the defaults become, such a file holds the paper's model.
-    assert (loaded.n_members, loaded.posterior) == (1, "bound")
-    assert (loaded.warp, loaded.spread) == (False, 0.0)
+    assert (loaded.n_estimators, loaded.posterior) == (1, "bound")
+    assert (loaded.warp, loaded.taper) == (False, 0.0)
     assert_predicts_alike(loaded, model, moons[0])
 
 
-def test_an_exact_model_without_a_level_has_level_zero(moons, path):
+def test_an_exact_model_without_a_prior_mean_has_one_of_zero(moons, path):
     model = MODELS["GPC"](**PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
@@ -646,16 +646,16 @@ def test_an_exact_model_without_a_level_has_level_zero(moons, path):
     tensors = {name.removeprefix("0/"): tensor for name, tensor in tensors.items()}
     write_tensors(path, tensors, header | {"schema": 1})
     loaded = load_model(path)
-    assert (loaded.level_, loaded.warp) == (0.0, False)
+    assert (loaded.prior_mean_, loaded.warp) == (0.0, False)
     assert_predicts_alike(loaded, model, moons[0])
 
 
-def test_a_committee_without_members_is_refused(saved, path):
-    path.write_bytes(saved["committee"])
+def test_an_ensemble_without_members_is_refused(saved, path):
+    path.write_bytes(saved["ensemble"])
     tensors, header = read_tensors(path)
-    header["committee"] = []
+    header["estimators"] = []
     write_tensors(path, {k: v for k, v in tensors.items() if "/" not in k}, header)
-    assert "without members" in assert_refused(path)
+    assert "without estimators" in assert_refused(path)
 
 
 # No code in the file

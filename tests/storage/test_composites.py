@@ -25,8 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 CLASSIFIERS = {
     "GPC": lambda: GPC(max_iter=2),
-    "RFFGPC": lambda: RFFGPC(5, n_members=1, max_iter=2, random_state=0),
-    "VFFGPC": lambda: VFFGPC(4, n_members=1, max_iter=2, random_state=0),
+    "RFFGPC": lambda: RFFGPC(5, n_estimators=1, max_iter=2, random_state=0),
+    "VFFGPC": lambda: VFFGPC(4, n_estimators=1, max_iter=2, random_state=0),
 }
 
 CHAINS = {
@@ -381,7 +381,7 @@ def table():
 
 @pytest.fixture(scope="module", params=BEFORE)
 def fitted_regimes(request, table):
-    member = RFFGPC(4, n_members=1, max_iter=2, random_state=0)
+    member = RFFGPC(4, n_estimators=1, max_iter=2, random_state=0)
     if BEFORE[request.param]:
         member = Pipeline([*BEFORE[request.param], ("classifier", member)])
     noisy = table["BT9"] + np.random.default_rng(4).normal(size=300)
@@ -419,7 +419,7 @@ def test_a_regime_whose_features_differ_from_its_classifiers_is_named(fitted_reg
 
 def test_a_step_that_cannot_be_saved_is_named_within_a_regime(table, path):
     member = Pipeline(
-        [("squeeze", MinMaxScaler()), ("classifier", RFFGPC(4, n_members=1, random_state=0))]
+        [("squeeze", MinMaxScaler()), ("classifier", RFFGPC(4, n_estimators=1, random_state=0))]
     )
     noisy = table["BT9"] + np.random.default_rng(4).normal(size=300)
     model = RegimeClassifier(member, REGIMES, by="angle").fit(table, noisy > 0)

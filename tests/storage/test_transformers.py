@@ -105,7 +105,7 @@ def path(tmp_path):
 
 def before_a_classifier(transformer, rows=X):
     """A fitted Pipeline of a fitted transformer and a classifier of its output."""
-    classifier = RFFGPC(3, n_members=1, max_iter=1, random_state=0).fit(
+    classifier = RFFGPC(3, n_estimators=1, max_iter=1, random_state=0).fit(
         transformer.transform(rows), Y
     )
     return Pipeline([("before", transformer), ("classifier", classifier)])

@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
 
 from undulatus._files import FULL
 from undulatus.cli.learning import fit, score, suggest, update
-from undulatus.cli.models import cut, explain, info, map_command, twin
+from undulatus.cli.models import cut, explain, info, map_command, simulator
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.cli.session import Session, drop_last_words
 from undulatus.cli.watching import watch
@@ -130,7 +130,7 @@ def main() -> None:
 
 for command in (
     demo,
-    twin,
+    simulator,
     cut,
     fit,
     score,

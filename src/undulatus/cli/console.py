@@ -78,7 +78,7 @@ device_option = click.option(
 )
 
 ram_option = click.option(
-    "--ram", metavar="SIZE", show_default="no limit", help="Memory to stay below, such as 2GB."
+    "--memory-limit", metavar="SIZE", show_default="no limit", help="Memory to stay below, such as 2GB."
 )
 
 

@@ -127,7 +127,7 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
         names = ("mask", "mask_encoding", "calibration", "time", "box", "reader")
         inputs = Inputs(data, **{name: values.pop(name) for name in names})
         _refuse_masks(inputs)
-        _refuse_twins(inputs)
+        _refuse_simulators(inputs)
         return command(*args, inputs=inputs, **values)
 
     decorated: Callable[..., Any] = with_inputs
@@ -147,7 +147,7 @@ def _refuse_masks(inputs: Any) -> None:
         )
 
 
-def _refuse_twins(inputs: Any) -> None:
+def _refuse_simulators(inputs: Any) -> None:
     """Raise if a path is given twice: its pixels would count twice."""
     seen = set()
     for path in inputs.paths:

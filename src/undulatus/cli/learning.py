@@ -136,10 +136,10 @@ all_touched_option = click.option(
     help="Number of waves, for vff and rff.",
 )
 @click.option(
-    "--members",
+    "--n-estimators",
     type=click.IntRange(1),
     show_default="8 for images and spectra, 2 for scenes",
-    help="Members of a committee, each with its own waves and with other polygons, days or strata "
+    help="Members of an ensemble, each with its own waves and with other polygons, days or strata "
     "held back while it learns, for vff and rff.",
 )
 @click.option(
@@ -282,7 +282,7 @@ def _fit_images(
         raise click.UsageError("--components is for spectra, but DATA are images.")
     if ram is not None:
         raise click.UsageError(
-            "--ram is for scenes and spectra: of images only labelled pixels are read. Use "
+            "--memory-limit is for scenes and spectra: of images only labelled pixels are read. Use "
             "--max-pixels for fewer."
         )
     renamed = {"n_frequencies": options.pop("frequencies"), "bands": options.pop("bands") or None}
@@ -565,7 +565,7 @@ def suggest(
 
     Writes points at pixels that stand for what MODEL is not sure of, with an empty field for the
     class: fill it in (in QGIS, for example), and give the file to undulatus update or fit. Beside
-    it are the class that MODEL suggests and its probability, how far the members of a committee
+    it are the class that MODEL suggests and its probability, how far the members of an ensemble
     disagree, the entropy of the probabilities and the information that a label holds (nats), the
     distance from the training data, and a rank. None are where pixels were held out for scores.
     """

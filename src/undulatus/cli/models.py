@@ -1,4 +1,4 @@
-"""Commands for data and models: ``twin``, ``cut``, ``map``, ``info`` and ``explain``."""
+"""Commands for data and models: ``simulator``, ``cut``, ``map``, ``info`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _new_dataset_option = click.option(
 )
 
 
-# twin
+# simulator
 
 
 @click.group()
-def twin() -> None:
+def simulator() -> None:
     """Make synthetic data, whose truth is known."""
 
 
-@twin.command()
+@simulator.command()
 @click.option(
     "--days",
     type=click.IntRange(1, 365),
@@ -63,7 +63,7 @@ def landmarks(days: int, seed: int, output: Path) -> None:
     click.echo(f"{scene.sizes['time']:,} acquisitions: {output.resolve()}")
 
 
-@twin.command()
+@simulator.command()
 @click.option(
     "--samples",
     type=click.IntRange(1),
@@ -331,13 +331,12 @@ def info(model: Path) -> None:
         facts[name] = len(facts[name])
     apart = ("legend", "class_profiles")
     _print_facts({name: value for name, value in facts.items() if name not in apart})
-    members = getattr(fitted, "estimators_", None)
-    if members is None:
+    if not hasattr(fitted, "regimes_"):
         _print_steps(fitted)
         return
     for regime in fitted.regimes_:
         low, high = regime.edges
-        member = members[regime.name]
+        member = fitted.estimators_[regime.name]
         _print(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
         _print(f"classifier: {type(member).__name__}")
         if hasattr(member, "steps"):
@@ -376,8 +375,8 @@ def _print_classifier(classifier: Any, features: Any) -> None:
 
     names = "" if features is None else f" ({', '.join(map(str, features))})"
     _print(f"features: {classifier.n_features_in_}{names}")
-    if len(getattr(classifier, "members_", ())) > 1:
-        _print(f"members: {len(classifier.members_)}")
+    if len(getattr(classifier, "estimators_", ())) > 1:
+        _print(f"estimators: {len(classifier.estimators_)}")
     _print(f"latent functions: {len(latent_functions(classifier))}")
     shares = class_shares(classifier)
     if shares is not None:
@@ -387,7 +386,7 @@ def _print_classifier(classifier: Any, features: Any) -> None:
     # GPC has one of each for every class, if there are more than two.
     _print(f"signal variance: {_numbers_text(classifier.signal_variance_)}")
     _print(f"lengthscale: {_numbers_text(classifier.lengthscale_)}")
-    _print(f"bound: {classifier.bound_:.6g}")
+    _print(f"bound: {classifier.lower_bound_:.6g}")
     _print_facts(classifier.fit_report_)
 
 

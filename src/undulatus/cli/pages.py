@@ -190,7 +190,7 @@ _RUN_OPTIONS = (
     click.option(
         "--data",
         type=EXISTING_PATH,
-        show_default="a synthetic twin",
+        show_default="a synthetic simulator",
         help="Real data to run on.",
     ),
     seed_option,

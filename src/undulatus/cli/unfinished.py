@@ -1,6 +1,6 @@
 """The state of an unfinished ``undulatus fit``, kept beside its output until the model is saved.
 
-A fit has a checkpoint for each classifier: for each regime, and each member of a committee.
+A fit has a checkpoint for each classifier: for each regime, and each member of an ensemble.
 """
 
 from __future__ import annotations

@@ -59,9 +59,10 @@ def compute_on(model: Any, device: str | None) -> None:
     that compute on no device are left as they are.
     """
     find_device(device)
-    for part in getattr(model, "estimators_", {"": model}).values():
+    parts = model.estimators_.values() if hasattr(model, "regimes_") else [model]
+    for part in parts:
         classifier = part.steps[-1][1] if hasattr(part, "steps") else part
-        if classifier is not model and hasattr(classifier, "estimators_"):
+        if classifier is not model and hasattr(classifier, "regimes_"):
             compute_on(classifier, device)
         elif hasattr(classifier, "device"):
             classifier.device = device

@@ -108,14 +108,13 @@ class FullPrediction:
     With more than two classes, that of the likeliest."""
 
 
-class GaussianProcessClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class GaussianProcessClassifier(ClassifierMixin, BaseEstimator, ABC):
     """A classifier that has a model: latent functions of standardised rows.
 
     A subclass has the parameters in ``SHARED_CONSTRAINTS``, fits, and says what its model is.
     """
 
     n_jobs: int | None = 1
-    device: str | None = None
     class_weight: Any
     prior_correction: Any
     standardize: bool
@@ -428,7 +427,7 @@ class GaussianProcessClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: i
         from 0.
         """
         check_is_fitted(self)
-        updates = getattr(self, "updates_", ())
+        updates: tuple[Update, ...] = getattr(self, "updates_", ())
         position = find_update(update, len(updates))
         fitted = self._without_rows(position)
         # The range is that before the first update, and of the rows that are left.
@@ -503,8 +502,8 @@ class ProgressLine:
     """Progress of a fit, told to :mod:`undulatus._progress` and, if asked for, to standard error.
 
     There it is a line per iteration, or one that is rewritten on a terminal. ``verbose`` 0 writes
-    nothing; 2 never rewrites. ``total`` is the most steps of an estimator. Estimators may report from
-    different threads; their steps are counted together.
+    nothing; 2 never rewrites. ``total`` is the most steps of an estimator. Estimators may report
+    from different threads; their steps are counted together.
     """
 
     def __init__(self, name: str, verbose: int, total: int, estimators: int = 1) -> None:

@@ -248,7 +248,9 @@ def _find_hints(kind: Any) -> dict[str, Any]:
     return found
 
 
-_HINTS: dict[Any, dict[str, Any]] = {kind: _find_hints(kind) for kind in (BatchState, MinibatchState)}
+_HINTS: dict[Any, dict[str, Any]] = {
+    kind: _find_hints(kind) for kind in (BatchState, MinibatchState)
+}
 
 
 def _flatten(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

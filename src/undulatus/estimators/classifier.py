@@ -236,6 +236,7 @@ class _Plan:
 class FourierGPC(GaussianProcessClassifier):
     """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
 
+    device: str | None
     _learns_frequencies: ClassVar[bool]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SHARED_CONSTRAINTS,
@@ -454,9 +455,9 @@ class FourierGPC(GaussianProcessClassifier):
         return int(self.batch_size)
 
     def _choose_starts(self, plan: _Plan, earlier: list[Start]) -> None:
-        """Decide where each estimator starts: where it ended last time, or at a chosen lengthscale.
+        """Decide where each estimator starts: where it ended last time, or at a lengthscale.
 
-        It is chosen by the bound or, if frequencies are learned on minibatches, by short
+        That is chosen by the bound or, if frequencies are learned on minibatches, by short
         optimisations. In that case every second estimator starts from twice that, and with
         frequencies along one feature each: the ensemble is more diverse so.
         """
@@ -525,7 +526,7 @@ class FourierGPC(GaussianProcessClassifier):
     def _learn(self, plan: _Plan) -> tuple[FourierFit, ...]:
         """Return the fitted estimators: together on a device, else on threads of their own."""
         checkpoints = self._open_checkpoints(plan)
-        resumed = [checkpoint and checkpoint.load() for checkpoint in checkpoints]
+        resumed = [None if own is None else own.load() for own in checkpoints]
         line = ProgressLine(type(self).__name__, self.verbose, self.max_iter, self.n_estimators)
         on_device = plan.pixels.xp.on_device
 
@@ -589,7 +590,9 @@ class FourierGPC(GaussianProcessClassifier):
         with closing(line):
             if plan.stochastic and on_device:
                 every = [prepare(number, 1, lambda: None) for number in range(self.n_estimators)]
-                return tuple(fit_minibatch([own for own in every if isinstance(own, MinibatchFit)]))
+                return tuple(
+                    fit_minibatch([own for own in every if isinstance(own, MinibatchFit)])
+                )
             return fit_ensemble(
                 fit,
                 self.n_estimators,

@@ -218,7 +218,11 @@ class GPC(GaussianProcessClassifier):
         with blas_threads(len(training)):
             seen = [
                 NewRows(
-                    *mean_and_root(fit, self.training_, x, kernel), np.zeros(len(x)), sign, weight
+                    *mean_and_root(fit, self.training_, x, kernel),
+                    np.zeros(len(x)),
+                    sign,
+                    weight,
+                    fit.signal_variance,
                 )
                 for fit, sign in zip(self.latents_, signs, strict=True)
             ]

@@ -44,8 +44,8 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, Stan
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
-from undulatus.estimators.exact import GPC
 from undulatus.estimators.classifier import FourierGPC
+from undulatus.estimators.exact import GPC
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.gp.features import amplitudes_and_delays
 from undulatus.gp.posterior import expected_sigmoid
@@ -166,8 +166,8 @@ def latent_functions(classifier: GPC | FourierGPC) -> tuple[Any, ...]:
 def class_shares(classifier: GPC | FourierGPC) -> Array | None:
     """Return the share of each class in the training rows, by their weight, (k,), if known.
 
-    It is what the prior mean of a latent function was set by: the probability far from the training
-    rows. The posterior of the paper's bound has none.
+    It is what the prior mean of a latent function was set by: the probability far from the
+    training rows. The posterior of the paper's bound has none.
     """
     if classifier.posterior == "bound":
         return None

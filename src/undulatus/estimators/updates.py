@@ -14,7 +14,7 @@ from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.training import column_namer, read_weights, validate_rows
 from undulatus.gp.backends import HOST, Array, on_host, to_host
-from undulatus.gp.data import require_finite, require_phases, unmasked
+from undulatus.gp.data import require_finite, unmasked
 from undulatus.gp.moments import encode
 from undulatus.gp.posterior import FourierFit
 from undulatus.gp.taper import frequency_deviations, tapered_features
@@ -136,6 +136,7 @@ def add_to_ensemble(
                 untapered * own.signal_variance,
                 sign,
                 weight,
+                own.signal_variance,
             )
             for fit, (z, untapered) in zip(some, features, strict=True)
             for own, sign in zip(fit.latents, signs, strict=True)
@@ -167,7 +168,9 @@ def take_from_ensemble(
     return tuple(_map(change, range(len(fits)), n_jobs))
 
 
-def _map(function: Callable[[Any], Result], items: Sequence[Any], n_jobs: int | None) -> list[Result]:
+def _map(
+    function: Callable[[Any], Result], items: Sequence[Any], n_jobs: int | None
+) -> list[Result]:
     """Return the function of each item, computed on the model's threads."""
     threads = min(count_threads(n_jobs), len(items))
     with single_threaded_blas():
@@ -187,9 +190,7 @@ def _features(fit: FourierFit, x: Array) -> tuple[Array, Array]:
 def _combined(fit: FourierFit, z: Array, sites: Sequence[Sites], sign: float) -> FourierFit:
     """Return an estimator with the sites of rows added to each latent function, or taken away."""
     latents = [
-        replace(
-            own, posterior=combine(own, np.sqrt(own.signal_variance) * z, terms, sign)
-        )
+        replace(own, posterior=combine(own, np.sqrt(own.signal_variance) * z, terms, sign))
         for own, terms in zip(fit.latents, sites, strict=True)
     ]
     return replace(fit, latents=tuple(latents))

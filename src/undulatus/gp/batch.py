@@ -1,9 +1,9 @@
 """The batch solver, the paper's Algorithm 1, for RFF-GPC and VFF-GPC.
 
-Each outer iteration updates ξ a few times and takes a few quasi-Newton steps on the hyperparameters
-θ, until the bound stalls. :func:`maximise` is that loop for any evidence bound, also that of the
-exact classifier; :class:`FourierEvidence` is the bound in feature space; :func:`fit_batch` fits
-with the two.
+Each outer iteration updates ξ a few times and takes a few quasi-Newton steps on the
+hyperparameters θ, until the bound stalls. :func:`maximise` is that loop for any evidence bound,
+also that of the exact classifier; :class:`FourierEvidence` is the bound in feature space;
+:func:`fit_batch` fits with the two.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class FourierEvidence:
 
     def validation_loss(self, block: Block, theta: Array) -> float:
         """Return the loss of validation rows under the posteriors at θ."""
-        variances, gaussians = self.signal_variances(theta), self.gaussians(theta)
+        variances, gaussians = np.array(self.signal_variances(theta)), self.gaussians(theta)
         pairs = list(zip(variances, gaussians, strict=True))
         means = np.array([np.sqrt(v) * own.posterior.mean for v, own in pairs])
         covariances = np.array([v * own.posterior.covariance for v, own in pairs])
@@ -387,7 +387,7 @@ class BatchFit:
 
 
 def fit_batch(fit: BatchFit) -> FourierFit:
-    """Return the fit; if interruptible, a KeyboardInterrupt ends it at the last iteration or pass."""
+    """Return the fit; an interruptible one ends at its last iteration or pass at Ctrl-C."""
     learning, validation = fit.pixels, None
     if fit.split is not None:
         # Rows that are not learned from get weight zero: no copy of the others is needed.
@@ -402,9 +402,13 @@ def fit_batch(fit: BatchFit) -> FourierFit:
         evidence,
         state.progress,
         fit.config,
-        validation_loss=None if validation is None else partial(evidence.validation_loss, validation),
+        validation_loss=None
+        if validation is None
+        else partial(evidence.validation_loss, validation),
         interruptible=fit.interruptible,
-        report=lambda progress: fit.report(replace(state, progress=progress, local=to_host(local))),
+        report=lambda progress: fit.report(
+            replace(state, progress=progress, local=to_host(local))
+        ),
     )
     return _finish(fit, evidence, progress)
 

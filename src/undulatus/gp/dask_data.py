@@ -31,8 +31,8 @@ from undulatus.gp.data import (
     Pixels,
     Result,
     Standardisation,
-    device_block_rows,
     count_latents,
+    device_block_rows,
     unmasked,
 )
 from undulatus.gp.moments import (
@@ -180,7 +180,7 @@ class ChunkedPixels:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The working precision of blocks."""
-        return self.reader.xp.dtype  # type: ignore[no-any-return]
+        return self.reader.xp.dtype
 
     @property
     def xp(self) -> Backend:

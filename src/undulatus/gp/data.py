@@ -9,7 +9,7 @@ size of memory changes a result. Data enter the mathematics only through blocks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -165,7 +165,7 @@ class Pixels:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The working precision of blocks."""
-        return self.xp.dtype  # type: ignore[no-any-return]
+        return self.xp.dtype
 
     @property
     def n_rows(self) -> int:
@@ -193,7 +193,11 @@ class Pixels:
         size = device_block_rows(n_frequencies, self.dtype.itemsize)
         pixels = replace(self, xp=xp, rows_per_block=size)
         needed = self.n_rows * self.n_features * self.dtype.itemsize
-        return pixels.standardised(self.dtype) if needed <= RESIDENT_SHARE * xp.spare_bytes else pixels
+        return (
+            pixels.standardised(self.dtype)
+            if needed <= RESIDENT_SHARE * xp.spare_bytes
+            else pixels
+        )
 
     def _read(self, rows: slice) -> Any:
         return self.rows[rows] if is_tensor(self.rows) else unmasked(self.rows[rows])

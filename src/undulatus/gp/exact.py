@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh, solve_triangular
-from scipy.linalg.lapack import dpotri
+from scipy.linalg.lapack import dpotri, dpstrf
 
 from undulatus._system import available_memory, single_threaded_blas
 from undulatus.errors import TooManyRowsError
@@ -58,6 +58,9 @@ START_UPDATES = 5
 
 MATRICES = 6
 """Matrices of n x n doubles held at the peak of a fit."""
+
+ROOT_TOLERANCE = 1e-10
+"""Variance that the root of new rows may leave out, as a share of the signal variance."""
 
 SINGLE_THREAD_ROWS = 1000
 """Up to this many rows, BLAS runs on one thread: more only slow small matrices down."""
@@ -301,7 +304,7 @@ class AtRows(NamedTuple):
 
 @dataclass(frozen=True)
 class FunctionSpace:
-    """One latent function at the training rows, as a space of :func:`undulatus.gp.inference.ascend`.
+    """One latent function at the training rows: a space of :func:`undulatus.gp.inference.ascend`.
 
     Sites are those of the function with its prior mean.
     """
@@ -385,14 +388,20 @@ def blas_threads(n_rows: int) -> AbstractContextManager[None]:
 def mean_and_root(fit: ExactFit, training: Array, x: Array, kernel: Kernel) -> tuple[Array, Array]:
     """Return what a fit to ``training`` (n, d) says of standardised rows ``x`` (m, d).
 
-    The latent mean (m,) includes the prior mean; the root W (m, m) has W Wᵗ for the covariance.
+    The latent mean (m,) includes the prior mean; the root W (m, q) has W Wᵗ for the covariance.
+    Of smooth functions q is far below m: rows near others are no new directions.
     """
     cross = exact_covariance(training, x, kernel, fit.signal_variance, fit.lengthscale)
     known = solve_triangular(
         fit.posterior.factor, fit.posterior.roots[:, None] * cross, lower=True
     )
-    eigenvalues, basis = eigh(_own_covariance(fit, x, kernel) - known.T @ known)
-    root = basis * np.sqrt(np.maximum(eigenvalues, 0.0))
+    covariance = _own_covariance(fit, x, kernel)
+    covariance -= known.T @ known
+    # Pivoted: ends where no variance that is left exceeds the tolerance.
+    tolerance = ROOT_TOLERANCE * fit.signal_variance
+    factor, pivots, rank, _ = dpstrf(covariance, tol=tolerance, lower=1)
+    root = np.zeros((len(x), rank))
+    root[pivots - 1] = np.tril(factor[:, :rank])
     return cross.T @ fit.posterior.alpha + fit.prior_mean, root
 
 

@@ -133,7 +133,7 @@ class WeightSpace:
         return [own.sites(q) for own, q in zip(sums, gaussians, strict=True)]
 
     def _view(self, bound: Bound, latent: int, q: Gaussian) -> LatentView:
-        kept, xp = self.kept and self.kept[latent], self.pixels.xp
+        kept, xp = None if self.kept is None else self.kept[latent], self.pixels.xp
         if q.posterior is None:
             return LatentView(latent, bound, q.prior_mean, q.signal_variance, kept=kept)
         scale = np.sqrt(q.signal_variance)
@@ -225,7 +225,9 @@ class LatentView:
         """Return the sites of a block's rows, given its features and 1 - d²."""
         xp = block.xp
         if self.precision is not None:
-            return RowSites(xp.double(self.precision[block.rows]), xp.double(block.v), 0.0 * block.v)
+            return RowSites(
+                xp.double(self.precision[block.rows]), xp.double(block.v), 0.0 * block.v
+            )
         if self.mean is None:
             mean, variance = xp.zeros_like(untapered), xp.ones_like(untapered)
             variance *= self.signal_variance
@@ -311,9 +313,7 @@ def _block_sums(
         vectors = [xp.double(z.T @ xp.astype(v, z.dtype)) for v in (residual, precision)]
         totals = [residual, precision, precision * untapered, weight * sites.value]
         each.append(
-            Sums(
-                xp.gram(z, precision), xp.stack(vectors), xp.stack([v.sum() for v in totals])
-            )
+            Sums(xp.gram(z, precision), xp.stack(vectors), xp.stack([v.sum() for v in totals]))
         )
     return _SumsOfEach(tuple(each))
 
@@ -329,7 +329,7 @@ def _add_blocks(parts: Iterator[_SumsOfEach]) -> _SumsOfEach:
             total[latent] = Sums(
                 gram, total[latent].vectors + own.vectors, total[latent].totals + own.totals
             )
-    return to_host(_SumsOfEach(tuple(total)))  # type: ignore[no-any-return]
+    return to_host(_SumsOfEach(tuple(total)))
 
 
 # The signal variance
@@ -402,7 +402,9 @@ class _Ascent:
         if self.bound.conjugate:
             # Its sites are exact factors: the next posterior's bound is known, and cannot fall.
             # γ stays until the sites are those of its own posterior.
-            self.kept = self.next = self._step(target, move_variance=self.passes > 1 or self.kept.sites is not None)
+            self.kept = self.next = self._step(
+                target, move_variance=self.passes > 1 or self.kept.sites is not None
+            )
             self._record(self.space.log_evidence(self.kept) + value)
             if len(self.bounds) > 1:
                 self.ended = has_stalled(self.bounds, self.config.tol)
@@ -477,7 +479,7 @@ def ascend(
 def fit_quadratic(
     space: WeightSpace, signal_variance: float, config: AscentConfig
 ) -> list[Ascended]:
-    """Return the posteriors of the paper's bound, started from ξ = 1 at every row (Algorithm 1)."""
+    """Return the posteriors of the paper's bound, started from ξ = 1 at all rows (Algorithm 1)."""
     latents = range(space.pixels.n_latents)
     # The prior of variance 1 has ξ² = 1.
     first = space.evaluate(QUADRATIC, latents, [Gaussian(1.0)] * len(latents))
@@ -541,7 +543,10 @@ def fit_posteriors(
     ends = ascend(space, bound, starts, ascent, interruptible=interruptible, report=report)
     latents = tuple(
         LatentFit(
-            own.gaussian.signal_variance, own.gaussian.posterior, own.bounds, own.gaussian.prior_mean
+            own.gaussian.signal_variance,
+            own.gaussian.posterior,
+            own.bounds,
+            own.gaussian.prior_mean,
         )
         for own in ends
     )

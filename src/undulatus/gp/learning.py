@@ -68,7 +68,9 @@ class MinibatchFit:
             return None
         lengthscale = 0.5**halvings * self.start.lengthscale
         unit = self.start.unit_frequencies
-        start = Start(along_features(unit) if halvings else unit, lengthscale, self.start.signal_variance)
+        start = Start(
+            along_features(unit) if halvings else unit, lengthscale, self.start.signal_variance
+        )
         # Learned frequencies keep the lengthscale they started from: it tells which optimisation
         # was interrupted. Those before it are repeated, since they may have been better.
         continues = self.resume is not None and (
@@ -125,18 +127,22 @@ def fit_minibatch(fits: Sequence[MinibatchFit]) -> list[FourierFit]:
         run = pool.map if len(fits) > 1 else map
         while tasks:
             numbers = list(tasks)
-            started = run(lambda pair: pair[1] or pair[0].first_state(), tasks.values())
+            started = run(_start, tasks.values())
             ends = optimise(
                 [task for task, _ in tasks.values()],
                 list(started),
                 max_iter=fits[0].config.max_iter,
                 interruptible=fits[0].interruptible,
-                report=lambda i, state, numbers=numbers: fits[numbers[i]].report(state),
+                reports=[fits[number].report for number in numbers],
             )
             for number, end in zip(numbers, ends, strict=True):
                 fits[number].ends.append(end)
             tasks = {i: task for i in numbers if (task := fits[i].next_task())}
         return list(run(MinibatchFit.finish, fits))
+
+
+def _start(task: tuple[Task, State | None]) -> State:
+    return task[1] or task[0].first_state()
 
 
 def draw_sample(pixels: PixelSource, rng: np.random.Generator) -> Pixels:

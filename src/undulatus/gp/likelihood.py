@@ -37,8 +37,10 @@ _NODE_WEIGHTS = _NODE_WEIGHTS / _NODE_WEIGHTS.sum()
 
 
 class RowSites(NamedTuple):
-    """Sites of rows in double precision, (n,) each: the precision c, the residual r = h - cμ, and
-    each row's part of the bound."""
+    """Sites of rows in double precision, (n,) each.
+
+    The precision c, the residual r = h - cμ, and each row's part of the bound.
+    """
 
     precision: Array
     residual: Array
@@ -50,8 +52,9 @@ class Bound:
     """A bound on the likelihood.
 
     ``sites(mean, variance, sign, xp)`` returns the :class:`RowSites` at latent moments in double
-    precision, (n,) each. Of a ``conjugate`` bound, the sites are Gaussian factors below the likelihood itself, and ``value``
-    is what they lack; otherwise it is the expectation of the log likelihood.
+    precision, (n,) each. Of a ``conjugate`` bound, the sites are Gaussian factors below the
+    likelihood itself, and ``value`` is what they lack; otherwise it is the expectation of the log
+    likelihood.
     """
 
     sites: Callable[[Array, Array, Array, Backend], RowSites]
@@ -81,9 +84,7 @@ def log_sigmoid_bound(f: Array, xi: Array) -> Array:
     return 0.5 * f - lambda_xi(xi) * f**2 + log_sigmoid_offset(xi)
 
 
-def quadratic_sites(
-    mean: Array, variance: Array, sign: Array, xp: Backend = HOST
-) -> RowSites:
+def quadratic_sites(mean: Array, variance: Array, sign: Array, xp: Backend = HOST) -> RowSites:
     """Return the sites of Jaakkola and Jordan's bound at its best ξ (Eqs. 6, 7 and 10)."""
     xi = xp.sqrt(variance + mean**2)
     precision = 2.0 * lambda_xi(xi, xp)

@@ -94,7 +94,7 @@ class Config:
     square_decay: float = 0.99
     """... and of its square."""
     weight_decay: float = 0.6
-    """The weight ρ of a minibatch in the running sums is step^-0.6 ..."""
+    """The weight of a minibatch in the running sums is step^-0.6 ..."""
     smallest_weight: float = 0.1
     """... but no less than this."""
     steps_per_factorisation: int = 4
@@ -367,12 +367,12 @@ def optimise(
     *,
     max_iter: int,
     interruptible: bool = False,
-    report: Callable[[int, State], None] = lambda task, state: None,
+    reports: Sequence[Callable[[State], None]] | None = None,
 ) -> list[State]:
     """Return the states in which tasks have ended, or have done ``max_iter`` iterations.
 
-    On a device, all go on together; elsewhere they are one after the other. ``report`` is called
-    with the number of a task after each of its iterations. If ``interruptible``, a
+    On a device, all go on together; elsewhere they are one after the other. A task's report
+    is called after each of its iterations. If ``interruptible``, a
     KeyboardInterrupt ends all at their last finished iteration.
     """
     states = list(states)
@@ -390,7 +390,8 @@ def optimise(
                 for i, state in zip(members, batch.iterate(), strict=True):
                     if i in together:
                         states[i] = state
-                        report(i, state)
+                        if reports is not None:
+                            reports[i](state)
                 together = set(active(together))
 
     try:
@@ -449,9 +450,7 @@ class Batch:
         learned = [state.parameters for state in states]
         self._frequencies = stacked([own.frequencies for own in learned])
         if xp.on_device:
-            self._pixels = replace(
-                self._pixels, xp=replace(xp, double_phases=self._reaches_far())
-            )
+            self._pixels = replace(self._pixels, xp=replace(xp, double_phases=self._reaches_far()))
         self._xp = xp = self._pixels.xp
         self._variances = stacked([own.signal_variances for own in learned])
         self._gram = stacked([own.gram for own in learned])
@@ -607,15 +606,17 @@ class Batch:
         self._next += 1
 
     def _sums(self, chosen: Array) -> tuple[Array, Array, Array]:
-        """Return the sums of some rows (M, n): Gram matrices, Zᵗ(sv), and the gradient (M, D, d)."""
+        """Return sums of some rows (M, n): Gram matrices, Zᵗ(sv), and the gradient (M, D, d)."""
         config, xp = self._config, self._xp
         deviations = frequency_deviations(self._frequencies, config.taper, xp)
         with xp.products():
             block = self._pixels.pick(chosen)
             z, untapered = tapered_features(block.x, self._frequencies, deviations, xp)
             rows = z.shape[-2]
-            sampled = -(-rows * config.covariance_rows // max(self._batch_rows, config.covariance_rows))
-            grams, projections, gradient = [], [], 0.0
+            sampled = -(
+                -rows * config.covariance_rows // max(self._batch_rows, config.covariance_rows)
+            )
+            grams, projections, gradient = [], [], xp.zeros_like(self._frequencies)
             for latent in range(self._variances.shape[1]):
                 own = block.against_rest(latent)
                 mean = self._mean[:, latent]

@@ -1,6 +1,6 @@
 """Fitted models as functions of standardised rows: weights of features, or functions.
 
-``model.on(xp, ...)`` prepares what blocks of rows need where they are computed. It has ``means(x)``,
+``model.on(xp)`` prepares what blocks of rows need where they are computed. It has ``means(x)``,
 the latent means (M, C, n) of M estimators with C latent functions each, and ``moments(x)``, these
 and the latent variances, both with tapers and prior means.
 """
@@ -17,10 +17,10 @@ import numpy as np
 
 from undulatus._system import single_threaded_blas
 from undulatus.gp.backends import HOST, Array, Backend
+from undulatus.gp.backends.numpy import far_row
 from undulatus.gp.data import block_rows, device_prediction_rows, longest_row
 from undulatus.gp.exact import ExactFit, exact_covariance, exact_moments
 from undulatus.gp.features import amplitudes_and_delays, sum_of_waves, unit_features
-from undulatus.gp.backends.numpy import far_row
 from undulatus.gp.kernels import Kernel
 from undulatus.gp.posterior import (
     FourierFit,
@@ -98,12 +98,16 @@ class PreparedWeights:
         self.longest_row, self.far_row = longest_row(every), far_row(every)
         self.n_estimators = len(fits)
         self._frequencies = [xp.move(fit.frequencies) for fit in fits]
-        self.signal_variance = xp.array([[[own.signal_variance] for own in fit.latents] for fit in fits])
+        self.signal_variance = xp.array(
+            [[[own.signal_variance] for own in fit.latents] for fit in fits]
+        )
         deviations = [frequency_deviations(fit.frequencies, fit.taper) for fit in fits]
         tapered = any(own is not None for own in deviations)
         self.taper = Taper(
             xp,
-            xp.array(np.array([np.zeros(every.shape[1]) if own is None else own for own in deviations]))
+            xp.array(
+                np.array([np.zeros(every.shape[1]) if own is None else own for own in deviations])
+            )
             if tapered
             else None,
             model.training_range.on(xp) if tapered else None,

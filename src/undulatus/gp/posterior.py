@@ -227,7 +227,7 @@ def expected_sigmoid(
     r"""Return :math:`\psi\bigl(\mu / \sqrt{1 + \tfrac{\pi}{8} s}\bigr)`, the paper's Eq. 12.
 
     Approximates the mean of :math:`\psi(f)` over :math:`f \sim N(\mu, s)`. By Bayes' rule other
-    frequencies of the classes multiply its odds by the ratio of theirs: ``shift`` is its logarithm.
+    frequencies of the classes multiply its odds by the ratio of theirs, exp(``shift``).
     """
     return xp.expit(scaled_mean(mean, variance, xp) + shift)
 

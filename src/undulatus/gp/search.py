@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from undulatus.gp.backends import Array
+from undulatus.gp.cholesky import solve_moments
 from undulatus.gp.data import Pixels, PixelSource
 from undulatus.gp.inference import (
     VARIANCE_LIMITS,
@@ -23,7 +24,6 @@ from undulatus.gp.inference import (
     fit_quadratic,
 )
 from undulatus.gp.likelihood import QUADRATIC
-from undulatus.gp.cholesky import solve_moments
 from undulatus.gp.minibatch import Config, Parameters, Start, State, Task, optimise
 from undulatus.gp.posterior import mean_of
 from undulatus.gp.splits import Split, validation_loss
@@ -83,7 +83,7 @@ def choose_start(
     mean_distance: float,
     rng: np.random.Generator,
     variance_limit: float = VARIANCE_LIMITS[1],
-    search: BoundSearch = BoundSearch(),  # noqa: B008  (frozen)
+    search: BoundSearch = BoundSearch(),
 ) -> Start:
     """Return the lengthscale and signal variance with the best bound on a subset of rows."""
     if pixels.n_rows <= search.rows:
@@ -110,7 +110,7 @@ def choose_lengthscale(
     splits: Sequence[Split],
     config: Config,
     seed: int,
-    search: HalvingSearch = HalvingSearch(),  # noqa: B008  (frozen)
+    search: HalvingSearch = HalvingSearch(),
 ) -> float:
     """Return the lengthscale from which short optimisations get furthest on validation rows.
 
@@ -149,15 +149,19 @@ def _go_on(
     iterations: int,
     pool: ThreadPoolExecutor,
 ) -> dict[float, list[State]]:
-    """Return all candidates' states after so many more iterations: together on a device, else on
-    threads."""
+    """Return all candidates' states after so many more iterations.
+
+    They go on together on a device, on threads elsewhere.
+    """
     some = [task for key in states for task in tasks[key]]
     ahead = [state for own in states.values() for state in own]
     until = ahead[0].n_iter + iterations
     if some[0].pixels.xp.on_device:
         ends = iter(optimise(some, ahead, max_iter=until))
     else:
-        ends = pool.map(lambda task, state: optimise([task], [state], max_iter=until)[0], some, ahead)
+        ends = pool.map(
+            lambda task, state: optimise([task], [state], max_iter=until)[0], some, ahead
+        )
     return {key: [next(ends) for _ in own] for key, own in states.items()}
 
 
@@ -167,7 +171,7 @@ def choose_taper(
     parameters: Parameters,
     taper: float,
     n_total: int,
-    search: TaperSearch = TaperSearch(),  # noqa: B008  (frozen)
+    search: TaperSearch = TaperSearch(),
 ) -> float:
     """Return the taper for groups left out: ``taper``, or a multiple of it.
 
@@ -185,7 +189,8 @@ def choose_taper(
         variances = np.array([end.gaussian.signal_variance for end in ends])
         solved = [
             solve_moments(
-                scale * variance * end.gaussian.sites.gram + np.eye(2 * len(parameters.frequencies)),
+                scale * variance * end.gaussian.sites.gram
+                + np.eye(2 * len(parameters.frequencies)),
                 scale * np.sqrt(variance) * end.gaussian.sites.projected,
             )
             for variance, end in zip(variances, ends, strict=True)
@@ -196,7 +201,9 @@ def choose_taper(
             deviations,
             variances,
             np.array([np.sqrt(v) * mean for v, (mean, _) in zip(variances, solved, strict=True)]),
-            np.array([v * covariance for v, (_, covariance) in zip(variances, solved, strict=True)]),
+            np.array(
+                [v * covariance for v, (_, covariance) in zip(variances, solved, strict=True)]
+            ),
         )
     best = min(losses, key=losses.__getitem__)
     return best if losses[best] < search.gain * losses[taper] else taper

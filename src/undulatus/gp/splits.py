@@ -215,7 +215,7 @@ def _split(pixels: Pixels, is_held: Array, seed: list[int]) -> Split:
 
 
 def _sample(pixels: Pixels, is_held: Array, seed: list[int]) -> Array:
-    """Return at most ``VALIDATION_ROWS`` of the validation rows, sorted, of each class its share."""
+    """Return at most ``VALIDATION_ROWS`` of the rows left out, sorted, of each class its share."""
     held = np.flatnonzero(is_held)
     if len(held) <= VALIDATION_ROWS:
         return held

@@ -141,7 +141,10 @@ class Taper:
         """Return the share d of the features that is kept, (M, 1, n); None if it is 1."""
         if self.deviations is None or self.training_range is None:
             return None
-        kept, within = kept_share(x, self.deviations, self.xp), self.training_range.share(x, self.xp)
+        kept, within = (
+            kept_share(x, self.deviations, self.xp),
+            self.training_range.share(x, self.xp),
+        )
         return (kept if within is None else kept * within)[..., None, :]
 
     def mean(self, x: Array, mean: Array) -> Array:

@@ -2,28 +2,28 @@ r"""New rows for a fitted posterior: hyperparameters and all earlier rows stay.
 
 What a posterior says of the new rows, :math:`N(\mu, W W^\top)`, is the prior of their latent
 function. Each of them gets a Gaussian factor :math:`\exp(h f - \tfrac12 c f^2)` that stands for
-its likelihood, found by :func:`undulatus.gp.inference.ascend`. For weights :math:`N(m, A^{-1})` over
-features Z their terms are then added:
+its likelihood, a site, found by :func:`undulatus.gp.inference.ascend`. For weights
+:math:`N(m, A^{-1})` over features Z their terms are then added:
 
 .. math:: A' = A + Z^\top \mathrm{diag}(c) Z, \qquad A' m' = A m + Z^\top (h - b c),
 
-with the prior mean b. Taking the same terms away forgets the rows again. The cost grows with the new
-rows alone: the factors are found in the directions that the rows have, at most as many as there
-are rows. Latent functions, those of several classes or members, are independent of each other:
-their bounds add up, and one ascent finds the factors of all.
+with the prior mean b. Taking the same terms away forgets the rows again. The cost grows with the
+new rows alone: the sites are found in the directions that the rows have, at most as many as there
+are rows. Latent functions, those of several classes or estimators, are independent of each other:
+their bounds add up, and one ascent finds the sites of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import qr
 
 from undulatus.gp.backends import HOST, Array
-from undulatus.gp.cholesky import factorise, invert_triangle
+from undulatus.gp.cholesky import factorise, invert_triangle, multiply_by_triangle
 from undulatus.gp.inference import AscentConfig, Gaussian, ascend
 from undulatus.gp.likelihood import EXPECTED, QUADRATIC, Bound
 from undulatus.gp.posterior import LatentFit, Posterior, solve_posterior
@@ -41,6 +41,11 @@ SMALLEST_CHANGE = 1e-11
 MOST_STEPS = 500
 """... or after so many."""
 
+LARGEST_WEIGHT = {False: 1e7, True: 1e18}
+"""Most that a row counts, over the signal variance: beyond it sites of the paper's bound (False),
+whose precision grows with the weight, or of the best Gaussian (True), where it grows with its
+logarithm, leave no digits of what was learned before."""
+
 HISTORY = 5
 """Steps from which the next one is extrapolated."""
 
@@ -54,7 +59,8 @@ class NewRows:
 
     Its values at the rows have the mean ``mean`` (n,), the covariance W Wᵗ with W the ``root``
     (n, q), and the ``prior_variance`` (n,) beside it. Signs are 1 where a row is of the latent
-    function's class, and -1 elsewhere; weights are (n,) too.
+    function's class, and -1 elsewhere; weights are (n,) too. The prior variance of
+    the function is its ``signal_variance``.
     """
 
     mean: Array
@@ -62,6 +68,7 @@ class NewRows:
     prior_variance: Array
     sign: Array
     weight: Array
+    signal_variance: float
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,10 @@ def find_sites(latents: Sequence[NewRows], variational: bool) -> list[Sites]:
     at_once = max(1, STACK_BYTES // max(latents[0].root.nbytes, 1))
     found = []
     for first in range(0, len(latents), at_once):
-        sites = _find_together(RowSpace.stack(latents[first : first + at_once]), variational)
+        sites = _find_together(
+            RowSpace.stack(latents[first : first + at_once], LARGEST_WEIGHT[variational]),
+            variational,
+        )
         found += [Sites(*own) for own in zip(sites.precision, sites.projected, strict=True)]
     return found
 
@@ -161,10 +171,12 @@ class RowSpace:
     weight: Array
 
     @classmethod
-    def stack(cls, latents: Sequence[NewRows]) -> RowSpace:
+    def stack(cls, latents: Sequence[NewRows], largest_weight: float) -> RowSpace:
         """Return the space of several latent functions."""
-        names = [own.name for own in fields(NewRows)]
-        return cls(*(np.stack([getattr(own, name) for own in latents]) for name in names))
+        names = ("mean", "root", "prior_variance", "sign")
+        stacked = (np.stack([getattr(own, name) for own in latents]) for name in names)
+        weights = [np.minimum(own.weight, largest_weight / own.signal_variance) for own in latents]
+        return cls(*stacked, np.stack(weights))
 
     def evaluate(
         self, bound: Bound, latents: Sequence[int], gaussians: Sequence[Gaussian]
@@ -188,11 +200,10 @@ class RowSpace:
         q = inner.shape[1]
         inner[:, range(q), range(q)] += 1.0
         lower = _factorise_all(inner)
-        inverse = np.linalg.inv(lower)
+        inverse, spread = _divide_all(self.root, lower)
         log_determinant = 2.0 * float(np.sum(np.log(np.diagonal(lower, axis1=1, axis2=2))))
         pulled = sites.projected - sites.precision * self.mean
         weights = inverse @ (np.swapaxes(self.root, 1, 2) @ pulled[..., None])
-        spread = self.root @ np.swapaxes(inverse, 1, 2)
         mean = self.mean + (spread @ weights)[..., 0]
         variance = np.einsum("lij,lij->li", spread, spread) + self.prior_variance
         # |u|² of the mean, tr B⁻¹ and log|B|.
@@ -222,6 +233,18 @@ def _factorise_all(matrices: Array) -> Array:
     except np.linalg.LinAlgError:
         # Weights so large that the 1 on the diagonal has drowned.
         return np.stack([factorise(own)[0] for own in matrices])
+
+
+def _divide_all(roots: Array, lower: Array) -> tuple[Array, Array]:
+    """Return L⁻¹ and W L⁻ᵗ of roots W (L, n, q) and lower factors L (L, q, q)."""
+    if len(lower) > 1:
+        # Small ones: for each by itself Python would take longer than the arithmetic.
+        inverse = np.linalg.inv(lower)
+        return inverse, roots @ np.swapaxes(inverse, 1, 2)
+    alone, spread = np.array(lower[0], order="F"), np.array(roots[0], order="F")
+    invert_triangle(alone)
+    multiply_by_triangle(spread, np.asfortranarray(alone.T))
+    return alone[None], spread[None]
 
 
 def _converge(space: RowSpace, bound: Bound, sites: Sites) -> Sites:

@@ -71,7 +71,7 @@ def claims_lines(findings: Sequence[Finding], width: int = 99) -> list[str]:
             for text in (verdict.why, *verdict.numbers, verdict.sizes):
                 lines += _indented(text, 6, width)
         if finding.built_in:
-            lines += _indented(f"Built into the twin: {finding.built_in}.", 4, width)
+            lines += _indented(f"Built into the simulator: {finding.built_in}.", 4, width)
     for solver, counts in tally(findings).items():
         words = ", ".join(f"{word} {number}" for word, number in counts.items())
         lines.append(f"{len(findings)} claims, {solver}: {words}.")

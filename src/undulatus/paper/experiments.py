@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from undulatus._files import whole_or_not_at_all
+from undulatus._files import atomic_write
 from undulatus._system import available_memory, blas_libraries, count_cores, processor_name
 from undulatus.errors import InputError
 from undulatus.paper.best_maps import draw_maps
@@ -37,7 +37,7 @@ from undulatus.paper.scales import (
 from undulatus.paper.trials import Trial, open_store
 
 TWIN_SOURCE = "undulatus synthetic"
-"""How the ``source`` of a twin begins."""
+"""How the ``source`` of a simulator begins."""
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that trials may take, unless a run is given its own limit."""
@@ -45,13 +45,13 @@ MEMORY_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Experiment:
-    """How an experiment gets its data, and how hard its twin is."""
+    """How an experiment gets its data, and how hard its simulator is."""
 
     scales: dict[str, Scale]
     open: Callable[[Path | None, Scale, int], Any]
     prepare: Callable[..., dict[str, Any]]
     difficulty: str
-    """How hard the twin was made, for the report."""
+    """How hard the simulator was made, for the report."""
     draw: Callable[..., None] | None = None
     """Draws pictures that need more than the records, once all trials are done."""
 
@@ -61,7 +61,7 @@ EXPERIMENTS = {
         LANDMARK_SCALES,
         open_landmark,
         prepare_landmarks,
-        "the twin's Level-2-like mask was made to err along the coast, and under each sun as "
+        "the simulator's Level-2-like mask was made to err along the coast, and under each sun as "
         "real masks do; how hard its pixels are follows from its physics",
         draw_maps,
     ),
@@ -69,7 +69,7 @@ EXPERIMENTS = {
         SOUNDER_SCALES,
         open_sounder,
         prepare_sounder,
-        "the twin was made so hard that gradient boosting is right in 85 % of its spectra; no "
+        "the simulator was made so hard that gradient boosting is right in 85 % of its spectra; no "
         "other classifier was used to set that",
     ),
 }
@@ -98,7 +98,7 @@ def reproduce(
         again with the same experiment, scale, data and seed.
     scale : {"quick", "medium", "paper"}
     data : path, optional
-        A scene with ``cloud_mask_l2``, or spectra; by default a twin.
+        A scene with ``cloud_mask_l2``, or spectra; by default a simulator.
     workers : int, optional
         Processes, one thread each; by default one for each core.
     seconds : float, optional
@@ -177,7 +177,7 @@ def _require_same(out: Path, earlier: RunFacts, now: RunFacts) -> None:
         ("experiment", earlier.experiment, now.experiment),
         ("scale", earlier.scale, now.scale),
         ("seed", earlier.seed, now.seed),
-        ("data", earlier.data["path"] or "a twin", now.data["path"] or "a twin"),
+        ("data", earlier.data["path"] or "a simulator", now.data["path"] or "a simulator"),
     ]
     other = [f"{name} {was}, not {wanted}" for name, was, wanted in pairs if was != wanted]
     if not other and earlier.grid != now.grid:
@@ -190,7 +190,7 @@ def _require_same(out: Path, earlier: RunFacts, now: RunFacts) -> None:
 
 
 def _with_data(facts: RunFacts, manifest: dict[str, Any]) -> RunFacts:
-    """Add what is known of the data; a twin is known as one also if it was read from a file."""
+    """Add what is known of the data; a simulator is known as one also if it was read from a file."""
     data = facts.data | manifest
     data["synthetic"] |= str(data["source"]).startswith(TWIN_SOURCE)
     if not data["synthetic"]:
@@ -218,7 +218,7 @@ def _prepare(
         return read_manifest(folder)
     say("making synthetic data: no satellite took them" if data is None else f"opening {data}")
     opened = recipe.open(data, scale, seed)
-    with whole_or_not_at_all(folder) as unfinished:
+    with atomic_write(folder) as unfinished:
         unfinished.mkdir()
         manifest = recipe.prepare(opened, scale, seed, unfinished, say)
         (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")

@@ -99,8 +99,8 @@ def _make_classifier(trial: Trial, problem: Problem) -> Any:
     if trial.method == "gpc":
         return make_classifier("gpc", 0, seed=trial.seed, **options)
     count = int(trial.frequencies or 0)
-    options |= {"n_members": 1, "spread": 0.0}
-    options |= {"solver": trial.solver, "n_jobs": 1, "frequencies": problem.frequencies[:count]}
+    options |= {"n_estimators": 1, "taper": 0.0}
+    options |= {"solver": trial.solver, "n_jobs": 1, "init_frequencies": problem.frequencies[:count]}
     # One precision for all sizes, because their times are compared.
     options["precision"] = "double" if trial.solver == "batch" else "single"
     # Runs also differ in their minibatches and in the rows they hold back.

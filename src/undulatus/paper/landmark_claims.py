@@ -237,7 +237,7 @@ def by_illumination(trials: pd.DataFrame) -> Verdict:
 def coast_corrected(trials: pd.DataFrame) -> Verdict:
     """Hold if VFF-GPC is clearly right more often than its labels at the coast, in each regime.
 
-    Right means equal to the truth, which only a twin has. The model with the most rows and waves
+    Right means equal to the truth, which only a simulator has. The model with the most rows and waves
     counts.
     """
     model, label = (
@@ -437,7 +437,7 @@ CLAIMS = (
         LANDMARKS,
         "Where the Level-2 mask takes the coast for cloud, VFF-GPC trained on it does not.",
         coast_corrected,
-        "the twin's Level-2 mask was made to err along the coast",
+        "the simulator's Level-2 mask was made to err along the coast",
     ),
     Claim(
         "cheaper-than-gpc",

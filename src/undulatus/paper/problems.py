@@ -47,7 +47,7 @@ from undulatus.scenes.files.opening import open_scene, open_spectra
 from undulatus.scenes.sampling import COAST_WIDTH, gather_pixels, on_days
 from undulatus.scenes.scene import CLOUD_TRUTH, LEVEL2_MASK, check_scene
 from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUDY, check_spectra
-from undulatus.scenes.twins.landmark import DAYS, TIMES_A_DAY
+from undulatus.scenes.simulators.landmark import DAYS, TIMES_A_DAY
 
 Array = npt.NDArray[Any]
 
@@ -140,30 +140,30 @@ def read_manifest(data: Path) -> dict[str, Any]:
 
 
 def open_landmark(path: Path | None, scale: Scale, seed: int) -> xr.Dataset:
-    """Open the scene at a path, or make the scale's number of days of the twin."""
-    return open_scene(path) if path is not None else _computed(_twin(scale, seed))
+    """Open the scene at a path, or make the scale's number of days of the simulator."""
+    return open_scene(path) if path is not None else _computed(_simulator(scale, seed))
 
 
 def open_held_out(path: Path | None, scale: Scale, seed: int, folder: Path) -> xr.Dataset:
     """Open the days of the same scene that the data in ``folder`` are tested on."""
-    scene = check_scene(open_scene(path) if path is not None else _twin(scale, seed))
+    scene = check_scene(open_scene(path) if path is not None else _simulator(scale, seed))
     days = json.loads((folder / HELD_OUT).read_text())
     held_out = scene.isel(time=np.flatnonzero(on_days(scene["time"].values, days)))
     return held_out if path is not None else _computed(held_out)
 
 
-def _twin(scale: Scale, seed: int) -> xr.Dataset:
-    """Return days spread over the twin's year, so that even a few cover every season."""
+def _simulator(scale: Scale, seed: int) -> xr.Dataset:
+    """Return days spread over the simulator's year, so that even a few cover every season."""
     year = synthetic_landmark(seed=seed, chunk_days=1)
     days = np.linspace(0, DAYS, scale.amount, endpoint=False).astype(int)
     times = (days[:, None] * TIMES_A_DAY + np.arange(TIMES_A_DAY)).ravel()
     return year.isel(time=times)
 
 
-def _computed(twin: xr.Dataset) -> xr.Dataset:
+def _computed(simulator: xr.Dataset) -> xr.Dataset:
     # Each thread makes a day; BLAS would start more threads within each.
     with single_threaded_blas():
-        return twin.compute().chunk({"time": BLOCK})
+        return simulator.compute().chunk({"time": BLOCK})
 
 
 def prepare_landmarks(
@@ -320,7 +320,7 @@ def _alternate(clear: Array, cloudy: Array) -> Array:
 
 
 def open_sounder(path: Path | None, scale: Scale, seed: int) -> xr.Dataset:
-    """Open the spectra at a path, or make the scale's number of the twin's."""
+    """Open the spectra at a path, or make the scale's number of the simulator's."""
     return open_spectra(path) if path is not None else synthetic_sounder(scale.amount, seed=seed)
 
 

@@ -64,7 +64,7 @@ class RunFacts:
     scale: str
     seed: int
     data: dict[str, Any]
-    """``path`` (None for a twin), ``synthetic``, and the manifest of the prepared data."""
+    """``path`` (None for a simulator), ``synthetic``, and the manifest of the prepared data."""
     environment: dict[str, Any]
     grid: dict[str, Any]
     """The scale's settings."""
@@ -76,7 +76,7 @@ class RunFacts:
 
     @property
     def synthetic(self) -> bool:
-        """Whether the data are a twin's."""
+        """Whether the data are a simulator's."""
         return bool(self.data.get("synthetic", False))
 
     def write(self, out: Path) -> None:

@@ -45,7 +45,7 @@ class Scale:
     """The size of an experiment: its data and its trials."""
 
     amount: int
-    """Days or spectra to take from the twin."""
+    """Days or spectra to take from the simulator."""
     runs: int
     """Training sets for each regime, or folds."""
     test_rows: int | None

@@ -391,7 +391,7 @@ def fit_image(
         only one, or if several show the same place.
     method : {"vff", "rff", "gpc"}
     n_frequencies, members : int
-        Waves of a member, and members of the committee; each holds back other groups.
+        Waves of a member, and members of the ensemble; each holds back other groups.
     bands : iterable of str, optional
         Bands to use; all by default.
     indices : iterable of str
@@ -426,7 +426,7 @@ def fit_image(
     model = make_classifier(
         method,
         n_frequencies,
-        n_members=members,
+        n_estimators=members,
         seed=seed,
         verbose=verbose,
         checkpoint=checkpoint,

@@ -91,7 +91,7 @@ def fit_scene(
     n_frequencies : int
         Number D of waves of a classifier, or of each member of it.
     members : int
-        Members of a committee in each regime, which hold back different days.
+        Members of an ensemble in each regime, which hold back different days.
     label : str
         The variable to learn from, whose values are classes: two or more whole numbers, 255 and
         NaN and the attribute ``_FillValue`` missing. ``flag_values`` and ``flag_meanings`` name
@@ -121,7 +121,7 @@ def fit_scene(
         regime: make_classifier(
             method,
             n_frequencies,
-            n_members=members,
+            n_estimators=members,
             seed=seed,
             verbose=verbose,
             checkpoint=checkpoint and checkpoint.with_name(f"{checkpoint.name}.{regime}"),

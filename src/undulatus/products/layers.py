@@ -17,7 +17,7 @@ import xarray as xr
 
 from undulatus.errors import InputError
 from undulatus.products.legend import Legend
-from undulatus.products.predict import has_committee, quality_attributes
+from undulatus.products.predict import has_ensemble, quality_attributes
 from undulatus.scenes.files.writing import add_history
 from undulatus.scenes.masks import encode
 from undulatus.scenes.scene import MISSING_CODE
@@ -31,7 +31,7 @@ VARIANCE, DISTANCE = "cloud_latent_variance", "cloud_training_distance"
 """... how far that can be trusted, ..."""
 
 DISAGREEMENT = "cloud_disagreement"
-"""... for a committee also how far its members differ, ..."""
+"""... for an ensemble also how far its members differ, ..."""
 
 QUALITY = "quality_flag"
 """... and the same in bits."""
@@ -82,9 +82,9 @@ def map_layers(
         _require_plain(legend, encoding)
     land = scene.get("land_mask") if isinstance(scene, xr.Dataset) else None
     if len(legend.classes) == 2 and (legend.cloud is not None or legend.is_unnamed_pair):
-        found = _cloud_layers(layers, encoding, land, has_committee(model))
+        found = _cloud_layers(layers, encoding, land, has_ensemble(model))
     else:
-        found = _class_layers(layers, has_committee(model))
+        found = _class_layers(layers, has_ensemble(model))
         if legend.cloud is not None:
             found |= _mask_and_probability(layers, encoding, land)
     subject = "classes" if CLASS in found or legend.cloud is None else "cloud mask"
@@ -152,10 +152,10 @@ class _Layers:
         )
 
     def disagreement(self, of_what: str) -> xr.DataArray:
-        """Return how far the members of a committee differ."""
+        """Return how far the members of an ensemble differ."""
         return self.of(
             "disagreement",
-            long_name=f"standard deviation of the {of_what} over the members of the committee",
+            long_name=f"standard deviation of the {of_what} over the members of the ensemble",
             units="1",
         )
 
@@ -164,7 +164,7 @@ class _Layers:
 
 
 def _cloud_layers(
-    layers: _Layers, encoding: str, land: xr.DataArray | None, committee: bool
+    layers: _Layers, encoding: str, land: xr.DataArray | None, ensemble: bool
 ) -> dict[str, xr.DataArray]:
     cloud = _cloud_words(layers.legend)
     return {
@@ -175,7 +175,7 @@ def _cloud_layers(
             long_name=f"variance of the latent function, the log odds of {cloud}",
             units="1",
         ),
-        **({DISAGREEMENT: layers.disagreement(f"log odds of {cloud}")} if committee else {}),
+        **({DISAGREEMENT: layers.disagreement(f"log odds of {cloud}")} if ensemble else {}),
         DISTANCE: layers.distance(),
     }
 
@@ -219,7 +219,7 @@ def _require_plain(legend: Legend, encoding: str) -> None:
 # Any other classes
 
 
-def _class_layers(layers: _Layers, committee: bool) -> dict[str, xr.DataArray]:
+def _class_layers(layers: _Layers, ensemble: bool) -> dict[str, xr.DataArray]:
     legend = layers.legend
     codes, missing = np.array(legend.codes, np.uint8), np.uint8(legend.missing)
 
@@ -248,7 +248,7 @@ def _class_layers(layers: _Layers, committee: bool) -> dict[str, xr.DataArray]:
         CLASS: classes,
         **_of_classes(layers),
         ENTROPY: entropy,
-        **({CLASS_DISAGREEMENT: layers.disagreement(_odds(legend))} if committee else {}),
+        **({CLASS_DISAGREEMENT: layers.disagreement(_odds(legend))} if ensemble else {}),
         CLASS_DISTANCE: layers.distance(),
     }
 

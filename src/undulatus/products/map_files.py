@@ -170,7 +170,7 @@ def _origin(model: ModelFile, inputs: Inputs, scene: xr.Dataset, made: str) -> d
     first, more = inputs.paths[0], len(inputs.paths) - 1
     title = f"Map of {first.name}{f' and {more:,} more' if more else ''} by {model.path.name}"
     if "source" in scene.attrs:
-        # A twin is named as such.
+        # A simulator is named as such.
         title += f" ({scene.attrs['source']})"
     named = {"title": str(scene.attrs.get("title", title))}
     history = add_history(scene.attrs, f"{made} (scene {inputs.name}, {listed})")

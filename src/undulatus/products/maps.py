@@ -107,7 +107,7 @@ def map_scene(
         A pixel that lacks a feature has no class: a fill value, NaN, and a flag. The variance is
         NaN if the classifier has none, the distance
         (:meth:`undulatus.products.training_range.TrainingRange.distance`) if it is not one of
-        ours. Maps of committees also have ``cloud_disagreement`` or ``class_disagreement``
+        ours. Maps of ensembles also have ``cloud_disagreement`` or ``class_disagreement``
         (float32), the standard deviation of the latent mean over the members, NaN where the
         classifier is a single model; of more than two classes it is that of the likeliest.
     """

@@ -16,7 +16,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from undulatus._files import whole_or_not_at_all
+from undulatus._files import atomic_write
 from undulatus.errors import SceneError
 from undulatus.products.panels import (
     CLEAR,
@@ -81,7 +81,7 @@ def draw_acquisitions(
     chosen = choose_acquisitions(view, times)
     scales = scales_for(view, chosen)
     figure = _draw_rows(view, list(read_acquisitions(view, chosen, scales)), scales, title)
-    with whole_or_not_at_all(path) as unfinished:
+    with atomic_write(path) as unfinished:
         figure.savefig(unfinished)
 
 

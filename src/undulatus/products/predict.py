@@ -66,7 +66,7 @@ def prediction_type(model: Any) -> np.dtype[Any]:
     """Return the structured type of what a model says of a pixel.
 
     The probability of each class, the variance of each latent function (two classes have one), the
-    standard deviation of the latent mean over the members of a committee, the distance from what
+    standard deviation of the latent mean over the members of an ensemble, the distance from what
     was learned (:meth:`~undulatus.products.training_range.TrainingRange.distance`), and bits of
     quality.
     """
@@ -457,7 +457,7 @@ def predict_block(
     (n,) structured array
         All but the quality is NaN where a value is missing; where one is too large for the pixel
         to be classified, so is all but the quality and the distance. The variance is NaN too
-        where the classifier has none, the disagreement where it is not a committee, and the
+        where the classifier has none, the disagreement where it is not an ensemble, and the
         distance where it keeps no quantiles of its features.
     """
     predictions = np.zeros(len(values), prediction_type(model))
@@ -598,7 +598,7 @@ def _predict_rows(member: Any, values: Array) -> tuple[Array, Array, Array, Arra
         found = member.predict_in_full(values)
     except PhaseTooLargeError:
         return _predict_near_rows(member, values)
-    disagreement = found.disagreement if has_committee(member) else absent
+    disagreement = found.ensemble_std if has_ensemble(member) else absent
     variance, mean = (latent.reshape(n, -1) for latent in (found.variance, found.mean))
     return found.probabilities, variance, mean, disagreement
 
@@ -608,7 +608,7 @@ def _predict_near_rows(member: Any, values: Array) -> tuple[Array, Array, Array,
 
     One broken pixel, such as a fill value that nobody declared, then leaves the others a map.
     """
-    near = ~member.too_far(values)
+    near = ~member.out_of_domain(values)
     n, k = len(values), len(member.classes_)
     probabilities, disagreement = np.full((n, k), np.nan), np.full(n, np.nan)
     variance, mean = np.full((2, n, _count_latents(k)), np.nan)
@@ -618,13 +618,13 @@ def _predict_near_rows(member: Any, values: Array) -> tuple[Array, Array, Array,
     return probabilities, variance, mean, disagreement
 
 
-def has_committee(model: Any) -> bool:
-    """Whether any classifier of a fitted model is a committee, which has disagreement."""
+def has_ensemble(model: Any) -> bool:
+    """Whether any classifier of a fitted model is an ensemble, which has disagreement."""
     if isinstance(model, RegimeClassifier):
-        return any(map(has_committee, model.estimators_.values()))
+        return any(map(has_ensemble, model.estimators_.values()))
     if isinstance(model, Pipeline):
-        return has_committee(model.steps[-1][1])
-    return len(getattr(model, "members_", ())) > 1
+        return has_ensemble(model.steps[-1][1])
+    return len(getattr(model, "estimators_", ())) > 1
 
 
 def require_room_for_regimes(model: Any) -> None:

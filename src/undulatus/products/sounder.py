@@ -86,7 +86,7 @@ def fit_spectra(
     n_frequencies : int
         Number D of waves, of each member. Spectra need few: with more, the model fits the noise.
     members : int
-        Members of a committee, which hold back different cells.
+        Members of an ensemble, which hold back different cells.
     components : int
         Number of principal components, computed in units of the noise where that is known.
     label : str
@@ -108,7 +108,7 @@ def fit_spectra(
     classifier = make_classifier(
         method,
         n_frequencies,
-        n_members=members,
+        n_estimators=members,
         seed=seed,
         verbose=verbose,
         checkpoint=checkpoint,
@@ -274,7 +274,7 @@ def score_spectra(
 ) -> list[StratumScores]:
     """Score a model on the held-out spectra, over all of them and by stratum.
 
-    The reference is the label, and for a twin also the truth: whether there is any cloud. Of
+    The reference is the label, and for a simulator also the truth: whether there is any cloud. Of
     spectra that share no cell with the held-out ones, those of cells that were not learned from
     are scored, and if there are none, all: :func:`undulatus.products.basis.scoring_basis` says
     which.

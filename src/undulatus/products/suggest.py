@@ -8,7 +8,7 @@ A label at a pixel with latent mean and variance :math:`\mu, s` tells about
 
 nats of its latent function, where p is the predictive probability and c the expected curvature of
 the likelihood; with more than two classes, the sum over their latent functions. The variance
-holds what members of a committee disagree on, and grows to that of the prior outside of training.
+holds what members of an ensemble disagree on, and grows to that of the prior outside of training.
 The pixels with the largest information are alike, and do not stand for the image: the points are
 the middles of clusters, each with about an equal part of all pixels and of their information.
 Clusters are made in coordinates in which pixels are near if a label of one tells about the other

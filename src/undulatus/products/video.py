@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from undulatus._files import whole_or_not_at_all
+from undulatus._files import atomic_write
 from undulatus.errors import InputError, SceneError
 from undulatus.products.panels import (
     MASKS,
@@ -112,7 +112,7 @@ def write_video(
         )
     view = view_scene(scene, result)
     chosen = acquisitions_between(view, start, end)
-    with whole_or_not_at_all(path) as unfinished:
+    with atomic_write(path) as unfinished:
         scales = scales_for(view, chosen)
         screen = Screen(view, scales)
         with _encoder(unfinished, screen.size, frames_per_second) as encode:

@@ -78,7 +78,7 @@ class MapView:
     regimes: tuple[tuple[int, int, str], ...]
     """For each regime its bits in ``quality_flag``, their value, and its name."""
     footnote: str
-    """The scene's title; a twin's says that it is one."""
+    """The scene's title; a simulator's says that it is one."""
     classes: tuple[MapClass, ...] = ()
     """The classes of the map; none for a map of clouds."""
 

@@ -7,7 +7,7 @@ A scene has dims (time, y, x) or (y, x) and
 - the coordinate ``time``, UTC, or ``start_time`` in the attributes of a single acquisition;
 - ``longitude`` and ``latitude``, or a pyresample ``area`` in the attributes, or
   ``solar_zenith_angle`` in degrees itself;
-- optionally the Level-2 mask ``cloud_mask_l2`` and, in a twin, the true mask ``cloud_truth``
+- optionally the Level-2 mask ``cloud_mask_l2`` and, in a simulator, the true mask ``cloud_truth``
   (1 cloud, 0 clear, 255 missing), and ``land_mask`` (1 land, 0 water);
 - optionally ``calibration_mode`` and ``platform_name`` in the attributes.
 """
@@ -42,7 +42,7 @@ LEVEL2_MASK = "cloud_mask_l2"
 """The Level-2 cloud mask: the label that classifiers learn from."""
 
 CLOUD_TRUTH = "cloud_truth"
-"""The true cloud mask, which only twins have."""
+"""The true cloud mask, which only simulators have."""
 
 DIMS = ("time", "y", "x")
 

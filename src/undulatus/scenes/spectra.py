@@ -63,7 +63,7 @@ CLOUDY, CLOUD_CLASS = "cloudy", "cloud_class"
 """The label that classifiers learn from, and the four classes it is derived from."""
 
 CLOUD_AMOUNT = "effective_cloud_amount"
-"""The true cloud fraction times emissivity, which only twins have."""
+"""The true cloud fraction times emissivity, which only simulators have."""
 
 FLAGGED_ATTRIBUTES = {
     "flag_values": np.array([0, 1], np.uint8),

@@ -18,7 +18,7 @@ import numpy as np
 
 from undulatus._files import open_tensors, write_tensors
 from undulatus.errors import InputError, ModelFileError
-from undulatus.storage import schema
+from undulatus.storage import earlier, schema
 from undulatus.storage.codec import (
     Header,
     InvalidModelError,
@@ -28,7 +28,7 @@ from undulatus.storage.codec import (
     require_fields,
 )
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of what the header and tensors of a model hold ..."""
 
 OLDEST_SCHEMA = 1
@@ -152,6 +152,8 @@ def load_model(path: str | os.PathLike[str]) -> Any:
             f"{OLDEST_SCHEMA} to {SCHEMA}. It was written by undulatus "
             f"{reprlib.repr(marks.get('package_version'))}: upgrade.",
         )
+    if written <= earlier.LAST_SCHEMA:
+        tensors, header = earlier.rename_tensors(tensors), earlier.rename_fields(header)
     try:
         require_fields(marks, schema.Marks)
         _require_provenance(marks.get("provenance", {}))

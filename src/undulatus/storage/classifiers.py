@@ -14,10 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus.estimators import GPC, RFFGPC, VFFGPC
 from undulatus.estimators.updates import MOST_ROWS, Update
-from undulatus.gp.blocks import Standardisation, Warp, count_latents, longest_row, row_lengths
+from undulatus.gp.data import Standardisation, Warp, count_latents, longest_row, row_lengths
 from undulatus.gp.exact import ExactFit, ExactPosterior
-from undulatus.gp.passes import FourierFit, LatentFit
-from undulatus.gp.posterior import Posterior
+from undulatus.gp.posterior import FourierFit, LatentFit, Posterior
 from undulatus.storage import schema
 from undulatus.storage.codec import (
     Array,
@@ -45,8 +44,8 @@ FACTOR_ORDER = "F"
 _SCALARS = ("log_determinant", "quadratic", "jitter")
 """Plain values of a posterior over the weights of Fourier features."""
 
-COMMITTEE = "committee"
-"""The field of a header that lists the members of a committee."""
+ESTIMATORS = "estimators"
+"""The field of a header that lists the estimators of an ensemble."""
 
 UPDATES = "updates"
 """The field of a header that counts updates, and the first part of their tensors' names."""
@@ -56,6 +55,10 @@ _UPDATE_TENSORS = ("rows", "codes", "weight", "precision", "projected", "range_b
 
 LATENTS = "latents"
 """The field of a header that lists latent functions, where there may be several."""
+
+PRIORS, EARLIER_PRIORS = "prior_log_ratio", "prior_shift"
+"""The fields of a header with the correction for other frequencies of the classes. Up to schema 3
+that of two classes was a shift of the latent mean: such a model predicts as it did."""
 
 WARP = ("warp_middle", "warp_width")
 """Tensors of a standardisation that compresses tails."""
@@ -110,7 +113,7 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
         "classes": encode_value(model.classes_),
         "feature_names": list_feature_names(model),
         "n_features": model.n_features_in_,
-        "prior_shift": _plain(model._prior_shift),
+        **_describe_priors(model),
         UPDATES: len(getattr(model, "updates_", ())),
         **fit_header,
     }
@@ -127,12 +130,7 @@ def _build(layout: _ClassifierLayout, stored: Stored, header: Header) -> Any:
     model.n_features_in_ = header["n_features"]
     restore_feature_names(model, header["feature_names"])
     model.classes_ = classes
-    model._prior_shift = np.array(header["prior_shift"], dtype=np.float64, ndmin=1)
-    if model._prior_shift.shape != (latents,):
-        raise InvalidModelError(
-            f"holds a shift of the prior of shape {model._prior_shift.shape}, but ({latents},) is "
-            f"expected."
-        )
+    _restore_priors(model, header, latents)
     model.fit_report_ = header["fitted"]["fit_report_"]
     stored, updates = _separate_updates(stored, header)
     forms = layout.forms(stored, header)
@@ -144,18 +142,18 @@ def _build(layout: _ClassifierLayout, stored: Stored, header: Header) -> Any:
 
 
 def _restore_params(layout: _ClassifierLayout, described: Header) -> Any:
-    # Version 0.1.0 had one member with the bound's posterior, whose waves went on for ever.
+    # Version 0.1.0 had one estimator with the bound's posterior, without a taper.
     earlier: dict[str, Any] = {"posterior": "bound", "warp": False}
     if layout.model is not GPC:
-        earlier |= {"n_members": 1, "spread": 0.0}
+        earlier |= {"n_estimators": 1, "taper": 0.0}
     model = restore_params(layout.model, described, earlier)
-    for name in ("class_weight", "prior_correction", "frequencies"):
+    for name in ("class_weight", "prior_correction", "init_frequencies"):
         value = getattr(model, name, None)
         numbers = list(value.values()) if isinstance(value, dict) else value
         if numbers is None or isinstance(numbers, str):
             continue
         array = np.asarray(numbers)
-        if array.dtype.kind not in "iuf" or (name != "frequencies" and not (array >= 0).all()):
+        if array.dtype.kind not in "iuf" or (name != "init_frequencies" and not (array >= 0).all()):
             raise InvalidModelError(f"has numbers as {name} that it does not take.")
     return model
 
@@ -169,6 +167,26 @@ def _restore_classes(described: Header) -> Array:
     if not (classes[1:] > classes[:-1]).all():
         raise InvalidModelError("holds classes that are not sorted, or some of them twice.")
     return classes
+
+
+def _describe_priors(model: Any) -> Header:
+    if model._latent_shift:
+        return {EARLIER_PRIORS: model._latent_shift}
+    return {PRIORS: _plain(model._prior_shift)}
+
+
+def _restore_priors(model: Any, header: Header, latents: int) -> None:
+    if (PRIORS in header) == (EARLIER_PRIORS in header):
+        raise InvalidModelError(f"has a broken header: needs {PRIORS} or {EARLIER_PRIORS}.")
+    found = header.get(PRIORS, header.get(EARLIER_PRIORS))
+    model._prior_shift = np.array(found, dtype=np.float64, ndmin=1)
+    if model._prior_shift.shape != (latents,):
+        raise InvalidModelError(
+            f"holds a shift of the prior of shape {model._prior_shift.shape}, but ({latents},) is "
+            f"expected."
+        )
+    if latents == 1 and EARLIER_PRIORS in header:
+        model._latent_shift, model._prior_shift = float(model._prior_shift[0]), np.zeros(1)
 
 
 def _require_report(report: Header) -> None:
@@ -248,7 +266,7 @@ def _separate_updates(stored: Stored, header: Header) -> tuple[Stored, list[Stor
 
 def _restore_updates(model: Any, updates: list[Stored]) -> None:
     k, d = len(model.classes_), model.n_features_in_
-    factors = len(getattr(model, "members_", (model,))), count_latents(k)
+    sites = len(getattr(model, "estimators_", (model,))), count_latents(k)
     codes = np.dtype(bool) if k == 2 else np.min_scalar_type(k - 1)
     found = []
     for stored in updates:
@@ -257,8 +275,8 @@ def _restore_updates(model: Any, updates: list[Stored]) -> None:
             "rows": Form((n, d), up_to(inf)),
             "codes": Form((None,), schema.codes_below(k), MOST_ROWS),
             "weight": Form((n,), within(0.0, inf)),
-            "precision": Form((*factors, n), within(0.0, inf)),
-            "projected": Form((*factors, n), up_to(inf)),
+            "precision": Form((*sites, n), within(0.0, inf)),
+            "projected": Form((*sites, n), up_to(inf)),
             "range_before": Form((2, d), up_to(inf)),
         }
         own = schema.read_forms(stored, forms)
@@ -275,20 +293,20 @@ def _restore_updates(model: Any, updates: list[Stored]) -> None:
 
 
 def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
-    tensors = {str(number): _member_tensors(fit) for number, fit in enumerate(model.members_)}
-    members = [
+    tensors = {str(number): _estimator_tensors(fit) for number, fit in enumerate(model.estimators_)}
+    estimators = [
         {
             "lengthscale": fit.lengthscale,
-            "spread": fit.spread,
+            "taper": fit.taper,
             "n_iter": fit.n_iter,
             "stopped": fit.outcome,
-            "held_back_nll": list(fit.held_back_losses),
+            "validation_nll": list(fit.validation_losses),
             **_describe_latents(fit),
         }
-        for fit in model.members_
+        for fit in model.estimators_
     ]
     return join_tensors(tensors), {
-        COMMITTEE: members,
+        ESTIMATORS: estimators,
         "fitted": {"fit_report_": model.fit_report_},
     }
 
@@ -298,7 +316,7 @@ def _describe_latents(fit: FourierFit) -> Header:
     latents = [
         {
             "signal_variance": own.signal_variance,
-            "level": own.level,
+            "prior_mean": own.prior_mean,
             "posterior": {name: getattr(own.posterior, name) for name in _SCALARS},
         }
         for own in fit.latents
@@ -306,7 +324,7 @@ def _describe_latents(fit: FourierFit) -> Header:
     return latents[0] if len(latents) == 1 else {LATENTS: latents}
 
 
-def _member_tensors(fit: FourierFit) -> Tensors:
+def _estimator_tensors(fit: FourierFit) -> Tensors:
     if len(fit.latents) == 1:
         return {"frequencies": fit.frequencies, **_latent_tensors(fit.latents[0])}
     latents = {str(number): _latent_tensors(own) for number, own in enumerate(fit.latents)}
@@ -315,14 +333,14 @@ def _member_tensors(fit: FourierFit) -> Tensors:
 
 def _latent_tensors(own: LatentFit) -> Tensors:
     return {
-        "bound_history": np.array(own.bounds),
+        "lower_bounds": np.array(own.bounds),
         "posterior_mean": own.posterior.mean,
         "posterior_root": own.posterior.root,
     }
 
 
 def _fourier_hint(header: Header, latents: int) -> Any:
-    if COMMITTEE not in header:
+    if ESTIMATORS not in header:
         return schema.FourierBefore
     return schema.FourierOfTwoClasses if latents == 1 else schema.FourierOfMoreClasses
 
@@ -330,27 +348,27 @@ def _fourier_hint(header: Header, latents: int) -> Any:
 def _fourier_forms(stored: Stored, header: Header) -> Forms:
     report, d = header["fitted"]["fit_report_"], header["n_features"]
     precision = report.get("prediction_precision", report["precision"])
-    if COMMITTEE not in header:
-        return _member_forms(stored, d, None, precision)
-    members = header[COMMITTEE]
-    if not members:
-        raise InvalidModelError("holds a committee without members.")
+    if ESTIMATORS not in header:
+        return _estimator_forms(stored, d, None, precision)
+    estimators = header[ESTIMATORS]
+    if not estimators:
+        raise InvalidModelError("holds an ensemble without estimators.")
     return join_tensors(
         {
-            str(number): _member_forms(own, d, facts.get(LATENTS), precision)
+            str(number): _estimator_forms(own, d, facts.get(LATENTS), precision)
             for number, (own, facts) in enumerate(
-                zip(_in_parts(stored, len(members)), members, strict=True)
+                zip(_in_parts(stored, len(estimators)), estimators, strict=True)
             )
         }
     )
 
 
-def _member_forms(stored: Stored, d: int, latents: list[Header] | None, precision: str) -> Forms:
+def _estimator_forms(stored: Stored, d: int, latents: list[Header] | None, precision: str) -> Forms:
     shape = stored["frequencies"].shape if "frequencies" in stored else ()
     k = 2 * shape[0] if shape else 0
     waves, roots = LARGEST_OF_WAVES[precision], LARGEST_OF_ROOTS[precision]
     own = {
-        "bound_history": Form((None,), up_to(inf), schema.MOST_BOUNDS),
+        "lower_bounds": Form((None,), up_to(inf), schema.MOST_BOUNDS),
         "posterior_mean": Form((k,), up_to(waves)),
         "posterior_root": Form((k, k), lower_triangle(roots)),
     }
@@ -360,13 +378,13 @@ def _member_forms(stored: Stored, d: int, latents: list[Header] | None, precisio
 
 
 def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
-    if COMMITTEE in header:
-        facts = header[COMMITTEE]
+    if ESTIMATORS in header:
+        facts = header[ESTIMATORS]
         parts = _in_parts(tensors, len(facts))
     else:
         fitted = header["fitted"]
-        known = {"held_back_nll": [], **fitted["fit_report_"]}
-        require_fields(known["held_back_nll"], list[float], "held_back_nll")
+        known = {"validation_nll": [], **fitted["fit_report_"]}
+        require_fields(known["validation_nll"], list[float], "validation_nll")
         facts, parts = (
             [
                 {
@@ -374,14 +392,14 @@ def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
                     "lengthscale": fitted["lengthscale_"],
                     "n_iter": fitted["n_iter_"],
                     "stopped": known["stopped"],
-                    "held_back_nll": known["held_back_nll"],
+                    "validation_nll": known["validation_nll"],
                     "posterior": header["posterior"],
                 }
             ],
             [tensors],
         )
     described = zip(parts, facts, strict=True)
-    model.members_ = tuple(_restore_member(own, each, model._n_latents) for own, each in described)
+    model.estimators_ = tuple(_restore_estimator(own, each, model._n_latents) for own, each in described)
     _require_own_range(model)
 
 
@@ -393,7 +411,7 @@ def _require_own_range(model: Any) -> None:
         raise InvalidModelError("holds scales or frequencies that its own training data exceed.")
 
 
-def _restore_member(tensors: Tensors, facts: Mapping[str, Any], n_latents: int) -> FourierFit:
+def _restore_estimator(tensors: Tensors, facts: Mapping[str, Any], n_latents: int) -> FourierFit:
     described = facts.get(LATENTS, [facts])
     if len(described) != n_latents:
         raise InvalidModelError(
@@ -408,8 +426,8 @@ def _restore_member(tensors: Tensors, facts: Mapping[str, Any], n_latents: int) 
         ),
         n_iter=facts["n_iter"],
         outcome=facts["stopped"],
-        held_back_losses=tuple(facts["held_back_nll"]),
-        spread=facts.get("spread", 0.0),
+        validation_losses=tuple(facts["validation_nll"]),
+        taper=facts.get("taper", 0.0),
     )
 
 
@@ -418,8 +436,8 @@ def _restore_latent(tensors: Tensors, facts: Mapping[str, Any]) -> LatentFit:
     return LatentFit(
         signal_variance=facts["signal_variance"],
         posterior=Posterior(mean=tensors["posterior_mean"], root=root, **facts["posterior"]),
-        bounds=tuple(tensors["bound_history"].tolist()),
-        level=facts.get("level", 0.0),
+        bounds=tuple(tensors["lower_bounds"].tolist()),
+        prior_mean=facts.get("prior_mean", 0.0),
     )
 
 
@@ -432,7 +450,7 @@ def _describe_exact(model: Any) -> tuple[Tensors, Header]:
         {
             "signal_variance": fit.signal_variance,
             "lengthscale": fit.lengthscale,
-            "level": fit.level,
+            "prior_mean": fit.prior_mean,
             "stopped": fit.outcome,
             "jitter": fit.posterior.jitter,
         }
@@ -444,7 +462,7 @@ def _describe_exact(model: Any) -> tuple[Tensors, Header]:
 
 def _exact_tensors(fit: ExactFit) -> Tensors:
     return {
-        "bound_history": np.array(fit.bounds),
+        "lower_bounds": np.array(fit.bounds),
         "alpha": fit.posterior.alpha,
         "roots": fit.posterior.roots,
         "factor": fit.posterior.factor,
@@ -459,7 +477,7 @@ def _exact_forms(stored: Stored, header: Header) -> Forms:
     shape = stored["training"].shape if "training" in stored else ()
     n = shape[0] if shape else 0
     own = {
-        "bound_history": Form((None,), up_to(inf), schema.MOST_BOUNDS),
+        "lower_bounds": Form((None,), up_to(inf), schema.MOST_BOUNDS),
         "alpha": Form((n,), up_to(LARGEST)),
         "roots": Form((n,), within(0.0, LARGEST)),
         "factor": Form((n, n), lower_triangle(LARGEST)),
@@ -475,14 +493,14 @@ def _restore_exact(model: Any, tensors: Tensors, header: Header) -> None:
         facts = header[LATENTS]
         parts = _in_parts(tensors, len(facts))
     else:
-        # Version 0.1.0 had two classes and knew no level.
+        # Version 0.1.0 had two classes and a prior mean of zero.
         fitted = header["fitted"]
         facts, parts = (
             [
                 {
                     "signal_variance": fitted["signal_variance_"],
                     "lengthscale": fitted["lengthscale_"],
-                    "level": fitted.get("level_", 0.0),
+                    "prior_mean": fitted.get("prior_mean_", 0.0),
                     "stopped": fitted["fit_report_"]["stopped"],
                     "jitter": header["posterior"]["jitter"],
                 }
@@ -510,9 +528,9 @@ def _restore_exact_fit(tensors: Tensors, facts: Mapping[str, Any]) -> ExactFit:
             factor=factor,
             jitter=facts["jitter"],
         ),
-        bounds=tuple(tensors["bound_history"].tolist()),
+        bounds=tuple(tensors["lower_bounds"].tolist()),
         outcome=facts["stopped"],
-        level=facts["level"],
+        prior_mean=facts["prior_mean"],
     )
 
 

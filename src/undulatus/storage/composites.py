@@ -139,7 +139,7 @@ def _describe_regimes(model: Any) -> tuple[Tensors, Header]:
     for number, regime in enumerate(model.regimes_):
         with naming_part(f"regime {regime.name!r}"):
             tensors[str(number)], described = describe_model(
-                model.estimators_[regime.name], MEMBER_CODECS, f" in regime {regime.name!r}"
+                model.estimators_[regime.name], PART_CODECS, f" in regime {regime.name!r}"
             )
             members.append(described)
     header = {
@@ -163,9 +163,9 @@ def _build_regimes(tensors: Stored, header: Header) -> Any:
         for name, low, high, features in header["regimes"]
     ]
     estimators = {}
-    for regime, own, described in _pair_members(tensors, header, regimes):
+    for regime, own, described in _pair_parts(tensors, header, regimes):
         with naming_part(f"regime {regime.name!r}"):
-            member = build_model(own, described, MEMBER_CODECS)
+            member = build_model(own, described, PART_CODECS)
             if _n_features_in(member) != len(regime.features or ()):
                 raise InvalidModelError("names other features than its classifier has.")
         estimators[regime.name] = member
@@ -190,7 +190,7 @@ def _read_edge(text: str) -> float:
     return edge
 
 
-def _pair_members(
+def _pair_parts(
     tensors: Stored, header: Header, regimes: list[Regime]
 ) -> Iterator[tuple[Regime, Stored, Any]]:
     """Yield each regime with its tensors and the header of its classifier."""
@@ -229,14 +229,14 @@ def _n_features_in(model: Any) -> int:
     return int(model.n_features_in_)
 
 
-MEMBER_CODECS: dict[str, Codec] = {
+PART_CODECS: dict[str, Codec] = {
     **classifiers.CODECS,
     "Pipeline": Codec(Pipeline, _describe_pipeline, _build_pipeline),
 }
 """What may be fitted in one regime."""
 
 CODECS: dict[str, Codec] = {
-    **MEMBER_CODECS,
+    **PART_CODECS,
     "RegimeClassifier": Codec(RegimeClassifier, _describe_regimes, _build_regimes),
 }
 """Every type of model that a file may hold."""

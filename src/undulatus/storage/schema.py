@@ -22,7 +22,7 @@ from undulatus.storage.codec import InvalidModelError, Tensors
 Array = npt.NDArray[Any]
 
 MOST_PARTS = 10_000
-"""Members, classes, steps or regimes of one model, at most."""
+"""Estimators, classes, steps or regimes of one model, at most."""
 
 MOST_BOUNDS = 1_000_000
 """Numbers in the history of a bound, at most."""
@@ -45,9 +45,9 @@ Variance = Annotated[
 
 Lengthscale = Annotated[float, _between(1e-50, 1e50)]
 
-Spread = Annotated[float, _between(0.0, 1e6)]
+Taper = Annotated[float, _between(0.0, 1e6)]
 
-Level = Annotated[float, _between(-1e9, 1e9)]
+PriorMean = Annotated[float, _between(-1e9, 1e9)]
 
 Shift = Annotated[float, _between(-1e4, 1e4)]
 
@@ -88,7 +88,8 @@ class _Classifier(TypedDict):
     classes: EncodedArray
     feature_names: list[str] | None
     n_features: Size
-    prior_shift: Shift | list[Shift]
+    prior_shift: NotRequired[Shift | list[Shift]]
+    prior_log_ratio: NotRequired[Shift | list[Shift]]
     updates: NotRequired[Count]
 
 
@@ -103,7 +104,7 @@ class FitReport(TypedDict, total=False):
     stopped: str
     rows: Count
     starting_lengthscale: float | list[float]
-    held_back_nll: list[float] | list[list[float]]
+    validation_nll: list[float] | list[list[float]]
 
 
 class _Fitted(TypedDict):
@@ -120,44 +121,44 @@ class _Latent(TypedDict):
     """One latent function over Fourier features."""
 
     signal_variance: Variance
-    level: NotRequired[Level]
+    prior_mean: NotRequired[PriorMean]
     posterior: _Posterior
 
 
-class _Member(TypedDict):
+class _Estimator(TypedDict):
     lengthscale: Lengthscale
-    spread: NotRequired[Spread]
+    taper: NotRequired[Taper]
     n_iter: Count
     stopped: Outcome
-    held_back_nll: list[float]
+    validation_nll: list[float]
 
 
-class _MemberOfTwoClasses(_Member, _Latent):
+class _EstimatorOfTwoClasses(_Estimator, _Latent):
     pass
 
 
-class _MemberOfMoreClasses(_Member):
+class _EstimatorOfMoreClasses(_Estimator):
     latents: list[_Latent]
 
 
 class FourierOfTwoClasses(_Classifier):
     """RFFGPC and VFFGPC."""
 
-    committee: Annotated[list[_MemberOfTwoClasses], FEW]
+    estimators: Annotated[list[_EstimatorOfTwoClasses], FEW]
     fitted: _Fitted
 
 
 class FourierOfMoreClasses(_Classifier):
     """RFFGPC and VFFGPC of more than two classes."""
 
-    committee: Annotated[list[_MemberOfMoreClasses], FEW]
+    estimators: Annotated[list[_EstimatorOfMoreClasses], FEW]
     fitted: _Fitted
 
 
 class _FittedBefore(_Fitted):
     signal_variance_: Variance
     lengthscale_: Lengthscale
-    bound_: NotRequired[float]
+    lower_bound_: NotRequired[float]
 
 
 class _FittedFourierBefore(_FittedBefore):
@@ -165,7 +166,7 @@ class _FittedFourierBefore(_FittedBefore):
 
 
 class FourierBefore(_Classifier):
-    """RFFGPC and VFFGPC in schema 1: one member of two classes."""
+    """RFFGPC and VFFGPC in schema 1: one estimator of two classes."""
 
     posterior: _Posterior
     fitted: _FittedFourierBefore
@@ -174,7 +175,7 @@ class FourierBefore(_Classifier):
 class _ExactLatent(TypedDict):
     signal_variance: Variance
     lengthscale: Lengthscale
-    level: Level
+    prior_mean: PriorMean
     stopped: Outcome
     jitter: Jitter
 
@@ -192,7 +193,7 @@ class _ExactPosteriorBefore(TypedDict):
 
 class _FittedExactBefore(_FittedBefore):
     n_iter_: NotRequired[Count]
-    level_: NotRequired[Level]
+    prior_mean_: NotRequired[PriorMean]
 
 
 class ExactBefore(_Classifier):

@@ -25,7 +25,7 @@ from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperatu
 NOISE_K = 0.2
 OZONE = "O3 980-1080"
 # Waves in features that are linear in those given, so that covariances are exact.
-PLAIN = {"n_members": 1, "warp": False, "spread": 0.0, "posterior": "bound", "random_state": 0}
+PLAIN = {"n_estimators": 1, "warp": False, "spread": 0.0, "posterior": "bound", "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_radiances_are_recognised_by_their_mean(spectra):
 
 def test_channels_without_components_have_a_direction_but_no_pattern(spectra):
     X, y = spectra
-    quick = RFFGPC(3, n_members=1, random_state=0)
+    quick = RFFGPC(3, n_estimators=1, random_state=0)
     (found,) = explain(fit(X, y, StandardScaler(), classifier=quick))
     assert found.pattern is None
     assert found.wavenumbers is not None
@@ -185,7 +185,7 @@ def test_frequencies_of_features_are_turns_by_their_deviation_or_noise(table, st
 
 
 def test_a_step_that_is_not_linear_is_refused(table):
-    model = fit(*table, QuantileTransformer(n_quantiles=50), classifier=RFFGPC(2, n_members=1))
+    model = fit(*table, QuantileTransformer(n_quantiles=50), classifier=RFFGPC(2, n_estimators=1))
     with pytest.raises(InputError, match="QuantileTransformer"):
         explain(model)
 
@@ -208,7 +208,7 @@ def test_the_feature_that_a_class_depends_on_is_the_most_important():
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(400, 4)) + 280.0, columns=["a", "b", "c", "d"])
     y = (np.abs(table["c"] - 280.0) > 0.7).astype(int)
-    model = VFFGPC(5, n_members=1, solver="batch", max_iter=20, tol=1e-2, random_state=0).fit(
+    model = VFFGPC(5, n_estimators=1, solver="batch", max_iter=20, tol=1e-2, random_state=0).fit(
         table, y
     )
     (found,) = explain(model)
@@ -229,7 +229,7 @@ def regimes():
         Regime("day", 0.0, 90.0),
         Regime("night", 90.0, 180.0, features=("BT9", "BT10")),
     )
-    estimator = VFFGPC(4, n_members=1, solver="batch", max_iter=30, tol=1e-2, random_state=0)
+    estimator = VFFGPC(4, n_estimators=1, solver="batch", max_iter=30, tol=1e-2, random_state=0)
     model = RegimeClassifier(estimator, parts, by="angle").fit(table, y)
     model.provenance_ = {"label": "cloudy"}
     return model
@@ -246,15 +246,15 @@ def test_every_regime_is_explained_by_its_own_features(regimes):
 
 
 def test_models_without_names_number_their_features(moons):
-    (found,) = explain(RFFGPC(5, n_members=1, random_state=0).fit(*moons))
+    (found,) = explain(RFFGPC(5, n_estimators=1, random_state=0).fit(*moons))
     assert found.names == ("x0", "x1")
     assert (found.regime, found.towards, found.measurement) == ("", "class 1", "")
     assert found.pattern is None
     assert_allclose(found.shares.sum(), 1.0, rtol=1e-12)
 
 
-def test_the_waves_of_a_committee_are_those_of_its_members(moons):
-    (found,) = explain(RFFGPC(5, n_members=3, random_state=0).fit(*moons))
+def test_the_waves_of_an_ensemble_are_those_of_its_members(moons):
+    (found,) = explain(RFFGPC(5, n_estimators=3, random_state=0).fit(*moons))
     assert len(found.weights) == 15
     assert_allclose(found.shares.sum(), 1.0, rtol=1e-12)
 
@@ -268,7 +268,7 @@ def seasons():
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(900, 3)), columns=["a", "b", "c"])
     y = np.where(table["a"] > 0.4, "spring", np.where(table["b"] > 0.0, "summer", "autumn"))
-    model = VFFGPC(6, n_members=1, solver="batch", max_iter=15, tol=1e-2, random_state=0)
+    model = VFFGPC(6, n_estimators=1, solver="batch", max_iter=15, tol=1e-2, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model.fit(table, y)
@@ -307,7 +307,7 @@ def test_classes_of_regimes_are_explained_regime_by_regime():
     table["angle"] = rng.uniform(0.0, 2.0, 600)
     parts = (Regime("near", 0.0, 1.0), Regime("far", 1.0, 2.0))
     y = np.digitize(np.where(table["angle"] < 1.0, table["a"], table["b"]), [-0.5, 0.5])
-    quick = RFFGPC(5, n_members=1, tol=1.0, random_state=0)
+    quick = RFFGPC(5, n_estimators=1, tol=1.0, random_state=0)
     groups = by_regime(explain(RegimeClassifier(quick, parts, by="angle").fit(table, y)))
     assert [[one.heading for one in group] for group in groups] == [
         [f"regime {name}, class {number}" for number in range(3)] for name in ("near", "far")
@@ -331,7 +331,7 @@ def test_an_error_names_the_regime_without_frequencies():
     rng = np.random.default_rng(0)
     table = {"a": rng.normal(size=200), "angle": rng.uniform(0.0, 2.0, 200)}
     parts = (Regime("near", 0.0, 1.0), Regime("far", 1.0, 2.0))
-    estimators = {"near": RFFGPC(5, n_members=1), "far": LogisticRegression()}
+    estimators = {"near": RFFGPC(5, n_estimators=1), "far": LogisticRegression()}
     model = RegimeClassifier(estimators, parts, by="angle").fit(table, table["a"] > 0.0)
     with pytest.raises(InputError, match=r"Regime 'far': A LogisticRegression"):
         explain(model)

@@ -38,7 +38,7 @@ def model(tmp_path_factory):
     y = np.where(X.sum(axis=1) > 0.6, "bright", "dark")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted = RFFGPC(n_frequencies=5, n_members=1, random_state=0).fit(X, y)
+        fitted = RFFGPC(n_frequencies=5, n_estimators=1, random_state=0).fit(X, y)
     fitted.feature_names_in_ = np.array(NAMES, object)
     path = tmp_path_factory.mktemp("model") / "model.undulatus"
     save_model(fitted, path)

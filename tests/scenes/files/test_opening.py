@@ -28,14 +28,14 @@ from undulatus.scenes.files.writing import write_dataset
 from undulatus.scenes.radiometry import blackbody_radiance
 from undulatus.scenes.scene import BANDS, check_scene
 from undulatus.scenes.spectra import check_spectra
-from undulatus.scenes.twins.landmark import synthetic_landmark
+from undulatus.scenes.simulators.landmark import synthetic_landmark
 
 both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
 
 
 @pytest.fixture(scope="module")
-def twin():
-    """Five hours of a summer day of the twin, in memory."""
+def simulator():
+    """Five hours of a summer day of the simulator, in memory."""
     return synthetic_landmark(1, first_day=170).isel(time=slice(15, 35)).load()
 
 
@@ -101,13 +101,13 @@ def same_values(found, expected):
 
 
 @both_formats
-def test_a_scene_is_read_lazily_as_it_was_written(tmp_path, twin, suffix):
-    path = tmp_path / f"twin{suffix}"
-    write_dataset(twin, path)
+def test_a_scene_is_read_lazily_as_it_was_written(tmp_path, simulator, suffix):
+    path = tmp_path / f"simulator{suffix}"
+    write_dataset(simulator, path)
     with open_scene(path) as found:
         assert all(isinstance(found[name].data, da.Array) for name in BANDS)
-        same_values(found, twin)
-        assert found.attrs == twin.attrs
+        same_values(found, simulator)
+        assert found.attrs == simulator.attrs
         for name in BANDS:
             assert found[name].attrs["units"] == BANDS[name].units
             assert found[name].encoding["grid_mapping"] == "spatial_ref"
@@ -115,7 +115,7 @@ def test_a_scene_is_read_lazily_as_it_was_written(tmp_path, twin, suffix):
         assert found["spatial_ref"].attrs["grid_mapping_name"] == "geostationary"
         checked = check_scene(found)
         for name in BANDS:
-            assert_array_equal(checked[name], check_scene(twin)[name])
+            assert_array_equal(checked[name], check_scene(simulator)[name])
 
 
 @both_formats
@@ -152,12 +152,12 @@ def test_writing_does_not_change_the_dataset(tmp_path, suffix):
 
 @pytest.mark.parametrize("second", [".zarr", ".nc"])
 @pytest.mark.parametrize("first", [".zarr", ".nc"])
-def test_a_scene_that_was_read_can_be_written_to_either_format(tmp_path, twin, first, second):
-    write_dataset(twin, tmp_path / f"first{first}")
+def test_a_scene_that_was_read_can_be_written_to_either_format(tmp_path, simulator, first, second):
+    write_dataset(simulator, tmp_path / f"first{first}")
     with open_scene(tmp_path / f"first{first}") as scene:
         write_dataset(scene, tmp_path / f"second{second}")
     with open_scene(tmp_path / f"second{second}") as found:
-        same_values(found, twin)
+        same_values(found, simulator)
         assert found["VIS006"].encoding["dtype"] == np.int16
         assert found["VIS006"].encoding["grid_mapping"] == "spatial_ref"
 
@@ -174,22 +174,22 @@ def test_attributes_take_precedence_over_encoding(tmp_path, suffix):
 
 
 @both_formats
-def test_blocks_of_different_sizes_can_be_written(tmp_path, twin, suffix):
-    uneven = twin.chunk(time=(3, 11, 6), y=(7, 13))
-    write_dataset(uneven, tmp_path / f"twin{suffix}")
-    with open_scene(tmp_path / f"twin{suffix}") as found:
-        same_values(found, twin)
+def test_blocks_of_different_sizes_can_be_written(tmp_path, simulator, suffix):
+    uneven = simulator.chunk(time=(3, 11, 6), y=(7, 13))
+    write_dataset(uneven, tmp_path / f"simulator{suffix}")
+    with open_scene(tmp_path / f"simulator{suffix}") as found:
+        same_values(found, simulator)
 
 
-def test_a_zarr_folder_may_have_any_name(tmp_path, twin):
-    write_dataset(twin, tmp_path / "twin.zarr")
+def test_a_zarr_folder_may_have_any_name(tmp_path, simulator):
+    write_dataset(simulator, tmp_path / "simulator.zarr")
     odd = tmp_path / "año 2010"
-    (tmp_path / "twin.zarr").rename(odd)
-    same_values(open_scene(str(odd)), twin)
+    (tmp_path / "simulator.zarr").rename(odd)
+    same_values(open_scene(str(odd)), simulator)
 
 
-def test_a_start_time_in_the_attributes_is_kept(tmp_path, twin):
-    image = twin.isel(time=10, drop=True).drop_vars("solar_zenith_angle")
+def test_a_start_time_in_the_attributes_is_kept(tmp_path, simulator):
+    image = simulator.isel(time=10, drop=True).drop_vars("solar_zenith_angle")
     image.attrs["start_time"] = datetime.datetime(2010, 6, 20, 6, 15)
     write_dataset(image, tmp_path / "image.nc")
     with open_scene(tmp_path / "image.nc") as found:
@@ -199,10 +199,10 @@ def test_a_start_time_in_the_attributes_is_kept(tmp_path, twin):
 
 
 @both_formats
-def test_progress_is_reported_from_the_first_task_to_the_last(tmp_path, twin, suffix):
+def test_progress_is_reported_from_the_first_task_to_the_last(tmp_path, simulator, suffix):
     reported = []
     write_dataset(
-        twin.chunk(time=5), tmp_path / f"twin{suffix}", lambda *counts: reported.append(counts)
+        simulator.chunk(time=5), tmp_path / f"simulator{suffix}", lambda *counts: reported.append(counts)
     )
     total = reported[0][1]
     assert reported == [(done, total) for done in range(1, total + 1)]
@@ -211,9 +211,9 @@ def test_progress_is_reported_from_the_first_task_to_the_last(tmp_path, twin, su
 # Files that satpy wrote
 
 
-def test_reflectances_that_satpy_wrote_are_divided_by_the_sun(tmp_path, monkeypatch, twin):
+def test_reflectances_that_satpy_wrote_are_divided_by_the_sun(tmp_path, monkeypatch, simulator):
     # Bands have the same names in its files, but are not divided by the sun yet.
-    image = twin.isel(time=10)
+    image = simulator.isel(time=10)
     for name in BANDS:
         image[name].attrs = {"units": BANDS[name].units, "modifiers": np.array([])}
     path = tmp_path / "Meteosat-9-seviri-20100620061500-20100620063000.nc"
@@ -302,34 +302,34 @@ def test_a_path_that_is_not_a_map_is_refused(tmp_path, name, message):
 # Unreadable files
 
 
-def cut(path, twin):
-    write_dataset(twin.isel(time=slice(2)), path)
+def cut(path, simulator):
+    write_dataset(simulator.isel(time=slice(2)), path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def torn(path, twin):
-    write_dataset(twin.isel(time=slice(2)), path)
+def torn(path, simulator):
+    write_dataset(simulator.isel(time=slice(2)), path)
     (path / "zarr.json").write_text("{")
 
 
 UNREADABLE = {
     "a truncated netCDF": ("scene.nc", cut),
-    "a text named .nc": ("scene.nc", lambda path, twin: path.write_text("once upon a time")),
-    "an empty file named .nc": ("scene.nc", lambda path, twin: path.touch()),
-    "a folder named .nc": ("scene.nc", lambda path, twin: path.mkdir()),
-    "an empty folder named .zarr": ("scene.zarr", lambda path, twin: path.mkdir()),
-    "a text named .zarr": ("scene.zarr", lambda path, twin: path.write_text("once upon a time")),
+    "a text named .nc": ("scene.nc", lambda path, simulator: path.write_text("once upon a time")),
+    "an empty file named .nc": ("scene.nc", lambda path, simulator: path.touch()),
+    "a folder named .nc": ("scene.nc", lambda path, simulator: path.mkdir()),
+    "an empty folder named .zarr": ("scene.zarr", lambda path, simulator: path.mkdir()),
+    "a text named .zarr": ("scene.zarr", lambda path, simulator: path.write_text("once upon a time")),
     "a Zarr with torn metadata": ("scene.zarr", torn),
-    "a file of another kind": ("scene.txt", lambda path, twin: path.write_text("hello")),
-    "an empty folder": ("scenes", lambda path, twin: path.mkdir()),
-    "nothing": ("scene.nc", lambda path, twin: None),
+    "a file of another kind": ("scene.txt", lambda path, simulator: path.write_text("hello")),
+    "an empty folder": ("scenes", lambda path, simulator: path.mkdir()),
+    "nothing": ("scene.nc", lambda path, simulator: None),
 }
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_an_unreadable_scene_is_an_error_that_names_it(tmp_path, twin, what):
+def test_an_unreadable_scene_is_an_error_that_names_it(tmp_path, simulator, what):
     name, make = UNREADABLE[what]
-    make(tmp_path / name, twin)
+    make(tmp_path / name, simulator)
     with pytest.raises(SceneError) as error:
         open_scene(tmp_path / name)
     assert str(tmp_path / name) in str(error.value)
@@ -422,8 +422,8 @@ def test_an_empty_list_of_files_is_refused():
 # What an input holds
 
 
-def test_zarr_of_the_same_values_is_the_same_input_whenever_it_was_written(tmp_path, twin):
-    for name, made in (("first", twin), ("second", twin), ("third", twin.isel(time=[1]))):
+def test_zarr_of_the_same_values_is_the_same_input_whenever_it_was_written(tmp_path, simulator):
+    for name, made in (("first", simulator), ("second", simulator), ("third", simulator.isel(time=[1]))):
         write_dataset(made.assign_attrs(history=name), tmp_path / f"{name}.zarr")
     first, second, third = (
         input_digest(tmp_path / f"{name}.zarr") for name in ("first", "second", "third")
@@ -431,13 +431,13 @@ def test_zarr_of_the_same_values_is_the_same_input_whenever_it_was_written(tmp_p
     assert first == second != third
 
 
-def test_zarr_with_another_scale_is_another_input(tmp_path, twin):
-    write_dataset(twin, tmp_path / "kelvin.zarr")
-    scaled = twin.copy()
-    scaled["IR_108"] = twin["IR_108"] * 2
-    scaled["IR_108"].encoding = dict(twin["IR_108"].encoding)
-    scaled["IR_108"].encoding["scale_factor"] = 2 * twin["IR_108"].encoding["scale_factor"]
-    scaled["IR_108"].encoding["add_offset"] = 2 * twin["IR_108"].encoding.get("add_offset", 0.0)
+def test_zarr_with_another_scale_is_another_input(tmp_path, simulator):
+    write_dataset(simulator, tmp_path / "kelvin.zarr")
+    scaled = simulator.copy()
+    scaled["IR_108"] = simulator["IR_108"] * 2
+    scaled["IR_108"].encoding = dict(simulator["IR_108"].encoding)
+    scaled["IR_108"].encoding["scale_factor"] = 2 * simulator["IR_108"].encoding["scale_factor"]
+    scaled["IR_108"].encoding["add_offset"] = 2 * simulator["IR_108"].encoding.get("add_offset", 0.0)
     write_dataset(scaled, tmp_path / "scaled.zarr")
     stores = [tmp_path / "kelvin.zarr", tmp_path / "scaled.zarr"]
     chunks = [(store / "IR_108/c/0/0/0").read_bytes() for store in stores]

@@ -19,7 +19,7 @@ from undulatus.scenes.files.opening import SENSORS, Sensor, open_data, open_scen
 from undulatus.scenes.radiometry import blackbody_radiance
 from undulatus.scenes.scene import BANDS, check_scene
 from undulatus.scenes.spectra import check_spectra
-from undulatus.scenes.twins.landmark import synthetic_landmark
+from undulatus.scenes.simulators.landmark import synthetic_landmark
 
 # satpy writes bounds of times as fractions of days, and xarray warns about them.
 pytestmark = pytest.mark.filterwarnings("ignore:Times can't be serialized:UserWarning")

@@ -50,7 +50,7 @@ class Workspace(threading.local):
     def take(
         self, purpose: str, shape: Sequence[int], dtype: npt.DTypeLike, by_column: bool = False
     ) -> Array:
-        """Return an uninitialised array; its rows are contiguous or, ``by_column``, its columns."""
+        """Return an uninitialised array, its rows contiguous or, ``by_column``, its columns."""
         dtype = np.dtype(dtype)
         size = prod(shape) * dtype.itemsize
         if len(self._memory[purpose]) < size:
@@ -78,7 +78,7 @@ class NumpyBackend:
 
     @property
     def workspace(self) -> Workspace:
-        """This thread's."""
+        """The arrays of this thread."""
         return _workspace
 
     # Arrays here
@@ -139,7 +139,7 @@ class NumpyBackend:
 
     def logsumexp(self, x: Array, axis: int, keepdims: bool = False) -> Array:
         """Return the logarithm of the sum of exponentials along an axis."""
-        return np.logaddexp.reduce(x, axis=axis, keepdims=keepdims)  # type: ignore[call-overload,no-any-return]
+        return np.logaddexp.reduce(x, axis=axis, keepdims=keepdims)  # type: ignore[call-overload]
 
     # Features
 

@@ -90,9 +90,13 @@ class RowFunctionOnDevice:
         def evaluate(block: slice, x: Any, found: tuple[Any, Any]) -> tuple[slice, Any, Any]:
             total, longest = _arrived(*found).tolist()
             if not (np.isfinite(total) and longest <= self.longest_row):
-                self.check(first_row + block.start, rows[block].cpu().numpy() if resident else read(block))
+                self.check(
+                    first_row + block.start, rows[block].cpu().numpy() if resident else read(block)
+                )
             with self.xp.products():
-                columns = torch.stack([own.double() for own in functions[longest > self.far_row](x)])
+                columns = torch.stack(
+                    [own.double() for own in functions[longest > self.far_row](x)]
+                )
             return block, *((columns, None) if resident else self.xp.bring_back(columns))
 
         def write() -> int:

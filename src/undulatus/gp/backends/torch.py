@@ -69,8 +69,8 @@ class TorchBackend:
         return torch.nonzero(a.ravel())[:, 0]
 
     def astype(self, a: Any, dtype: Any) -> Any:
-        """Return values in a type of torch."""
-        return a.to(dtype)
+        """Return values here, in a type of torch."""
+        return self.move(a).to(dtype)
 
     expit = staticmethod(torch.sigmoid)
     log_expit = staticmethod(torch.nn.functional.logsigmoid)
@@ -121,7 +121,10 @@ class TorchBackend:
         if not self.device.startswith("cuda"):
             return available_memory()
         free, _ = torch.cuda.mem_get_info(self.device)
-        reserved, used = torch.cuda.memory_reserved(self.device), torch.cuda.memory_allocated(self.device)
+        reserved, used = (
+            torch.cuda.memory_reserved(self.device),
+            torch.cuda.memory_allocated(self.device),
+        )
         return float(free + reserved - used)
 
     # Features
@@ -197,9 +200,7 @@ class TorchBackend:
             total[..., :first, first:last] = total[..., first:last, :first].mT
         return total
 
-    def moments(
-        self, z: Any, mean: Any, root: Any, *, overwrite: bool = False
-    ) -> tuple[Any, Any]:
+    def moments(self, z: Any, mean: Any, root: Any, *, overwrite: bool = False) -> tuple[Any, Any]:
         """Return zᵗm (n,) and |Rᵗz|² (n,); the fastest if columns of z (n, k) are contiguous.
 
         R (k, r) is upper triangular: entries below the diagonal that ends in its last row and
@@ -308,7 +309,7 @@ class TorchBackend:
             yield hand_out()
 
     def bring_back(self, tensor: Any) -> tuple[Any, Any]:
-        """Start to copy a tensor into memory; return the copy, and what to wait for if anything."""
+        """Start to copy a tensor into memory; return the copy, and what to wait for, if any."""
         if not tensor.is_cuda:
             return tensor, None
         there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

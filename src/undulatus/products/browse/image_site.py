@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 
-from undulatus._files import require_folder, require_space, whole_or_not_at_all
+from undulatus._files import require_folder, require_space, atomic_write
 from undulatus._system import count_cores
 from undulatus.products.browse.image_map import (
     LARGEST_DEVIATION,
@@ -134,7 +134,7 @@ def build_image_site(
     bands = len(picture.bands.names) if picture is not None else 0
     require_folder(output)
     require_space(output, _most_bytes(maps, bands, spectra_step))
-    with whole_or_not_at_all(output) as unfinished:
+    with atomic_write(output) as unfinished:
         tiles = TileWriter(unfinished / "tiles", len(maps.planes))
         tiles.make_folders(pyramid)
         spectra: SpectraWriter | None = None

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from undulatus._files import whole_or_not_at_all
+from undulatus._files import atomic_write
 from undulatus.errors import SceneError
 from undulatus.products.browse.calendar import (
     Calendar,
@@ -82,7 +82,7 @@ def build_site(
     calendar = make_calendar(view.times[chosen])
     sheet = Sheet(view.shape, int(np.bincount(calendar.day).max()))
     _require_room(view, calendar, sheet)
-    with whole_or_not_at_all(output) as unfinished:
+    with atomic_write(output) as unfinished:
         for folder in ("days", "rows"):
             (unfinished / folder).mkdir(parents=True)
         contents = Contents(view, calendar, sheet, scales_for(view, chosen), title)

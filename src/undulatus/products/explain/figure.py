@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from undulatus._files import whole_or_not_at_all
+from undulatus._files import atomic_write
 from undulatus.errors import InputError
 from undulatus.products.explain.table import ALL_CLASSES
 from undulatus.products.explain.waves import (
@@ -93,7 +93,7 @@ def draw_explanation(
     curves = all(e.wavenumbers is not None or e.measurement == SCORES for e in explanations)
     draw_curves = _draw_class_curves if explanations[0].of_class else _draw_curves
     figure = (draw_curves if curves else _draw_bars)(explanations, title)
-    with whole_or_not_at_all(path) as unfinished:
+    with atomic_write(path) as unfinished:
         figure.savefig(unfinished)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from undulatus._files import whole_or_not_at_all
+from undulatus._files import atomic_write
 from undulatus.products.explain.waves import (
     KELVIN,
     Explanation,
@@ -43,7 +43,7 @@ def write_csv(explanations: Sequence[Explanation], path: str | Path) -> None:
     """
     path = Path(path)
     with (
-        whole_or_not_at_all(path) as unfinished,
+        atomic_write(path) as unfinished,
         unfinished.open("w", newline="", encoding="utf-8") as file,
     ):
         for explanation in explanations:

@@ -40,7 +40,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
-from undulatus.estimators.fourier import FourierGPC
+from undulatus.estimators.classifier import FourierGPC
 from undulatus.estimators.interpret import AffineStep, Waves, affine_steps, waves_of
 from undulatus.products.provenance import Provenance
 from undulatus.regimes import RegimeClassifier

@@ -32,7 +32,7 @@ from undulatus._files import (
     locked,
     require_folder,
     require_space,
-    whole_or_not_at_all,
+    atomic_write,
 )
 from undulatus._system import count_cores, single_threaded_blas
 from undulatus.errors import SceneError
@@ -206,12 +206,12 @@ def _write_geotiff(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
     paths = geotiff_paths(dataset, path)
     with ExitStack() as outputs:
         # The first is finished last: where it is, the others are.
-        unfinished = [outputs.enter_context(whole_or_not_at_all(each)) for each in paths]
+        unfinished = [outputs.enter_context(atomic_write(each)) for each in paths]
         write_geotiff(dataset, paths, unfinished, progress)
 
 
 def _write_netcdf(dataset: xr.Dataset, path: Path, progress: Progress) -> None:
-    with whole_or_not_at_all(path) as unfinished:
+    with atomic_write(path) as unfinished:
         _fill_netcdf(_with_numbered_labels(dataset), path, unfinished, progress)
 
 

@@ -1,4 +1,4 @@
-"""The sounder twin: parts equal the whole; its counts, physics and noise."""
+"""The sounder simulator: parts equal the whole; its counts, physics and noise."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from undulatus.scenes.files.opening import open_spectra
 from undulatus.scenes.files.writing import write_dataset
 from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperature
 from undulatus.scenes.spectra import check_spectra
-from undulatus.scenes.twins.sounder import (
+from undulatus.scenes.simulators.sounder import (
     BLOCK,
     TRUTH_VARIABLES,
     _draw_state,
@@ -26,8 +26,8 @@ from undulatus.scenes.twins.sounder import (
     synthetic_sounder,
     transfer,
 )
-from undulatus.scenes.twins.sounder.atmosphere import HEIGHTS, LAYERS, LEVELS, draw_air
-from undulatus.scenes.twins.sounder.gases import ABSORBERS, cross_sections
+from undulatus.scenes.simulators.sounder.atmosphere import HEIGHTS, LAYERS, LEVELS, draw_air
+from undulatus.scenes.simulators.sounder.gases import ABSORBERS, cross_sections
 
 SAMPLES = 600
 WINDOW = (WAVENUMBERS > 880) & (WAVENUMBERS < 980)
@@ -35,7 +35,7 @@ CARBON_DIOXIDE = (WAVENUMBERS > 680) & (WAVENUMBERS < 690)
 
 
 @pytest.fixture(scope="module")
-def twin():
+def simulator():
     """Six hundred spectra: two whole blocks and part of a third."""
     loaded = synthetic_sounder(SAMPLES).load()
     for array in loaded.data_vars.values():
@@ -95,8 +95,8 @@ def test_other_numbers_have_the_same_proportions_to_within_a_sample(samples):
 
 
 def test_surface_types_are_in_climate_zones_where_they_exist():
-    twin = synthetic_sounder()
-    surface_type, zone = twin["surface_type"].values, twin["climate_zone"].values
+    simulator = synthetic_sounder()
+    surface_type, zone = simulator["surface_type"].values, simulator["climate_zone"].values
     fitting = {
         "snow and tundra: cold or polar": np.isin(zone[np.isin(surface_type, (15, 18))], (4, 5)),
         "desert: dry": zone[surface_type == 16] == 2,
@@ -106,21 +106,21 @@ def test_surface_types_are_in_climate_zones_where_they_exist():
     assert not [name for name, fits in fitting.items() if fits.mean() <= 0.85]
 
 
-def test_about_half_is_day_and_day_means_that_the_sun_is_up(twin):
+def test_about_half_is_day_and_day_means_that_the_sun_is_up(simulator):
     whole = synthetic_sounder()
     assert 0.45 < whole["day"].values.mean() < 0.55
     drawn = strata.draw_strata(SAMPLES, 0)
-    assert_array_equal(twin["day"], drawn.solar_zenith_angle < 90.0)
+    assert_array_equal(simulator["day"], drawn.solar_zenith_angle < 90.0)
 
 
-def test_months_fit_seasons_and_latitudes_fit_zones(twin):
-    months = twin["time"].dt.month.values
+def test_months_fit_seasons_and_latitudes_fit_zones(simulator):
+    months = simulator["time"].dt.month.values
     seasons = {1: (3, 4, 5), 2: (6, 7, 8), 3: (9, 10, 11), 4: (12, 1, 2)}
     for season, expected in seasons.items():
-        assert set(months[twin["season"].values == season]) == set(expected)
-    tropical = twin["climate_zone"].values == 1
-    assert np.abs(twin["latitude"].values[tropical]).max() <= 23.5
-    assert np.abs(twin["latitude"].values[twin["climate_zone"].values == 5]).min() >= 62.0
+        assert set(months[simulator["season"].values == season]) == set(expected)
+    tropical = simulator["climate_zone"].values == 1
+    assert np.abs(simulator["latitude"].values[tropical]).max() <= 23.5
+    assert np.abs(simulator["latitude"].values[simulator["climate_zone"].values == 5]).min() >= 62.0
 
 
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 30))
@@ -138,23 +138,23 @@ def test_joint_counts_have_both_margins(seed, rows, columns):
 
 
 @pytest.mark.parametrize("chunk", [100, 256, 600, 4096])
-def test_values_do_not_depend_on_chunks(twin, chunk):
+def test_values_do_not_depend_on_chunks(simulator, chunk):
     again = synthetic_sounder(SAMPLES, chunk=chunk)
     # Samples on either side of the edges of blocks.
     some = [0, 255, 256, 511, 512, 599]
     for name in ("radiance", *TRUTH_VARIABLES):
-        assert_array_equal(again[name].isel(sample=some), twin[name].isel(sample=some))
+        assert_array_equal(again[name].isel(sample=some), simulator[name].isel(sample=some))
 
 
 @pytest.mark.parametrize("part", [slice(0, 1), slice(250, 262), slice(590, 600)])
-def test_a_part_equals_that_part_of_the_whole_bit_for_bit(twin, part):
+def test_a_part_equals_that_part_of_the_whole_bit_for_bit(simulator, part):
     again = synthetic_sounder(SAMPLES, chunk=64)["radiance"].isel(sample=part)
-    assert again.values.tobytes() == twin["radiance"].values[part].tobytes()
+    assert again.values.tobytes() == simulator["radiance"].values[part].tobytes()
 
 
-def test_another_seed_gives_other_spectra(twin):
+def test_another_seed_gives_other_spectra(simulator):
     other = synthetic_sounder(SAMPLES, seed=1)
-    assert not np.array_equal(other["cloud_class"], twin["cloud_class"])
+    assert not np.array_equal(other["cloud_class"], simulator["cloud_class"])
     both = da.stack([synthetic_sounder(20, seed=seed)["radiance"].data for seed in (0, 1)])
     first, second = both.compute()
     assert not np.isclose(first, second).all(axis=1).any()
@@ -173,11 +173,11 @@ def test_spectra_are_lazy(monkeypatch):
         lazy["radiance"].isel(sample=0).compute()
 
 
-def test_modifying_a_twin_does_not_change_the_next_one(twin):
+def test_modifying_a_twin_does_not_change_the_next_one(simulator):
     changed = synthetic_sounder(SAMPLES)
     for name in ("noise", "latitude", "surface_type"):
         changed[name].values[:] = 3
-        assert_array_equal(synthetic_sounder(SAMPLES)[name], twin[name])
+        assert_array_equal(synthetic_sounder(SAMPLES)[name], simulator[name])
 
 
 @pytest.mark.parametrize("options", [{"samples": 0}, {"chunk": 0}, {"seed": -1}])
@@ -189,25 +189,25 @@ def test_impossible_numbers_are_refused(options):
 # The dataset
 
 
-def test_the_twin_is_in_standard_form_and_named_as_a_twin(twin):
-    checked = check_spectra(twin)
-    assert_array_equal(checked["radiance"], twin["radiance"])
-    assert_array_equal(checked["cloudy"], twin["cloud_class"] > 0)
-    assert "no satellite took these spectra" in twin.attrs["title"]
+def test_the_twin_is_in_standard_form_and_named_as_a_simulator(simulator):
+    checked = check_spectra(simulator)
+    assert_array_equal(checked["radiance"], simulator["radiance"])
+    assert_array_equal(checked["cloudy"], simulator["cloud_class"] > 0)
+    assert "no satellite took these spectra" in simulator.attrs["title"]
     for name in ("cloud_class", "surface_type", "climate_zone", "season", "day"):
-        meanings = twin[name].attrs["flag_meanings"].split()
-        assert len(meanings) == len(twin[name].attrs["flag_values"])
-        assert set(np.unique(twin[name])) <= set(twin[name].attrs["flag_values"].tolist())
+        meanings = simulator[name].attrs["flag_meanings"].split()
+        assert len(meanings) == len(simulator[name].attrs["flag_values"])
+        assert set(np.unique(simulator[name])) <= set(simulator[name].attrs["flag_values"].tolist())
 
 
-def test_the_twin_is_read_back_from_zarr_bit_for_bit_and_is_compressed(tmp_path, twin):
-    path = tmp_path / "twin.zarr"
+def test_the_twin_is_read_back_from_zarr_bit_for_bit_and_is_compressed(tmp_path, simulator):
+    path = tmp_path / "simulator.zarr"
     part = synthetic_sounder(SAMPLES).isel(sample=slice(0, 300))
     write_dataset(part, path)
     found = open_spectra(path)
     assert found["radiance"].chunks[0] == (300,)
-    assert_array_equal(found["radiance"], twin["radiance"][:300])
-    assert_array_equal(check_spectra(found)["cloud_class"], twin["cloud_class"][:300])
+    assert_array_equal(found["radiance"], simulator["radiance"][:300])
+    assert_array_equal(check_spectra(found)["cloud_class"], simulator["cloud_class"][:300])
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     # About 2.3 of 4 bytes are left.
     assert size < 0.65 * 300 * CHANNELS * 4
@@ -303,9 +303,9 @@ def test_plancks_law_is_interpolated_to_well_below_the_noise():
     assert_allclose(transfer.planck_weights(kelvin).sum(axis=1), 1.0, rtol=1e-6)
 
 
-def test_the_window_is_warmer_than_carbon_dioxide_in_clear_warm_scenes(twin):
-    clear = (twin["effective_cloud_amount"].values == 0.0) & (twin["climate_zone"].values == 1)
-    spectra = twin["radiance"].values[clear]
+def test_the_window_is_warmer_than_carbon_dioxide_in_clear_warm_scenes(simulator):
+    clear = (simulator["effective_cloud_amount"].values == 0.0) & (simulator["climate_zone"].values == 1)
+    spectra = simulator["radiance"].values[clear]
     assert (temperatures(spectra, WINDOW) > temperatures(spectra, CARBON_DIOXIDE) + 40.0).all()
 
 
@@ -417,8 +417,8 @@ def noise():
     return spectra
 
 
-def test_the_noise_of_channels_has_the_stated_deviation(noise, twin):
-    assert_array_equal(twin["noise"], transfer.noise_radiance())
+def test_the_noise_of_channels_has_the_stated_deviation(noise, simulator):
+    assert_array_equal(simulator["noise"], transfer.noise_radiance())
     ratio = noise.std(axis=0) / transfer.noise_radiance()
     # About 3000 of 8461 channels are independent: the mean's error is 1 / sqrt(2 * 400 * 3000).
     assert abs(ratio.mean() - 1.0) < 5.0 / np.sqrt(2 * 400 * 3000) + 1e-3
@@ -459,8 +459,8 @@ def test_the_noise_is_that_of_real_spectra_to_a_tenth(fetched):
     assert np.quantile(np.abs(np.sqrt(means) - 1.0), 0.95) < 0.1
 
 
-def test_radiances_are_rounded_to_steps_below_a_third_of_the_noise(twin):
+def test_radiances_are_rounded_to_steps_below_a_third_of_the_noise(simulator):
     steps = transfer._steps().astype(float)
     assert (3.0 * steps < transfer.noise_radiance()).all()
-    ratio = twin["radiance"].values[:20].astype(float) / steps
+    ratio = simulator["radiance"].values[:20].astype(float) / steps
     assert_array_equal(ratio, np.round(ratio))

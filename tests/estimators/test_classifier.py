@@ -13,9 +13,9 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import fourier, fourier_prediction, training
+from undulatus.estimators import classifier, training
 from undulatus.estimators.base import ProgressLine
-from undulatus.estimators.fourier import BATCH_ROWS
+from undulatus.estimators.classifier import BATCH_ROWS
 from undulatus.gp import blocks, passes, stochastic, walk
 from undulatus.gp.kernels import KERNELS, mean_distance
 from undulatus.gp.stochastic import RACE_SHARES
@@ -24,12 +24,12 @@ from undulatus.gp.walk import STEPS_PER_ITERATION
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 MODELS = {
-    "RFFGPC": RFFGPC(8, n_members=1, solver="batch", max_iter=4, random_state=0),
-    "VFFGPC": VFFGPC(6, n_members=1, solver="batch", max_iter=4, random_state=0),
+    "RFFGPC": RFFGPC(8, n_estimators=1, solver="batch", max_iter=4, random_state=0),
+    "VFFGPC": VFFGPC(6, n_estimators=1, solver="batch", max_iter=4, random_state=0),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
 # The paper's model, in which the posterior handed out is the one that was learned with.
-PAPER = {"posterior": "bound", "warp": False, "spread": 0.0}
+PAPER = {"posterior": "bound", "warp": False, "taper": 0.0}
 
 
 def model(name, **params):
@@ -38,7 +38,7 @@ def model(name, **params):
 
 def assert_same_model(one, other, X):
     assert_array_equal(one.frequencies_, other.frequencies_)
-    assert_array_equal(one.bound_history_, other.bound_history_)
+    assert_array_equal(one.lower_bounds_, other.lower_bounds_)
     assert_array_equal(one.posterior_.mean, other.posterior_.mean)
     assert_array_equal(one.posterior_.root, other.posterior_.root)
     assert_array_equal(one.predict_proba(X), other.predict_proba(X))
@@ -71,14 +71,14 @@ def many():
 
 def test_given_frequencies_stay_as_they_are_in_rff(moons):
     unit = np.random.default_rng(5).normal(size=(8, 2))
-    fitted = model("RFFGPC", frequencies=unit).fit(*moons)
+    fitted = model("RFFGPC", init_frequencies=unit).fit(*moons)
     assert_allclose(fitted.frequencies_ * fitted.lengthscale_, unit, rtol=1e-12)
 
 
 def test_vff_starts_from_given_frequencies_and_moves_them(moons):
     unit = np.random.default_rng(5).normal(size=(6, 2))
-    given = model("VFFGPC", frequencies=unit).fit(*moons)
-    listed = model("VFFGPC", frequencies=unit.tolist(), random_state=99).fit(*moons)
+    given = model("VFFGPC", init_frequencies=unit).fit(*moons)
+    listed = model("VFFGPC", init_frequencies=unit.tolist(), random_state=99).fit(*moons)
     assert_same_model(given, listed, moons[0])
     assert not np.allclose(given.frequencies_ * given.lengthscale_, unit)
     assert given.lengthscale_ == given.fit_report_["starting_lengthscale"]
@@ -93,7 +93,7 @@ def test_more_frequencies_extend_fewer_of_the_same_seed(moons):
 def test_learned_frequencies_raise_the_bound_above_random_ones(moons):
     random = model("RFFGPC", n_frequencies=3, max_iter=30).fit(*moons)
     learned = model("VFFGPC", n_frequencies=3, max_iter=30).fit(*moons)
-    assert learned.bound_ > random.bound_
+    assert learned.lower_bound_ > random.lower_bound_
 
 
 @each_model
@@ -105,13 +105,13 @@ def test_learned_frequencies_raise_the_bound_above_random_ones(moons):
 def test_the_error_for_invalid_frequencies_names_the_parameter(name, moons, wrong):
     D = 1 if np.isnan(wrong).any() else MODELS[name].n_frequencies + 3
     with pytest.raises(InputError, match="frequencies must"):
-        model(name, n_frequencies=D, frequencies=wrong).fit(*moons)
+        model(name, n_frequencies=D, init_frequencies=wrong).fit(*moons)
 
 
 @pytest.mark.parametrize("wrong", [[["a", "b"]], [[1.0, 2.0], [3.0]]], ids=["words", "ragged"])
 def test_the_error_for_frequencies_that_are_no_matrix_names_the_parameter(moons, wrong):
     with pytest.raises(InputError, match="frequencies"):
-        model("RFFGPC", frequencies=wrong, n_frequencies=len(wrong)).fit(*moons)
+        model("RFFGPC", init_frequencies=wrong, n_frequencies=len(wrong)).fit(*moons)
 
 
 @each_model
@@ -187,7 +187,7 @@ def test_a_row_too_far_out_is_named_in_fitting(moons, solver):
     far = X.copy()
     far[9, 1] = 1e3
     with pytest.raises(PhaseTooLargeError, match=r"Row 9 (.|\n)*column 1"):
-        model("RFFGPC", solver=solver, standardize=False, frequencies=HIGH_FREQUENCIES).fit(far, y)
+        model("RFFGPC", solver=solver, standardize=False, init_frequencies=HIGH_FREQUENCIES).fit(far, y)
 
 
 def test_a_row_of_zero_weight_is_not_named_instead_of_another(moons):
@@ -195,7 +195,7 @@ def test_a_row_of_zero_weight_is_not_named_instead_of_another(moons):
     far, weight = X.copy(), np.ones(len(y))
     far[9, 1], far[5, 0], weight[5] = 1e3, 1e6, 0.0
     with pytest.raises(PhaseTooLargeError, match=r"Row 9 (.|\n)*column 1"):
-        model("RFFGPC", standardize=False, frequencies=HIGH_FREQUENCIES).fit(
+        model("RFFGPC", standardize=False, init_frequencies=HIGH_FREQUENCIES).fit(
             far, y, sample_weight=weight
         )
 
@@ -209,10 +209,10 @@ def test_rows_in_range_are_fitted_even_if_a_corner_of_their_box_is_not(moons, mo
     longest /= fitted.fit_report_["starting_lengthscale"]
     # The largest phase of a row is 30 x longest at the start; of a corner, sqrt(2) times that.
     monkeypatch.setattr(blocks, "PHASE_LIMIT", 1.2 * 30 * longest)
-    monkeypatch.setattr(fourier, "PHASE_LIMIT", 1.2 * 30 * longest)
+    monkeypatch.setattr(classifier, "PHASE_LIMIT", 1.2 * 30 * longest)
     assert_same_model(model("RFFGPC", standardize=False).fit(far, y), fitted, X)
     monkeypatch.setattr(blocks, "PHASE_LIMIT", 0.9 * 30 * longest)
-    monkeypatch.setattr(fourier, "PHASE_LIMIT", 0.9 * 30 * longest)
+    monkeypatch.setattr(classifier, "PHASE_LIMIT", 0.9 * 30 * longest)
     with pytest.raises(PhaseTooLargeError):
         model("RFFGPC", standardize=False).fit(far, y)
 
@@ -297,15 +297,15 @@ def test_single_precision_follows_double(name, many):
     assert gap.max() < 0.1
     assert gap.mean() < 0.005
     # The same posterior in single precision: rounding of features and root, 1e-4.
-    single.members_ = double.members_
+    single.estimators_ = double.estimators_
     assert_allclose(single.predict_proba(X), double.predict_proba(X), rtol=0, atol=1e-4)
 
 
 def test_automatic_precision_is_decided_by_the_training_rows_alone(monkeypatch, many):
     X, y = many
-    monkeypatch.setattr(fourier, "DOUBLE_ROWS", 700)
+    monkeypatch.setattr(classifier, "DOUBLE_ROWS", 700)
     exact = model("RFFGPC", precision="auto", max_iter=1).fit(X, y)
-    monkeypatch.setattr(fourier, "DOUBLE_ROWS", 699)
+    monkeypatch.setattr(classifier, "DOUBLE_ROWS", 699)
     fast = model("RFFGPC", precision="auto", max_iter=1).fit(X, y)
     assert exact.fit_report_["precision"] == "double"
     assert fast.fit_report_["precision"] == "single"
@@ -316,7 +316,7 @@ def test_automatic_precision_is_decided_by_the_training_rows_alone(monkeypatch, 
 @each_model
 def test_a_model_of_many_rows_predicts_in_single_precision(name, many, monkeypatch):
     X, y = many
-    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 699)
+    monkeypatch.setattr(classifier, "DOUBLE_PREDICTION_ROWS", 699)
     fast, exact = (model(name, precision=p, max_iter=2).fit(X, y) for p in ("auto", "double"))
     assert fast.fit_report_["precision"] == exact.fit_report_["precision"] == "double"
     assert fast.fit_report_["prediction_precision"] == "single"
@@ -330,10 +330,10 @@ def test_a_model_predicts_in_double_precision_if_it_has_few_rows_or_single_is_wo
     many, monkeypatch
 ):
     X, y = many
-    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 700)
+    monkeypatch.setattr(classifier, "DOUBLE_PREDICTION_ROWS", 700)
     few = model("RFFGPC", max_iter=1).fit(X, y)
-    monkeypatch.setattr(fourier_prediction, "DOUBLE_PREDICTION_ROWS", 699)
-    monkeypatch.setattr(fourier_prediction, "SINGLE_ERROR", 0.0)
+    monkeypatch.setattr(classifier, "DOUBLE_PREDICTION_ROWS", 699)
+    monkeypatch.setattr(classifier, "SINGLE_ERROR", 0.0)
     worse = model("RFFGPC", max_iter=1).fit(X, y)
     for fitted in (few, worse):
         assert fitted.fit_report_["prediction_precision"] == "double"
@@ -468,7 +468,7 @@ def test_a_truncated_variance_moves_no_probability_by_more_than_the_tolerance(
     X, y = clouds
     exact = model(name, n_frequencies=30).fit(X, y)
     fast = model(name, n_frequencies=30, variance_tolerance=tolerance).fit(X, y)
-    assert fast.bound_ == exact.bound_
+    assert fast.lower_bound_ == exact.lower_bound_
     new = np.concatenate([X, X + 5.0, X * 0.98])
     off = np.abs(fast.predict_proba(new) - exact.predict_proba(new))
     assert off.max() <= tolerance + 1e-12
@@ -484,12 +484,12 @@ def test_a_truncated_variance_moves_no_probability_by_more_than_the_tolerance(
 def test_a_warm_start_continues_from_the_last_fit(name, clouds):
     X, y = clouds
     fitted = model(name, warm_start=True, max_iter=2, **PAPER).fit(X, y)
-    bound = fitted.bound_
+    bound = fitted.lower_bound_
     for _ in range(3):
         fitted.fit(X, y)
         # The exact passes start again from ξ = 1, and stop within the tolerance of the optimum.
-        assert fitted.bound_ >= bound - 1e-4 * (abs(bound) + 100)
-        bound = fitted.bound_
+        assert fitted.lower_bound_ >= bound - 1e-4 * (abs(bound) + 100)
+        bound = fitted.lower_bound_
 
 
 @each_model
@@ -552,7 +552,7 @@ def test_an_interrupt_keeps_the_finished_iterations_and_warns(name, clouds, inte
         stopped.fit(X, y)
     assert stopped.n_iter_ == 2
     assert stopped.fit_report_["stopped"] == "interrupted"
-    assert_array_equal(stopped.bound_history_[:2], short.bound_history_[:2])
+    assert_array_equal(stopped.lower_bounds_[:2], short.lower_bounds_[:2])
     assert_array_equal(stopped.frequencies_, short.frequencies_)
     # The last exact passes are left out: nearly the same labels.
     assert np.mean(stopped.predict(X) == short.predict(X)) > 0.95
@@ -564,7 +564,7 @@ def test_an_interrupt_keeps_the_level_and_the_fading(name, clouds, interrupt):
     stopped = model(name, max_iter=20, tol=0.0, on_interrupt="keep")
     with interrupt(), pytest.warns(ConvergenceWarning, match="Interrupted after 2"):
         stopped.fit(X, y)
-    (member,) = stopped.members_
+    (member,) = stopped.estimators_
     assert member.spread == 0.02
     # Far from the data only the prior is left, and its level gives the shares of the classes.
     assert_allclose(stopped.predict_proba(1e6 * X)[:, 1], y.mean(), rtol=1e-6)
@@ -576,8 +576,8 @@ def test_an_interrupted_fit_continues_with_a_warm_start(name, clouds, interrupt)
     fitted = model(name, max_iter=6, tol=0.0, warm_start=True, on_interrupt="keep", **PAPER)
     with interrupt():
         fitted.fit(X, y)
-    bound = fitted.bound_
-    assert fitted.fit(X, y).bound_ >= bound - 1e-4 * (abs(bound) + 100)
+    bound = fitted.lower_bound_
+    assert fitted.fit(X, y).lower_bound_ >= bound - 1e-4 * (abs(bound) + 100)
 
 
 # Parameters
@@ -594,8 +594,8 @@ def test_an_interrupted_fit_continues_with_a_warm_start(name, clouds, interrupt)
         {"batch_size": 0},
         {"early_stopping": "never"},
         {"early_stopping": 5},
-        {"spread": -0.1},
-        {"spread": "wide"},
+        {"taper": -0.1},
+        {"taper": "wide"},
         {"variance_tolerance": -1e-3},
         {"checkpoint": 5},
         {"n_jobs": 1.5},
@@ -624,7 +624,7 @@ def test_the_automatic_solver_is_batch_for_a_few_rows(name, moons):
     X, y = moons
     automatic = model(name, solver="auto", early_stopping=False).fit(X, y)
     assert automatic.fit_report_["solver"] == "batch"
-    assert automatic.fit_report_["held_back_nll"] == []
+    assert automatic.fit_report_["validation_nll"] == []
     assert_same_model(automatic, model(name, solver="batch").fit(X, y), X)
 
 
@@ -657,14 +657,14 @@ def test_early_stopping_is_the_default_unless_the_solver_is_batch(moons):
         for params in ({"solver": "auto"}, {"solver": "batch"}, {"early_stopping": True})
     )
     # The start has a loss, too.
-    assert len(automatic.fit_report_["held_back_nll"]) == automatic.n_iter_ + 1
-    assert batched.fit_report_["held_back_nll"] == []
+    assert len(automatic.fit_report_["validation_nll"]) == automatic.n_iter_ + 1
+    assert batched.fit_report_["validation_nll"] == []
     assert_same_model(automatic, early, X)
 
 
 def test_the_batch_solver_never_lowers_its_bound(clouds):
     fitted = model("VFFGPC", max_iter=15, tol=0.0, **PAPER).fit(*clouds)
-    history = fitted.bound_history_
+    history = fitted.lower_bounds_
     assert len(history) == fitted.n_iter_ + 1
     assert np.all(np.diff(history) >= -1e-10 * np.abs(history).max())
 
@@ -686,7 +686,7 @@ def test_a_row_of_weight_two_equals_the_row_given_twice_with_early_stopping(clou
     weighted, repeated = (
         model("VFFGPC", solver="auto").fit(*data) for data in ((X, y, weight), (X[rows], y[rows]))
     )
-    assert len(weighted.fit_report_["held_back_nll"]) > 0
+    assert len(weighted.fit_report_["validation_nll"]) > 0
     assert weighted.fit_report_ == repeated.fit_report_
     assert_same_model(weighted, repeated, X)
 
@@ -711,7 +711,7 @@ def test_early_stopping_keeps_a_default_model_from_fitting_noise():
     X, y = mostly_noise(1, 400)
     new, truth = mostly_noise(2, 2000)
     early, whole = (
-        VFFGPC(n_members=1, max_iter=20, early_stopping=stops, random_state=0).fit(X, y)
+        VFFGPC(n_estimators=1, max_iter=20, early_stopping=stops, random_state=0).fit(X, y)
         for stops in ("auto", False)
     )
     assert early.n_iter_ < whole.n_iter_
@@ -734,7 +734,7 @@ def minibatch_model(name, **params):
 
 @pytest.mark.parametrize(("small_up_to", "batch_size"), [(10_000, 256), (1_000, 2048)])
 def test_few_training_rows_get_small_minibatches(small_up_to, batch_size, monkeypatch):
-    monkeypatch.setattr(fourier, "SMALL_BATCH_ROWS", small_up_to)
+    monkeypatch.setattr(classifier, "SMALL_BATCH_ROWS", small_up_to)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3_000, 2))
     y = X[:, 0] > np.sin(3.0 * X[:, 1])
@@ -838,17 +838,17 @@ def test_sliceable_rows_are_never_read_whole_by_the_stochastic_solver(
 def test_exact_passes_never_lower_the_bound(name, many):
     for seed in range(3):
         fitted = minibatch_model(name, precision="double", tol=0.0, random_state=seed).fit(*many)
-        assert len(fitted.bound_history_) > 2
-        assert fitted.bound_ == fitted.bound_history_[-1]
-        slack = 1e-10 * np.abs(fitted.bound_history_).max()
-        assert np.all(np.diff(fitted.bound_history_) >= -slack)
+        assert len(fitted.lower_bounds_) > 2
+        assert fitted.lower_bound_ == fitted.lower_bounds_[-1]
+        slack = 1e-10 * np.abs(fitted.lower_bounds_).max()
+        assert np.all(np.diff(fitted.lower_bounds_) >= -slack)
 
 
 @each_model
 def test_the_fit_report_holds_the_losses_of_held_back_rows(name, many):
     fitted = minibatch_model(name, max_iter=20).fit(*many)
     report = fitted.fit_report_
-    losses = report["held_back_nll"]
+    losses = report["validation_nll"]
     assert report["solver"] == "stochastic"
     assert report["steps"] == fitted.n_iter_ * STEPS_PER_ITERATION
     assert report["stopped"] == "converged"
@@ -892,7 +892,7 @@ def test_the_race_is_the_same_for_any_number_of_threads(many):
 
 def test_rff_changes_only_the_lengthscale_on_minibatches(many):
     unit = np.random.default_rng(5).normal(size=(8, 3))
-    fitted = minibatch_model("RFFGPC", frequencies=unit).fit(*many)
+    fitted = minibatch_model("RFFGPC", init_frequencies=unit).fit(*many)
     assert_allclose(fitted.frequencies_ * fitted.lengthscale_, unit, rtol=1e-10)
     assert fitted.lengthscale_ != fitted.fit_report_["starting_lengthscale"]
 
@@ -926,9 +926,9 @@ def test_an_interrupt_on_minibatches_keeps_the_finished_iterations(name, many, i
         stopped.fit(X, y)
     report = stopped.fit_report_
     assert (stopped.n_iter_, report["stopped"]) == (2, "interrupted")
-    assert report["held_back_nll"] == whole.fit_report_["held_back_nll"][:2]
+    assert report["validation_nll"] == whole.fit_report_["validation_nll"][:2]
     # One exact pass is done, so that the posterior is that of all rows.
-    assert len(stopped.bound_history_) == 1
+    assert len(stopped.lower_bounds_) == 1
     assert_usable(stopped, X)
 
 
@@ -947,7 +947,7 @@ def test_an_interrupt_in_the_exact_passes_keeps_the_last_finished_one(name, many
         with pytest.warns(ConvergenceWarning, match="Interrupted after 3"):
             stopped.fit(X, y)
     assert stopped.fit_report_["stopped"] == "interrupted"
-    assert_array_equal(stopped.bound_history_, whole.bound_history_[:2])
+    assert_array_equal(stopped.lower_bounds_, whole.lower_bounds_[:2])
     assert_array_equal(stopped.frequencies_, whole.frequencies_)
     assert_usable(stopped, X)
 
@@ -986,7 +986,7 @@ def test_predicting_leaves_the_model_as_it_was(name, moons):
 def test_a_model_fitted_again_does_not_reuse_old_variances(name, moons, monkeypatch):
     X, y = moons
     # A new posterior may have the memory address of the last one: about one refit in 300.
-    monkeypatch.setattr(fourier_prediction, "id", lambda thing: 0, raising=False)
+    monkeypatch.setattr(classifier, "id", lambda thing: 0, raising=False)
     fitted = model(name).fit(X, y)
     fitted.predict_proba(X)
     other = (X[:, 0] > 0).astype(int)
@@ -1022,12 +1022,12 @@ def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch, solver)
     seen = []
     real = fourier.leave_out
 
-    def spy(pixels, n_members, rng):
-        splits = real(pixels, n_members, rng)
+    def spy(pixels, n_estimators, rng):
+        splits = real(pixels, n_estimators, rng)
         seen.append((pixels.groups, *splits[0]))
         return splits
 
-    monkeypatch.setattr(fourier, "leave_out", spy)
+    monkeypatch.setattr(classifier, "leave_out", spy)
     days = [f"day {d}" for d in day]
     minibatch_model("VFFGPC", solver=solver, early_stopping=True).fit(X, y, groups=days)
     groups, learning, held_back = seen[0]
@@ -1045,7 +1045,7 @@ def test_groups_of_zero_weight_do_not_count(days_of_noise, solver):
 def test_a_single_group_counts_as_none(days_of_noise):
     X, y, _ = days_of_noise
     one, none = (
-        VFFGPC(5, n_members=1, solver="stochastic", max_iter=2, random_state=0).fit(
+        VFFGPC(5, n_estimators=1, solver="stochastic", max_iter=2, random_state=0).fit(
             X, y, groups=groups
         )
         for groups in (np.zeros(600), None)
@@ -1061,7 +1061,7 @@ def test_groups_of_another_length_are_refused(days_of_noise):
 
 def test_sliceable_rows_may_have_groups(days_of_noise):
     X, y, day = days_of_noise
-    fitted = VFFGPC(5, n_members=1, max_iter=2, random_state=0)
+    fitted = VFFGPC(5, n_estimators=1, max_iter=2, random_state=0)
     sliced = clone(fitted).fit(SliceOnly(X), y, groups=day)
     assert_array_equal(sliced.frequencies_, fitted.fit(X, y, groups=day).frequencies_)
 
@@ -1070,7 +1070,7 @@ def test_no_training_row_is_beyond_the_range_in_the_precision_of_prediction():
     rng = np.random.default_rng(0)
     X = np.c_[rng.random((3_000, 2)), rng.integers(0, 2, (3_000, 6))].astype(np.float32)
     y = X[:, 0] + X[:, 2] > 1.0
-    fitted = VFFGPC(5, n_members=1, precision="single", max_iter=2, random_state=0).fit(X, y)
+    fitted = VFFGPC(5, n_estimators=1, precision="single", max_iter=2, random_state=0).fit(X, y)
     blocks = fitted._block_functions()
     x = fitted.standardisation_(X, blocks.place.dtype)
     assert blocks.fading.training_range.damping(x) is None

@@ -1,10 +1,10 @@
 """The synthetic sounder: spectra in the paper's numbers and strata, with the truth known.
 
-A twin of the paper's IASI data, which are not public: 24,923 spectra of 8,461 channels with the
+A simulator of the paper's IASI data, which are not public: 24,923 spectra of 8,461 channels with the
 paper's counts of surface types, climate zones, seasons and classes of cloud. The modules of this
 package say what is in it and why, in the order of the computation: ``strata``, ``surface``,
 ``atmosphere``, ``gases``, ``transfer``. How difficult it is, and how that was set, is in
-:mod:`undulatus.scenes.twins.sounder.atmosphere`. Any part can be computed alone, and equals that
+:mod:`undulatus.scenes.simulators.sounder.atmosphere`. Any part can be computed alone, and equals that
 part of the whole bit for bit: random numbers are drawn for 256 samples at a time, whatever the
 chunks.
 """
@@ -24,8 +24,8 @@ import xarray as xr
 from undulatus.errors import InputError
 from undulatus.scenes.channels import CHANNELS, RADIANCE_UNITS, WAVENUMBER_ATTRIBUTES, WAVENUMBERS
 from undulatus.scenes.spectra import CLOUD_AMOUNT, CLOUD_CLASS, CLOUDY, NOISE, RADIANCE
-from undulatus.scenes.twins.sounder.atmosphere import draw_air, draw_clouds
-from undulatus.scenes.twins.sounder.strata import (
+from undulatus.scenes.simulators.sounder.atmosphere import draw_air, draw_clouds
+from undulatus.scenes.simulators.sounder.strata import (
     CLIMATE_ZONES,
     CLOUD_CLASSES,
     SAMPLES,
@@ -34,8 +34,8 @@ from undulatus.scenes.twins.sounder.strata import (
     Strata,
     draw_strata,
 )
-from undulatus.scenes.twins.sounder.surface import draw_surface, emissivities
-from undulatus.scenes.twins.sounder.transfer import Soundings, add_noise, noise_radiance, radiances
+from undulatus.scenes.simulators.sounder.surface import draw_surface, emissivities
+from undulatus.scenes.simulators.sounder.transfer import Soundings, add_noise, noise_radiance, radiances
 
 Array = npt.NDArray[Any]
 
@@ -101,7 +101,7 @@ def synthetic_sounder(samples: int = SAMPLES, *, seed: int = 0, chunk: int = CHU
     for index, (name, (units, meaning)) in enumerate(TRUTH_VARIABLES.items()):
         variables[name] = ("sample", truth[:, index], {"long_name": meaning, "units": units})
     attributes = {
-        "title": "Synthetic sounder (twin): no satellite took these spectra",
+        "title": "Synthetic sounder (simulator): no satellite took these spectra",
         "source": f"undulatus synthetic sounder, seed {seed}",
         "sensor": "iasi (synthetic)",
         "Conventions": "CF-1.11",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.scenes.twins.fields import Field, Series
+from undulatus.scenes.simulators.fields import Field, Series
 
 STILL = (np.zeros_like, np.zeros_like)  # no meander
 seeds = st.integers(0, 2**32 - 1)

@@ -2,7 +2,7 @@ r"""What gases absorb: cross sections per layer at the sounder's resolution, com
 
 Carbon dioxide, nitrous oxide, carbon monoxide, ozone and water's bending vibration have their
 lines where nature has them, to a fraction of a channel
-(:mod:`undulatus.scenes.twins.sounder.lines`); methane's are near their places. Water's other
+(:mod:`undulatus.scenes.simulators.sounder.lines`); methane's are near their places. Water's other
 lines (far rotation, other isotopes) are scattered at random, from a fixed seed: they have the
 texture of the real ones. A cross section is
 
@@ -31,14 +31,14 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus.scenes.channels import WAVENUMBERS
-from undulatus.scenes.twins.sounder.atmosphere import (
+from undulatus.scenes.simulators.sounder.atmosphere import (
     AIR_COLUMNS,
     DOBSON,
     HEIGHTS,
     LAYER_PRESSURES,
     LEVELS,
 )
-from undulatus.scenes.twins.sounder.lines import (
+from undulatus.scenes.simulators.sounder.lines import (
     LinearBand,
     Lines,
     SphericalBand,

@@ -42,8 +42,8 @@ import numpy.typing as npt
 
 from undulatus.scenes.channels import NOISE_TEMPERATURE, WAVENUMBERS
 from undulatus.scenes.radiometry import blackbody_radiance, radiance_slope
-from undulatus.scenes.twins.sounder.atmosphere import LAYERS
-from undulatus.scenes.twins.sounder.gases import cross_sections
+from undulatus.scenes.simulators.sounder.atmosphere import LAYERS
+from undulatus.scenes.simulators.sounder.gases import cross_sections
 
 Array = npt.NDArray[Any]
 

@@ -20,7 +20,7 @@ A strength at the temperature :math:`T`, for a band whose strength at 296 K is k
 with :math:`E` the energy of the lower state and :math:`Q \propto T` (linear) or :math:`T^{3/2}`.
 
 Checked in the tests: energies and lines of water and the strongest lines of CO₂ against measured
-ones; and in ``docs/howto/soundings.md`` the whole twin against real spectra.
+ones; and in ``docs/howto/soundings.md`` the whole simulator against real spectra.
 """
 
 from __future__ import annotations

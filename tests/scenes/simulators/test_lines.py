@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from undulatus.scenes.radiometry import C2
-from undulatus.scenes.twins.sounder.gases import BANDS, METHANE_BANDS
-from undulatus.scenes.twins.sounder.lines import (
+from undulatus.scenes.simulators.sounder.gases import BANDS, METHANE_BANDS
+from undulatus.scenes.simulators.sounder.lines import (
     LinearBand,
     Top,
     _clebsch_gordan,

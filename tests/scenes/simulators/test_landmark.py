@@ -1,4 +1,4 @@
-"""The landmark twin: parts equal the whole, the mask has its faults, the physics its limits."""
+"""The landmark simulator: parts equal the whole, the mask has its faults, the physics its limits."""
 
 from dataclasses import replace
 
@@ -19,9 +19,9 @@ from undulatus.scenes.illumination import solar_zenith_angle
 from undulatus.scenes.radiometry import DEFAULT_PLATFORM, SOLAR_RADIANCE_39, THERMAL_BANDS
 from undulatus.scenes.sampling import near_coast
 from undulatus.scenes.scene import BANDS, REFLECTANCE, check_scene
-from undulatus.scenes.twins.landmark import synthetic_landmark
-from undulatus.scenes.twins.landmark.level2 import _atlas
-from undulatus.scenes.twins.landmark.radiation import (
+from undulatus.scenes.simulators.landmark import synthetic_landmark
+from undulatus.scenes.simulators.landmark.level2 import _atlas
+from undulatus.scenes.simulators.landmark.radiation import (
     EMISSION,
     NEAR,
     SOLAR,
@@ -30,7 +30,7 @@ from undulatus.scenes.twins.landmark.radiation import (
     solar_channels,
     thermal_channels,
 )
-from undulatus.scenes.twins.landmark.weather import (
+from undulatus.scenes.simulators.landmark.weather import (
     CENTRE,
     CLOUD_DEPTH,
     COLUMNS,
@@ -165,7 +165,7 @@ def test_names_types_and_attributes_are_those_of_a_scene(whole):
         assert whole[name].dtype == np.uint8
         assert set(np.unique(whole[name])) == {0, 1}
         assert_array_equal(whole[name].attrs["flag_values"], [0, 1])
-    assert "twin" in whole.attrs["title"]
+    assert "simulator" in whole.attrs["title"]
     assert whole.attrs["source"].endswith("seed 0")
     assert whole["spatial_ref"].attrs["grid_mapping_name"] == "geostationary"
 
@@ -208,8 +208,8 @@ def test_values_are_in_the_range_of_the_earths(year):
 @pytest.mark.parametrize("suffix", [".zarr", ".nc"])
 def test_two_bytes_per_value_are_lossless(tmp_path, whole, suffix):
     scene = whole.isel(time=slice(20, 80))
-    write_dataset(scene, tmp_path / f"twin{suffix}")
-    with open_scene(tmp_path / f"twin{suffix}") as found:
+    write_dataset(scene, tmp_path / f"simulator{suffix}")
+    with open_scene(tmp_path / f"simulator{suffix}") as found:
         for name in (*BANDS, "solar_zenith_angle"):
             assert found[name].encoding["dtype"].itemsize == 2
             assert_array_equal(found[name].values.astype(np.float32), scene[name].values)

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from undulatus.scenes.channels import WAVENUMBERS
-from undulatus.scenes.twins.sounder.strata import SNOW, WATER, Strata
+from undulatus.scenes.simulators.sounder.strata import SNOW, WATER, Strata
 
 Array = npt.NDArray[Any]
 

@@ -1,4 +1,4 @@
-"""Committees: VFFGPC and RFFGPC with several members."""
+"""Ensembles: VFFGPC and RFFGPC with several members."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +30,7 @@ from undulatus.regimes import Regime, RegimeClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-COMMON = {"n_members": 3, "max_iter": 3, "random_state": 0}
+COMMON = {"n_estimators": 3, "max_iter": 3, "random_state": 0}
 MODELS = {
     "batch VFFGPC": VFFGPC(4, **COMMON),
     "batch RFFGPC": RFFGPC(6, **COMMON),
@@ -47,21 +47,21 @@ def model(name, **params):
 
 @pytest.fixture(scope="module")
 def fitted(moons):
-    """Each committee, fitted to two moons; its probabilities are corrected to other priors."""
+    """Each ensemble, fitted to two moons; its probabilities are corrected to other priors."""
     return {name: model(name, **PRIORS).fit(*moons) for name in MODELS}
 
 
-def alone(committee, number):
-    """Return a model whose only member is one of a committee."""
-    single = clone(committee).set_params(n_members=1)
-    vars(single).update(vars(committee) | {"n_members": 1})
-    single.members_ = committee.members_[number : number + 1]
+def alone(ensemble, number):
+    """Return a model whose only member is one of an ensemble."""
+    single = clone(ensemble).set_params(n_estimators=1)
+    vars(single).update(vars(ensemble) | {"n_estimators": 1})
+    single.estimators_ = ensemble.estimators_[number : number + 1]
     return single
 
 
-def assert_same_committee(one, other, X):
+def assert_same_ensemble(one, other, X):
     assert one.fit_report_ == other.fit_report_
-    assert_array_equal(one.bound_history_, other.bound_history_)
+    assert_array_equal(one.lower_bounds_, other.lower_bounds_)
     assert_array_equal(one.frequencies_, other.frequencies_)
     assert_array_equal(one.predict_proba(X), other.predict_proba(X))
 
@@ -72,18 +72,18 @@ def assert_same_committee(one, other, X):
 @pytest.mark.parametrize("name", ["batch VFFGPC", "stochastic VFFGPC"])
 def test_a_single_member_is_fitted_from_the_stream_of_the_seed_itself(name, clouds):
     X, y = clouds
-    single = model(name, n_members=1).fit(X, y)
+    single = model(name, n_estimators=1).fit(X, y)
     rng = make_generator(0)
     data = single._prepare(X, y, None, None, 1)
     pixels = single._pixels(data, 1)
     distance = mean_distance(data.overview.variances)
     options = {"learn_frequencies": True, "max_iter": 3, "tol": 1e-4, "early_stopping": True}
-    options |= {"variational": True, "spread": 0.02, "log_odds": data.overview.log_odds}
+    options |= {"variational": True, "taper": 0.02, "log_odds": data.overview.log_odds}
     if single.solver == "stochastic":
         sample = draw_sample(pixels, rng).standardised(np.float32)
         (split,) = leave_out(sample, 1, rng)
         unit = find_kernel("rbf").draw(rng, 4, 3)
-        of_race = {"seed": int(rng.integers(2**63)), "n_total": 200, "spread": 0.02}
+        of_race = {"seed": int(rng.integers(2**63)), "n_total": 200, "taper": 0.02}
         lengthscale = race(sample, [unit], distance, [split], batch_size=40, **of_race)
         options |= {"batch_size": 40, "sample": sample, "split": split, "rng": rng}
         expected = fit_stochastic(pixels, Start(unit, lengthscale), **options)
@@ -92,16 +92,16 @@ def test_a_single_member_is_fitted_from_the_stream_of_the_seed_itself(name, clou
         unit = find_kernel("rbf").draw(rng, 4, 3)
         start = choose_start(pixels, unit, distance, rng)
         expected = fit_batch(pixels, start, rng=rng, split=split, **options)
-    assert len(single.members_) == 1
+    assert len(single.estimators_) == 1
     assert_array_equal(single.frequencies_, expected.frequencies)
     assert_array_equal(single.posterior_.root, expected.posterior.root)
-    assert_array_equal(single.bound_history_, expected.bounds)
-    assert single.fit_report_["held_back_nll"] == list(expected.held_back_losses)
+    assert_array_equal(single.lower_bounds_, expected.bounds)
+    assert single.fit_report_["validation_nll"] == list(expected.validation_losses)
 
 
 @each_model
 def test_a_single_model_does_not_disagree_with_itself(name, fitted, moons):
-    assert_array_equal(alone(fitted[name], 0).member_disagreement(moons[0]), 0.0)
+    assert_array_equal(alone(fitted[name], 0).ensemble_std(moons[0]), 0.0)
 
 
 # Members
@@ -109,43 +109,43 @@ def test_a_single_model_does_not_disagree_with_itself(name, fitted, moons):
 
 @each_model
 def test_members_have_frequencies_of_their_own(name, fitted):
-    committee = fitted[name]
-    d = committee.n_frequencies
-    assert committee.frequencies_.shape == (3 * d, 2)
-    for number, member in enumerate(committee.members_):
+    ensemble = fitted[name]
+    d = ensemble.n_frequencies
+    assert ensemble.frequencies_.shape == (3 * d, 2)
+    for number, member in enumerate(ensemble.estimators_):
         assert_array_equal(
-            committee.frequencies_[number * d : (number + 1) * d], member.frequencies
+            ensemble.frequencies_[number * d : (number + 1) * d], member.frequencies
         )
-    assert len(np.unique(committee.frequencies_[:, 0])) == 3 * d
+    assert len(np.unique(ensemble.frequencies_[:, 0])) == 3 * d
 
 
 @each_model
-def test_attributes_of_a_committee_sum_up_its_members(name, fitted):
-    committee = fitted[name]
-    members = committee.members_
+def test_attributes_of_an_ensemble_sum_up_its_members(name, fitted):
+    ensemble = fitted[name]
+    members = ensemble.estimators_
     # Rounding of a mean of three.
     assert_allclose(
-        committee.signal_variance_, np.mean([m.signal_variance for m in members]), rtol=1e-12
+        ensemble.signal_variance_, np.mean([m.signal_variance for m in members]), rtol=1e-12
     )
     product = np.prod([member.lengthscale for member in members])
-    assert_allclose(committee.lengthscale_, product ** (1 / 3), rtol=1e-12)
-    assert_allclose(committee.bound_, np.mean([m.bounds[-1] for m in members]), rtol=1e-12)
-    assert_allclose(committee.bound_history_[-1], committee.bound_, rtol=1e-12)
-    assert committee.n_iter_ == max(member.n_iter for member in members)
-    losses = committee.fit_report_["held_back_nll"]
-    assert losses == [list(member.held_back_losses) for member in members]
-    assert not hasattr(committee, "posterior_")
+    assert_allclose(ensemble.lengthscale_, product ** (1 / 3), rtol=1e-12)
+    assert_allclose(ensemble.lower_bound_, np.mean([m.bounds[-1] for m in members]), rtol=1e-12)
+    assert_allclose(ensemble.lower_bounds_[-1], ensemble.lower_bound_, rtol=1e-12)
+    assert ensemble.n_iter_ == max(member.n_iter for member in members)
+    losses = ensemble.fit_report_["validation_nll"]
+    assert losses == [list(member.validation_losses) for member in members]
+    assert not hasattr(ensemble, "posterior_")
 
 
 def test_the_mean_history_extends_members_that_ended_early(fitted, moons):
-    committee = alone(fitted["batch VFFGPC"], 0)
-    committee.members_ = tuple(
+    ensemble = alone(fitted["batch VFFGPC"], 0)
+    ensemble.estimators_ = tuple(
         replace(member, latents=(replace(member.latents[0], bounds=bounds),))
         for member, bounds in zip(
-            fitted["batch VFFGPC"].members_, [(-5.0, -4.0, -3.0), (-7.0,)], strict=False
+            fitted["batch VFFGPC"].estimators_, [(-5.0, -4.0, -3.0), (-7.0,)], strict=False
         )
     )
-    assert_allclose(committee.bound_history_, [-6.0, -5.5, -5.0], rtol=1e-12)
+    assert_allclose(ensemble.lower_bounds_, [-6.0, -5.5, -5.0], rtol=1e-12)
 
 
 def test_members_hold_back_different_groups(moons, monkeypatch):
@@ -154,7 +154,7 @@ def test_members_hold_back_different_groups(moons, monkeypatch):
     real = fourier.leave_out
     monkeypatch.setattr(fourier, "leave_out", lambda *given: seen.append(real(*given)) or seen[-1])
     groups = np.arange(120) % 15
-    VFFGPC(3, n_members=5, max_iter=1, random_state=0).fit(X, y, groups=groups)
+    VFFGPC(3, n_estimators=5, max_iter=1, random_state=0).fit(X, y, groups=groups)
     left_out = [set(range(15)) - set(groups[learning]) for learning, _ in seen[0]]
     assert sorted(g for group in left_out for g in group) == list(range(15))
 
@@ -171,7 +171,7 @@ def test_the_model_does_not_depend_on_the_number_of_threads(name, clouds):
     X, y = clouds
     one, *others = (model(name, n_jobs=jobs).fit(X, y) for jobs in (1, 2, 5))
     for other in others:
-        assert_same_committee(other, one, X)
+        assert_same_ensemble(other, one, X)
 
 
 @pytest.mark.parametrize("name", ["batch VFFGPC", "batch RFFGPC"])
@@ -187,18 +187,18 @@ def test_a_weight_of_two_equals_a_row_given_twice(name, moons):
 
 def test_given_frequencies_are_shared_out_among_the_members(moons):
     unit = np.random.default_rng(5).normal(size=(18, 2))
-    committee = model("batch RFFGPC", frequencies=unit).fit(*moons)
-    for number, member in enumerate(committee.members_):
+    ensemble = model("batch RFFGPC", init_frequencies=unit).fit(*moons)
+    for number, member in enumerate(ensemble.estimators_):
         own = unit[6 * number : 6 * number + 6]
         assert_allclose(member.frequencies * member.lengthscale, own, rtol=1e-12)
-    with pytest.raises(InputError, match=r"\(18, 2\) \(n_members \* n_frequencies"):
-        model("batch RFFGPC", frequencies=unit[:6]).fit(*moons)
+    with pytest.raises(InputError, match=r"\(18, 2\) \(n_estimators \* n_frequencies"):
+        model("batch RFFGPC", init_frequencies=unit[:6]).fit(*moons)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "five"])
 def test_a_wrong_number_of_members_is_an_input_error(moons, wrong):
-    with pytest.raises(InputError, match="n_members"):
-        VFFGPC(3, n_members=wrong).fit(*moons)
+    with pytest.raises(InputError, match="n_estimators"):
+        VFFGPC(3, n_estimators=wrong).fit(*moons)
 
 
 # Prediction
@@ -206,25 +206,25 @@ def test_a_wrong_number_of_members_is_an_input_error(moons, wrong):
 
 @each_model
 def test_the_probability_is_the_mean_of_the_members(name, fitted, moons):
-    committee, X = fitted[name], moons[0]
-    of_members = [alone(committee, number).predict_proba(X) for number in range(3)]
+    ensemble, X = fitted[name], moons[0]
+    of_members = [alone(ensemble, number).predict_proba(X) for number in range(3)]
     # Rounding of a mean of three.
-    assert_allclose(committee.predict_proba(X), np.mean(of_members, axis=0), rtol=1e-12)
+    assert_allclose(ensemble.predict_proba(X), np.mean(of_members, axis=0), rtol=1e-12)
 
 
 @each_model
 def test_labels_decisions_and_probabilities_agree(name, fitted, moons):
-    committee, X = fitted[name], moons[0]
-    second = committee.predict_proba(X)[:, 1]
+    ensemble, X = fitted[name], moons[0]
+    second = ensemble.predict_proba(X)[:, 1]
     # The oracle loses digits of 1 - p where p is near 1.
-    assert_allclose(committee.decision_function(X), logit(second), rtol=1e-6, atol=1e-9)
-    assert_array_equal(committee.predict(X), (second > 0.5).astype(int))
-    assert_array_equal(committee.predict(X), (committee.decision_function(X) > 0).astype(int))
+    assert_allclose(ensemble.decision_function(X), logit(second), rtol=1e-6, atol=1e-9)
+    assert_array_equal(ensemble.predict(X), (second > 0.5).astype(int))
+    assert_array_equal(ensemble.predict(X), (ensemble.decision_function(X) > 0).astype(int))
 
 
 def test_labels_need_variances_only_where_members_disagree(fitted, moons, monkeypatch):
-    committee, X = fitted["batch VFFGPC"], moons[0]
-    means = np.array([alone(committee, number).latent_mean(X) for number in range(3)])
+    ensemble, X = fitted["batch VFFGPC"], moons[0]
+    means = np.array([alone(ensemble, number).latent_mean(X) for number in range(3)])
     divided = (means > 0).any(axis=0) & (means <= 0).any(axis=0)
     assert 0 < divided.sum() < len(X) / 2
     seen = []
@@ -232,25 +232,25 @@ def test_labels_need_variances_only_where_members_disagree(fitted, moons, monkey
     monkeypatch.setattr(
         base, "pooled_log_odds", lambda *given: seen.append(given[0].shape[2]) or real(*given)
     )
-    committee.predict(X)
+    ensemble.predict(X)
     assert seen == [divided.sum()]
 
 
 @each_model
 def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
-    committee, X = fitted[name], moons[0]
-    moments = [alone(committee, number).latent_mean_and_variance(X) for number in range(3)]
+    ensemble, X = fitted[name], moons[0]
+    moments = [alone(ensemble, number).latent_mean_and_variance(X) for number in range(3)]
     means, variances = np.swapaxes(moments, 0, 1)
-    mean, variance = committee.latent_mean_and_variance(X)
+    mean, variance = ensemble.latent_mean_and_variance(X)
     assert_allclose(mean, means.mean(axis=0), rtol=1e-10, atol=1e-12)
     assert_allclose(variance, variances.mean(axis=0) + means.var(axis=0), rtol=1e-10)
-    assert_allclose(committee.member_disagreement(X), means.std(axis=0), rtol=1e-6, atol=1e-12)
+    assert_allclose(ensemble.ensemble_std(X), means.std(axis=0), rtol=1e-6, atol=1e-12)
     # The same waves, summed in another way.
-    assert_allclose(committee.latent_mean(X), mean, rtol=1e-9, atol=1e-10)
-    probability, again = committee.predict_proba_and_variance(X)
+    assert_allclose(ensemble.latent_mean(X), mean, rtol=1e-9, atol=1e-10)
+    probability, again = ensemble.predict_proba_and_variance(X)
     assert_array_equal(again, variance)
-    assert_array_equal(probability, committee.predict_proba(X))
-    full = committee.predict_in_full(X)
+    assert_array_equal(probability, ensemble.predict_proba(X))
+    full = ensemble.predict_in_full(X)
     assert_array_equal(full.probabilities, probability)
     assert_array_equal(full.mean, mean)
     assert_array_equal(full.variance, variance)
@@ -260,40 +260,40 @@ def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
 @each_model
 def test_members_whose_waves_go_on_for_ever_disagree_more_away_from_the_data(name, moons):
     X, y = moons
-    committee = model(name, spread=0.0, warp=False).fit(X, y)
-    assert committee.member_disagreement(5.0 * X).mean() > committee.member_disagreement(X).mean()
+    ensemble = model(name, taper=0.0, warp=False).fit(X, y)
+    assert ensemble.ensemble_std(5.0 * X).mean() > ensemble.ensemble_std(X).mean()
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-2])
-def test_a_variance_tolerance_bounds_the_error_of_a_committee(clouds, tolerance):
+def test_a_variance_tolerance_bounds_the_error_of_an_ensemble(clouds, tolerance):
     X, y = clouds
-    committee = RFFGPC(30, n_members=3, max_iter=3, random_state=0).fit(X, y)
-    exact = committee.predict_proba(X)
-    committee.set_params(variance_tolerance=tolerance)
-    found = committee.predict_proba(X)
+    ensemble = RFFGPC(30, n_estimators=3, max_iter=3, random_state=0).fit(X, y)
+    exact = ensemble.predict_proba(X)
+    ensemble.set_params(variance_tolerance=tolerance)
+    found = ensemble.predict_proba(X)
     assert 0 < np.abs(found - exact).max() <= tolerance
-    assert_array_equal(committee.predict(X), (found[:, 1] > 0.5).astype(int))
+    assert_array_equal(ensemble.predict(X), (found[:, 1] > 0.5).astype(int))
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("double", 1e-9), ("single", 1e-5)])
 def test_predictions_do_not_depend_on_the_blocks(clouds, precision, tolerance):
     X, y = clouds
-    committee = model("batch VFFGPC", precision=precision).fit(X, y)
-    rows = [committee.predict_proba(X[i : i + 7]) for i in range(0, len(X), 7)]
-    assert_allclose(np.concatenate(rows), committee.predict_proba(X), rtol=0, atol=tolerance)
+    ensemble = model("batch VFFGPC", precision=precision).fit(X, y)
+    rows = [ensemble.predict_proba(X[i : i + 7]) for i in range(0, len(X), 7)]
+    assert_allclose(np.concatenate(rows), ensemble.predict_proba(X), rtol=0, atol=tolerance)
 
 
 def test_the_waves_of_all_members_sum_to_the_latent_mean(moons):
     X, y = moons
-    committee = model("batch VFFGPC", posterior="bound", warp=False, spread=0.0).fit(X, y)
-    waves = waves_of(committee)
+    ensemble = model("batch VFFGPC", posterior="bound", warp=False, taper=0.0).fit(X, y)
+    waves = waves_of(ensemble)
     assert len(waves.amplitudes) == 12
     phase = (X - waves.centre) @ waves.frequencies.T
     total = (waves.amplitudes * np.cos(phase - waves.delays)).sum(axis=1)
-    assert_allclose(total, committee.latent_mean(X), rtol=1e-9, atol=1e-9)
+    assert_allclose(total, ensemble.latent_mean(X), rtol=1e-9, atol=1e-9)
 
 
-def test_a_committee_in_each_regime_mixes_its_latent_moments(moons):
+def test_an_ensemble_in_each_regime_mixes_its_latent_moments(moons):
     X, y = moons
     table = pd.DataFrame(X, columns=["a", "b"]).assign(angle=np.linspace(0.0, 90.0, 120))
     regimes = (Regime("day", 0.0, 45.0, ("a", "b")), Regime("night", 45.0, 91.0, ("a", "b")))
@@ -318,7 +318,7 @@ def on_progress(call):
 
 
 @pytest.mark.parametrize("name", ["batch VFFGPC", "stochastic VFFGPC"])
-def test_a_committee_continued_from_its_checkpoints_equals_the_uninterrupted_one(
+def test_an_ensemble_continued_from_its_checkpoints_equals_the_uninterrupted_one(
     name, clouds, tmp_path
 ):
     X, y = clouds
@@ -338,12 +338,12 @@ def test_a_committee_continued_from_its_checkpoints_equals_the_uninterrupted_one
     with on_progress(lambda step, member: steps.append((member, step))):
         rest = model(name, checkpoint=path, **params).fit(X, y)
     assert sorted(steps) == [*((1, n) for n in (3, 4, 5)), *((2, n) for n in range(1, 6))]
-    assert_same_committee(rest, whole, X)
+    assert_same_ensemble(rest, whole, X)
 
 
-def test_an_interrupted_committee_keeps_its_finished_members_and_continues(clouds):
+def test_an_interrupted_ensemble_keeps_its_finished_members_and_continues(clouds):
     X, y = clouds
-    committee = model("batch VFFGPC", n_jobs=1, warm_start=True, on_interrupt="keep")
+    ensemble = model("batch VFFGPC", n_jobs=1, warm_start=True, on_interrupt="keep")
 
     def interrupt(step, member):
         if member == 2:
@@ -351,22 +351,22 @@ def test_an_interrupted_committee_keeps_its_finished_members_and_continues(cloud
 
     with (
         on_progress(interrupt),
-        pytest.warns(ConvergenceWarning, match=r"committee of 2 members, of 3.*warm_start=True"),
+        pytest.warns(ConvergenceWarning, match=r"ensemble of 2 members, of 3.*warm_start=True"),
     ):
-        committee.fit(X, y)
-    assert len(committee.members_) == 2
-    assert committee.fit_report_["stopped"] == "interrupted"
-    assert committee.score(X, y) > 0.7
-    kept = committee.members_
-    committee.fit(X, y)
-    assert len(committee.members_) == 3
-    for before, after in zip(kept, committee.members_, strict=False):
+        ensemble.fit(X, y)
+    assert len(ensemble.estimators_) == 2
+    assert ensemble.fit_report_["stopped"] == "interrupted"
+    assert ensemble.score(X, y) > 0.7
+    kept = ensemble.estimators_
+    ensemble.fit(X, y)
+    assert len(ensemble.estimators_) == 3
+    for before, after in zip(kept, ensemble.estimators_, strict=False):
         assert after.lengthscale == before.lengthscale
         assert not np.array_equal(after.frequencies, before.frequencies)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
-def test_an_interrupted_committee_is_no_model_and_continues_to_the_same_bits(
+def test_an_interrupted_ensemble_is_no_model_and_continues_to_the_same_bits(
     n_jobs, clouds, tmp_path
 ):
     X, y = clouds
@@ -380,28 +380,28 @@ def test_an_interrupted_committee_is_no_model_and_continues_to_the_same_bits(
 
     with on_progress(interrupt), pytest.raises(KeyboardInterrupt):
         stopped.fit(X, y)
-    assert not hasattr(stopped, "members_")
+    assert not hasattr(stopped, "estimators_")
     assert {file.name for file in tmp_path.iterdir()} >= {"state.2"}
-    assert_same_committee(stopped.fit(X, y), whole, X)
+    assert_same_ensemble(stopped.fit(X, y), whole, X)
 
 
 def test_a_warm_start_continues_each_member_from_its_own_end(clouds):
     X, y = clouds
     # The paper's model, in which the bound is the one that learning raises.
-    options = {"posterior": "bound", "warp": False, "spread": 0.0}
-    committee = model("batch RFFGPC", warm_start=True, tol=0.0, **options).fit(X, y)
-    first, bound = committee.members_, committee.bound_
-    committee.fit(X, y)
-    for before, after in zip(first, committee.members_, strict=True):
+    options = {"posterior": "bound", "warp": False, "taper": 0.0}
+    ensemble = model("batch RFFGPC", warm_start=True, tol=0.0, **options).fit(X, y)
+    first, bound = ensemble.estimators_, ensemble.lower_bound_
+    ensemble.fit(X, y)
+    for before, after in zip(first, ensemble.estimators_, strict=True):
         unit = before.frequencies * before.lengthscale
         assert_allclose(after.frequencies * after.lengthscale, unit, rtol=1e-12)
-    assert committee.bound_ >= bound - 1e-4 * (abs(bound) + 100)
+    assert ensemble.lower_bound_ >= bound - 1e-4 * (abs(bound) + 100)
 
 
 def test_a_warm_start_with_fewer_members_is_refused(moons):
-    committee = model("batch RFFGPC", warm_start=True).fit(*moons)
-    with pytest.raises(InputError, match=r"3 members, but n_members is 2.*warm_start=False"):
-        committee.set_params(n_members=2).fit(*moons)
+    ensemble = model("batch RFFGPC", warm_start=True).fit(*moons)
+    with pytest.raises(InputError, match=r"3 members, but n_estimators is 2.*warm_start=False"):
+        ensemble.set_params(n_estimators=2).fit(*moons)
 
 
 def test_one_line_of_progress_counts_the_steps_of_all_members(moons, capsys):
@@ -418,13 +418,13 @@ def test_one_line_of_progress_counts_the_steps_of_all_members(moons, capsys):
 
 
 @pytest.mark.parametrize("class_name", ["VFFGPC", "RFFGPC"])
-def test_a_committee_of_a_dask_array_is_that_of_the_array(class_name, clouds):
+def test_an_ensemble_of_a_dask_array_is_that_of_the_array(class_name, clouds):
     X, y = clouds
-    committee = model(f"stochastic {class_name}")
+    ensemble = model(f"stochastic {class_name}")
     groups = np.arange(200) // 10
-    expected = clone(committee).fit(X, y, groups=groups)
+    expected = clone(ensemble).fit(X, y, groups=groups)
     chunks = da.from_array(X, chunks=(70, 3))
-    found = clone(committee).fit(chunks, da.from_array(y, chunks=70), groups=groups)
+    found = clone(ensemble).fit(chunks, da.from_array(y, chunks=70), groups=groups)
     # As for one model: sums of chunks round differently.
     assert_allclose(found.predict_proba(X), expected.predict_proba(X), rtol=0, atol=1e-9)
     assert_allclose(found.predict_proba(chunks), found.predict_proba(X), rtol=0, atol=1e-12)
@@ -436,7 +436,7 @@ def metadata_routing():
         yield
 
 
-def test_groups_reach_the_committee_through_a_search_over_a_pipeline(
+def test_groups_reach_the_ensemble_through_a_search_over_a_pipeline(
     moons, metadata_routing, monkeypatch
 ):
     X, y = moons
@@ -448,7 +448,7 @@ def test_groups_reach_the_committee_through_a_search_over_a_pipeline(
         "leave_out",
         lambda pixels, *rest: seen.append(pixels.groups) or real(pixels, *rest),
     )
-    classifier = VFFGPC(3, n_members=2, max_iter=1, random_state=0).set_fit_request(groups=True)
+    classifier = VFFGPC(3, n_estimators=2, max_iter=1, random_state=0).set_fit_request(groups=True)
     pipeline = Pipeline([("scale", StandardScaler()), ("classify", classifier)])
     search = GridSearchCV(pipeline, {"classify__n_frequencies": [2, 3]}, cv=GroupKFold(3))
     search.fit(X, y, groups=groups)

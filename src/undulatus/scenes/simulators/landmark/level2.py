@@ -3,7 +3,7 @@
 It follows the tests of Derrien & Le Gléau (2005): a pixel is cloudy if it is colder at 10.8 µm
 than a forecast of the clear surface, brighter than the surface's climatology, or shows the
 split-window difference of thin ice or, over the sea at night, a lower temperature at 3.9 than at
-10.8 µm. That last test rarely fires here, as the twin's droplets emit at 3.9 µm like black bodies.
+10.8 µm. That last test rarely fires here, as the simulator's droplets emit at 3.9 µm like black bodies.
 Its faults come from what it does not know, not from random flips of the mask:
 
 - the forecast of the skin temperature errs by 2.5 K over land by day and 4 K at night and
@@ -26,9 +26,9 @@ from scipy.ndimage import shift
 
 from undulatus._daylight import LOW_SUN
 from undulatus.scenes.radiometry import DEFAULT_PLATFORM, THERMAL_BANDS
-from undulatus.scenes.twins.fields import Field, Series
-from undulatus.scenes.twins.landmark.radiation import EMISSION, emission
-from undulatus.scenes.twins.landmark.weather import COLUMNS, ROWS, Place, Sun, Weather
+from undulatus.scenes.simulators.fields import Field, Series
+from undulatus.scenes.simulators.landmark.radiation import EMISSION, emission
+from undulatus.scenes.simulators.landmark.weather import COLUMNS, ROWS, Place, Sun, Weather
 
 Array = npt.NDArray[Any]
 

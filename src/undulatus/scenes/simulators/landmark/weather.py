@@ -2,7 +2,7 @@
 
 The place is what Meteosat at 0° E sees of the coast; the sun's position is pyorbital's; the
 weather is three layers of cloud, dust, temperatures and moisture. Every number was chosen from the
-literature before any classifier was scored on the twin, and has not been changed since.
+literature before any classifier was scored on the simulator, and has not been changed since.
 
 ===============  ==============================================================================
 surface          sea 16.5 to 21.5 °C, warmest in mid September (Canary upwelling, Mittelstaedt
@@ -34,7 +34,7 @@ import numpy.typing as npt
 from pyorbital.astronomy import get_alt_az
 from pyproj import CRS, Transformer
 
-from undulatus.scenes.twins.fields import Field, Series
+from undulatus.scenes.simulators.fields import Field, Series
 
 Array = npt.NDArray[Any]
 

@@ -1,11 +1,11 @@
 """The synthetic landmark: a year over a coast like Dakhla's, with the truth known.
 
-A twin of the paper's data, which are not public: 35,040 acquisitions of 20 x 26 pixels, one every
+A simulator of the paper's data, which are not public: 35,040 acquisitions of 20 x 26 pixels, one every
 quarter of an hour, with seven SEVIRI channels, a Level-2-like mask with the faults of real ones,
 and the true mask. The modules of this package say what is in it and why: :mod:`weather
-<undulatus.scenes.twins.landmark.weather>` makes place, sun and clouds, :mod:`radiation
-<undulatus.scenes.twins.landmark.radiation>` the channels, and :mod:`level2
-<undulatus.scenes.twins.landmark.level2>` the mask. Any part of the year can be computed alone, and
+<undulatus.scenes.simulators.landmark.weather>` makes place, sun and clouds, :mod:`radiation
+<undulatus.scenes.simulators.landmark.radiation>` the channels, and :mod:`level2
+<undulatus.scenes.simulators.landmark.level2>` the mask. Any part of the year can be computed alone, and
 equals that part of the whole bit for bit: weather is a closed form of time, and noise is drawn day
 by day.
 """
@@ -32,9 +32,9 @@ from undulatus.scenes.scene import (
     MISSING_CODE,
     TEMPERATURE,
 )
-from undulatus.scenes.twins.landmark.level2 import draw_forecast, level2_mask
-from undulatus.scenes.twins.landmark.radiation import solar_channels, thermal_channels
-from undulatus.scenes.twins.landmark.weather import (
+from undulatus.scenes.simulators.landmark.level2 import draw_forecast, level2_mask
+from undulatus.scenes.simulators.landmark.radiation import solar_channels, thermal_channels
+from undulatus.scenes.simulators.landmark.weather import (
     COLUMNS,
     GEOSTATIONARY,
     ROWS,
@@ -111,7 +111,7 @@ def _as_scene(whole: da.Array, first_day: int, days: int, seed: int) -> xr.Datas
             "spatial_ref": ((), np.int32(0), pyproj.CRS(GEOSTATIONARY).to_cf()),
         },
         attrs={
-            "title": "Synthetic landmark (twin): no satellite took these images",
+            "title": "Synthetic landmark (simulator): no satellite took these images",
             "source": f"undulatus synthetic landmark, seed {seed}",
             "platform_name": DEFAULT_PLATFORM,
             "sensor": "seviri",

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from undulatus.scenes.illumination import COSINE_FLOOR
 from undulatus.scenes.radiometry import DEFAULT_PLATFORM, SOLAR_RADIANCE_39, THERMAL_BANDS
-from undulatus.scenes.twins.landmark.weather import LAPSE, VIEW_ZENITH, Place, Sun, Weather
+from undulatus.scenes.simulators.landmark.weather import LAPSE, VIEW_ZENITH, Place, Sun, Weather
 
 Array = npt.NDArray[Any]
 
