@@ -537,7 +537,7 @@ def test_steps_that_lower_the_bound_of_real_rows_are_undone():
         original, passes = space.evaluate, []
         counted = replace(space)
         object.__setattr__(
-            counted, "evaluate", lambda *own, run=original, seen=passes: seen.append(1) or run(*own)
+            counted, "evaluate", lambda *own, run=original, all=passes: all.append(1) or run(*own)
         )
         (end,) = ascend(counted, EXPECTED, [start.gaussian], AscentConfig())
         assert len(end.bounds) < len(passes)

@@ -54,7 +54,7 @@ def go_on(task, state=None, max_iter=None, **options):
         [task],
         [state or task.first_state()],
         max_iter=max_iter or task.config.max_iter,
-        report=lambda number, state: seen.append(state),
+        reports=[seen.append],
         **options,
     )
     return end, seen
@@ -451,12 +451,12 @@ def test_the_parameters_of_the_lowest_smoothed_loss_are_remembered(noise):
 def test_steps_leave_the_states_that_were_reported_as_they_were():
     copies = []
 
-    def report(number, state):
+    def report(state):
         own = state.parameters
         copies.append((state, own.gram.copy(), own.projected.copy(), own.frequencies.copy()))
 
     task = some_task(max_iter=4)
-    optimise([task], [task.first_state()], max_iter=4, report=report)
+    optimise([task], [task.first_state()], max_iter=4, reports=[report])
     for state, gram, projected, frequencies in copies:
         assert_array_equal(state.parameters.gram, gram)
         assert_array_equal(state.parameters.projected, projected)
@@ -519,18 +519,18 @@ def test_an_optimisation_that_has_ended_does_nothing_more():
 
 
 def test_an_interrupt_keeps_the_last_finished_iteration():
-    def report(number, state):
+    def report(state):
         if state.n_iter == 2:
             raise KeyboardInterrupt
 
     task = some_task(max_iter=10)
     start = [task.first_state()]
-    (stopped,) = optimise([task], start, max_iter=10, interruptible=True, report=report)
+    (stopped,) = optimise([task], start, max_iter=10, interruptible=True, reports=[report])
     assert stopped.outcome == "interrupted"
     _, seen = go_on(task)
     assert_same(replace(stopped, outcome="max_iter"), seen[1])
     with pytest.raises(KeyboardInterrupt):
-        optimise([task], start, max_iter=10, report=report)
+        optimise([task], start, max_iter=10, reports=[report])
 
 
 def test_an_interrupt_before_the_first_iteration_is_raised(monkeypatch):
@@ -592,7 +592,7 @@ def test_estimators_end_at_their_own_iterations():
     reported = []
     ends = optimise(
         tasks, [*ahead, *states[1:]], max_iter=8,
-        report=lambda number, state: reported.append((number, state.n_iter)),
+        reports=[lambda state, own=own: reported.append((own, state.n_iter)) for own in range(3)],
     )  # fmt: skip
     # Each iteration of each is reported once, and those behind went first.
     assert sorted(reported) == [(0, i) for i in range(3, len(ends[0].losses) + 1)] + [
@@ -605,8 +605,8 @@ def test_estimators_end_at_their_own_iterations():
 
 
 def test_an_interrupt_ends_all_estimators_at_their_last_iteration():
-    def report(number, state):
-        if (number, state.n_iter) == (1, 2):
+    def report(state):
+        if state.n_iter == 2:
             raise KeyboardInterrupt
 
     tasks = tasks_on_a_device(classes=2, max_iter=5, tol=-1.0)
@@ -615,7 +615,7 @@ def test_an_interrupt_ends_all_estimators_at_their_last_iteration():
         [task.first_state() for task in tasks],
         max_iter=5,
         interruptible=True,
-        report=report,
+        reports=[bool, report, bool],
     )
     assert [end.n_iter for end in ends] == [2, 2, 1]
     assert {end.outcome for end in ends} == {"interrupted"}

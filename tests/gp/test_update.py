@@ -38,7 +38,7 @@ def some_rows(seed=0, n=8, taper=0.2, gamma=1.7):
 
 def new_rows(latent, rows):
     z, untapered, sign, weight = rows
-    return NewRows(*mean_and_root(latent, z), untapered, sign, weight)
+    return NewRows(*mean_and_root(latent, z), untapered, sign, weight, latent.signal_variance)
 
 
 def dense_sites(latent, rows, posterior, bound):

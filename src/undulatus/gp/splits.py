@@ -46,9 +46,9 @@ def validation_loss(
     z, untapered = tapered_features(block.x, frequencies, deviations, xp)
     scaled = []
     for variance, mean, covariance in zip(signal_variances, means, covariances, strict=True):
-        product = xp.multiply(z, xp.astype(xp.move(covariance), z.dtype))
+        product = xp.multiply(z, xp.astype(covariance, z.dtype))
         spread = xp.maximum(xp.row_dots(product, z), 0.0) + variance * untapered
-        scaled.append(scaled_mean(z @ xp.astype(xp.move(mean), z.dtype), spread, xp))
+        scaled.append(scaled_mean(z @ xp.astype(mean, z.dtype), spread, xp))
     if block.codes is None:
         log_likelihood = xp.log_expit(xp.double(2.0 * block.v * scaled[0]))
     else:

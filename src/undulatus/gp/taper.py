@@ -52,7 +52,7 @@ def kept_share(x: Array, deviations: Array, xp: Backend = HOST) -> Array:
     For s (d,) the result is (n,); for those of M members, (M, d), it is (M, n), and the rows
     may be those of each member, (M, n, d).
     """
-    squares = xp.astype(xp.move(deviations) ** 2, x.dtype)
+    squares = xp.astype(deviations**2, x.dtype)
     if x.ndim > 2:
         return xp.exp(-0.5 * (x * x @ squares[..., None])[..., 0])
     return xp.exp(-0.5 * (squares @ (x * x).T))
