@@ -101,7 +101,7 @@ FAULTS = (
         "gp/inference.py",
         "variance += self.signal_variance * untapered",
         "variance += untapered",
-        "the untapered variance without γ",
+        "the untapered variance without the signal variance",
     ),
     Fault(
         "gp/inference.py",
@@ -176,7 +176,7 @@ FAULTS = (
         "gp/posterior.py",
         "kept = eigenvalues * signal_variance * PROBABILITY_PER_VARIANCE > tolerance\n",
         "kept = eigenvalues * PROBABILITY_PER_VARIANCE > tolerance\n",
-        "directions dropped without regard to γ",
+        "directions dropped without regard to the signal variance",
     ),
     # The exact process
     Fault(
@@ -228,7 +228,7 @@ FAULTS = (
         "gp/batch.py",
         "rest = np.array([-np.sum(in_frequencies * frequencies)])",
         "rest = np.array([np.sum(in_frequencies * frequencies)])",
-        "the sign of the gradient in log σ",
+        "the sign of the gradient in the lengthscale of random frequencies",
     ),
     # Ensembles, splits, models
     Fault(
@@ -302,7 +302,7 @@ FAULTS = (
         "estimators/updates.py",
         "                untapered * own.signal_variance,",
         "                untapered,",
-        "the untapered variance of an update without γ",
+        "the untapered variance of an update without the signal variance",
     ),
     Fault(
         "estimators/exact.py",
