@@ -1,7 +1,6 @@
 """The batch solver: the outer loop on simple bounds, the Fourier evidence, and the whole fit."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -54,28 +53,26 @@ each_way = pytest.mark.parametrize(
 
 CONFIG = BatchConfig(10, 0.0)
 
-UPDATES_XI = CONFIG.updates_xi
-
-
-def climb(evidence, progress, max_iter, tol, **options):
-    return maximise(evidence, progress, BatchConfig(max_iter, tol), **options)
-
 
 class Hill:
     """A concave bound -|θ - top|² - gap, whose gap (of ξ) halves at each update of ξ."""
 
     def __init__(self, top=(1.0, -2.0), gap=1000.0, limit=10.0):
-        self.top = np.array(top)
-        self.gap = gap
+        self.top, self.gap = np.array(top), gap
         self.limits = [(-limit, limit)] * len(self.top)
-        self.updates = 0
+        self.updates, self.tried = 0, []
 
     def update_xi(self, theta):
         self.updates += 1
         self.gap *= 0.5
-        return self.value_and_gradient(theta)[0]
+        return self.value(theta)[0]
 
     def value_and_gradient(self, theta):
+        found = self.value(theta)
+        self.tried.append((found[0], theta.copy()))
+        return found
+
+    def value(self, theta):
         away = theta - self.top
         return -float(away @ away) - self.gap, -2.0 * away
 
@@ -83,8 +80,8 @@ class Hill:
 class Cliff(Hill):
     """A bound with the wrong sign of the gradient: every step along it leads down."""
 
-    def value_and_gradient(self, theta):
-        value, gradient = super().value_and_gradient(theta)
+    def value(self, theta):
+        value, gradient = super().value(theta)
         return value, -gradient
 
 
@@ -94,7 +91,7 @@ class Bump(Hill):
     def __init__(self):
         super().__init__(top=(6.0,), gap=0.0, limit=20.0)
 
-    def value_and_gradient(self, theta):
+    def value(self, theta):
         height = float(np.exp(-0.5 * np.sum((theta - self.top) ** 2)))
         return height, -(theta - self.top) * height
 
@@ -106,174 +103,90 @@ class Drifting(Hill):
         super().__init__(top=(0.0,), limit=100.0)
 
     def update_xi(self, theta):
-        self.top = self.top + 1.0 / UPDATES_XI
+        self.top = self.top + 1.0 / CONFIG.updates_xi
         return super().update_xi(theta)
 
 
-def at_zero(evidence):
-    return Progress(np.zeros(len(evidence.limits)))
+def run(evidence, progress=None, max_iter=5, tol=0.0, **options):
+    """The end of an ascent from zero, and its state after each iteration."""
+    seen = []
+
+    def report(progress):
+        # The bound that is reported is that at the hyperparameters.
+        assert progress.bounds[-1] == evidence.value(progress.theta)[0]
+        seen.append(progress)
+
+    progress = progress or Progress(np.zeros(len(evidence.limits)))
+    options = {"report": report} | options
+    return maximise(evidence, progress, BatchConfig(max_iter, tol), **options), seen
 
 
 def test_an_ascent_converges_to_the_top():
     hill = Hill()
-    ascent = climb(hill, at_zero(hill), max_iter=100, tol=1e-8)
-    assert ascent.outcome == "converged"
-    assert_allclose(ascent.theta, hill.top, atol=1e-6)
-    assert ascent.n_iter == len(ascent.bounds) < 100
+    end, seen = run(hill, max_iter=100, tol=1e-8)
+    assert end.outcome == "converged"
+    assert_allclose(end.theta, hill.top, atol=1e-6)
+    assert end.n_iter == len(end.bounds) == len(seen) < 100
+    assert np.all(np.diff(end.bounds) >= 0)
+    assert hill.updates == CONFIG.updates_xi * end.n_iter
+    # It does nothing more.
+    assert run(hill, end, max_iter=100, tol=1e-8) == (end, [])
+    assert hill.updates == CONFIG.updates_xi * end.n_iter
 
 
-def test_the_bound_never_decreases_and_each_iteration_updates_xi():
-    hill = Hill()
-    ascent = climb(hill, at_zero(hill), max_iter=20, tol=0.0)
-    assert np.all(np.diff(ascent.bounds) >= 0)
-    assert hill.updates == UPDATES_XI * ascent.n_iter
-
-
-def test_the_bound_reported_is_the_bound_at_theta():
-    hill = Hill()
-    seen = []
-    climb(
-        hill,
-        at_zero(hill),
-        max_iter=4,
-        tol=0.0,
-        report=lambda ascent: seen.append(
-            (ascent.bounds[-1], hill.value_and_gradient(ascent.theta)[0])
-        ),
-    )
-    for reported, recomputed in seen:
-        assert reported == recomputed
-
-
-def test_an_ascent_stops_at_max_iter():
-    hill = Hill()
-    ascent = climb(hill, at_zero(hill), max_iter=3, tol=1e-12)
-    assert (ascent.outcome, ascent.n_iter) == ("max_iter", 3)
+def test_an_ascent_continues_from_any_of_its_states():
+    whole, seen = run(Hill())
+    assert (whole.outcome, whole.n_iter) == ("max_iter", 5)
+    for state in seen:
+        hill = Hill(gap=1000.0 * 0.5 ** (CONFIG.updates_xi * state.n_iter))
+        assert_same(run(hill, state)[0], whole)
 
 
 def test_an_iteration_evaluates_the_bound_a_limited_number_of_times():
-    calls = []
-
-    class Counting(Hill):
-        def value_and_gradient(self, theta):
-            calls.append(theta)
-            return super().value_and_gradient(theta)
-
-    hill = Counting(top=np.linspace(-3, 3, 30))
-    climb(hill, at_zero(hill), max_iter=1, tol=0.0)
-    # Each update of ξ evaluates once; then one first point, and five trials a step.
-    assert len(calls) <= UPDATES_XI + 1 + 5 * CONFIG.inner_steps
+    hill = Hill(top=np.linspace(-3, 3, 30))
+    run(hill, max_iter=1)
+    # A first point, and five trials a step.
+    assert len(hill.tried) <= 1 + 5 * CONFIG.inner_steps
 
 
 def test_a_step_that_lowers_the_bound_is_not_taken():
-    cliff = Cliff()
-    ascent = climb(cliff, at_zero(cliff), max_iter=5, tol=0.0)
-    assert_array_equal(ascent.theta, np.zeros(2))
-    assert np.all(np.diff(ascent.bounds) >= 0)
+    end, _ = run(Cliff())
+    assert_array_equal(end.theta, np.zeros(2))
+    assert np.all(np.diff(end.bounds) >= 0)
 
 
-def test_after_a_failed_line_search_theta_and_bound_belong_together():
-    bump, seen = Bump(), []
-
-    def report(ascent):
-        seen.append((ascent.bounds[-1], bump.value_and_gradient(ascent.theta)[0]))
-
-    climb(bump, Progress(np.array([2.5])), max_iter=5, tol=0.0, report=report)
-    for reported, recomputed in seen:
-        assert reported == recomputed
-
-
-def test_the_best_evaluated_point_is_kept():
-    tried = []
-
-    class Recording(Bump):
-        def value_and_gradient(self, theta):
-            value, gradient = super().value_and_gradient(theta)
-            tried.append((value, theta.copy()))
-            return value, gradient
-
-    ascent = climb(Recording(), Progress(np.array([2.5])), max_iter=1, tol=0.0)
-    value, theta = max(tried, key=lambda point: point[0])
-    assert ascent.bounds == (value,)
-    assert_array_equal(ascent.theta, theta)
+def test_after_a_failed_line_search_the_best_point_that_was_tried_is_kept():
+    bump, start = Bump(), Progress(np.array([2.5]))
+    end, _ = run(bump, start, max_iter=1)
+    value, theta = max(bump.tried, key=lambda point: point[0])
+    assert end.bounds == (value,)
+    assert_array_equal(end.theta, theta)
+    run(Bump(), start)
 
 
 def test_the_hyperparameters_stay_within_their_limits():
-    hill = Hill(top=(50.0, -50.0), limit=2.0)
-    ascent = climb(hill, at_zero(hill), max_iter=20, tol=1e-6)
-    assert_allclose(ascent.theta, [2.0, -2.0])
+    end, _ = run(Hill(top=(50.0, -50.0), limit=2.0), max_iter=20, tol=1e-6)
+    assert_allclose(end.theta, [2.0, -2.0])
 
 
-def test_every_iteration_is_reported_with_all_bounds_so_far():
-    hill, seen = Hill(), []
-    ascent = climb(hill, at_zero(hill), max_iter=5, tol=0.0, report=seen.append)
-    assert [step.n_iter for step in seen] == [1, 2, 3, 4, 5]
-    assert seen[-1].bounds == ascent.bounds
-    for shorter, longer in pairwise(seen):
-        assert longer.bounds[: len(shorter.bounds)] == shorter.bounds
-
-
-def test_an_ascent_continues_from_its_state():
-    whole = climb(Hill(), at_zero(Hill()), max_iter=6, tol=0.0)
-    hill = Hill()
-    half = climb(hill, at_zero(hill), max_iter=3, tol=0.0)
-    rest = climb(hill, half, max_iter=6, tol=0.0)
-    assert rest.bounds == whole.bounds
-    assert_array_equal(rest.theta, whole.theta)
-
-
-def test_an_ascent_at_max_iter_does_nothing_more():
-    hill = Hill()
-    done = climb(hill, at_zero(hill), max_iter=3, tol=0.0)
-    assert climb(hill, done, max_iter=3, tol=0.0) == done
-
-
-def test_a_converged_ascent_does_nothing_more():
-    hill = Hill()
-    done = climb(hill, at_zero(hill), max_iter=100, tol=1e-6)
-    updates = hill.updates
-    assert done.outcome == "converged"
-    assert climb(hill, done, max_iter=100, tol=1e-6) is done
-    assert hill.updates == updates
-
-
-def test_an_interrupted_ascent_can_be_continued():
-    def report(ascent):
-        if ascent.n_iter == 2:
-            raise KeyboardInterrupt
-
-    hill = Hill()
-    stopped = climb(hill, at_zero(hill), max_iter=5, tol=0.0, report=report)
-    whole = climb(Hill(), at_zero(Hill()), max_iter=5, tol=0.0)
-    assert climb(hill, stopped, max_iter=5, tol=0.0).bounds == whole.bounds
-
-
-def test_an_interrupt_keeps_the_last_finished_iteration():
-    hill, seen = Hill(), []
-
-    def report(ascent):
-        seen.append(ascent)
-        if ascent.n_iter == 2:
-            raise KeyboardInterrupt
-
-    ascent = climb(hill, at_zero(hill), max_iter=10, tol=0.0, report=report)
-    assert ascent.outcome == "interrupted"
-    assert ascent.bounds == seen[-1].bounds
-    assert ascent.n_iter == 2
-    assert_array_equal(ascent.theta, seen[-1].theta)
-
-
-def test_an_interrupt_within_an_iteration_keeps_the_one_before():
+@pytest.mark.parametrize("within", [False, True])
+def test_an_interrupt_keeps_the_last_finished_iteration(within):
     class Interrupted(Hill):
         def update_xi(self, theta):
-            if self.updates == 2 * UPDATES_XI + 1:
+            if within and self.updates == 2 * CONFIG.updates_xi + 1:
                 raise KeyboardInterrupt
             return super().update_xi(theta)
 
-    hill, seen = Interrupted(), []
-    ascent = climb(hill, at_zero(hill), max_iter=10, tol=0.0, report=seen.append)
-    assert (ascent.outcome, ascent.n_iter) == ("interrupted", 2)
-    assert_array_equal(ascent.theta, seen[-1].theta)
+    def report(progress):
+        if not within and progress.n_iter == 2:
+            raise KeyboardInterrupt
+
+    stopped, _ = run(Interrupted(), report=report)
+    _, seen = run(Hill())
+    assert_same(replace(stopped, outcome="max_iter"), seen[1])
+    assert stopped.outcome == "interrupted"
+    with pytest.raises(KeyboardInterrupt):
+        run(Interrupted(), report=report, interruptible=False)
 
 
 def test_an_interrupt_before_the_first_iteration_is_raised():
@@ -281,100 +194,62 @@ def test_an_interrupt_before_the_first_iteration_is_raised():
         def update_xi(self, theta):
             raise KeyboardInterrupt
 
-    hill = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        climb(hill, at_zero(hill), max_iter=10, tol=0.0)
+        run(Interrupted())
 
 
 # The outer loop with validation rows
 
 
-def maximise_with_loss(validation_loss, max_iter=30, ascent=None, evidence=None, **options):
-    evidence = evidence or Drifting()
-    options |= {"max_iter": max_iter, "tol": 0.0, "validation_loss": validation_loss}
-    return climb(evidence, ascent or at_zero(evidence), **options)
-
-
-def distance_from_three(theta):
-    return abs(theta[0] - 3.0)
-
-
-def test_an_ascent_ends_after_iterations_without_a_lower_loss_and_keeps_the_best_theta():
-    # The top is at 1, 2, 3, ... after each iteration; the loss is lowest at 3.
-    ascent = maximise_with_loss(distance_from_three)
-    assert (ascent.outcome, ascent.n_iter) == ("converged", 3 + CONFIG.patience)
-    # An iteration reaches the top, up to the rounding of its squares.
-    assert_allclose(ascent.best_theta, [3.0], atol=1e-6)
-    assert_allclose(ascent.theta, [3.0 + CONFIG.patience], atol=1e-6)
-
-
-def test_the_losses_are_those_of_the_start_and_after_each_iteration():
-    seen = []
-    ascent = maximise_with_loss(distance_from_three, report=seen.append)
-    thetas = [np.zeros(1), *(state.theta for state in seen)]
-    assert ascent.losses == tuple(distance_from_three(theta) for theta in thetas)
-    assert [len(state.losses) for state in seen] == [state.n_iter + 1 for state in seen]
+def run_with_losses(losses, **options):
+    """The end of an ascent with these losses at the start and after each iteration."""
+    script = iter(losses)
+    given = {"max_iter": len(losses) - 1, "validation_loss": lambda theta: next(script)}
+    return run(Drifting(), **(given | options))
 
 
 @given(st.lists(st.floats(0.0, 10.0), min_size=13, max_size=13, unique=True))
-def test_the_best_theta_is_that_of_the_lowest_loss_whatever_the_losses(losses):
-    script, seen = iter(losses), []
-    ascent = maximise_with_loss(
-        lambda theta: next(script), max_iter=len(losses) - 1, report=seen.append
-    )
-    over = [n for n in range(len(losses)) if n - np.argmin(losses[: n + 1]) >= CONFIG.patience]
-    end = over[0] if over else len(losses) - 1
-    assert ascent.n_iter == end
-    assert ascent.outcome == ("converged" if over else "max_iter")
+def test_the_best_theta_is_that_of_the_lowest_loss_until_that_has_not_fallen_for_long(losses):
+    end, seen = run_with_losses(losses)
+    over = [n for n in range(13) if n - np.argmin(losses[: n + 1]) >= CONFIG.patience]
+    last = over[0] if over else 12
+    assert end.n_iter == last
+    assert end.outcome == ("converged" if over else "max_iter")
+    assert end.losses == tuple(losses[: last + 1])
+    assert [len(state.losses) for state in seen] == [state.n_iter + 1 for state in seen]
     thetas = [np.zeros(1), *(state.theta for state in seen)]
-    assert_array_equal(ascent.best_theta, thetas[np.argmin(losses[: end + 1])])
-
-
-def test_if_the_loss_only_rises_the_start_is_the_best():
-    ascent = maximise_with_loss(lambda theta: float(theta[0]))
-    assert ascent.n_iter == CONFIG.patience
-    assert_array_equal(ascent.best_theta, [0.0])
-
-
-def test_validation_rows_change_only_the_end_of_an_ascent():
-    ascent = maximise_with_loss(distance_from_three)
-    plain = climb(Drifting(), at_zero(Drifting()), max_iter=ascent.n_iter, tol=0.0)
-    assert ascent.bounds == plain.bounds
-    assert_array_equal(ascent.theta, plain.theta)
-    assert (plain.losses, plain.best_theta) == ((), None)
+    assert_array_equal(end.best_theta, thetas[np.argmin(losses[: last + 1])])
+    # Validation rows change only the end: the top is at 1, 2, 3, ... after each iteration.
+    without, _ = run(Drifting(), max_iter=max(last, 1))
+    assert without.bounds[:last] == end.bounds
+    assert (without.losses, without.best_theta) == ((), None)
 
 
 def test_an_ascent_with_losses_continues_to_the_same_end():
-    whole = maximise_with_loss(distance_from_three)
-    for n_iter in (1, 4, whole.n_iter - 1, whole.n_iter):
-        drifting = Drifting()
-        half = maximise_with_loss(distance_from_three, max_iter=n_iter, evidence=drifting)
-        rest = maximise_with_loss(distance_from_three, ascent=half, evidence=drifting)
-        assert (rest.bounds, rest.losses) == (whole.bounds, whole.losses)
-        assert_array_equal(rest.theta, whole.theta)
-        assert_array_equal(rest.best_theta, whole.best_theta)
+    losses = [3.0, 2.0, 1.0, *range(2, 12)]
+    whole, seen = run_with_losses(losses)
+    for state in seen:
+        evidence, script = Drifting(), iter(losses[state.n_iter + 1 :])
+        for _ in range(CONFIG.updates_xi * state.n_iter):
+            evidence.update_xi(state.theta)
+        options = {"max_iter": 12, "validation_loss": lambda theta, own=script: next(own)}
+        assert_same(run(evidence, state, **options)[0], whole)
 
 
-def test_an_interrupt_while_the_first_loss_is_computed_is_raised():
-    def interrupt(theta):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        maximise_with_loss(interrupt)
-
-
-def test_an_interrupt_while_a_later_loss_is_computed_keeps_the_best_theta():
-    script, seen = iter([3.0, 1.0, 2.0]), []
-
+def test_an_interrupt_while_a_loss_is_computed_keeps_the_best_theta_if_there_is_one():
     def validation_loss(theta):
-        try:
-            return next(script)
-        except StopIteration:
-            raise KeyboardInterrupt from None
+        losses.append(1.0 / (1.0 + len(losses)))
+        if len(losses) == last:
+            raise KeyboardInterrupt
+        return losses[-1]
 
-    ascent = maximise_with_loss(validation_loss, report=seen.append)
-    assert ascent.outcome == "interrupted"
-    assert_array_equal(ascent.best_theta, seen[0].theta)
+    losses, last = [], 3
+    stopped, seen = run(Drifting(), validation_loss=validation_loss)
+    assert stopped.outcome == "interrupted"
+    assert_array_equal(stopped.best_theta, seen[0].theta)
+    losses, last = [], 1
+    with pytest.raises(KeyboardInterrupt):
+        run(Drifting(), validation_loss=validation_loss)
 
 
 # Problems in feature space

@@ -159,3 +159,15 @@ def test_a_row_may_outweigh_everything(variational):
     (sites,) = find_sites([new_rows(latent, rows)], variational)
     mean = z @ combine(latent, z, sites, 1.0).mean + latent.prior_mean
     assert np.all(sign * mean > 5.0)
+
+
+@both_posteriors
+def test_a_row_counts_at_most_so_much_that_what_was_learned_keeps_its_digits(variational):
+    latent, (z, untapered, sign, _) = some_latent(), some_rows(n=3)
+    most = update.LARGEST_WEIGHT[variational] / latent.signal_variance
+    found = []
+    for weight in (most, 1e6 * most):
+        rows = z, untapered, sign, np.full(3, weight)
+        found += find_sites([new_rows(latent, rows)], variational)
+    assert_allclose(found[1].precision, found[0].precision, rtol=1e-12)
+    assert_allclose(found[1].projected, found[0].projected, rtol=1e-12)
