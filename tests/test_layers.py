@@ -44,7 +44,7 @@ HOME_OF = {
     "satpy": {"scenes"},
     "torch": {"gp"},
 }
-HOME_IN_GP = {"dask": "dask_blocks.py"}
+HOME_IN_GP = {"dask": "dask_data.py"}
 IMPORTABLE = {
     ".".join(("undulatus", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
         ".__init__"

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError
-from undulatus.gp.fourier import fourier_features
+from undulatus.gp.features import fourier_features
 from undulatus.gp.kernels import KERNELS, find_kernel, mean_distance
 
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)

@@ -1,5 +1,6 @@
-"""Rows held back from learning: which they are, and their loss."""
+"""Validation rows: which are left out while frequencies are learned, and their loss."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -7,27 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from tests.gp.problems import dense_features
 
+from undulatus.gp.backends import HOST, make_backend
 from undulatus.gp.data import Block, Pixels, Standardisation
-from undulatus.gp.damping import damping
-from undulatus.gp.fourier import fourier_features
-from undulatus.gp.held_back import (
-    HELD_BACK_ROWS,
+from undulatus.gp.posterior import expected_sigmoid
+from undulatus.gp.splits import (
     LARGEST_SHARE,
+    VALIDATION_ROWS,
     digest_rows,
-    held_back_loss,
     leave_out,
     number_groups,
+    shares_entropy,
+    validation_loss,
 )
-from undulatus.gp.posterior import WeightMoments, expected_sigmoid
 
 seeds = st.integers(0, 2**32 - 1)
 
 
-def pixels(rows, positive, weight=None, groups=None):
+def pixels(rows, codes, weight=None, groups=None, n_classes=2):
     d = rows.shape[1]
     identity = Standardisation(np.zeros(d), np.ones(d))
-    return Pixels(rows, positive, weight, identity, np.dtype(float), 256, groups=groups)
+    return Pixels(rows, codes, weight, identity, HOST, 256, groups=groups, n_classes=n_classes)
 
 
 def random_pixels(n, seed=0, groups=None, share=0.4):
@@ -40,17 +42,17 @@ def splits_of(data, n_estimators=5, seed=1):
 
 
 def left_out(data, splits):
-    """Return which rows each member does not learn from, (members, n) bool."""
+    """Return which rows each estimator does not learn from, (estimators, n) bool."""
     out = np.ones((len(splits), data.n_rows), bool)
-    for member, (learning, _) in enumerate(splits):
-        out[member, learning] = False
+    for i, (learning, _) in enumerate(splits):
+        out[i, learning] = False
     return out
 
 
-# What each member leaves out
+# What each estimator leaves out
 
 
-def test_five_members_leave_out_each_row_once():
+def test_five_estimators_leave_out_each_row_once():
     data = random_pixels(1003)
     out = left_out(data, splits_of(data))
     assert_array_equal(out.sum(axis=0), 1)
@@ -58,11 +60,11 @@ def test_five_members_leave_out_each_row_once():
     assert np.all(np.abs(out.sum(axis=1) - 1003 / 5) <= 2)
 
 
-def test_held_back_rows_are_never_learned_from():
+def test_validation_rows_are_never_learned_from():
     data = random_pixels(300)
-    for learning, held_back in splits_of(data):
-        assert not set(learning) & set(held_back)
-        assert_array_equal(np.sort(np.concatenate([learning, held_back])), np.arange(300))
+    for learning, validation in splits_of(data):
+        assert not set(learning) & set(validation)
+        assert_array_equal(np.sort(np.concatenate([learning, validation])), np.arange(300))
 
 
 def test_each_window_has_its_share_of_both_classes():
@@ -99,8 +101,8 @@ def test_few_groups_are_each_left_out_by_someone():
 def test_groups_of_one_class_each_give_way_to_rows():
     data = random_pixels(200)
     grouped = pixels(data.rows, data.codes, groups=data.codes.astype(int))
-    for learning, held_back in splits_of(grouped):
-        assert set(data.codes[learning]) == set(data.codes[held_back]) == {True, False}
+    for learning, validation in splits_of(grouped):
+        assert set(data.codes[learning]) == set(data.codes[validation]) == {True, False}
 
 
 def test_the_order_is_drawn():
@@ -140,7 +142,7 @@ def test_equal_rows_of_different_classes_leave_together():
     st.integers(1, 6),
     st.booleans(),
 )
-def test_members_learn_from_both_classes_and_hold_back_both_where_possible(
+def test_estimators_learn_from_both_classes_and_validate_on_both_where_possible(
     labelled, n_estimators, grouped
 ):
     units, positive = (np.array(column) for column in zip(*labelled, strict=True))
@@ -156,22 +158,22 @@ def test_members_learn_from_both_classes_and_hold_back_both_where_possible(
 
     choices = [np.isin(units, movable[list(keep)]) for keep in _subsets(len(movable))]
     possible = any(both(chosen) and both(~chosen) for chosen in choices)
-    for learning, held_back in splits_of(data, n_estimators):
+    for learning, validation in splits_of(data, n_estimators):
         assert both(learning)
-        assert len(held_back)
-        assert both(held_back) or not possible
+        assert len(validation)
+        assert both(validation) or not possible
 
 
 def _subsets(n):
     return (np.flatnonzero(bits) for bits in product([False, True], repeat=n))
 
 
-def test_many_held_back_rows_are_sampled_with_both_classes_among_them():
-    data = random_pixels(12 * HELD_BACK_ROWS, share=0.001)
-    for learning, held_back in splits_of(data):
-        assert HELD_BACK_ROWS <= len(held_back) <= HELD_BACK_ROWS + 1
+def test_many_validation_rows_are_sampled_with_both_classes_among_them():
+    data = random_pixels(12 * VALIDATION_ROWS, share=0.001)
+    for learning, validation in splits_of(data):
+        assert VALIDATION_ROWS <= len(validation) <= VALIDATION_ROWS + 1
         assert len(learning) < 0.81 * data.n_rows
-        assert data.codes[held_back].any()
+        assert data.codes[validation].any()
 
 
 # What a single model leaves out
@@ -182,13 +184,13 @@ def split_of(n_rows, seed=0, share=0.4):
 
 
 @given(st.integers(2, 3000), seeds)
-def test_every_row_is_either_learned_from_or_held_back(n_rows, seed):
-    learning, held_back = split_of(n_rows, seed)
-    both = np.concatenate([learning, held_back])
-    # Where no row can be spared, all are learned from and held back.
+def test_every_row_is_either_learned_from_or_validation(n_rows, seed):
+    learning, validation = split_of(n_rows, seed)
+    both = np.concatenate([learning, validation])
+    # Where no row can be spared, all are learned from and left out.
     assert_array_equal(np.unique(both), np.arange(n_rows))
     if len(both) > n_rows:
-        assert_array_equal(learning, held_back)
+        assert_array_equal(learning, validation)
 
 
 @given(st.integers(2, 3000), seeds)
@@ -198,20 +200,20 @@ def test_both_parts_are_sorted(n_rows, seed):
 
 
 @pytest.mark.parametrize("n_rows", [10, 57, 400, 5000, 10_000])
-def test_a_fifth_is_held_back_give_or_take_a_row_at_either_end_of_the_window(n_rows):
-    learning, held_back = split_of(n_rows)
-    assert abs(len(held_back) - 0.2 * n_rows) <= 2
-    assert len(learning) + len(held_back) == n_rows
+def test_a_fifth_is_validation_give_or_take_a_row_at_either_end_of_the_window(n_rows):
+    learning, validation = split_of(n_rows)
+    assert abs(len(validation) - 0.2 * n_rows) <= 2
+    assert len(learning) + len(validation) == n_rows
 
 
-def test_the_generator_determines_which_rows_are_held_back():
+def test_the_generator_determines_which_rows_are_validation():
     data = random_pixels(400)
     one, same, other = (splits_of(data, 1, seed)[0][1] for seed in (0, 0, 1))
     assert_array_equal(one, same)
     assert not np.array_equal(one, other)
 
 
-def test_every_row_is_equally_likely_to_be_held_back():
+def test_every_row_is_equally_likely_to_be_validation():
     rng, times = np.random.default_rng(0), 1000
     data = random_pixels(50)
     counts = np.zeros(50)
@@ -225,9 +227,9 @@ def test_every_row_is_equally_likely_to_be_held_back():
 def test_rows_of_one_group_stay_together(seed, n_groups):
     rng = np.random.default_rng(seed)
     groups = np.concatenate([np.arange(n_groups), rng.integers(0, n_groups, 300)])
-    ((learning, held_back),) = splits_of(random_pixels(len(groups), seed, groups), 1, seed)
-    assert_array_equal(np.sort(np.concatenate([learning, held_back])), np.arange(len(groups)))
-    assert not np.isin(groups[held_back], groups[learning]).any()
+    ((learning, validation),) = splits_of(random_pixels(len(groups), seed, groups), 1, seed)
+    assert_array_equal(np.sort(np.concatenate([learning, validation])), np.arange(len(groups)))
+    assert not np.isin(groups[validation], groups[learning]).any()
 
 
 def test_groups_are_numbered_unless_there_is_only_one():
@@ -258,84 +260,105 @@ def test_digests_are_spread_evenly():
 # The validation loss
 
 
-def some_block(rng, n=9, d=3, weight=None, dtype=np.float64):
-    x, v = rng.normal(size=(n, d)), rng.choice([-0.5, 0.5], n)
+def some_block(rng, n=9, d=3, weight=None, dtype=np.float64, classes=2):
+    x, codes = rng.normal(size=(n, d)), rng.integers(0, classes, n)
     weight = np.ones(n) if weight is None else weight
-    return Block(slice(0, n), x.astype(dtype), v.astype(dtype), weight.astype(dtype))
+    v = codes - 0.5 if classes == 2 else np.zeros(n)
+    parts = (own.astype(dtype) for own in (x, v, weight))
+    return Block(slice(0, n), *parts, make_backend(dtype), None if classes == 2 else codes)
 
 
-def loss_of(block, frequencies, signal_variance, moments, spread=None):
-    return held_back_loss(block, frequencies, [signal_variance], [moments], spread)
+def some_moments(rng, D=4, d=3, size=1.0, latents=1):
+    """Frequencies, signal variances, and means and covariances of the weights of unit features."""
+    roots = rng.normal(size=(latents, 2 * D, 2 * D)) / np.sqrt(2 * D)
+    variances, means = rng.uniform(0.5, 3.0, latents), size * rng.normal(size=(latents, 2 * D))
+    return rng.normal(size=(D, d)), variances, means, roots @ roots.mT
 
 
-def some_posterior(rng, D=4, d=3, size=1.0):
-    root = rng.normal(size=(2 * D, 2 * D)) / np.sqrt(2 * D)
-    moments = WeightMoments(size * rng.normal(size=2 * D), root @ root.T)
-    return rng.normal(size=(D, d)), float(rng.uniform(0.5, 3.0)), moments
-
-
-def slow_loss(block, frequencies, signal_variance, moments, spread=None):
+def slow_loss(block, frequencies, variances, means, covariances, deviations=None):
     """The loss one row at a time: the negative logarithm of the probability of its class."""
     total = 0.0
-    spread = np.zeros(block.x.shape[1]) if spread is None else spread
-    for x, v, weight in zip(block.x, block.v, block.weight, strict=True):
-        z = fourier_features(x[None], frequencies, signal_variance)[0]
-        kept = damping(x[None], spread)[0]
-        mean = kept * z @ moments.mean
-        variance = kept**2 * z @ moments.covariance @ z + (1.0 - kept**2) * signal_variance
-        positive = float(expected_sigmoid(mean, variance))
-        total -= weight * np.log(positive if v > 0 else 1.0 - positive)
+    z, untapered = dense_features(block.x, frequencies, deviations)
+    for i, weight in enumerate(block.weight):
+        own = [
+            float(expected_sigmoid(z[i] @ mean, z[i] @ S @ z[i] + gamma * untapered[i]))
+            for gamma, mean, S in zip(variances, means, covariances, strict=True)
+        ]
+        if block.codes is None:
+            likelihood = own[0] if block.v[i] > 0 else 1.0 - own[0]
+        else:
+            likelihood = own[block.codes[i]] / sum(own)
+        total -= weight * np.log(likelihood)
     return total / block.weight.sum()
 
 
-@given(seeds)
-def test_the_loss_is_the_weighted_mean_over_rows(seed):
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("tapered", [False, True])
+@given(seed=seeds)
+def test_the_loss_is_the_weighted_mean_over_rows(classes, tapered, seed):
     rng = np.random.default_rng(seed)
-    block, posterior = some_block(rng, weight=rng.uniform(0.1, 5.0, 9)), some_posterior(rng)
-    assert_allclose(loss_of(block, *posterior), slow_loss(block, *posterior), rtol=1e-10)
-
-
-@given(seeds)
-def test_the_loss_with_damped_waves_is_that_of_damped_moments(seed):
-    rng = np.random.default_rng(seed)
-    block, posterior = some_block(rng, weight=rng.uniform(0.1, 5.0, 9)), some_posterior(rng)
-    spread = rng.uniform(0.0, 0.5, 3)
-    found, expected = (loss(block, *posterior, spread) for loss in (loss_of, slow_loss))
-    assert_allclose(found, expected, rtol=1e-10)
+    block = some_block(rng, weight=rng.uniform(0.1, 5.0, 9), classes=classes)
+    frequencies, *moments = some_moments(rng, latents=1 if classes == 2 else classes)
+    deviations = rng.uniform(0.0, 0.5, 3) if tapered else None
+    found = validation_loss(block, frequencies, deviations, *moments)
+    assert_allclose(found, slow_loss(block, frequencies, *moments, deviations), rtol=1e-10)
 
 
 @given(seeds)
 def test_single_precision_follows_double(seed):
-    weight = np.random.default_rng(seed).uniform(0.1, 5.0, 9)
     losses = []
     for dtype in (np.float32, np.float64):
         rng = np.random.default_rng(seed)
-        block, posterior = some_block(rng, weight=weight, dtype=dtype), some_posterior(rng)
-        losses.append(loss_of(block, *posterior))
+        block = some_block(rng, dtype=dtype)
+        frequencies, *moments = some_moments(rng)
+        losses.append(validation_loss(block, frequencies, None, *moments))
     assert_allclose(losses[0], losses[1], rtol=1e-4)
 
 
 def test_a_weight_equals_as_many_rows_and_only_ratios_of_weights_count():
     rng = np.random.default_rng(0)
     times = rng.integers(1, 5, 9)
-    block, posterior = some_block(rng, weight=times), some_posterior(rng)
+    block, (frequencies, *moments) = some_block(rng, weight=times), some_moments(rng)
     rows = np.repeat(np.arange(9), times)
-    repeated = Block(slice(0, len(rows)), block.x[rows], block.v[rows], np.ones(len(rows)))
-    tenfold = Block(block.rows, block.x, block.v, 10.0 * block.weight)
-    for same in (repeated, tenfold):
-        assert_allclose(loss_of(same, *posterior), loss_of(block, *posterior), rtol=1e-12)
+    repeated = replace(block, x=block.x[rows], v=block.v[rows], weight=np.ones(len(rows)))
+    expected = validation_loss(block, frequencies, None, *moments)
+    for same in (repeated, replace(block, weight=10.0 * block.weight)):
+        found = validation_loss(same, frequencies, None, *moments)
+        assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_a_posterior_with_mean_zero_has_a_loss_of_log_two():
     rng = np.random.default_rng(0)
-    frequencies, signal_variance, moments = some_posterior(rng)
-    no_signal = WeightMoments(np.zeros(8), moments.covariance)
-    loss = loss_of(some_block(rng), frequencies, signal_variance, no_signal)
+    frequencies, variances, means, covariances = some_moments(rng)
+    loss = validation_loss(some_block(rng), frequencies, None, variances, 0.0 * means, covariances)
     assert_allclose(loss, np.log(2.0), rtol=1e-12)
 
 
 def test_the_loss_of_a_row_thought_impossible_is_large_but_finite():
     rng = np.random.default_rng(0)
-    loss = loss_of(some_block(rng), *some_posterior(rng, size=1e4))
+    block, (frequencies, *moments) = some_block(rng), some_moments(rng, size=1e5)
     # A probability below exp(-745) is zero in double precision.
-    assert 745 < loss < np.inf
+    assert 745 < validation_loss(block, frequencies, None, *moments) < np.inf
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_loss_of_the_shares_alone_is_their_entropy(classes):
+    rng = np.random.default_rng(1)
+    block = some_block(rng, n=50, weight=rng.uniform(0.1, 5.0, 50), classes=classes)
+    codes = (block.v > 0).astype(int) if classes == 2 else block.codes
+    shares = np.array([block.weight[codes == c].sum() for c in range(classes)])
+    shares /= shares.sum()
+    expected = np.average(-np.log(shares[codes]), weights=block.weight)
+    assert_allclose(shares_entropy(block), expected, rtol=1e-12)
+    assert shares_entropy(replace(block, v=np.full(50, 0.5), codes=None)) == 0.0
+
+
+def test_estimators_learn_from_and_validate_on_all_of_several_classes():
+    rng = np.random.default_rng(0)
+    codes = np.repeat([0, 1, 2], [200, 80, 20])
+    data = pixels(rng.normal(size=(300, 3)), codes, n_classes=3)
+    for learning, validation in splits_of(data):
+        for part in (learning, validation):
+            counts = np.bincount(codes[part], minlength=3) / len(part)
+            # A fifth of each class, give or take two rows.
+            assert np.all(np.abs(counts - np.array([200, 80, 20]) / 300) <= 2.5 / len(part))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from undulatus.gp.triangular import (
+from undulatus.gp.cholesky import (
     factorise_in_place,
     invert_from_factor,
     invert_triangle,

@@ -6,18 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from undulatus.gp.backends import HOST, make_backend
+from undulatus.gp.backends.numpy import SINGLE_PHASE_LIMIT
 from undulatus.gp.data import PHASE_LIMIT
-from undulatus.gp.fourier import (
-    SINGLE_PHASE_LIMIT,
+from undulatus.gp.features import (
     amplitudes_and_delays,
-    cosines_and_sines,
     fourier_features,
-    frequency_gradient,
-    mean_gradient,
-    phases,
     sum_of_waves,
-    waves,
+    unit_features,
 )
+
+SINGLE = make_backend(np.float32)
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -44,13 +43,14 @@ def test_features_keep_the_precision_of_the_pixels(dtype):
     assert z.dtype == dtype
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_features_can_be_written_to_a_given_array(dtype):
-    rng = np.random.default_rng(0)
-    x, w = rng.normal(size=(11, 3)).astype(dtype), rng.normal(size=(4, 3))
-    out = np.full((11, 8), np.nan, dtype=dtype)
-    assert fourier_features(x, w, 2.5, out=out) is out
-    assert_array_equal(out, fourier_features(x, w, 2.5))
+@given(seeds)
+def test_unit_features_of_several_estimators_are_those_of_each(seed):
+    rng = np.random.default_rng(seed)
+    x, w = rng.normal(size=(1, 7, 3)), rng.normal(size=(1, 5, 3))
+    z = unit_features(x, w, HOST).copy()  # It is in the workspace.
+    assert z.shape == (1, 7, 10)
+    assert_allclose(z[0], fourier_features(x[0], w[0]), rtol=1e-12, atol=1e-14)
+    assert_allclose(np.sum(z**2, axis=-1), 1.0, rtol=1e-12)
 
 
 # With t = tan(P/2) known to u relative, cos moves by at most u (4t²/(1+t²)² <= 1) and sin by
@@ -68,9 +68,9 @@ def awkward_phases(dtype, limit):
         near += [np.nextafter(near[-1], dtype(np.inf))]
     near += [-column for column in near]
     far = np.round(np.linspace(1, limit / np.pi, 3000)) // 2 * 2 + 1
-    spread = rng.uniform(-limit, limit, 20_000)
+    everywhere = rng.uniform(-limit, limit, 20_000)
     around_zero = rng.normal(size=2000) * 10.0 ** rng.uniform(-12, 0, 2000)
-    everything = [*near, (far * np.pi).astype(dtype), spread, around_zero]
+    everything = [*near, (far * np.pi).astype(dtype), everywhere, around_zero]
     return np.concatenate([column.astype(dtype) for column in everything])[:, None]
 
 
@@ -79,7 +79,7 @@ def awkward_phases(dtype, limit):
 )
 def test_the_half_angle_form_is_as_accurate_as_cos_and_sin(dtype, limit):
     phase = awkward_phases(dtype, limit)
-    pair = cosines_and_sines(phase)
+    pair = HOST.cosines_and_sines(phase, np.empty((len(phase), 2), phase.dtype))
     assert pair.dtype == dtype
     # The phases are exact, so their double-precision cos and sin are the reference.
     exact = phase.astype(np.float64)
@@ -90,7 +90,7 @@ def test_the_half_angle_form_is_as_accurate_as_cos_and_sin(dtype, limit):
 
 @given(st.floats(-PHASE_LIMIT, PHASE_LIMIT))
 def test_cosine_and_sine_lie_on_the_unit_circle(phase):
-    cosine, sine = cosines_and_sines(np.array([[phase]]))[0]
+    cosine, sine = HOST.cosines_and_sines(np.array([[phase]]), np.empty((1, 2)))[0]
     assert abs(cosine**2 + sine**2 - 1.0) < 8 * np.finfo(float).eps
 
 
@@ -99,9 +99,9 @@ def test_single_precision_phases_of_far_rows_are_correct(seed, distance):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(9, 3)).astype(np.float32)
     x[::2] *= np.float32(distance)
-    w, shift = rng.normal(size=(6, 3)), rng.uniform(-np.pi, np.pi, 6)
-    exact = x.astype(np.float64) @ w.T + shift
-    turn = phases(x, w, shift).astype(np.float64) - exact
+    w, delays = rng.normal(size=(6, 3)), rng.uniform(-np.pi, np.pi, 6)
+    exact = x.astype(np.float64) @ w.T - delays
+    turn = SINGLE.phases(x, w, delays).astype(np.float64) - exact
     turn -= 2 * np.pi * np.round(turn / (2 * np.pi))
     # For near rows the frequencies, products and sums are rounded, each no larger than the sum
     # of |x||w|; the phases of far rows are reduced in double and rounded once, below a turn.
@@ -115,7 +115,7 @@ def test_single_precision_phases_of_far_rows_are_correct(seed, distance):
 def test_single_precision_phases_that_cancel_are_correct():
     x = np.array([[1e4, 1.001e4]], dtype=np.float32)
     w = np.array([[1.0, -1.0]]) / 3.0
-    turn = phases(x, w).astype(np.float64) - x.astype(np.float64) @ w.T
+    turn = SINGLE.phases(x, w).astype(np.float64) - x.astype(np.float64) @ w.T
     turn -= 2 * np.pi * np.round(turn / (2 * np.pi))
     # Products of 3,000 cancel to 3: the row counts as far, and its phase is rounded once.
     assert np.abs(turn) <= 2 * np.pi * np.finfo(np.float32).eps
@@ -123,22 +123,23 @@ def test_single_precision_phases_that_cancel_are_correct():
 
 def test_double_precision_phases_are_plain_products():
     rng = np.random.default_rng(0)
-    x, w, shift = rng.normal(size=(5, 3)) * 1e4, rng.normal(size=(4, 3)), rng.normal(size=4)
-    assert_array_equal(phases(x, w), x @ w.T)
-    assert_array_equal(phases(x, w, shift), x @ w.T + shift)
+    x, w, delays = rng.normal(size=(5, 3)) * 1e4, rng.normal(size=(4, 3)), rng.normal(size=4)
+    assert_array_equal(HOST.phases(x, w), x @ w.T)
+    # Products of up to 1e5 are added in another order.
+    assert_allclose(HOST.phases(x, w, delays), x @ w.T - delays, rtol=0, atol=1e-10)
 
 
 def test_no_pixels_give_no_phases():
     for dtype in (np.float32, np.float64):
-        assert phases(np.empty((0, 3), dtype), np.ones((4, 3))).shape == (0, 4)
+        assert HOST.phases(np.empty((0, 3), dtype), np.ones((4, 3))).shape == (0, 4)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_waves_are_the_features_without_their_scale_and_one_after_another(dtype):
+def test_waves_are_the_features_without_their_scale(dtype):
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(50, 3)).astype(dtype), rng.normal(size=(5, 3))
     x[7] *= 1e4  # A far row in single precision.
-    found = waves(x, w)
+    found = HOST.waves(x, w, by_column=True).copy("K")
     assert found.dtype == dtype
     assert found.flags.f_contiguous
     # Phases below 20, or reduced to a turn, as sums of three products in another order.
@@ -170,27 +171,3 @@ def test_the_sum_of_waves_in_single_precision_follows_the_double_one():
     single = sum_of_waves(x.astype(np.float32), w, *given_waves)
     assert single.dtype == np.float32
     assert_allclose(single, sum_of_waves(x, w, *given_waves), rtol=0, atol=1e-4)
-
-
-@given(seeds)
-def test_the_frequency_gradient_is_that_of_finite_differences(seed):
-    rng = np.random.default_rng(seed)
-    x, w = rng.normal(size=(6, 3)), rng.normal(size=(4, 3))
-    toward = rng.normal(size=(6, 8))  # the gradient of f(Z) = sum(toward * Z)
-    found = frequency_gradient(toward.copy(), fourier_features(x, w, 1.5), x)
-    step, expected = 1e-5, np.empty_like(w)
-    for index in np.ndindex(w.shape):
-        nudge = np.zeros_like(w)
-        nudge[index] = step
-        up, down = (np.sum(toward * fourier_features(x, w + s * nudge, 1.5)) for s in (1, -1))
-        expected[index] = (up - down) / (2 * step)
-    assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
-
-
-@given(seeds)
-def test_the_mean_gradient_is_the_frequency_gradient_of_an_outer_product(seed):
-    rng = np.random.default_rng(seed)
-    x, pull, mean = rng.normal(size=(6, 3)), rng.normal(size=6), rng.normal(size=8)
-    z = fourier_features(x, rng.normal(size=(4, 3)), 1.5)
-    expected = frequency_gradient(np.outer(pull, mean), z, x)
-    assert_allclose(mean_gradient(pull, mean, z, x), expected, rtol=1e-10, atol=1e-12)

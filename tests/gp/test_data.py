@@ -1,4 +1,4 @@
-"""Blocks of pixels: their order, their digits, checks of values, and reused arrays."""
+"""Pixels in blocks: their order, their digits, checks of values, rows by number."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-from undulatus.gp.arrays import borrow, give_back, recycling, scratch
+from undulatus.gp.backends import make_backend
 from undulatus.gp.data import (
     FARTHEST,
     PHASE_LIMIT,
@@ -25,6 +25,7 @@ from undulatus.gp.data import (
     require_finite,
     require_lengths,
     require_phases,
+    unmasked,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -393,7 +394,7 @@ def some_pixels(n=20, weight=None, dtype=np.float64, rows_per_block=6, threads=1
         rng.random(n) < 0.5,
         weight,
         Standardisation(np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0])),
-        np.dtype(dtype),
+        make_backend(dtype),
         rows_per_block,
         threads,
     )
@@ -471,7 +472,7 @@ def test_pixels_standardised_once_and_for_all_are_those_read_in_blocks(dtype, ho
         pixels = replace(pixels, standardisation=replace(pixels.standardisation, warp=warp))
     # In the other precision they are rounded once, as blocks in that precision are.
     for own in (np.float32, np.float64):
-        expected = replace(pixels, dtype=np.dtype(own))
+        expected = replace(pixels, xp=make_backend(own))
         found = pixels.standardised(own)
         assert found.in_memory
         assert found.standardisation is None
@@ -493,115 +494,72 @@ def test_arrays_and_memory_maps_are_in_memory_and_slices_are_not(tmp_path):
     assert not some_pixels(hold=Sliceable).in_memory
 
 
-def in_another_thread(function):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(function()))
-    thread.start()
-    thread.join()
-    return found[0]
+def of_three_classes(**options):
+    pixels = some_pixels(**options)
+    codes = np.random.default_rng(1).integers(0, 3, pixels.n_rows).astype(np.uint8)
+    return replace(pixels, codes=codes, n_classes=3)
 
 
-# Scratch
+def test_with_more_than_two_classes_each_latent_function_has_its_own_targets():
+    pixels = of_three_classes(weight=np.arange(1.0, 21.0))
+    assert (pixels.n_latents, some_pixels().n_latents) == (3, 1)
+    block = pixels.block(slice(4, 15))
+    assert_array_equal(block.codes, pixels.codes[4:15])
+    for latent in range(3):
+        expected = np.where(pixels.codes[4:15] == latent, 0.5, -0.5)
+        one = block.against_rest(latent)
+        assert_array_equal(one.v, expected)
+        assert one.codes is None
+        alone = pixels.against_rest(latent)
+        assert alone.n_latents == 1
+        assert_array_equal(alone.block(slice(4, 15)).v, expected)
+        assert_array_equal(alone.block(slice(4, 15)).weight, block.weight)
+    two = some_pixels()
+    assert two.against_rest(0) is two
+    block = two.block(slice(0, 5))
+    assert block.against_rest(0) is block
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(3, 4), (12,), (0, 4), (1, 1, 5)])
-def test_scratch_has_the_requested_shape_and_dtype(shape, dtype):
-    found = scratch("test", shape, dtype)
-    assert (found.shape, found.dtype) == (shape, dtype)
-    assert found.flags.c_contiguous
-    assert found.flags.aligned
-    found[...] = 1.0
+def test_rows_of_several_estimators_are_picked_at_once():
+    pixels = of_three_classes(weight=np.arange(1.0, 21.0)).standardised(np.float64)
+    chosen = np.array([[3, 1, 17], [0, 1, 2]])
+    picked = pixels.pick(chosen)
+    assert picked.x.shape == (2, 3, 3)
+    for i in range(2):
+        own = pixels.pick(chosen[i])
+        assert_array_equal(picked.x[i], own.x)
+        assert_array_equal(picked.weight[i], own.weight)
+        assert_array_equal(picked.against_rest(1).v[i], own.against_rest(1).v)
 
 
-def test_scratch_shares_memory_only_under_the_same_name():
-    one = scratch("test one", (4, 5), np.float64)
-    again, smaller = scratch("test one", (4, 5), np.float64), scratch("test one", (3,), np.float32)
-    other = scratch("test other", (4, 5), np.float64)
-    assert np.shares_memory(one, again)
-    assert np.shares_memory(one, smaller)
-    assert not np.shares_memory(one, other)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_total_is_over_all_blocks_in_order_with_the_parameters(threads):
+    pixels = some_pixels(20, rows_per_block=6, threads=threads)
+    seen = []
+
+    def add_up(parts):
+        seen.extend(parts)
+        return len(seen)
+
+    found = pixels.total(lambda block, a, b=0: (block.rows.start, a + b), add_up, 1, b=2)
+    assert (found, seen) == (4, [(0, 3), (6, 3), (12, 3), (18, 3)])
 
 
-def test_growing_scratch_does_not_touch_the_smaller_array():
-    small = scratch("test growing", (2,), np.float64)
-    small[...] = 7.0
-    large = scratch("test growing", (2000,), np.float64)
-    large[...] = 0.0
-    assert_array_equal(small, [7.0, 7.0])
+@pytest.mark.parametrize("hold", [np.array, Sliceable])
+def test_pixels_on_a_device_are_the_same_in_other_blocks(hold):
+    pytest.importorskip("torch", reason="torch is not installed")
+    pixels = some_pixels(weight=np.arange(20.0), hold=hold)
+    there = pixels.on("cpu", False, 5)
+    assert there.in_memory
+    assert there.standardisation is None
+    whole, (block,) = pixels.block(slice(0, 20)), list(there.map(lambda block: block))
+    for name in ("x", "v", "weight"):
+        assert_allclose(np.asarray(getattr(block, name)), getattr(whole, name), rtol=1e-12)
+    taken = there.take(np.array([1, 4, 17]))
+    assert_allclose(np.asarray(taken.pick(np.arange(3)).x), whole.x[[1, 4, 17]], rtol=1e-12)
 
 
-def test_every_thread_has_its_own_scratch():
-    mine = scratch("test", (8,), np.float64)
-    theirs = in_another_thread(lambda: scratch("test", (8,), np.float64))
-    assert not np.shares_memory(mine, theirs)
-
-
-# Borrowed arrays
-
-
-def test_an_array_that_was_given_back_is_borrowed_again():
-    with recycling():
-        first = borrow((3, 3))
-        give_back(first)
-        assert borrow((3, 3)) is first
-
-
-def test_a_borrowed_array_has_one_owner():
-    with recycling():
-        one, other = borrow((3, 3)), borrow((3, 3))
-        assert not np.shares_memory(one, other)
-        give_back(one)
-        assert borrow((3, 3)) is one
-        assert borrow((3, 3)) is not one
-
-
-def test_a_borrowed_array_has_the_requested_shape_in_double_precision():
-    with recycling():
-        give_back(borrow((3, 3)))
-        found = borrow((9,))
-        assert (found.shape, found.dtype) == ((9,), np.float64)
-
-
-def test_an_array_may_be_given_back_by_another_thread():
-    with recycling():
-        first = in_another_thread(lambda: borrow((3, 3)))
-        give_back(first)
-        assert in_another_thread(lambda: borrow((3, 3))) is first
-
-
-def test_outside_recycling_nothing_is_kept():
-    first = borrow((3, 3))
-    give_back(first)
-    assert borrow((3, 3)) is not first
-
-
-def test_arrays_are_kept_until_the_outermost_recycling_ends():
-    with recycling():
-        with recycling():
-            first = borrow((3, 3))
-            give_back(first)
-        assert borrow((3, 3)) is first
-        give_back(first)
-    assert borrow((3, 3)) is not first
-
-
-def test_an_error_ends_recycling_too():
-    first = np.empty((3, 3))
-
-    def fail():
-        give_back(first)
-        raise LookupError
-
-    with pytest.raises(LookupError), recycling():
-        fail()
-    assert borrow((3, 3)) is not first
-
-
-def test_a_limited_number_of_arrays_is_kept():
-    with recycling():
-        many = [borrow((2, 2)) for _ in range(100)]
-        for array in many:
-            give_back(array)
-        kept = [borrow((2, 2)) for _ in range(100)]
-        assert sum(any(one is other for other in many) for one in kept) <= 16
+def test_masked_values_are_an_error():
+    with pytest.raises(InputError, match="2 of its 6 values masked"):
+        unmasked(np.ma.masked_greater(np.arange(6.0).reshape(3, 2), 3.5))
+    assert_array_equal(unmasked(np.ma.array([1.0, 2.0])), [1.0, 2.0])

@@ -1,0 +1,186 @@
+"""Fitted models as functions of rows: moments by dense formulas, tapers, tolerances, torch."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from tests.gp.problems import some_frequencies, some_gaussian
+
+from undulatus.gp import model as model_module
+from undulatus.gp.backends import HOST, make_backend, to_host
+from undulatus.gp.exact import exact_moments, fit_exact
+from undulatus.gp.kernels import KERNELS
+from undulatus.gp.model import FunctionModel, WeightModel
+from undulatus.gp.posterior import FourierFit, LatentFit, expected_sigmoid, solve_posterior
+from undulatus.gp.taper import EXCESS, TrainingRange
+
+RANGE = TrainingRange.from_quantiles(
+    np.full(2, -2.0), np.full(2, -0.5), np.full(2, 0.7), np.full(2, 2.5)
+)
+
+ROWS = 1.5 * np.random.default_rng(0).normal(size=(300, 2))
+"""Some of them outside of the range."""
+
+each_library = pytest.mark.parametrize("library", ["numpy", "torch"])
+
+
+def backend(library, dtype=np.float64):
+    if library == "numpy":
+        return make_backend(dtype)
+    pytest.importorskip("torch", reason="torch is not installed")
+    return make_backend(dtype, "cpu")
+
+
+def some_fit(seed=0, latents=1, taper=0.1):
+    each = tuple(
+        LatentFit(0.7 + c, some_gaussian([seed, c]).posterior, (), 0.5 * c - 0.3)
+        for c in range(latents)
+    )
+    return FourierFit(some_frequencies(seed), 1.0, each, 1, "converged", (), taper)
+
+
+def slow_moments(fits, x, latent_shift=0.0):
+    """Latent means and variances (M, C, n), row by row as the docstring of gp/taper says."""
+    means, variances = (np.empty((len(fits), len(fits[0].latents), len(x))) for _ in range(2))
+    for m, fit in enumerate(fits):
+        w = fit.frequencies
+        deviations = fit.taper * np.sqrt(np.mean(w**2, axis=0))
+        for i, row in enumerate(x):
+            d = np.exp(-0.5 * np.sum((deviations * row) ** 2))
+            if fit.taper:
+                excess = np.maximum(-2.0 - row, 0.0) / 1.5 + np.maximum(row - 2.5, 0.0) / 1.8
+                d *= np.exp(-0.5 * EXCESS * np.sum(excess**2))
+            z = np.concatenate([np.cos(w @ row), np.sin(w @ row)]) / np.sqrt(len(w))
+            for c, own in enumerate(fit.latents):
+                gamma, S = own.signal_variance, own.posterior.covariance
+                rest = (1.0 - d**2) * gamma
+                shift = latent_shift * np.sqrt(1.0 + np.pi / 8.0 * rest)
+                mean = d * np.sqrt(gamma) * z @ own.posterior.mean
+                means[m, c, i] = own.prior_mean + shift + mean
+                variances[m, c, i] = d**2 * gamma * z @ S @ z + rest
+    return means, variances
+
+
+@each_library
+@pytest.mark.parametrize("latents", [1, 3])
+@pytest.mark.parametrize("taper", [0.0, 0.1])
+@pytest.mark.parametrize("latent_shift", [0.0, 0.6])
+def test_moments_are_those_of_dense_formulas(library, latents, taper, latent_shift):
+    fits = [some_fit(seed, latents, taper) for seed in range(2)]
+    xp = backend(library)
+    prepared = WeightModel(fits, RANGE, latent_shift=latent_shift).on(xp)
+    found = [to_host(own) for own in prepared.moments(xp.array(ROWS))]
+    expected = slow_moments(fits, ROWS, latent_shift)
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+    assert_allclose(to_host(prepared.means(xp.array(ROWS))), expected[0], rtol=1e-9, atol=1e-11)
+    assert prepared.n_estimators == 2
+    gammas = [[own.signal_variance for own in fit.latents] for fit in fits]
+    assert_array_equal(to_host(prepared.signal_variance)[..., 0], gammas)
+
+
+def test_estimators_may_differ_in_their_tapers():
+    fits = [some_fit(0, taper=0.1), some_fit(1, taper=0.4)]
+    found = WeightModel(fits, RANGE).on(HOST).moments(ROWS)
+    for one, other in zip(found, slow_moments(fits, ROWS), strict=True):
+        assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+
+
+@each_library
+def test_single_precision_follows_double(library):
+    fits = [some_fit(seed, 3) for seed in range(2)]
+    xp = backend(library, np.float32)
+    mean, variance = WeightModel(fits, RANGE).on(xp).moments(xp.array(ROWS))
+    assert to_host(mean).dtype == np.float64
+    exact_mean, exact_variance = slow_moments(fits, ROWS)
+    assert_allclose(to_host(mean), exact_mean, rtol=1e-4, atol=1e-4)
+    assert_allclose(to_host(variance), exact_variance, rtol=1e-4, atol=1e-4)
+
+
+# Tolerances
+
+
+def sure_posterior(k=10):
+    """Its variances span five decades, so that most directions may be dropped."""
+    rng = np.random.default_rng(3)
+    basis, _ = np.linalg.qr(rng.normal(size=(k, k)))
+    precision = (basis * 10.0 ** np.linspace(1.0, 6.0, k)) @ basis.T
+    return solve_posterior((precision + precision.T) / 2, precision @ rng.normal(size=k))
+
+
+@each_library
+@pytest.mark.parametrize("taper", [0.0, 0.1])
+@pytest.mark.parametrize("shift", [None, np.array([1.5])])
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-2])
+def test_probabilities_are_within_their_tolerance(library, taper, shift, tolerance):
+    fit = some_fit(taper=taper)
+    fit = replace(fit, latents=(LatentFit(20.0, sure_posterior(), (), -0.7),))
+    xp = backend(library)
+    prepared = WeightModel([fit], RANGE, tolerance, shift, 0.2).on(xp)
+    mean, variance = (own[0, 0] for own in slow_moments([fit], ROWS, 0.2))
+    odds = 0.0 if shift is None else shift[0]
+    exact = expected_sigmoid(mean, variance, odds)
+    staged = prepared.tolerant_probability(xp.array(ROWS))
+    assert staged is not None
+    assert np.abs(to_host(staged) - exact).max() <= tolerance * (1 + 1e-9) + 1e-12
+    # With all moments, from a truncated root.
+    found_mean, found_variance = (to_host(own)[0, 0] for own in prepared.moments(xp.array(ROWS)))
+    assert_allclose(found_mean, mean, rtol=1e-9, atol=1e-11)
+    truncated = expected_sigmoid(found_mean, found_variance, odds)
+    assert 0.0 < np.abs(truncated - exact).max() <= tolerance * (1 + 1e-9) + 1e-12
+
+
+def test_there_is_no_faster_way_to_exact_or_pooled_probabilities():
+    two = replace(some_fit(), latents=(LatentFit(20.0, sure_posterior(), ()),) * 3)
+    sure = replace(some_fit(), latents=(LatentFit(20.0, sure_posterior(), ()),))
+    for fits, tolerance in (([sure], 0.0), ([sure, sure], 1e-3), ([two], 1e-3)):
+        model = WeightModel(fits, RANGE, tolerance)
+        assert model.on(HOST).tolerant_probability(ROWS) is None
+
+
+def test_a_root_is_found_once_for_a_posterior_and_a_tolerance(monkeypatch):
+    calls, original = [], model_module.variance_root
+
+    def root(*given):
+        calls.append(given)
+        return original(*given)
+
+    monkeypatch.setattr(model_module, "variance_root", root)
+    fit = some_fit(5, latents=3)
+    for _ in range(2):
+        for tolerance in (1e-3, 1e-2):
+            WeightModel([fit], RANGE, tolerance).on(HOST).moments(ROWS)
+    assert len(calls) == 2 * 3
+
+
+def test_limits_on_rows_are_those_of_the_longest_frequency_of_any_estimator():
+    fits = [some_fit(0), replace(some_fit(1), frequencies=np.array([[3.0, 4.0]] * 5))]
+    prepared = WeightModel(fits, RANGE).on(HOST)
+    assert_allclose(prepared.longest_row, 1e6 / 5.0)
+    assert_allclose(prepared.far_row, 512.0 / 5.0)
+
+
+# The exact process
+
+
+def test_functions_have_the_moments_of_each_fit():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2))
+    fits = []
+    for c in range(3):
+        v = np.where(np.digitize(np.sin(2.0 * x[:, 0]), [-0.4, 0.4]) == c, 0.5, -0.5)
+        options = {"max_iter": 2, "tol": 1e-3, "log_odds": -0.7}
+        fits.append(fit_exact(x, v, np.ones(40), KERNELS["matern52"], 2.0, **options))
+    prepared = FunctionModel(x, KERNELS["matern52"], fits, 0.3).on(HOST)
+    mean, variance = prepared.moments(ROWS)
+    assert mean.shape == variance.shape == (1, 3, 300)
+    for c, fit in enumerate(fits):
+        own_mean, own_variance = exact_moments(
+            ROWS, x, KERNELS["matern52"], fit.signal_variance, fit.lengthscale, fit.posterior
+        )
+        assert_allclose(mean[0, c], own_mean + fit.prior_mean + 0.3, rtol=1e-12)
+        assert_array_equal(variance[0, c], own_variance)
+        assert prepared.signal_variance[0, c, 0] == fit.signal_variance
+    assert_allclose(prepared.means(ROWS), mean, rtol=1e-12)
+    assert prepared.tolerant_probability(ROWS) is None
