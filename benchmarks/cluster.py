@@ -24,9 +24,9 @@ import numpy as np
 import psutil
 import zarr
 from distributed import Client, LocalCluster
+from undulatus.gp.dask_blocks import ChunkedPixels
 
 from undulatus import VFFGPC
-from undulatus.gp.dask_blocks import ChunkedPixels
 
 FEATURES = 16
 CHUNK_ROWS = 500_000

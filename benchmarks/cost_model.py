@@ -20,11 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from undulatus.gp.blocks import Pixels, block_rows
+from undulatus.gp.bound import tighten
 
 from undulatus import RFFGPC
 from undulatus._system import single_threaded_blas
-from undulatus.gp.blocks import Pixels, block_rows
-from undulatus.gp.bound import tighten
 from undulatus.gp.posterior import Posterior
 
 GRID = [(50, 6), (50, 16), (100, 6), (100, 16), (100, 54), (200, 16), (200, 54)]

@@ -215,7 +215,8 @@ def predict_all(model: Any) -> list[np.ndarray[Any, Any]]:
 def _moments(model: Any, rows: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     if isinstance(model, Pipeline):
         return model[-1].latent_mean_and_variance(model[:-1].transform(rows))
-    if any(isinstance(own, Pipeline) for own in model.estimators_.values() if hasattr(model, "regimes_") else ()):
+    parts = model.estimators_.values() if hasattr(model, "regimes_") else ()
+    if any(isinstance(own, Pipeline) for own in parts):
         # A Pipeline hides the latent function of its last step.
         return np.zeros(1), np.zeros(1)
     return model.latent_mean_and_variance(rows)

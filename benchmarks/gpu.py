@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from undulatus.gp.blocks import Pixels
+from undulatus.gp.bound import tighten
 
 from undulatus import VFFGPC
 from undulatus._system import count_cores, processor_name
-from undulatus.gp.blocks import Pixels
-from undulatus.gp.bound import tighten
 from undulatus.gp.posterior import Posterior
 
 Array = np.ndarray[Any, Any]

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-from undulatus import VFFGPC
-from undulatus._system import count_threads, single_threaded_blas
 from undulatus.gp.arrays import recycling
 from undulatus.gp.blocks import Pixels, Standardisation, block_rows
 from undulatus.gp.bound import Statistics, tighten
 from undulatus.gp.held_back import leave_out
 from undulatus.gp.passes import Start
 from undulatus.gp.stochastic import draw_sample, walk
+
+from undulatus import VFFGPC
+from undulatus._system import count_threads, single_threaded_blas
 
 
 def best_seconds(function: Callable[[], object], repeats: int) -> float:

@@ -17,16 +17,16 @@ from unittest.mock import patch
 
 import numpy as np
 from scipy.special import log_expit
-
-from undulatus import RFFGPC, VFFGPC, datasets
-from undulatus.gp import stochastic, variational
 from undulatus.gp.blocks import Pixels, Standardisation
 from undulatus.gp.bound import accumulate, tighten
 from undulatus.gp.fourier import fourier_features
-from undulatus.gp.kernels import mean_distance
 from undulatus.gp.passes import choose_start, fit_posterior
-from undulatus.gp.posterior import Posterior, latent_moments
 from undulatus.gp.variational import WavePrior, expected_log_sigmoid, fit_variational
+
+from undulatus import RFFGPC, VFFGPC, datasets
+from undulatus.gp import stochastic, variational
+from undulatus.gp.kernels import mean_distance
+from undulatus.gp.posterior import Posterior, latent_moments
 
 Array = np.ndarray[Any, Any]
 

@@ -29,12 +29,12 @@ from undulatus._files import (
     as_reading_errors,
     as_scene_errors,
     as_writing_errors,
+    atomic_write,
     content_digest,
     lock_path,
     locked,
     read_tensors,
     replacing,
-    atomic_write,
     write_tensors,
     write_text,
 )

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from undulatus.gp.passes import Start
+from undulatus.gp.walk import AdamState, Position, Walk
 
 from undulatus import RFFGPC, VFFGPC
 from undulatus._files import write_tensors
@@ -22,8 +24,6 @@ from undulatus.estimators.training import Overview, RowData
 from undulatus.gp.batch import Ascent, BatchState
 from undulatus.gp.data import Standardisation
 from undulatus.gp.moments import summarise
-from undulatus.gp.passes import Start
-from undulatus.gp.walk import AdamState, Position, Walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

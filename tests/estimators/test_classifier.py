@@ -10,16 +10,16 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from undulatus.estimators.fourier import BATCH_ROWS
+from undulatus.gp.stochastic import RACE_SHARES
+from undulatus.gp.walk import STEPS_PER_ITERATION
 
 from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import fourier, fourier_prediction, training
-from undulatus.estimators.fourier import BATCH_ROWS
+from undulatus.estimators import fourier, training
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.gp import blocks, passes, stochastic, walk
 from undulatus.gp.kernels import KERNELS, mean_distance
-from undulatus.gp.stochastic import RACE_SHARES
-from undulatus.gp.walk import STEPS_PER_ITERATION
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

@@ -15,6 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
+from undulatus.gp.held_back import leave_out
+from undulatus.gp.passes import Start, choose_start
+from undulatus.gp.stochastic import draw_sample, fit_stochastic, race
 
 from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import InputError
@@ -23,11 +26,8 @@ from undulatus.estimators.base import make_generator
 from undulatus.estimators.interpret import waves_of
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.gp.batch import fit_batch
-from undulatus.gp.held_back import leave_out
 from undulatus.gp.kernels import find_kernel, mean_distance
-from undulatus.gp.passes import Start, choose_start
 from undulatus.gp.posterior import predictive_log_odds
-from undulatus.gp.stochastic import draw_sample, fit_stochastic, race
 from undulatus.regimes import Regime, RegimeClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

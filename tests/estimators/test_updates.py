@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
+from undulatus.gp.damping import damping, spreads
+from undulatus.gp.fourier import fourier_features
+from undulatus.gp.variational import expected_log_sigmoid
 
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import InputError
 from undulatus.estimators import updates
 from undulatus.gp import exact, update
-from undulatus.gp.damping import damping, spreads
-from undulatus.gp.fourier import fourier_features
 from undulatus.gp.kernels import find_kernel
 from undulatus.gp.posterior import solve_posterior
-from undulatus.gp.variational import expected_log_sigmoid
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

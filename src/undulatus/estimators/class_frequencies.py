@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sklearn.utils.class_weight import compute_class_weight
 
 from undulatus.errors import InputError, as_input_errors
-from undulatus.gp.blocks import count_latents
+from undulatus.gp.data import count_latents
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ the latent mean at :math:`x_*` is :math:`k_*^\top\alpha` and its variance
 :math:`\gamma - |L^{-1} S k_*|^2`. Cost O(n³), memory O(n²).
 
 Hyperparameters are learned with this bound. The posterior handed out may then be the best
-Gaussian one, as in :mod:`undulatus.gp.variational`: of the same form, with other numbers in the
+Gaussian one, as in :mod:`undulatus.gp.inference`: of the same form, with other numbers in the
 places of :math:`2\lambda` and :math:`v`.
 """
 

@@ -28,9 +28,9 @@ from undulatus.scenes.files.opening import (
 from undulatus.scenes.files.writing import write_dataset
 from undulatus.scenes.radiometry import blackbody_radiance
 from undulatus.scenes.scene import BANDS, check_scene
-from undulatus.scenes.spectra import check_spectra
 from undulatus.scenes.simulators.landmark import synthetic_landmark
 from undulatus.scenes.simulators.sounder import synthetic_sounder
+from undulatus.scenes.spectra import check_spectra
 
 both_formats = pytest.mark.parametrize("suffix", [".zarr", ".nc"])
 

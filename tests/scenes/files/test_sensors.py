@@ -18,8 +18,8 @@ from undulatus.scenes.files import opening
 from undulatus.scenes.files.opening import SENSORS, Sensor, open_data, open_scene, open_spectra
 from undulatus.scenes.radiometry import blackbody_radiance
 from undulatus.scenes.scene import BANDS, check_scene
-from undulatus.scenes.spectra import check_spectra
 from undulatus.scenes.simulators.landmark import synthetic_landmark
+from undulatus.scenes.spectra import check_spectra
 
 # satpy writes bounds of times as fractions of days, and xarray warns about them.
 pytestmark = pytest.mark.filterwarnings("ignore:Times can't be serialized:UserWarning")

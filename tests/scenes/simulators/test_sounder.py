@@ -15,7 +15,6 @@ from undulatus.scenes.channels import CHANNELS, WAVENUMBERS
 from undulatus.scenes.files.opening import open_spectra
 from undulatus.scenes.files.writing import write_dataset
 from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperature
-from undulatus.scenes.spectra import check_spectra
 from undulatus.scenes.simulators.sounder import (
     BLOCK,
     TRUTH_VARIABLES,
@@ -28,6 +27,7 @@ from undulatus.scenes.simulators.sounder import (
 )
 from undulatus.scenes.simulators.sounder.atmosphere import HEIGHTS, LAYERS, LEVELS, draw_air
 from undulatus.scenes.simulators.sounder.gases import ABSORBERS, cross_sections
+from undulatus.scenes.spectra import check_spectra
 
 SAMPLES = 600
 WINDOW = (WAVENUMBERS > 880) & (WAVENUMBERS < 980)
