@@ -355,9 +355,8 @@ def failed_test(root: Path, tests: list[str]) -> str | None:
         return None
     failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", run.stdout, re.MULTILINE)
     if failed is None:
-        raise SystemExit(
-            f"pytest {' '.join(tests)} ended without a test:\n{run.stdout}{run.stderr}"
-        )
+        end = f"pytest {' '.join(tests)} ended with {run.returncode} and named no test"
+        raise SystemExit(f"{end}:\n{run.stdout}{run.stderr}")
     return failed[1]
 
 

@@ -53,7 +53,7 @@ def fit(pixels=None, **options):
 # Restarts
 
 
-def follow_starts(monkeypatch, loss_of):
+def follow_starts(monkeypatch, loss_of, **options):
     """Fit with optimisations that end at once, with a loss by their lengthscale; return all starts
     and the lengthscale of the fit."""
     starts, original = [], learning.optimise
@@ -65,7 +65,7 @@ def follow_starts(monkeypatch, loss_of):
         return [replace(end, best_loss=loss, outcome="converged")]
 
     monkeypatch.setattr(learning, "optimise", optimise)
-    fitted = fit(early_stopping=True)
+    fitted = fit(early_stopping=True, **options)
     return [start.lengthscale for start in starts], fitted.lengthscale, starts
 
 
@@ -88,11 +88,16 @@ def test_if_no_optimisation_learned_anything_the_best_counts(monkeypatch):
         assert start.signal_variance == START.signal_variance
 
 
-def test_chance_is_the_entropy_of_the_shares_of_the_classes(monkeypatch):
-    own = some_fit(early_stopping=True)
-    chance = shares_entropy(own.sample.pick(own.split[1]))
+def test_chance_is_the_entropy_of_the_shares_of_the_classes_among_validation_rows(monkeypatch):
+    pixels = some_pixels(n=300)
+    rows = np.argsort(pixels.codes, kind="stable")
+    # One in eight validation rows is of the second class.
+    split = np.sort(rows[70:-10]), np.sort(np.r_[rows[:70], rows[-10:]])
+    chance = shares_entropy(pixels.pick(split[1]))
+    assert_allclose(chance, -(0.125 * np.log(0.125) + 0.875 * np.log(0.875)), rtol=1e-12)
     for factor, starts in ((0.979, 1), (0.981, 1 + RESTARTS)):
-        begun, *_ = follow_starts(monkeypatch, lambda _, loss=factor * chance: loss)
+        loss = factor * chance
+        begun, *_ = follow_starts(monkeypatch, lambda _, own=loss: own, pixels=pixels, split=split)
         monkeypatch.undo()
         assert len(begun) == starts
 

@@ -323,6 +323,16 @@ def test_the_signal_variance_stays_below_its_limit_while_frequencies_move():
     assert highest <= task.config.variance_limit * (1 + 1e-12)
 
 
+def test_the_signal_variance_follows_its_fixed_point_up_to_its_limit():
+    task = some_task(some_pixels(n=60, classes=3))
+    batch = Batch([task], [task.first_state()])
+    batch._variances[...], batch._ratio[...] = [[10.0, 90.0, 8.0]], [[2.0, 1e6, 0.5]]
+    batch._follow_variances()
+    exponent = task.config.variance_exponent
+    expected = [[10.0 * 2.0**exponent, 100.0, 8.0 * 0.5**exponent]]
+    assert_allclose(batch._variances, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     "unit_frequencies",
     [np.random.default_rng(0).normal(size=(5, 2)), np.full((5, 2), 0.7)],

@@ -329,6 +329,16 @@ def test_a_tolerant_probability_is_within_its_tolerance(
     assert np.abs(found - exact).max() <= tolerance * (1 + 1e-9) + 1e-12
 
 
+@pytest.mark.parametrize("shift", [-4.0, 0.0, 0.5, 3.0])
+def test_the_share_of_a_tolerance_allows_for_the_slope_where_odds_are_multiplied(shift):
+    mean, variance = np.meshgrid(np.linspace(-20, 20, 4001), np.linspace(1e-6, 5, 50))
+    up, down = (expected_sigmoid(mean, variance + s * 1e-6, shift) for s in (0.5, -0.5))
+    steepest = np.max(np.abs(up - down)) / 1e-6
+    # A bound, but no idle one: at most three times as steep as what there is.
+    assert steepest * share_of_tolerance(shift) > 0.33 * PROBABILITY_PER_VARIANCE
+    assert steepest * share_of_tolerance(shift) <= PROBABILITY_PER_VARIANCE
+
+
 def test_two_stages_are_not_used_if_they_would_not_be_faster():
     # The prior: every direction has the same variance.
     posterior = solve_posterior(np.eye(12), np.zeros(12))

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from tests.gp.problems import (
+    dense_divergence,
     dense_features,
     expected_bound,
     quadratic_bound,
@@ -16,7 +17,7 @@ from tests.gp.problems import (
 
 from undulatus.gp import update
 from undulatus.gp.posterior import LatentFit, solve_posterior
-from undulatus.gp.update import NewRows, Sites, combine, find_sites, mean_and_root
+from undulatus.gp.update import NewRows, RowSpace, Sites, combine, find_sites, mean_and_root
 
 BOUNDS = {True: expected_bound, False: quadratic_bound}
 both_posteriors = pytest.mark.parametrize("variational", BOUNDS, ids=["expected", "quadratic"])
@@ -98,6 +99,29 @@ def test_an_update_is_the_best_gaussian_with_the_old_posterior_as_prior():
     found = combine(latent, z, sites, 1.0)
     assert_allclose(found.mean, best.mean, atol=1e-4)
     assert_allclose(found.covariance, best.covariance, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [4, 30])
+def test_posterior_evidence_and_divergence_of_rows_are_those_of_dense_formulas(n):
+    latents = [some_latent(seed, b=0.3 * seed) for seed in range(2)]
+    rows = [new_rows(own, some_rows(n=n)) for own in latents]
+    space = RowSpace.stack(rows, 1e18)
+    rng = np.random.default_rng(0)
+    c, h = rng.uniform(0.1, 1.0, (2, n)), rng.normal(size=(2, n))
+    solved = space.solve(0, Sites(c, h), 1.0)
+    evidence = divergence = 0.0
+    for own, p, target, mean, variance in zip(rows, c, h, *solved.posterior[:2], strict=True):
+        W, q = own.root, own.root.shape[1]
+        S = np.linalg.inv(np.eye(q) + (W.T * p) @ W)
+        projected = W.T @ (target - p * own.mean)
+        evidence += 0.5 * (projected @ S @ projected + np.linalg.slogdet(S)[1])
+        evidence += target @ own.mean - 0.5 * p @ (own.mean**2 + own.prior_variance)
+        divergence += dense_divergence(S @ projected, S)
+        assert_allclose(mean, own.mean + W @ S @ projected, rtol=1e-9, atol=1e-11)
+        expected = np.einsum("ij,jk,ik->i", W, S, W) + own.prior_variance
+        assert_allclose(variance, expected, rtol=1e-9)
+    assert_allclose(space.log_evidence(solved), evidence, rtol=1e-9)
+    assert_allclose(space.divergence(solved), divergence, rtol=1e-9)
 
 
 def test_terms_are_added_to_precision_and_projection():
