@@ -536,6 +536,8 @@ def fit_posteriors(
     quadratic = AscentConfig(1 if interrupted else config.max_passes, config.bound_tol)
     if config.variational:
         # Unlike the steps that follow, this pass cannot overshoot, however far it has to go.
+        # γ stays as it was learned: without sites of their own, starts keep it.
+        starts = [replace(own, sites=None) for own in starts]
         starts = [own.gaussian for own in ascend(space, QUADRATIC, starts, AscentConfig(1))]
         bound, ascent = EXPECTED, replace(quadratic, tol=config.tol)
     else:
