@@ -74,11 +74,12 @@ def main() -> None:
                 ]
                 found.setdefault(name, []).append(scores)
                 print(f"1:{ratio}, draw {seed}, {name}: {np.round(scores, 3)}", file=sys.stderr)
-        print(f"\n## 1:{ratio:,}: average precision, NLL / 1000, mean probability over the share")
+        columns = "average precision, NLL times 1000, mean probability over the share"
+        print(f"\n## 1:{ratio:,}: {columns}")
         for name, each in found.items():
             means, deviations = np.mean(each, axis=0), np.std(each, axis=0)
-            columns = [f"{m:.3f} ± {s:.3f}" for m, s in zip(means, deviations, strict=True)]
-            print(f"| {name} | {' | '.join(columns)} |", flush=True)
+            cells = [f"{m:.3f} ± {s:.3f}" for m, s in zip(means, deviations, strict=True)]
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

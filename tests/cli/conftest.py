@@ -17,6 +17,7 @@ def runner():
 def every_line(monkeypatch):
     """Print every line of progress, not one every few seconds."""
     monkeypatch.setattr("undulatus.cli.session.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("undulatus.cli.session.MOST_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")

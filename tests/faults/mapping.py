@@ -192,7 +192,7 @@ FAULTS = (
     Fault(
         "text in place of numbers",
         lambda shop: shop.map(bands(shop).astype(str)),
-        refused(SceneError, "B02 holds <U"),
+        refused(SceneError, "B02 holds text"),
     ),
     # Masks, regimes, chunks, memory
     Fault(

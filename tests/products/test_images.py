@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import rasterio
 import xarray as xr
@@ -214,6 +215,13 @@ def test_an_unknown_method_is_named(image_files):
 
 
 # What cannot be used
+
+
+def test_more_classes_than_a_map_has_codes_for_are_refused_before_the_fit(image_files):
+    row, column = np.divmod(np.arange(1200), 40)
+    numbers = pd.DataFrame({"row": row, "column": column, "class": np.arange(1200) % 300})
+    with pytest.raises(SceneError, match="300 classes, but a map has at most 255"):
+        fit_image(image_files / "image.tif", numbers, **QUICK)
 
 
 def test_one_class_is_not_enough(small_image, image_files):

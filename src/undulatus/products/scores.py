@@ -293,7 +293,7 @@ def score_classes(
            [0, 1, 0],
            [1, 0, 0]])
     >>> print(scores.accuracy)
-    0.6667 (0.2077 to 0.9385)
+    0.6667 (0.1185 to 0.9829)
     """
     rows = check_rows(y_true, probability, classes, weight, groups)
     check_options(confidence, bins)

@@ -94,7 +94,7 @@ HOUR_AGO = utc_text(3600)
     [
         ({"last map": f"{HOUR_AGO} a.nc, 1.0 s"}, Limits(silent=1800), 4, "mapped nothing since"),
         ({"last map": f"{HOUR_AGO} a.nc, 1.0 s"}, Limits(silent=7200), 0, ""),
-        ({"last map": "none", "started": HOUR_AGO}, Limits(silent=1800), 4, "nothing yet, for 60"),
+        ({"last map": "none", "started": HOUR_AGO}, Limits(silent=1800), 4, "nothing yet, for 6"),
         ({"last map": "none", "started": utc_text()}, Limits(silent=1800), 0, ""),
         ({"set aside": 3}, Limits(set_aside=2), 5, "3 items are set aside, more than 2"),
         ({"set aside": 2}, Limits(set_aside=2), 0, ""),
