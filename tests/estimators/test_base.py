@@ -17,7 +17,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import base, exact, fourier, training
+from undulatus.estimators import base, classifier, exact, training
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import QUANTILES
 from undulatus.gp.kernels import KERNELS

@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from undulatus.estimators.fourier import FourierGPC
+from undulatus.estimators.classifier import FourierGPC
 
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures
 

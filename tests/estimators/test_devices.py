@@ -135,7 +135,7 @@ def test_labels_and_full_predictions_of_tensors_are_the_same(fitted, tolerance):
         model.set_params(variance_tolerance=tolerance)
         assert_array_equal(model.predict(torch.as_tensor(X)).numpy(), model.predict(X))
         here, there = model.predict_in_full(X), model.predict_in_full(torch.as_tensor(X))
-        for name in ("probabilities", "mean", "variance", "disagreement"):
+        for name in ("probabilities", "mean", "variance", "ensemble_std"):
             # The faster prediction rounds the root of its remainder.
             assert_allclose(getattr(there, name).numpy(), getattr(here, name), atol=1e-6)
         model.set_params(variance_tolerance=0.0)

@@ -15,13 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
-from undulatus.gp.held_back import leave_out
+from undulatus.gp.splits import leave_out
 from undulatus.gp.passes import Start, choose_start
 from undulatus.gp.stochastic import draw_sample, fit_stochastic, race
 
 from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import InputError
-from undulatus.estimators import base, fourier
+from undulatus.estimators import base, classifier
 from undulatus.estimators.base import make_generator
 from undulatus.estimators.interpret import waves_of
 from undulatus.estimators.progress_line import ProgressLine
@@ -153,8 +153,8 @@ def test_the_mean_history_extends_members_that_ended_early(fitted, moons):
 def test_members_hold_back_different_groups(moons, monkeypatch):
     X, y = moons
     seen = []
-    real = fourier.leave_out
-    monkeypatch.setattr(fourier, "leave_out", lambda *given: seen.append(real(*given)) or seen[-1])
+    real = classifier.leave_out
+    monkeypatch.setattr(classifier, "leave_out", lambda *given: seen.append(real(*given)) or seen[-1])
     groups = np.arange(120) % 15
     VFFGPC(3, n_estimators=5, max_iter=1, random_state=0).fit(X, y, groups=groups)
     left_out = [set(range(15)) - set(groups[learning]) for learning, _ in seen[0]]
@@ -189,12 +189,12 @@ def test_a_weight_of_two_equals_a_row_given_twice(name, moons):
 
 def test_given_frequencies_are_shared_out_among_the_members(moons):
     unit = np.random.default_rng(5).normal(size=(18, 2))
-    ensemble = model("batch RFFGPC", frequencies=unit).fit(*moons)
+    ensemble = model("batch RFFGPC", init_frequencies=unit).fit(*moons)
     for number, member in enumerate(ensemble.estimators_):
         own = unit[6 * number : 6 * number + 6]
         assert_allclose(member.frequencies * member.lengthscale, own, rtol=1e-12)
     with pytest.raises(InputError, match=r"\(18, 2\) \(n_estimators \* n_frequencies"):
-        model("batch RFFGPC", frequencies=unit[:6]).fit(*moons)
+        model("batch RFFGPC", init_frequencies=unit[:6]).fit(*moons)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "five"])
@@ -259,13 +259,13 @@ def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
     assert_array_equal(full.probabilities, probability)
     assert_array_equal(full.mean, mean)
     assert_array_equal(full.variance, variance)
-    assert_allclose(full.disagreement, means.std(axis=0), rtol=1e-10, atol=1e-12)
+    assert_allclose(full.ensemble_std, means.std(axis=0), rtol=1e-10, atol=1e-12)
 
 
 @each_model
 def test_members_whose_waves_go_on_for_ever_disagree_more_away_from_the_data(name, moons):
     X, y = moons
-    ensemble = model(name, spread=0.0, warp=False).fit(X, y)
+    ensemble = model(name, taper=0.0, warp=False).fit(X, y)
     assert ensemble.ensemble_std(5.0 * X).mean() > ensemble.ensemble_std(X).mean()
 
 
@@ -290,7 +290,7 @@ def test_predictions_do_not_depend_on_the_blocks(clouds, precision, tolerance):
 
 def test_the_waves_of_all_members_sum_to_the_latent_mean(moons):
     X, y = moons
-    ensemble = model("batch VFFGPC", posterior="bound", warp=False, spread=0.0).fit(X, y)
+    ensemble = model("batch VFFGPC", posterior="bound", warp=False, taper=0.0).fit(X, y)
     waves = waves_of(ensemble)
     assert len(waves.amplitudes) == 12
     phase = (X - waves.centre) @ waves.frequencies.T
@@ -393,7 +393,7 @@ def test_an_interrupted_ensemble_is_no_model_and_continues_to_the_same_bits(
 def test_a_warm_start_continues_each_member_from_its_own_end(clouds):
     X, y = clouds
     # The paper's model, in which the bound is the one that learning raises.
-    options = {"posterior": "bound", "warp": False, "spread": 0.0}
+    options = {"posterior": "bound", "warp": False, "taper": 0.0}
     ensemble = model("batch RFFGPC", warm_start=True, tol=0.0, **options).fit(X, y)
     first, bound = ensemble.estimators_, ensemble.lower_bound_
     ensemble.fit(X, y)
@@ -447,7 +447,7 @@ def test_groups_reach_the_ensemble_through_a_search_over_a_pipeline(
     X, y = moons
     groups = np.arange(120) % 12
     seen = []
-    real = fourier.leave_out
+    real = classifier.leave_out
     monkeypatch.setattr(
         fourier,
         "leave_out",

@@ -59,7 +59,7 @@ def test_gpc_agrees_with_scikit_learn_when_each_learns_its_hyperparameters(probl
 def test_random_features_approach_the_exact_classifier(problem):
     X, y, X_test, _ = problem
     exactly = GPC(tol=1e-6).fit(X, y).predict_proba(X_test)[:, 1]
-    options = {"n_estimators": 1, "solver": "batch", "spread": 0.0, "tol": 1e-6}
+    options = {"n_estimators": 1, "solver": "batch", "taper": 0.0, "tol": 1e-6}
     off = {
         D: np.mean(
             [

@@ -94,7 +94,7 @@ def test_there_is_a_latent_function_a_class(name, fitted, unseen):
     assert_array_equal(full.probabilities, both[0])
     assert_array_equal(full.mean, mean)
     assert_array_equal(full.variance, variance)
-    assert full.disagreement.shape == (800,)
+    assert full.ensemble_std.shape == (800,)
 
 
 def test_a_member_makes_probabilities_against_the_rest_sum_to_one(fitted, unseen):
@@ -135,7 +135,7 @@ def test_the_posterior_of_a_class_is_that_of_two_classes_at_its_frequencies(solv
         share = np.mean(y == NAMES[code])
         (slow,) = fit_final_posteriors(
             pixels,
-            WavePrior(frequencies, spreads(frequencies, member.spread)),
+            WavePrior(frequencies, spreads(frequencies, member.taper)),
             [np.log(share / (1.0 - share))],
             [1.0],
             [np.ones(len(X))],

@@ -45,7 +45,7 @@ def slow_update(model, member, latent, X, positive):
     """
     fit, own = model.estimators_[member], model.estimators_[member].latents[latent]
     x = model.standardisation_(np.asarray(X, dtype=float), np.float64)
-    share = damping(x, spreads(fit.frequencies, fit.spread))
+    share = damping(x, spreads(fit.frequencies, fit.taper))
     z = share[:, None] * fourier_features(x, fit.frequencies, own.signal_variance)
     fresh = (1.0 - share**2) * own.signal_variance
     sign, prior = np.where(positive, 1.0, -1.0), precision_of(own.posterior)
@@ -58,7 +58,7 @@ def slow_update(model, member, latent, X, positive):
 
     def loss(theta):
         q = unpack(theta)
-        mean, variance = z @ q.mean + own.level, np.sum((z @ q.root.T) ** 2, axis=1) + fresh
+        mean, variance = z @ q.mean + own.prior_mean, np.sum((z @ q.root.T) ** 2, axis=1) + fresh
         value = expected_log_sigmoid(sign * mean, variance)[0].sum()
         difference = q.mean - own.posterior.mean
         divergence = 0.5 * (
@@ -104,10 +104,10 @@ def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows
     x = model.standardisation_(X, np.float64)
     after = [(member, own) for member in model.estimators_ for own in member.latents]
     for old, (member, own) in zip(before, after, strict=True):
-        share = damping(x, spreads(member.frequencies, member.spread))
+        share = damping(x, spreads(member.frequencies, member.taper))
         z = share[:, None] * fourier_features(x, member.frequencies, own.signal_variance)
         fresh = (1.0 - share**2) * own.signal_variance
-        mean = z @ own.posterior.mean + own.level
+        mean = z @ own.posterior.mean + own.prior_mean
         variance = np.sum((z @ own.posterior.root.T) ** 2, axis=1) + fresh
         sign = np.where(y == 1, 1.0, -1.0)
         if posterior == "variational":
@@ -119,7 +119,7 @@ def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows
         precision = precision_of(old)
         again = solve_posterior(
             precision + z.T @ (c[:, None] * z),
-            precision @ old.mean + z.T @ (h - own.level * c),
+            precision @ old.mean + z.T @ (h - own.prior_mean * c),
         )
         assert_allclose(own.posterior.mean, again.mean, atol=1e-8 * np.abs(again.mean).max())
         scale = np.abs(again.covariance).max()
@@ -356,7 +356,7 @@ def test_an_update_of_the_exact_classifier_is_where_its_own_passes_would_stay(
         scale = np.abs(before[latent][1]).max()
         assert_allclose(precision[:n], before[latent][0], rtol=1e-9)
         assert_allclose(projected[:n], before[latent][1], atol=1e-9 * scale)
-        level = model.latents_[latent].level
+        level = model.latents_[latent].prior_mean
         mean, covariance = dense_posterior(covariance_of(model, latent), precision, projected)
         mean, variance = mean[n:] + level, np.diagonal(covariance)[n:]
         sign = np.where(y == (1 if classes == 2 else latent), 1.0, -1.0)
@@ -427,10 +427,10 @@ def test_the_root_of_new_rows_has_their_directions_only(kernel):
 def test_rows_that_are_known_beyond_doubt_stay_where_they_are():
     mean, sign, ones = np.linspace(-2.0, 2.0, 5), np.ones(5), np.ones(5)
     rows = update.NewRows(mean, np.zeros((5, 0)), 0.0 * ones, sign, ones, 1.0)
-    (factors,) = update.find_factors([rows], True)
+    (sites,) = update.find_sites([rows], True)
     _, slope, curvature = expected_log_sigmoid(mean, 0.0 * ones)
-    assert_allclose(factors.precision, curvature, rtol=1e-9)
-    assert_allclose(factors.projected, slope + curvature * mean, rtol=1e-9)
+    assert_allclose(sites.precision, curvature, rtol=1e-9)
+    assert_allclose(sites.projected, slope + curvature * mean, rtol=1e-9)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

@@ -635,7 +635,7 @@ def test_an_ensemble_from_before_warps_and_spreads_loads_as_the_paper_has_it(nam
     write_tensors(path, tensors, header)
     loaded = load_model(path)
     assert (loaded.warp, loaded.spread, loaded.posterior) == (False, 0.0, "bound")
-    assert {(fit.spread, fit.level) for fit in loaded.estimators_} == {(0.0, 0.0)}
+    assert {(fit.taper, fit.prior_mean) for fit in loaded.estimators_} == {(0.0, 0.0)}
     assert_predicts_alike(loaded, model, moons[0])
 
 
