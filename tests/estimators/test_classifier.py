@@ -755,9 +755,12 @@ def test_few_training_rows_get_small_minibatches(small_up_to, batch_size, monkey
 @each_model
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("precision", ["single", "double"])
-def test_one_seed_gives_one_minibatch_model_for_any_number_of_threads(name, many, precision):
+def test_one_seed_gives_one_minibatch_model_for_any_number_of_threads(
+    name, many, precision, monkeypatch
+):
     X, y = many
-    # A minibatch of 600 rows is two pieces of up to 512; an exact pass, three blocks of 256.
+    # A minibatch is three pieces of up to 256 rows; a pass over all, three blocks of 256.
+    monkeypatch.setattr(classifier, "Config", partial(Config, piece_rows=256))
     one, two, three = (
         minibatch_model(name, n_jobs=n, precision=precision, batch_size=600).fit(X, y)
         for n in (1, 2, 3)
