@@ -166,8 +166,8 @@ def metadata_routing():
 def test_groups_reach_the_best_model_of_a_search_over_a_pipeline(monkeypatch):
     X, y = draw_image(300, 0.4)
     scene = np.repeat([f"scene {number}" for number in range(6)], 50)
-    classifier = small(n_frequencies=3, n_estimators=2, max_iter=2).set_fit_request(groups=True)
-    pipeline = make_pipeline(StandardScaler(), classifier)
+    small_ensemble = small(n_frequencies=3, n_estimators=2, max_iter=2).set_fit_request(groups=True)
+    pipeline = make_pipeline(StandardScaler(), small_ensemble)
     seen = []
     real = classifier.leave_out
 

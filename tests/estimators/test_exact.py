@@ -147,7 +147,7 @@ def test_prediction_does_not_depend_on_how_rows_are_blocked(problem):
 def test_far_from_the_data_the_classes_have_their_shares_or_are_equally_likely(clouds, posterior):
     X, y = clouds
     fitted = GPC(max_iter=3, posterior=posterior).fit(X, y)
-    # Only the best Gaussian posterior has a level.
+    # Only the best Gaussian posterior has a prior mean.
     expected = y.mean() if posterior == "variational" else 0.5
     assert_allclose(fitted.predict_proba(np.full((1, 3), 1e6))[0, 1], expected, rtol=1e-9)
 
