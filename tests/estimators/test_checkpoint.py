@@ -122,9 +122,7 @@ def minibatch_state(dtype=np.float64):
 
 
 STATES = {BatchState: batch_state, State: minibatch_state}
-each_state = pytest.mark.parametrize(
-    "make", STATES.values(), ids=["batch", "minibatches"]
-)
+each_state = pytest.mark.parametrize("make", STATES.values(), ids=["batch", "minibatches"])
 
 
 def checkpoint(path, mark="mark", kind=BatchState):

@@ -84,7 +84,7 @@ def test_a_single_model_is_its_prior_in_other_units(kind, factor):
     mean, variance = fitted.latent_mean_and_variance(factor * X)
     # What is left of the waves is exp(-r²/2), and the nearest pixels have r² > 20.
     assert_allclose(variance, fitted.signal_variance_, rtol=1e-4)
-    assert_allclose(mean, fitted.estimators_[0].prior_mean, atol=1e-3)
+    assert_allclose(mean, fitted.estimators_[0].latents[0].prior_mean, atol=1e-3)
     assert_allclose(fitted.predict_proba(factor * X)[:, 1], 0.15, atol=1e-4)
 
 
@@ -166,7 +166,9 @@ def metadata_routing():
 def test_groups_reach_the_best_model_of_a_search_over_a_pipeline(monkeypatch):
     X, y = draw_image(300, 0.4)
     scene = np.repeat([f"scene {number}" for number in range(6)], 50)
-    small_ensemble = small(n_frequencies=3, n_estimators=2, max_iter=2).set_fit_request(groups=True)
+    small_ensemble = small(n_frequencies=3, n_estimators=2, max_iter=2).set_fit_request(
+        groups=True
+    )
     pipeline = make_pipeline(StandardScaler(), small_ensemble)
     seen = []
     real = classifier.leave_out

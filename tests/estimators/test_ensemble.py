@@ -76,9 +76,7 @@ def test_estimators_have_frequencies_of_their_own(name, fitted):
     d = ensemble.n_frequencies
     assert ensemble.frequencies_.shape == (3 * d, 2)
     for number, own in enumerate(ensemble.estimators_):
-        assert_array_equal(
-            ensemble.frequencies_[number * d : (number + 1) * d], own.frequencies
-        )
+        assert_array_equal(ensemble.frequencies_[number * d : (number + 1) * d], own.frequencies)
     assert len(np.unique(ensemble.frequencies_[:, 0])) == 3 * d
 
 
@@ -115,7 +113,9 @@ def test_estimators_leave_out_different_groups(moons, monkeypatch):
     X, y = moons
     seen = []
     real = classifier.leave_out
-    monkeypatch.setattr(classifier, "leave_out", lambda *given: seen.append(real(*given)) or seen[-1])
+    monkeypatch.setattr(
+        classifier, "leave_out", lambda *given: seen.append(real(*given)) or seen[-1]
+    )
     groups = np.arange(120) % 15
     VFFGPC(3, n_estimators=5, max_iter=1, random_state=0).fit(X, y, groups=groups)
     left_out = [set(range(15)) - set(groups[learning]) for learning, _ in seen[0]]

@@ -79,14 +79,17 @@ def test_waves_sum_to_the_latent_mean(clouds, kind, standardize):
 
 
 @pytest.mark.parametrize("kind", [RFFGPC, VFFGPC])
-def test_waves_and_the_level_sum_to_the_latent_mean(clouds, kind):
+def test_waves_and_the_prior_mean_sum_to_the_latent_mean(clouds, kind):
     X, y = clouds
     options = PLAIN | {"posterior": "variational"}
     model = kind(7, max_iter=3, tol=1.0, **options).fit(X, y)
     waves = waves_of(model)
     phases = (X - waves.centre) @ waves.frequencies.T
-    found = np.cos(phases - waves.delays) @ waves.amplitudes + model.estimators_[0].prior_mean
-    assert model.estimators_[0].prior_mean < -0.5
+    found = (
+        np.cos(phases - waves.delays) @ waves.amplitudes
+        + model.estimators_[0].latents[0].prior_mean
+    )
+    assert model.estimators_[0].latents[0].prior_mean < -0.5
     assert_allclose(found, model.latent_mean(X), rtol=1e-9, atol=1e-9)
 
 

@@ -181,7 +181,7 @@ def test_far_rows_of_few_chunks_are_named_as_given(data):
     X, y, weight, _ = (array.copy() for array in data)
     # Rows without weight are left out, but numbered.
     weight[:100], weight[700], X[700, 1] = 0.0, 1.0, 1e5
-    far = {"standardize": False, "frequencies": 1e6 * np.ones((6, 3)), "solver": "auto"}
+    far = {"standardize": False, "init_frequencies": 1e6 * np.ones((6, 3)), "solver": "auto"}
     with pytest.raises(PhaseTooLargeError, match=r"Row 700 (.|\n)*column 1"):
         model("RFFGPC", **far).fit(*chunked(X - X[0], y, weight))
 
@@ -464,7 +464,9 @@ def test_a_row_too_far_out_is_named(data):
     X[800, 1] = 1e5
     high_frequencies = 1e6 * np.ones((6, 3))
     with pytest.raises(PhaseTooLargeError, match=r"Row 800 (.|\n)*column 1"):
-        model("RFFGPC", standardize=False, init_frequencies=high_frequencies).fit(*chunked(X - X[0], y))
+        model("RFFGPC", standardize=False, init_frequencies=high_frequencies).fit(
+            *chunked(X - X[0], y)
+        )
 
 
 def test_a_failed_fit_leaves_no_model(data):
