@@ -328,7 +328,7 @@ def dense_posterior(covariance, precision, projected):
 
 
 def dense_sites(model, latent):
-    """Precisions, and precisions times centres, of all rows of a latent function less the prior mean.
+    """Precisions, and precisions times centres, of all rows, less the prior mean.
 
     α is (I + PK)⁻¹h.
     """
