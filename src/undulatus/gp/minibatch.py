@@ -503,6 +503,8 @@ class Batch:
     def iterate(self) -> list[State]:
         """Return the states of all estimators after one more iteration."""
         losses = self._help(self._attempt)
+        if not np.isfinite(losses).all():
+            raise NumericalError(self._gram.shape[-1])
         self._states = [
             task.record(self._state_of(member), losses[member])
             for member, task in enumerate(self._tasks)
@@ -522,8 +524,6 @@ class Batch:
             self._jitter.fill_(jitter)
             self._find_moments()
             losses = attempt()
-        if not np.isfinite(losses).all():
-            raise NumericalError(self._gram.shape[-1])
         return losses
 
     def _attempt(self) -> list[float]:
