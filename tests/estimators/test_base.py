@@ -17,7 +17,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import base, exact, fourier, training
+from undulatus.estimators import base, classifier, exact, training
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import QUANTILES
 from undulatus.gp.kernels import KERNELS
@@ -39,7 +39,7 @@ def model(name, **params):
     return clone(MODELS[name]).set_params(**params)
 
 
-def without_fading(name, **params):
+def without_taper(name, **params):
     """A model whose waves go on for ever, as those of an exact process do within the data."""
     return model(name, **params, **({} if name == "GPC" else {"taper": 0.0}))
 
@@ -178,7 +178,7 @@ def test_prior_correction_undoes_balanced_class_weights():
 def test_prior_correction_multiplies_the_odds_of_the_probability(name, clouds):
     """Bayes' rule for a probability in which the latent function is integrated out."""
     X, y = clouds
-    plain = without_fading(name, class_weight="balanced").fit(X, y)
+    plain = without_taper(name, class_weight="balanced").fit(X, y)
     mean, variance = plain.latent_mean_and_variance(X)
     # Where the variance is large, a shift of the latent mean would be too weak.
     assert variance.max() > 1.0
@@ -189,7 +189,7 @@ def test_prior_correction_multiplies_the_odds_of_the_probability(name, clouds):
     }
     for real, shift in expected.items():
         real = real if isinstance(real, str) else list(real)
-        corrected = without_fading(name, class_weight="balanced", prior_correction=real)
+        corrected = without_taper(name, class_weight="balanced", prior_correction=real)
         corrected.fit(X, y)
         # Balanced weights make the shares equal up to rounding: log odds of 0.
         probability = corrected.predict_proba(X)
@@ -207,7 +207,7 @@ def test_prior_correction_multiplies_the_odds_of_the_probability(name, clouds):
 def test_prior_correction_is_relative_to_the_training_shares(name, clouds):
     X, y = clouds
     plain, corrected = (
-        without_fading(name, prior_correction=real).fit(X, y) for real in (None, [0.8, 0.2])
+        without_taper(name, prior_correction=real).fit(X, y) for real in (None, [0.8, 0.2])
     )
     shift = np.log(0.2 / 0.8) - np.log(y.mean() / (1 - y.mean()))
     before = logit(plain.predict_proba(X)[:, 1])
@@ -394,7 +394,7 @@ def test_a_row_too_far_out_to_be_predicted_is_named_without_a_warp(name, moons, 
 @pytest.mark.parametrize("value", [1e12, -1e36, 1e308])
 def test_a_warped_model_returns_to_the_class_shares_however_far_out_a_row_is(name, clouds, value):
     X, y = clouds
-    # The spread is one with which a single feature, twenty warped deviations away, is enough.
+    # The taper is one with which a single feature, twenty warped deviations away, is enough.
     fitted = model(name, **({} if name == "GPC" else {"taper": 0.5})).fit(X, y)
     far = X[:1].copy()
     far[0, 0] = value
@@ -520,7 +520,7 @@ def test_an_interrupt_before_the_first_iteration_leaves_no_half_fitted_model(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        for solver in (exact, fourier):
+        for solver in (exact, classifier):
             for function in ("fit_exact", "fit_batch"):
                 patch.setattr(solver, function, interrupt, raising=False)
         with pytest.raises(KeyboardInterrupt):
@@ -586,11 +586,15 @@ def test_invalid_parameters_are_named(name, moons, wrong):
 @each_model
 def test_the_best_gaussian_posterior_has_a_tighter_bound_and_a_larger_variance(name, moons):
     best, quadratic = (
-        without_fading(name, posterior=posterior).fit(*moons)
+        without_taper(name, posterior=posterior).fit(*moons)
         for posterior in ("variational", "bound")
     )
     # Learning is the same: only the posterior handed out, and its γ, differ.
-    assert_array_equal(best.lower_bounds_[:-1], quadratic.lower_bounds_[:-1])
+    assert best.lengthscale_ == quadratic.lengthscale_
+    if name == "GPC":
+        assert_array_equal(best.lower_bounds_[:-1], quadratic.lower_bounds_[:-1])
+    else:
+        assert_array_equal(best.frequencies_, quadratic.frequencies_)
     assert best.lower_bound_ == best.lower_bounds_[-1] > quadratic.lower_bound_
     variances = [m.latent_mean_and_variance(moons[0])[1] for m in (best, quadratic)]
     assert np.median(variances[0] / variances[1]) > 1.2
@@ -599,7 +603,7 @@ def test_the_best_gaussian_posterior_has_a_tighter_bound_and_a_larger_variance(n
 @each_model
 @pytest.mark.parametrize("posterior", ["variational", "bound"])
 def test_the_history_of_the_bound_never_falls(name, moons, posterior):
-    for make in (model, without_fading):
+    for make in (model, without_taper):
         history = make(name, posterior=posterior).fit(*moons).lower_bounds_
         assert np.all(np.diff(history) >= -1e-10 * np.abs(history).max())
 
@@ -664,7 +668,7 @@ def test_the_fit_report_holds_plain_values(name, clouds):
 
 @each_model
 def test_the_history_of_the_bound_ends_at_the_bound(name, clouds):
-    paper = without_fading(name, posterior="bound").fit(*clouds)
+    paper = without_taper(name, posterior="bound").fit(*clouds)
     assert len(paper.lower_bounds_) == paper.n_iter_ + 1
     for fitted in (paper, model(name).fit(*clouds)):
         assert fitted.lower_bounds_[-1] == fitted.lower_bound_
@@ -741,13 +745,17 @@ def test_a_fit_is_silent_by_default(name, moons, capsys):
 
 @each_model
 @pytest.mark.parametrize("verbose", [1, 2])
-def test_progress_is_one_line_per_iteration_on_standard_error(name, moons, capsys, verbose):
+def test_progress_is_one_line_per_iteration_and_pass_on_standard_error(
+    name, moons, capsys, verbose
+):
     fitted = model(name, max_iter=3, tol=0.0, verbose=verbose).fit(*moons)
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
-    assert len(lines) == fitted.n_iter_
-    assert all(line.startswith(f"{name}: step") for line in lines)
+    steps, passes = lines[: fitted.n_iter_], lines[fitted.n_iter_ :]
+    assert all(line.startswith(f"{name}: step") for line in steps)
+    assert all(line.startswith(f"{name}: pass") for line in passes)
+    assert bool(passes) == (name != "GPC")
 
 
 @pytest.mark.parametrize("posterior", ["variational", "bound"])

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from undulatus.gp.passes import Start
-from undulatus.gp.walk import AdamState, Position, Walk
 
 from undulatus import RFFGPC, VFFGPC
 from undulatus._files import write_tensors
@@ -21,8 +19,9 @@ from undulatus.estimators.checkpoint import (
 )
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import Overview, RowData
-from undulatus.gp.batch import Ascent, BatchState
+from undulatus.gp.batch import BatchState, LocalParameters, Progress
 from undulatus.gp.data import Standardisation
+from undulatus.gp.minibatch import AdamState, Parameters, Start, State
 from undulatus.gp.moments import summarise
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -91,29 +90,28 @@ def batch_state(dtype=np.float64):
     rng = np.random.default_rng(0)
     return BatchState(
         start=Start(rng.normal(size=(3, 2)), 1.25, 0.75),
-        ascent=Ascent(
+        progress=Progress(
             theta=rng.normal(size=7),
             bounds=(-3.5, -2.25),
             losses=(0.5, 0.25, 0.375),
             best_theta=rng.normal(size=7),
         ),
-        xi=rng.random(11).astype(dtype),
-        seed=2**62,
+        local=LocalParameters(rng.random((1, 11)).astype(dtype), rng.normal(size=1)),
     )
 
 
-def walk_state(dtype=np.float64):
+def minibatch_state(dtype=np.float64):
     rng = np.random.default_rng(0)
 
-    def position():
+    def parameters():
         frequencies, variances = rng.normal(size=(3, 2)).astype(dtype), np.array([0.75])
         gram, projected = rng.normal(size=(1, 6, 6)), rng.normal(size=(1, 6))
-        return Position(frequencies, 1.25, variances, gram, projected)
+        return Parameters(frequencies, 1.25, variances, gram, projected)
 
-    return Walk(
+    return State(
         step=50,
-        position=position(),
-        best=position(),
+        parameters=parameters(),
+        best=parameters(),
         frequency_adam=AdamState(rng.normal(size=(3, 2)), rng.random((3, 2))),
         scale_adam=AdamState(rng.normal(size=2), rng.random(2)),
         losses=np.array([0.5, 0.25]),
@@ -123,10 +121,8 @@ def walk_state(dtype=np.float64):
     )
 
 
-STATES = {BatchState: batch_state, Walk: walk_state}
-each_state = pytest.mark.parametrize(
-    "make", STATES.values(), ids=[kind.__name__ for kind in STATES]
-)
+STATES = {BatchState: batch_state, State: minibatch_state}
+each_state = pytest.mark.parametrize("make", STATES.values(), ids=["batch", "minibatches"])
 
 
 def checkpoint(path, mark="mark", kind=BatchState):
@@ -162,7 +158,7 @@ def test_iterations_are_counted_in_the_checkpoint_of_any_fit(tmp_path, make):
 
 def test_a_state_without_a_best_theta_is_loaded_as_it_was(tmp_path):
     state = batch_state()
-    state = replace(state, ascent=Ascent(state.ascent.theta, bounds=(-1.0,)))
+    state = replace(state, progress=Progress(state.progress.theta, bounds=(-1.0,)))
     checkpoint(tmp_path / "state").save(state)
     assert_same_state(checkpoint(tmp_path / "state").load(), state)
 
@@ -177,10 +173,10 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path, mark):
             checkpoint(path, kind=kind).load()
 
 
-def test_a_batch_state_is_not_continued_as_a_walk(tmp_path):
+def test_a_batch_state_is_not_continued_on_minibatches(tmp_path):
     checkpoint(tmp_path / "state").save(batch_state())
     with pytest.raises(InputError, match="not overwritten"):
-        checkpoint(tmp_path / "state", kind=Walk).load()
+        checkpoint(tmp_path / "state", kind=State).load()
 
 
 @pytest.mark.parametrize("header", [{"kind": "VFFGPC"}, ["values"], "mark", None])

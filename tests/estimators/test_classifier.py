@@ -1,6 +1,7 @@
 """RFFGPC and VFFGPC: frequencies, precision, determinism, solvers, restarts, interrupts."""
 
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -10,16 +11,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from undulatus.estimators.fourier import BATCH_ROWS
-from undulatus.gp.stochastic import RACE_SHARES
-from undulatus.gp.walk import STEPS_PER_ITERATION
 
 from undulatus import RFFGPC, VFFGPC, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import fourier, training
+from undulatus.estimators import classifier, training
+from undulatus.estimators.classifier import BATCH_ROWS
 from undulatus.estimators.progress_line import ProgressLine
-from undulatus.gp import blocks, passes, stochastic, walk
+from undulatus.gp import data, learning
+from undulatus.gp.backends import HOST
 from undulatus.gp.kernels import KERNELS, mean_distance
+from undulatus.gp.minibatch import Batch, Config
+from undulatus.gp.search import BoundSearch, HalvingSearch, choose_start
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -47,7 +49,7 @@ def assert_same_model(one, other, X):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 256 rows, the smallest possible, so that a few hundred rows make several."""
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(data, "BLOCK_BYTES", 1)
 
 
 @pytest.fixture
@@ -187,7 +189,9 @@ def test_a_row_too_far_out_is_named_in_fitting(moons, solver):
     far = X.copy()
     far[9, 1] = 1e3
     with pytest.raises(PhaseTooLargeError, match=r"Row 9 (.|\n)*column 1"):
-        model("RFFGPC", solver=solver, standardize=False, init_frequencies=HIGH_FREQUENCIES).fit(far, y)
+        model("RFFGPC", solver=solver, standardize=False, init_frequencies=HIGH_FREQUENCIES).fit(
+            far, y
+        )
 
 
 def test_a_row_of_zero_weight_is_not_named_instead_of_another(moons):
@@ -208,10 +212,10 @@ def test_rows_in_range_are_fitted_even_if_a_corner_of_their_box_is_not(moons, mo
     longest = np.linalg.norm(fitted.frequencies_ * fitted.lengthscale_, axis=1).max()
     longest /= fitted.fit_report_["starting_lengthscale"]
     # The largest phase of a row is 30 x longest at the start; of a corner, sqrt(2) times that.
-    monkeypatch.setattr(blocks, "PHASE_LIMIT", 1.2 * 30 * longest)
+    monkeypatch.setattr(data, "PHASE_LIMIT", 1.2 * 30 * longest)
     monkeypatch.setattr(classifier, "PHASE_LIMIT", 1.2 * 30 * longest)
     assert_same_model(model("RFFGPC", standardize=False).fit(far, y), fitted, X)
-    monkeypatch.setattr(blocks, "PHASE_LIMIT", 0.9 * 30 * longest)
+    monkeypatch.setattr(data, "PHASE_LIMIT", 0.9 * 30 * longest)
     monkeypatch.setattr(classifier, "PHASE_LIMIT", 0.9 * 30 * longest)
     with pytest.raises(PhaseTooLargeError):
         model("RFFGPC", standardize=False).fit(far, y)
@@ -402,6 +406,12 @@ def test_another_number_of_columns_is_an_input_error(name, moons):
         fitted.predict(np.ones((4, 3)))
 
 
+def search_few_rows(monkeypatch):
+    """Choose a start on 200 rows."""
+    few = partial(choose_start, search=BoundSearch(rows=200))
+    monkeypatch.setattr(classifier, "choose_start", few)
+
+
 class SliceOnly:
     """Rows that can only be sliced, and that record the size of each slice."""
 
@@ -436,7 +446,7 @@ def test_sliceable_rows_are_predicted_block_by_block(name, many):
 def test_sliceable_rows_are_fitted_block_by_block(name, many, monkeypatch):
     X, y = many
     monkeypatch.setattr(training, "QUANTILE_ROWS", 100)
-    monkeypatch.setattr(passes, "SEARCH_ROWS", 200)
+    search_few_rows(monkeypatch)
     sliceable = SliceOnly(X)
     assert_same_model(model(name).fit(sliceable, y), model(name).fit(X, y), X)
     # Blocks of 256, every seventh row for quantiles, and 200 rows to choose a start.
@@ -559,14 +569,14 @@ def test_an_interrupt_keeps_the_finished_iterations_and_warns(name, clouds, inte
 
 
 @each_model
-def test_an_interrupt_keeps_the_level_and_the_fading(name, clouds, interrupt):
+def test_an_interrupt_keeps_the_prior_mean_and_the_taper(name, clouds, interrupt):
     X, y = clouds
     stopped = model(name, max_iter=20, tol=0.0, on_interrupt="keep")
     with interrupt(), pytest.warns(ConvergenceWarning, match="Interrupted after 2"):
         stopped.fit(X, y)
-    (member,) = stopped.estimators_
-    assert member.spread == 0.02
-    # Far from the data only the prior is left, and its level gives the shares of the classes.
+    (estimator,) = stopped.estimators_
+    assert estimator.taper == 0.02
+    # Far from the data only the prior is left, and its mean gives the shares of the classes.
     assert_allclose(stopped.predict_proba(1e6 * X)[:, 1], y.mean(), rtol=1e-6)
 
 
@@ -747,9 +757,12 @@ def test_few_training_rows_get_small_minibatches(small_up_to, batch_size, monkey
 @each_model
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("precision", ["single", "double"])
-def test_one_seed_gives_one_minibatch_model_for_any_number_of_threads(name, many, precision):
+def test_one_seed_gives_one_minibatch_model_for_any_number_of_threads(
+    name, many, precision, monkeypatch
+):
     X, y = many
-    # A minibatch of 600 rows is two pieces of up to 512; an exact pass, three blocks of 256.
+    # A minibatch is three pieces of up to 256 rows; a pass over all, three blocks of 256.
+    monkeypatch.setattr(classifier, "Config", partial(Config, piece_rows=256))
     one, two, three = (
         minibatch_model(name, n_jobs=n, precision=precision, batch_size=600).fit(X, y)
         for n in (1, 2, 3)
@@ -823,8 +836,8 @@ def test_sliceable_rows_are_never_read_whole_by_the_stochastic_solver(
 ):
     X, y = many
     monkeypatch.setattr(training, "QUANTILE_ROWS", 100)
-    monkeypatch.setattr(passes, "SEARCH_ROWS", 200)
-    monkeypatch.setattr(stochastic, "SAMPLE_ROWS", sample_rows)
+    search_few_rows(monkeypatch)
+    monkeypatch.setattr(learning, "SAMPLE_ROWS", sample_rows)
     monkeypatch.setattr(training, "FINGERPRINT_ROWS", 100)
     sliceable = SliceOnly(X)
     sliced = minibatch_model(name, checkpoint=tmp_path / "state").fit(sliceable, y)
@@ -845,12 +858,12 @@ def test_exact_passes_never_lower_the_bound(name, many):
 
 
 @each_model
-def test_the_fit_report_holds_the_losses_of_held_back_rows(name, many):
+def test_the_fit_report_holds_the_losses_of_validation_rows(name, many):
     fitted = minibatch_model(name, max_iter=20).fit(*many)
     report = fitted.fit_report_
     losses = report["validation_nll"]
     assert report["solver"] == "stochastic"
-    assert report["steps"] == fitted.n_iter_ * STEPS_PER_ITERATION
+    assert report["steps"] == fitted.n_iter_ * Config.steps_per_iteration
     assert report["stopped"] == "converged"
     assert len(losses) == fitted.n_iter_
     assert all(type(loss) is float for loss in losses)
@@ -872,15 +885,15 @@ def test_two_moons_are_solved_on_minibatches(name):
     assert fitted.score(X[600:], y[600:]) > 0.95
 
 
-def test_vff_starts_from_a_lengthscale_of_the_race(many):
+def test_vff_starts_from_one_of_the_lengthscales_compared(many):
     fitted = minibatch_model("VFFGPC", max_iter=1).fit(*many)
     # Standardised features have variance 1 each.
-    shares = np.array(RACE_SHARES) * mean_distance(np.ones(3))
+    shares = np.array(HalvingSearch.shares) * mean_distance(np.ones(3))
     start = fitted.fit_report_["starting_lengthscale"]
     assert np.isclose(start, shares, rtol=1e-9).sum() == 1
 
 
-def test_the_race_is_the_same_for_any_number_of_threads(many):
+def test_the_starting_lengthscale_is_the_same_for_any_number_of_threads(many):
     starts = {
         minibatch_model("VFFGPC", max_iter=1, n_jobs=jobs)
         .fit(*many)
@@ -963,7 +976,7 @@ def test_an_interrupt_before_the_first_minibatches_are_done_leaves_no_model(
 
     fitted = minibatch_model(name)
     with monkeypatch.context() as patch:
-        patch.setattr(walk, "iterate", interrupt)
+        patch.setattr(Batch, "iterate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fitted.fit(X, y)
     with pytest.raises(NotFittedError):
@@ -1017,10 +1030,10 @@ def days_of_noise():
 
 
 @pytest.mark.parametrize("solver", ["batch", "stochastic"])
-def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch, solver):
+def test_whole_groups_are_left_out_together(days_of_noise, monkeypatch, solver):
     X, y, day = days_of_noise
     seen = []
-    real = fourier.leave_out
+    real = classifier.leave_out
 
     def spy(pixels, n_estimators, rng):
         splits = real(pixels, n_estimators, rng)
@@ -1030,8 +1043,8 @@ def test_whole_groups_are_held_back_together(days_of_noise, monkeypatch, solver)
     monkeypatch.setattr(classifier, "leave_out", spy)
     days = [f"day {d}" for d in day]
     minibatch_model("VFFGPC", solver=solver, early_stopping=True).fit(X, y, groups=days)
-    groups, learning, held_back = seen[0]
-    assert not set(groups[learning]) & set(groups[held_back])
+    groups, learning_rows, validation_rows = seen[0]
+    assert not set(groups[learning_rows]) & set(groups[validation_rows])
 
 
 @pytest.mark.parametrize("solver", ["batch", "stochastic"])
@@ -1071,6 +1084,6 @@ def test_no_training_row_is_beyond_the_range_in_the_precision_of_prediction():
     X = np.c_[rng.random((3_000, 2)), rng.integers(0, 2, (3_000, 6))].astype(np.float32)
     y = X[:, 0] + X[:, 2] > 1.0
     fitted = VFFGPC(5, n_estimators=1, precision="single", max_iter=2, random_state=0).fit(X, y)
-    blocks = fitted._block_functions()
-    x = fitted.standardisation_(X, blocks.place.dtype)
-    assert blocks.fading.training_range.damping(x) is None
+    model = fitted._model()
+    x = fitted.standardisation_(X, fitted._prediction_dtype())
+    assert model.training_range.share(x, HOST) is None

@@ -10,9 +10,9 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from undulatus.estimators.fourier import FourierGPC
 
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures
+from undulatus.estimators import classifier
 
 ESTIMATORS = [
     GPC(),
@@ -47,9 +47,10 @@ def test_the_docstring_lists_what_a_fit_report_holds(options):
     described = described.split("feature_quantiles_")[0]
     assert set(re.findall(r'``"(\w+)"``', described)) == set(report)
     lists = {name for name, value in report.items() if isinstance(value, list)}
-    members = 0 if options is None else options["n_estimators"]
-    assert lists == [set(), {"validation_nll"}, {"validation_nll", "starting_lengthscale"}][members]
-    if members == 2:
+    estimators = 0 if options is None else options["n_estimators"]
+    several = {"validation_nll", "starting_lengthscale"}
+    assert lists == [set(), {"validation_nll"}, several][estimators]
+    if estimators == 2:
         assert [len(report[name]) for name in lists] == [2, 2]
 
 
@@ -62,9 +63,9 @@ def test_groups_of_a_search_reach_the_fit_or_a_warning_says_that_they_do_not(
     X = np.random.default_rng(0).normal(size=(120, 2))
     y, groups = X[:, 0] > 0, np.arange(120) // 10
     model = RFFGPC(3, n_estimators=1, solver="batch", max_iter=1)
-    seen, real = [], FourierGPC._prepare
+    seen, real = [], classifier.prepare_rows
     monkeypatch.setattr(
-        FourierGPC, "_prepare", lambda *given: seen.append(given[4]) or real(*given)
+        classifier, "prepare_rows", lambda *given: seen.append(given[4]) or real(*given)
     )
 
     def run(model):

@@ -36,7 +36,7 @@ def test_a_label_at_a_near_row_lowers_the_variance_more(model_and_rows):
     cosine = found @ found[0] / np.linalg.norm(found, axis=1) / np.linalg.norm(found[0])
     before = model.latent_mean_and_variance(rows)[1].reshape(len(rows), -1).sum(axis=1)
     updated = model.update(rows[:1], model.predict(rows[:1]), sample_weight=[5.0])
-    # The variance that members have themselves, without what they disagree on: of one member.
+    # The variance of one estimator: that of an ensemble also has what its estimators differ by.
     after = updated.latent_mean_and_variance(rows)[1].reshape(len(rows), -1).sum(axis=1)
     nearest, farthest = np.argsort(-np.abs(cosine))[1], np.argmin(np.abs(cosine))
     assert (after / before)[nearest] < (after / before)[farthest]

@@ -11,12 +11,16 @@ from sklearn.preprocessing import StandardScaler
 
 from undulatus import GPC, RFFGPC, VFFGPC, estimators, load_model, save_model
 from undulatus.errors import NotFiniteError, PhaseTooLargeError
-from undulatus.estimators import compute_on, fourier_prediction
-from undulatus.gp import arrays, device_walk, streaming
+from undulatus.estimators import classifier, compute_on
+from undulatus.gp import backends
+from undulatus.gp.minibatch import Batch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 # Matrices here are small, and threads that wait for each other on a busy machine slow them.
 torch.set_num_threads(1)
+# These import torch.
+from undulatus.gp.backends import streaming  # noqa: E402
+from undulatus.gp.backends.torch import TorchBackend  # noqa: E402
 
 CUDA = pytest.param(
     "cuda",
@@ -28,12 +32,12 @@ CUDA = pytest.param(
 def device(request, monkeypatch):
     """The name of a device; where it is "cpu", `device=` takes it for torch's."""
     if request.param == "cpu":
-        find = arrays.find_device
+        find = backends.find_device
 
         def find_cpu(device, X=None):
             return "cpu" if device == "cpu" else find(device, X)
 
-        for module in (arrays, estimators, fourier_prediction):
+        for module in (backends, estimators, classifier):
             monkeypatch.setattr(module, "find_device", find_cpu)
     return request.param
 
@@ -60,7 +64,7 @@ def quietly(function, *arguments, **named):
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_fit_on_a_device_is_that_on_the_processor_but_for_rounding(device, cls, classes):
     X, y = rows(classes=classes)
-    # In double precision: single rounds differently, and a walk takes another path.
+    # In double precision: single rounds differently, and an optimisation takes another path.
     here = quietly(small(cls, precision="double").fit, X, y)
     there = quietly(small(cls, precision="double", device=device).fit, X, y)
     assert there.fit_report_["steps"] == here.fit_report_["steps"]
@@ -84,7 +88,7 @@ def test_weights_groups_and_few_rows_a_block_change_nothing_of_that(device, monk
     weight, groups = np.random.default_rng(1).integers(0, 3, size=len(X)), np.arange(len(X)) // 100
     here = quietly(small(precision="double").fit, X, y, weight, groups=groups)
     monkeypatch.setattr("undulatus.gp.data.RESIDENT_SHARE", 0.0)
-    monkeypatch.setattr("undulatus.gp.data.CARD_BLOCK_BYTES", 16 * 8 * 300)
+    monkeypatch.setattr("undulatus.gp.data.DEVICE_BLOCK_BYTES", 16 * 8 * 300)
     there = quietly(small(precision="double", device=device).fit, X, y, weight, groups=groups)
     assert_allclose(there.predict_proba(X), here.predict_proba(X), atol=1e-4)
 
@@ -100,8 +104,8 @@ def test_two_fits_on_a_device_are_the_same_bit_for_bit(device):
 @pytest.fixture(scope="module")
 def fitted():
     return {
-        (members, classes): quietly(small(n_estimators=members).fit, *rows(classes=classes))
-        for members in (1, 2)
+        (estimators, classes): quietly(small(n_estimators=estimators).fit, *rows(classes=classes))
+        for estimators in (1, 2)
         for classes in (2, 3)
     }
 
@@ -117,10 +121,10 @@ METHODS = [
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("n_estimators", [1, 2])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_tensors_in_give_tensors_out_and_the_same_numbers(fitted, method, members, classes):
-    model, (X, _) = fitted[members, classes], rows()
+def test_tensors_in_give_tensors_out_and_the_same_numbers(fitted, method, n_estimators, classes):
+    model, (X, _) = fitted[n_estimators, classes], rows()
     here, there = getattr(model, method)(X), getattr(model, method)(torch.as_tensor(X))
     pairs = zip(here, there, strict=True) if isinstance(here, tuple) else [(here, there)]
     for one, other in pairs:
@@ -135,7 +139,7 @@ def test_labels_and_full_predictions_of_tensors_are_the_same(fitted, tolerance):
         model.set_params(variance_tolerance=tolerance)
         assert_array_equal(model.predict(torch.as_tensor(X)).numpy(), model.predict(X))
         here, there = model.predict_in_full(X), model.predict_in_full(torch.as_tensor(X))
-        for name in ("probabilities", "mean", "variance", "disagreement"):
+        for name in ("probabilities", "mean", "variance", "ensemble_std"):
             # The faster prediction rounds the root of its remainder.
             assert_allclose(getattr(there, name).numpy(), getattr(here, name), atol=1e-6)
         model.set_params(variance_tolerance=0.0)
@@ -196,15 +200,15 @@ def test_a_row_that_cannot_be_classified_is_named_on_a_device_too(device, fitted
 
 def test_a_block_that_does_not_fit_is_halved_and_said(fitted, monkeypatch):
     X, _ = rows()
-    model, real = fitted[2, 2], streaming.rows_on_device
+    model, real = fitted[2, 2], TorchBackend.stream_rows
 
-    def short_of_memory(rows, blocks, place):
-        for block, raw in real(rows, blocks, place):
+    def short_of_memory(xp, read, blocks):
+        for block, raw in real(xp, read, blocks):
             if block.stop - block.start > 800:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             yield block, raw
 
-    monkeypatch.setattr(streaming, "rows_on_device", short_of_memory)
+    monkeypatch.setattr(TorchBackend, "stream_rows", short_of_memory)
     monkeypatch.setattr(streaming, "FEWEST_ROWS", 100)
     with pytest.warns(UserWarning, match=r"1,500 rows do not fit .* blocks of 750"):
         found = model.predict_proba(torch.as_tensor(X))
@@ -236,14 +240,14 @@ def test_a_fit_goes_on_from_a_checkpoint_on_another_device(device, tmp_path):
     class StopError(Exception):
         pass
 
-    def stop(convoy):
-        if len(convoy._states) == 2 and convoy._states[0].n_iter == 2:
+    def stop(batch):
+        if len(batch._states) == 2 and batch._states[0].n_iter == 2:
             raise StopError
-        return iterate(convoy)
+        return iterate(batch)
 
-    iterate = device_walk.Convoy.iterate
+    iterate = Batch.iterate
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_walk.Convoy, "iterate", stop)
+        patch.setattr(Batch, "iterate", stop)
         with pytest.raises(StopError):
             quietly(small(**options, device=device).fit, X, y)
     assert (tmp_path / "state.1").exists()
@@ -253,15 +257,15 @@ def test_a_fit_goes_on_from_a_checkpoint_on_another_device(device, tmp_path):
 
 def test_an_interrupt_on_a_device_raises_or_keeps_the_best_so_far(device, monkeypatch):
     X, y = rows()
-    iterate = device_walk.Convoy.iterate
+    iterate = Batch.iterate
 
-    def interrupt(convoy):
-        # Before it, races of more walkers go on the same way.
-        if len(convoy._states) == 2 and convoy._states[0].n_iter == 2:
+    def interrupt(batch):
+        # Before it, more candidates for the start go on the same way.
+        if len(batch._states) == 2 and batch._states[0].n_iter == 2:
             raise KeyboardInterrupt
-        return iterate(convoy)
+        return iterate(batch)
 
-    monkeypatch.setattr(device_walk.Convoy, "iterate", interrupt)
+    monkeypatch.setattr(Batch, "iterate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         quietly(small(device=device, max_iter=4).fit, X, y)
     kept = quietly(small(device=device, max_iter=4, on_interrupt="keep").fit, X, y)
@@ -272,15 +276,16 @@ def test_an_interrupt_on_a_device_raises_or_keeps_the_best_so_far(device, monkey
 
 def test_statistics_that_cannot_be_factorised_are_helped_by_a_jitter(device, monkeypatch):
     X, y = rows()
-    solve = device_walk.solve_moments_on_device
+    solve, seen = TorchBackend.weight_moments, []
 
-    def fail_without_jitter(precision, projected, jitter, streams):
-        found = solve(precision, projected, jitter, streams)
-        found.covariance[:] = torch.where(jitter == 0.0, torch.nan, found.covariance)
-        return found
+    def fail_without_jitter(xp, precisions, projected, jitter, streams):
+        mean, covariance = solve(xp, precisions, projected, jitter, streams)
+        seen.append(float(jitter[0]))
+        return mean, torch.where(jitter == 0.0, torch.nan, covariance)
 
-    monkeypatch.setattr(device_walk, "solve_moments_on_device", fail_without_jitter)
+    monkeypatch.setattr(TorchBackend, "weight_moments", fail_without_jitter)
     helped = quietly(small(device=device, precision="double").fit, X, y)
+    assert max(seen) > 0.0
     monkeypatch.undo()
     plain = quietly(small(precision="double").fit, X, y)
     # A jitter of 1e-10 of the mean diagonal.

@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from undulatus import RFFGPC, VFFGPC, load_model, save_model
-from undulatus.estimators import fourier
+from undulatus.estimators import classifier
 
 DARKEST = np.array([700.0, 600.0, 500.0, 450.0, 400.0])
 RANGE = np.array([60.0, 80.0, 100.0, 250.0, 150.0])
@@ -80,11 +80,11 @@ def test_pixels_in_other_units_have_the_prior_variance_and_the_class_shares(rows
 @pytest.mark.parametrize("factor", OTHER_UNITS.values(), ids=OTHER_UNITS)
 def test_a_single_model_is_its_prior_in_other_units(kind, factor):
     X, y = draw_image(400, 0.15)
-    fitted = small(kind, n_estimators=1, spread=0.2).fit(X, y)
+    fitted = small(kind, n_estimators=1, taper=0.2).fit(X, y)
     mean, variance = fitted.latent_mean_and_variance(factor * X)
     # What is left of the waves is exp(-r²/2), and the nearest pixels have r² > 20.
     assert_allclose(variance, fitted.signal_variance_, rtol=1e-4)
-    assert_allclose(mean, fitted.estimators_[0].level, atol=1e-3)
+    assert_allclose(mean, fitted.estimators_[0].latents[0].prior_mean, atol=1e-3)
     assert_allclose(fitted.predict_proba(factor * X)[:, 1], 0.15, atol=1e-4)
 
 
@@ -100,7 +100,7 @@ def test_a_prior_correction_multiplies_the_odds_away_from_the_data_as_among_them
 
 def test_waves_that_go_on_for_ever_do_not_return_to_the_shares():
     X, y = draw_image(400, 0.15)
-    fitted = small(n_estimators=1, spread=0.0).fit(X, y)
+    fitted = small(n_estimators=1, taper=0.0).fit(X, y)
     assert np.all(np.abs(fitted.predict_proba(100.0 * X)[:, 1] - 0.15) > 0.1)
 
 
@@ -166,16 +166,18 @@ def metadata_routing():
 def test_groups_reach_the_best_model_of_a_search_over_a_pipeline(monkeypatch):
     X, y = draw_image(300, 0.4)
     scene = np.repeat([f"scene {number}" for number in range(6)], 50)
-    classifier = small(n_frequencies=3, n_estimators=2, max_iter=2).set_fit_request(groups=True)
-    pipeline = make_pipeline(StandardScaler(), classifier)
+    small_ensemble = small(n_frequencies=3, n_estimators=2, max_iter=2).set_fit_request(
+        groups=True
+    )
+    pipeline = make_pipeline(StandardScaler(), small_ensemble)
     seen = []
-    real = fourier.leave_out
+    real = classifier.leave_out
 
     def spy(pixels, *rest):
         seen.append(len(np.unique(pixels.groups)))
         return real(pixels, *rest)
 
-    monkeypatch.setattr(fourier, "leave_out", spy)
+    monkeypatch.setattr(classifier, "leave_out", spy)
     grid = {"vffgpc__kernel": ["rbf", "matern32"]}
     search = GridSearchCV(pipeline, grid, cv=GroupKFold(3)).fit(X, y, groups=scene)
     # Three folds, each without two of the six scenes, of two settings; then all rows.

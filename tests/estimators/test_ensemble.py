@@ -1,4 +1,4 @@
-"""Ensembles: VFFGPC and RFFGPC with several members."""
+"""Ensembles: VFFGPC and RFFGPC with several estimators."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,19 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
-from undulatus.gp.held_back import leave_out
-from undulatus.gp.passes import Start, choose_start
-from undulatus.gp.stochastic import draw_sample, fit_stochastic, race
 
 from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import InputError
-from undulatus.estimators import base, fourier
-from undulatus.estimators.base import make_generator
+from undulatus.estimators import base, classifier
 from undulatus.estimators.interpret import waves_of
 from undulatus.estimators.progress_line import ProgressLine
-from undulatus.gp.batch import fit_batch
-from undulatus.gp.kernels import find_kernel, mean_distance
-from undulatus.gp.posterior import predictive_log_odds
+from undulatus.gp.posterior import scaled_mean
 from undulatus.regimes import Regime, RegimeClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -54,7 +48,7 @@ def fitted(moons):
 
 
 def alone(ensemble, number):
-    """Return a model whose only member is one of an ensemble."""
+    """Return a model whose only estimator is one of an ensemble."""
     single = clone(ensemble).set_params(n_estimators=1)
     vars(single).update(vars(ensemble) | {"n_estimators": 1})
     single.estimators_ = ensemble.estimators_[number : number + 1]
@@ -68,93 +62,60 @@ def assert_same_ensemble(one, other, X):
     assert_array_equal(one.predict_proba(X), other.predict_proba(X))
 
 
-# One member
-
-
-@pytest.mark.parametrize("name", ["batch VFFGPC", "stochastic VFFGPC"])
-def test_a_single_member_is_fitted_from_the_stream_of_the_seed_itself(name, clouds):
-    X, y = clouds
-    single = model(name, n_estimators=1).fit(X, y)
-    rng = make_generator(0)
-    data = single._prepare(X, y, None, None, 1)
-    pixels = single._pixels(data, 1)
-    distance = mean_distance(data.overview.variances)
-    options = {"learn_frequencies": True, "max_iter": 3, "tol": 1e-4, "early_stopping": True}
-    options |= {"variational": True, "taper": 0.02, "log_odds": data.overview.log_odds}
-    if single.solver == "stochastic":
-        sample = draw_sample(pixels, rng).standardised(np.float32)
-        (split,) = leave_out(sample, 1, rng)
-        unit = find_kernel("rbf").draw(rng, 4, 3)
-        of_race = {"seed": int(rng.integers(2**63)), "n_total": 200, "taper": 0.02}
-        lengthscale = race(sample, [unit], distance, [split], batch_size=40, **of_race)
-        options |= {"batch_size": 40, "sample": sample, "split": split, "rng": rng}
-        expected = fit_stochastic(pixels, Start(unit, lengthscale), **options)
-    else:
-        (split,) = leave_out(pixels, 1, rng)
-        unit = find_kernel("rbf").draw(rng, 4, 3)
-        start = choose_start(pixels, unit, distance, rng)
-        expected = fit_batch(pixels, start, rng=rng, split=split, **options)
-    assert len(single.estimators_) == 1
-    assert_array_equal(single.frequencies_, expected.frequencies)
-    assert_array_equal(single.posterior_.root, expected.posterior.root)
-    assert_array_equal(single.lower_bounds_, expected.bounds)
-    assert single.fit_report_["validation_nll"] == list(expected.validation_losses)
-
-
 @each_model
-def test_a_single_model_does_not_disagree_with_itself(name, fitted, moons):
+def test_the_ensemble_std_of_a_single_model_is_zero(name, fitted, moons):
     assert_array_equal(alone(fitted[name], 0).ensemble_std(moons[0]), 0.0)
 
 
-# Members
+# Estimators
 
 
 @each_model
-def test_members_have_frequencies_of_their_own(name, fitted):
+def test_estimators_have_frequencies_of_their_own(name, fitted):
     ensemble = fitted[name]
     d = ensemble.n_frequencies
     assert ensemble.frequencies_.shape == (3 * d, 2)
-    for number, member in enumerate(ensemble.estimators_):
-        assert_array_equal(
-            ensemble.frequencies_[number * d : (number + 1) * d], member.frequencies
-        )
+    for number, own in enumerate(ensemble.estimators_):
+        assert_array_equal(ensemble.frequencies_[number * d : (number + 1) * d], own.frequencies)
     assert len(np.unique(ensemble.frequencies_[:, 0])) == 3 * d
 
 
 @each_model
-def test_attributes_of_an_ensemble_sum_up_its_members(name, fitted):
+def test_attributes_of_an_ensemble_sum_up_its_estimators(name, fitted):
     ensemble = fitted[name]
-    members = ensemble.estimators_
+    estimators = ensemble.estimators_
     # Rounding of a mean of three.
     assert_allclose(
-        ensemble.signal_variance_, np.mean([m.signal_variance for m in members]), rtol=1e-12
+        ensemble.signal_variance_, np.mean([m.signal_variance for m in estimators]), rtol=1e-12
     )
-    product = np.prod([member.lengthscale for member in members])
+    product = np.prod([own.lengthscale for own in estimators])
     assert_allclose(ensemble.lengthscale_, product ** (1 / 3), rtol=1e-12)
-    assert_allclose(ensemble.lower_bound_, np.mean([m.bounds[-1] for m in members]), rtol=1e-12)
+    assert_allclose(ensemble.lower_bound_, np.mean([m.bounds[-1] for m in estimators]), rtol=1e-12)
     assert_allclose(ensemble.lower_bounds_[-1], ensemble.lower_bound_, rtol=1e-12)
-    assert ensemble.n_iter_ == max(member.n_iter for member in members)
+    assert ensemble.n_iter_ == max(own.n_iter for own in estimators)
     losses = ensemble.fit_report_["validation_nll"]
-    assert losses == [list(member.validation_losses) for member in members]
+    assert losses == [list(own.validation_losses) for own in estimators]
     assert not hasattr(ensemble, "posterior_")
 
 
-def test_the_mean_history_extends_members_that_ended_early(fitted, moons):
+def test_the_mean_history_extends_estimators_that_ended_early(fitted, moons):
     ensemble = alone(fitted["batch VFFGPC"], 0)
     ensemble.estimators_ = tuple(
-        replace(member, latents=(replace(member.latents[0], bounds=bounds),))
-        for member, bounds in zip(
+        replace(own, latents=(replace(own.latents[0], bounds=bounds),))
+        for own, bounds in zip(
             fitted["batch VFFGPC"].estimators_, [(-5.0, -4.0, -3.0), (-7.0,)], strict=False
         )
     )
     assert_allclose(ensemble.lower_bounds_, [-6.0, -5.5, -5.0], rtol=1e-12)
 
 
-def test_members_hold_back_different_groups(moons, monkeypatch):
+def test_estimators_leave_out_different_groups(moons, monkeypatch):
     X, y = moons
     seen = []
-    real = fourier.leave_out
-    monkeypatch.setattr(fourier, "leave_out", lambda *given: seen.append(real(*given)) or seen[-1])
+    real = classifier.leave_out
+    monkeypatch.setattr(
+        classifier, "leave_out", lambda *given: seen.append(real(*given)) or seen[-1]
+    )
     groups = np.arange(120) % 15
     VFFGPC(3, n_estimators=5, max_iter=1, random_state=0).fit(X, y, groups=groups)
     left_out = [set(range(15)) - set(groups[learning]) for learning, _ in seen[0]]
@@ -162,7 +123,7 @@ def test_members_hold_back_different_groups(moons, monkeypatch):
 
 
 @each_model
-def test_members_start_from_one_lengthscale_or_every_second_from_twice_that(name, fitted):
+def test_estimators_start_from_one_lengthscale_or_every_second_from_twice_that(name, fitted):
     first, second, third = fitted[name].fit_report_["starting_lengthscale"]
     assert first == third
     assert second == (2.0 if name == "stochastic VFFGPC" else 1.0) * first
@@ -187,18 +148,18 @@ def test_a_weight_of_two_equals_a_row_given_twice(name, moons):
     assert_array_equal(weighted.predict_proba(X), repeated.predict_proba(X))
 
 
-def test_given_frequencies_are_shared_out_among_the_members(moons):
+def test_given_frequencies_are_shared_out_among_the_estimators(moons):
     unit = np.random.default_rng(5).normal(size=(18, 2))
-    ensemble = model("batch RFFGPC", frequencies=unit).fit(*moons)
-    for number, member in enumerate(ensemble.estimators_):
-        own = unit[6 * number : 6 * number + 6]
-        assert_allclose(member.frequencies * member.lengthscale, own, rtol=1e-12)
+    ensemble = model("batch RFFGPC", init_frequencies=unit).fit(*moons)
+    for number, own in enumerate(ensemble.estimators_):
+        part = unit[6 * number : 6 * number + 6]
+        assert_allclose(own.frequencies * own.lengthscale, part, rtol=1e-12)
     with pytest.raises(InputError, match=r"\(18, 2\) \(n_estimators \* n_frequencies"):
-        model("batch RFFGPC", frequencies=unit[:6]).fit(*moons)
+        model("batch RFFGPC", init_frequencies=unit[:6]).fit(*moons)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "five"])
-def test_a_wrong_number_of_members_is_an_input_error(moons, wrong):
+def test_a_wrong_number_of_each_is_an_input_error(moons, wrong):
     with pytest.raises(InputError, match="n_estimators"):
         VFFGPC(3, n_estimators=wrong).fit(*moons)
 
@@ -207,11 +168,11 @@ def test_a_wrong_number_of_members_is_an_input_error(moons, wrong):
 
 
 @each_model
-def test_the_probability_is_the_mean_of_the_members(name, fitted, moons):
+def test_the_probability_is_the_mean_of_the_estimators(name, fitted, moons):
     ensemble, X = fitted[name], moons[0]
-    of_members = [alone(ensemble, number).predict_proba(X) for number in range(3)]
+    of_each = [alone(ensemble, number).predict_proba(X) for number in range(3)]
     # Rounding of a mean of three.
-    assert_allclose(ensemble.predict_proba(X), np.mean(of_members, axis=0), rtol=1e-12)
+    assert_allclose(ensemble.predict_proba(X), np.mean(of_each, axis=0), rtol=1e-12)
 
 
 @each_model
@@ -224,12 +185,12 @@ def test_labels_decisions_and_probabilities_agree(name, fitted, moons):
     assert_array_equal(ensemble.predict(X), (ensemble.decision_function(X) > 0).astype(int))
 
 
-def test_labels_need_variances_only_where_members_disagree(fitted, moons, monkeypatch):
+def test_labels_need_variances_only_where_estimators_differ(fitted, moons, monkeypatch):
     ensemble, X = fitted["batch VFFGPC"], moons[0]
     means = np.array([alone(ensemble, number).latent_mean(X) for number in range(3)])
     largest = np.array([[fit.signal_variance] for fit in ensemble.estimators_])
     shift = ensemble._prior_shift[0]
-    ends = np.array([predictive_log_odds(means, at * largest, shift) for at in (0.0, 1.0)])
+    ends = np.array([scaled_mean(means, at * largest) + shift for at in (0.0, 1.0)])
     divided = (ends > 0).any(axis=(0, 1)) & (ends <= 0).any(axis=(0, 1))
     assert 0 < divided.sum() < 0.8 * len(X)
     seen = []
@@ -259,13 +220,13 @@ def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
     assert_array_equal(full.probabilities, probability)
     assert_array_equal(full.mean, mean)
     assert_array_equal(full.variance, variance)
-    assert_allclose(full.disagreement, means.std(axis=0), rtol=1e-10, atol=1e-12)
+    assert_allclose(full.ensemble_std, means.std(axis=0), rtol=1e-10, atol=1e-12)
 
 
 @each_model
-def test_members_whose_waves_go_on_for_ever_disagree_more_away_from_the_data(name, moons):
+def test_estimators_whose_waves_go_on_for_ever_differ_more_away_from_the_data(name, moons):
     X, y = moons
-    ensemble = model(name, spread=0.0, warp=False).fit(X, y)
+    ensemble = model(name, taper=0.0, warp=False).fit(X, y)
     assert ensemble.ensemble_std(5.0 * X).mean() > ensemble.ensemble_std(X).mean()
 
 
@@ -288,9 +249,9 @@ def test_predictions_do_not_depend_on_the_blocks(clouds, precision, tolerance):
     assert_allclose(np.concatenate(rows), ensemble.predict_proba(X), rtol=0, atol=tolerance)
 
 
-def test_the_waves_of_all_members_sum_to_the_latent_mean(moons):
+def test_the_waves_of_all_estimators_sum_to_the_latent_mean(moons):
     X, y = moons
-    ensemble = model("batch VFFGPC", posterior="bound", warp=False, spread=0.0).fit(X, y)
+    ensemble = model("batch VFFGPC", posterior="bound", warp=False, taper=0.0).fit(X, y)
     waves = waves_of(ensemble)
     assert len(waves.amplitudes) == 12
     phase = (X - waves.centre) @ waves.frequencies.T
@@ -337,7 +298,7 @@ def test_an_ensemble_continued_from_its_checkpoints_equals_the_uninterrupted_one
 
     with on_progress(fail), pytest.raises(RuntimeError, match="killed"):
         model(name, checkpoint=path, n_jobs=1, **params).fit(X, y)
-    # The first member is finished, the second under way.
+    # The first estimator is finished, the second under way.
     assert sorted(file.name for file in tmp_path.iterdir()) == ["state.1", "state.2"]
     steps = []
     with on_progress(lambda step, member: steps.append((member, step))):
@@ -346,7 +307,7 @@ def test_an_ensemble_continued_from_its_checkpoints_equals_the_uninterrupted_one
     assert_same_ensemble(rest, whole, X)
 
 
-def test_an_interrupted_ensemble_keeps_its_finished_members_and_continues(clouds):
+def test_an_interrupted_ensemble_keeps_its_finished_estimators_and_continues(clouds):
     X, y = clouds
     ensemble = model("batch VFFGPC", n_jobs=1, warm_start=True, on_interrupt="keep")
 
@@ -356,7 +317,7 @@ def test_an_interrupted_ensemble_keeps_its_finished_members_and_continues(clouds
 
     with (
         on_progress(interrupt),
-        pytest.warns(ConvergenceWarning, match=r"ensemble of 2 members, of 3.*warm_start=True"),
+        pytest.warns(ConvergenceWarning, match=r"ensemble of 2 estimators, of 3.*warm_start=True"),
     ):
         ensemble.fit(X, y)
     assert len(ensemble.estimators_) == 2
@@ -390,10 +351,10 @@ def test_an_interrupted_ensemble_is_no_model_and_continues_to_the_same_bits(
     assert_same_ensemble(stopped.fit(X, y), whole, X)
 
 
-def test_a_warm_start_continues_each_member_from_its_own_end(clouds):
+def test_a_warm_start_continues_each_estimator_from_its_own_end(clouds):
     X, y = clouds
     # The paper's model, in which the bound is the one that learning raises.
-    options = {"posterior": "bound", "warp": False, "spread": 0.0}
+    options = {"posterior": "bound", "warp": False, "taper": 0.0}
     ensemble = model("batch RFFGPC", warm_start=True, tol=0.0, **options).fit(X, y)
     first, bound = ensemble.estimators_, ensemble.lower_bound_
     ensemble.fit(X, y)
@@ -403,13 +364,13 @@ def test_a_warm_start_continues_each_member_from_its_own_end(clouds):
     assert ensemble.lower_bound_ >= bound - 1e-4 * (abs(bound) + 100)
 
 
-def test_a_warm_start_with_fewer_members_is_refused(moons):
+def test_a_warm_start_with_fewer_estimators_is_refused(moons):
     ensemble = model("batch RFFGPC", warm_start=True).fit(*moons)
-    with pytest.raises(InputError, match=r"3 members, but n_estimators is 2.*warm_start=False"):
+    with pytest.raises(InputError, match=r"3 estimators, but n_estimators is 2.*warm_start=False"):
         ensemble.set_params(n_estimators=2).fit(*moons)
 
 
-def test_one_line_of_progress_counts_the_steps_of_all_members(moons, capsys):
+def test_one_line_of_progress_counts_the_steps_of_all_estimators(moons, capsys):
     model("stochastic VFFGPC", verbose=2, tol=0.0).fit(*moons)
     lines = capsys.readouterr().err.splitlines()
     steps = [line for line in lines if "step" in line]
@@ -447,14 +408,14 @@ def test_groups_reach_the_ensemble_through_a_search_over_a_pipeline(
     X, y = moons
     groups = np.arange(120) % 12
     seen = []
-    real = fourier.leave_out
+    real = classifier.leave_out
     monkeypatch.setattr(
-        fourier,
+        classifier,
         "leave_out",
         lambda pixels, *rest: seen.append(pixels.groups) or real(pixels, *rest),
     )
-    classifier = VFFGPC(3, n_estimators=2, max_iter=1, random_state=0).set_fit_request(groups=True)
-    pipeline = Pipeline([("scale", StandardScaler()), ("classify", classifier)])
+    ensemble = VFFGPC(3, n_estimators=2, max_iter=1, random_state=0).set_fit_request(groups=True)
+    pipeline = Pipeline([("scale", StandardScaler()), ("classify", ensemble)])
     search = GridSearchCV(pipeline, {"classify__n_frequencies": [2, 3]}, cv=GroupKFold(3))
     search.fit(X, y, groups=groups)
     # Three folds of two settings, and the best on all rows.

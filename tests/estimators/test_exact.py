@@ -59,7 +59,7 @@ def test_gpc_agrees_with_scikit_learn_when_each_learns_its_hyperparameters(probl
 def test_random_features_approach_the_exact_classifier(problem):
     X, y, X_test, _ = problem
     exactly = GPC(tol=1e-6).fit(X, y).predict_proba(X_test)[:, 1]
-    options = {"n_estimators": 1, "solver": "batch", "spread": 0.0, "tol": 1e-6}
+    options = {"n_estimators": 1, "solver": "batch", "taper": 0.0, "tol": 1e-6}
     off = {
         D: np.mean(
             [
@@ -147,7 +147,7 @@ def test_prediction_does_not_depend_on_how_rows_are_blocked(problem):
 def test_far_from_the_data_the_classes_have_their_shares_or_are_equally_likely(clouds, posterior):
     X, y = clouds
     fitted = GPC(max_iter=3, posterior=posterior).fit(X, y)
-    # Only the best Gaussian posterior has a level.
+    # Only the best Gaussian posterior has a prior mean.
     expected = y.mean() if posterior == "variational" else 0.5
     assert_allclose(fitted.predict_proba(np.full((1, 3), 1e6))[0, 1], expected, rtol=1e-9)
 

@@ -30,7 +30,7 @@ from undulatus.estimators.interpret import (
 from undulatus.estimators.pca import SpectralPCA
 
 # Waves that go on for ever, in features that enter the model without a warp.
-PLAIN = {"n_estimators": 1, "random_state": 0, "warp": False, "spread": 0.0, "posterior": "bound"}
+PLAIN = {"n_estimators": 1, "random_state": 0, "warp": False, "taper": 0.0, "posterior": "bound"}
 
 
 def deviation_and_error(samples):
@@ -79,14 +79,17 @@ def test_waves_sum_to_the_latent_mean(clouds, kind, standardize):
 
 
 @pytest.mark.parametrize("kind", [RFFGPC, VFFGPC])
-def test_waves_and_the_level_sum_to_the_latent_mean(clouds, kind):
+def test_waves_and_the_prior_mean_sum_to_the_latent_mean(clouds, kind):
     X, y = clouds
     options = PLAIN | {"posterior": "variational"}
     model = kind(7, max_iter=3, tol=1.0, **options).fit(X, y)
     waves = waves_of(model)
     phases = (X - waves.centre) @ waves.frequencies.T
-    found = np.cos(phases - waves.delays) @ waves.amplitudes + model.estimators_[0].level
-    assert model.estimators_[0].level < -0.5
+    found = (
+        np.cos(phases - waves.delays) @ waves.amplitudes
+        + model.estimators_[0].latents[0].prior_mean
+    )
+    assert model.estimators_[0].latents[0].prior_mean < -0.5
     assert_allclose(found, model.latent_mean(X), rtol=1e-9, atol=1e-9)
 
 
@@ -166,7 +169,7 @@ def test_waves_and_the_level_of_each_class_sum_to_its_latent_mean(kind, posterio
     for place, own in enumerate(model.estimators_[0].latents):
         waves = waves_of(model, place)
         phases = (X - waves.centre) @ waves.frequencies.T
-        found = np.cos(phases - waves.delays) @ waves.amplitudes + own.level
+        found = np.cos(phases - waves.delays) @ waves.amplitudes + own.prior_mean
         assert_allclose(found, latent_mean[:, place], rtol=1e-9, atol=1e-9)
 
 

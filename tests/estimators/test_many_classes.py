@@ -6,13 +6,17 @@ import dask.array as da
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.special import expit
+from scipy.special import expit, logit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import InputError
 from undulatus.estimators.progress_line import ProgressLine
+from undulatus.gp.backends import HOST
+from undulatus.gp.data import Pixels
+from undulatus.gp.inference import Gaussian, PosteriorConfig, WeightSpace, fit_posteriors
+from undulatus.gp.taper import frequency_deviations
 
 QUICK = {"max_iter": 12, "random_state": 0}
 
@@ -94,10 +98,10 @@ def test_there_is_a_latent_function_a_class(name, fitted, unseen):
     assert_array_equal(full.probabilities, both[0])
     assert_array_equal(full.mean, mean)
     assert_array_equal(full.variance, variance)
-    assert full.disagreement.shape == (800,)
+    assert full.ensemble_std.shape == (800,)
 
 
-def test_a_member_makes_probabilities_against_the_rest_sum_to_one(fitted, unseen):
+def test_an_estimator_makes_probabilities_against_the_rest_sum_to_one(fitted, unseen):
     model, (X, _) = fitted["batch VFFGPC"], unseen
     mean, variance = model.latent_mean_and_variance(X)
     against_rest = expit(mean / np.sqrt(1.0 + np.pi / 8.0 * variance))
@@ -105,15 +109,15 @@ def test_a_member_makes_probabilities_against_the_rest_sum_to_one(fitted, unseen
     assert_allclose(model.predict_proba(X), expected, rtol=1e-9)
 
 
-def test_an_ensemble_has_the_mean_of_its_members_probabilities(fitted, unseen):
+def test_an_ensemble_has_the_mean_of_its_estimators_probabilities(fitted, unseen):
     model, (X, _) = fitted["stochastic VFFGPC"], unseen
     alone = []
-    for member in model.estimators_:
+    for estimator in model.estimators_:
         single = VFFGPC(12, n_estimators=1)
-        vars(single).update(vars(model) | {"estimators_": (member,), "n_estimators": 1})
+        vars(single).update(vars(model) | {"estimators_": (estimator,), "n_estimators": 1})
         alone.append(single.predict_proba(X))
     assert_allclose(model.predict_proba(X), np.mean(alone, axis=0), rtol=1e-9)
-    latent = [member.latents for member in model.estimators_]
+    latent = [estimator.latents for estimator in model.estimators_]
     assert [len(own) for own in latent] == [4, 4]
 
 
@@ -123,28 +127,15 @@ def test_the_posterior_of_a_class_is_that_of_two_classes_at_its_frequencies(solv
     X, y = data
     options = {"n_estimators": 1, "solver": solver, "tol": 1e-7, "random_state": 0, "warp": False}
     model = RFFGPC(15, **options).fit(X, y)
-    member, frequencies = model.estimators_[0], model.frequencies_
-    from undulatus.gp.blocks import Pixels
-    from undulatus.gp.damping import spreads
-    from undulatus.gp.variational import WavePrior, fit_final_posteriors
-
-    for code, own in enumerate(member.latents):
-        pixels = Pixels(
-            X, y == NAMES[code], None, model.standardisation_, np.dtype(np.float64), 256
-        )
-        share = np.mean(y == NAMES[code])
-        (slow,) = fit_final_posteriors(
-            pixels,
-            WavePrior(frequencies, spreads(frequencies, member.spread)),
-            [np.log(share / (1.0 - share))],
-            [1.0],
-            [np.ones(len(X))],
-            None,
-            variational=True,
-            max_passes=200,
-            bound_tol=0.0,
-            tol=1e-9,
-        )
+    (estimator,) = model.estimators_
+    deviations = frequency_deviations(estimator.frequencies, estimator.taper)
+    for code, own in enumerate(estimator.latents):
+        positive = y == NAMES[code]
+        pixels = Pixels(X, positive, None, model.standardisation_, HOST, 256)
+        log_odds = logit(np.mean(positive))
+        space = WeightSpace(pixels, estimator.frequencies, deviations, [log_odds])
+        config = PosteriorConfig(variational=True, max_passes=200, tol=1e-9, bound_tol=0.0)
+        (slow,), _ = fit_posteriors(space, [Gaussian(1.0)], config)
         # The bound is flat in γ: what it is to a few per cent, that is to a thousandth.
         assert_allclose(own.bounds[-1], slow.bounds[-1], rtol=3e-3)
 
@@ -318,11 +309,11 @@ def test_a_prior_correction_of_another_length_is_refused(given, data):
 
 
 @pytest.mark.parametrize("solver", ["batch", "stochastic"])
-@pytest.mark.parametrize("members", [1, 2])
-def test_groups_that_leave_a_class_out_are_learned_from_all_the_same(data, solver, members):
+@pytest.mark.parametrize("n_estimators", [1, 2])
+def test_groups_that_leave_a_class_out_are_learned_from_all_the_same(data, solver, n_estimators):
     X, y = data
     # Each class is a group: holding one back would lose the class.
-    model = VFFGPC(6, n_estimators=members, solver=solver, max_iter=5, random_state=0)
+    model = VFFGPC(6, n_estimators=n_estimators, solver=solver, max_iter=5, random_state=0)
     model.fit(X, y, groups=y)
     assert model.classes_.tolist() == NAMES.tolist()
     assert np.mean(model.predict(X) == y) > 0.5
@@ -336,9 +327,11 @@ def test_a_class_without_weight_is_named(data):
 
 def test_a_model_that_lacks_a_latent_function_is_not_saved(fitted, tmp_path):
     model = fitted["batch VFFGPC"]
-    member = model.estimators_[0]
+    estimator = model.estimators_[0]
     short = VFFGPC(8, n_estimators=1)
-    vars(short).update(vars(model) | {"estimators_": (replace(member, latents=member.latents[:3]),)})
+    vars(short).update(
+        vars(model) | {"estimators_": (replace(estimator, latents=estimator.latents[:3]),)}
+    )
     path = tmp_path / "model.safetensors"
     with pytest.raises(InputError, match="3 latent functions, but its classes need 4"):
         save_model(short, path)

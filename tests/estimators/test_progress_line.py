@@ -36,7 +36,7 @@ def test_a_progress_line_shows_step_bound_and_time(capsys, clock):
     )
 
 
-def test_a_progress_line_of_members_counts_what_is_planned_of_all(capsys, clock):
+def test_a_progress_line_of_estimators_counts_what_is_planned_of_all(capsys, clock):
     line = ProgressLine("VFFGPC", 2, 10, 2, passes_cost=5.0)
     clock[0] += 3.0
     line(1, "validation NLL 0.5")

@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+from functools import partial
 
 import dask
 import dask.array as da
@@ -16,9 +17,10 @@ from sklearn.base import clone
 
 from undulatus import GPC, RFFGPC, VFFGPC
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-from undulatus.estimators import fourier_prediction, training, training_dask
+from undulatus.estimators import classifier, training, training_dask
 from undulatus.estimators.progress_line import ProgressLine
-from undulatus.gp import dask_blocks, passes, stochastic
+from undulatus.gp import dask_data, learning
+from undulatus.gp.search import BoundSearch, choose_start
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -47,6 +49,12 @@ def data():
     for array in arrays:
         array.setflags(write=False)
     return arrays
+
+
+def search_few_rows(monkeypatch, rows):
+    """Choose a start by the bound on so many rows."""
+    few = partial(choose_start, search=BoundSearch(rows=rows))
+    monkeypatch.setattr(classifier, "choose_start", few)
 
 
 def chunked(*arrays, sizes=(400, 300, 200)):
@@ -112,8 +120,8 @@ def test_weights_classes_and_groups_count_as_in_arrays(name, data, options):
 @each_model
 def test_the_sample_depends_on_row_numbers_and_seed_only(name, data, monkeypatch):
     X, y, weight, _ = data
-    monkeypatch.setattr(stochastic, "SAMPLE_ROWS", 300)
-    monkeypatch.setattr(passes, "SEARCH_ROWS", 100)
+    monkeypatch.setattr(learning, "SAMPLE_ROWS", 300)
+    search_few_rows(monkeypatch, 100)
     expected = model(name).fit(X, y, weight)
     for sizes in [(900,), (7, 893), (300, 0, 300, 300)]:
         found = model(name).fit(*chunked(X, y, weight, sizes=sizes))
@@ -173,7 +181,7 @@ def test_far_rows_of_few_chunks_are_named_as_given(data):
     X, y, weight, _ = (array.copy() for array in data)
     # Rows without weight are left out, but numbered.
     weight[:100], weight[700], X[700, 1] = 0.0, 1.0, 1e5
-    far = {"standardize": False, "frequencies": 1e6 * np.ones((6, 3)), "solver": "auto"}
+    far = {"standardize": False, "init_frequencies": 1e6 * np.ones((6, 3)), "solver": "auto"}
     with pytest.raises(PhaseTooLargeError, match=r"Row 700 (.|\n)*column 1"):
         model("RFFGPC", **far).fit(*chunked(X - X[0], y, weight))
 
@@ -241,13 +249,13 @@ def test_a_bad_value_is_named_by_its_column(data):
 def test_nothing_as_long_as_the_data_comes_to_the_client(monkeypatch, tmp_path):
     n, few, sizes = 30_000, 200, []
     for module, limit in [
-        (stochastic, "SAMPLE_ROWS"),
-        (passes, "SEARCH_ROWS"),
+        (learning, "SAMPLE_ROWS"),
         (training_dask, "QUANTILE_ROWS"),
         (training, "FINGERPRINT_ROWS"),
-        (fourier_prediction, "COMPARED_ROWS"),
+        (classifier, "COMPARED_ROWS"),
     ]:
         monkeypatch.setattr(module, limit, few)
+    search_few_rows(monkeypatch, few)
     compute = dask.compute
 
     def spy(*collections):
@@ -258,7 +266,7 @@ def test_nothing_as_long_as_the_data_comes_to_the_client(monkeypatch, tmp_path):
     monkeypatch.setattr(dask, "compute", spy)
     X = da.random.default_rng(0).normal(size=(n, 2), chunks=(2_000, 2))
     y, weight = (X[:, 0] > 0).astype(np.int8), da.ones(n, chunks=1_000)
-    model("VFFGPC", checkpoint=tmp_path / "walk").fit(X, y, weight)
+    model("VFFGPC", checkpoint=tmp_path / "state").fit(X, y, weight)
     # Class moments, quantiles, a fingerprint, a search for the start, a sample, and passes.
     assert len(sizes) > 6
     assert max(sizes) < n / 2
@@ -361,7 +369,7 @@ def stop_after(fitted, arrays, after):
 @pytest.mark.parametrize("after", [1, 2])
 def test_a_fit_continued_from_its_checkpoint_gives_the_same_bits(name, data, tmp_path, after):
     X, y, weight, groups = data
-    arrays, path = chunked(X, y, weight, groups), tmp_path / "walk"
+    arrays, path = chunked(X, y, weight, groups), tmp_path / "state"
     whole = model(name).fit(*arrays)
     stop_after(model(name, checkpoint=path), arrays, after)
     assert path.exists()
@@ -377,7 +385,7 @@ def test_a_fit_continued_from_its_checkpoint_gives_the_same_bits(name, data, tmp
 
 @pytest.mark.parametrize("what", ["rows", "labels", "weights", "groups"])
 def test_a_checkpoint_of_other_data_is_refused(data, tmp_path, what):
-    arrays, path = [array.copy() for array in data], tmp_path / "walk"
+    arrays, path = [array.copy() for array in data], tmp_path / "state"
     arrays[3] = arrays[3].astype(str).astype(object)
     model("RFFGPC", checkpoint=path).fit(*chunked(*arrays))
     # The same data are continued.
@@ -456,7 +464,9 @@ def test_a_row_too_far_out_is_named(data):
     X[800, 1] = 1e5
     high_frequencies = 1e6 * np.ones((6, 3))
     with pytest.raises(PhaseTooLargeError, match=r"Row 800 (.|\n)*column 1"):
-        model("RFFGPC", standardize=False, init_frequencies=high_frequencies).fit(*chunked(X - X[0], y))
+        model("RFFGPC", standardize=False, init_frequencies=high_frequencies).fit(
+            *chunked(X - X[0], y)
+        )
 
 
 def test_a_failed_fit_leaves_no_model(data):
@@ -503,5 +513,5 @@ def test_prediction_reads_each_chunk_once_and_equals_that_of_an_array(name, data
 
 def test_dask_is_not_used_for_rows_in_an_array(data, monkeypatch):
     X, y, *_ = data
-    monkeypatch.setattr(dask_blocks, "LabelledArrays", None)
+    monkeypatch.setattr(dask_data, "LabelledArrays", None)
     model("RFFGPC").fit(X, y).predict(X)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
-from undulatus.gp.damping import damping, spreads
-from undulatus.gp.fourier import fourier_features
-from undulatus.gp.variational import expected_log_sigmoid
 
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import InputError
 from undulatus.estimators import updates
 from undulatus.gp import exact, update
+from undulatus.gp.features import fourier_features
 from undulatus.gp.kernels import find_kernel
+from undulatus.gp.likelihood import expected_log_sigmoid
 from undulatus.gp.posterior import solve_posterior
+from undulatus.gp.taper import frequency_deviations, kept_share
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -27,10 +27,10 @@ def draw(n, seed=0, classes=2):
     return X, np.digitize(score, np.linspace(-1.0, 1.0, classes + 1)[1:-1])
 
 
-def fit(classes=2, posterior="variational", members=2, **options):
+def fit(classes=2, posterior="variational", n_estimators=2, **options):
     X, y = draw(400, classes=classes)
     options = {"max_iter": 5, "random_state": 0, "solver": "stochastic"} | options
-    return VFFGPC(6, n_estimators=members, posterior=posterior, **options).fit(X, y)
+    return VFFGPC(6, n_estimators=n_estimators, posterior=posterior, **options).fit(X, y)
 
 
 def precision_of(posterior):
@@ -38,14 +38,14 @@ def precision_of(posterior):
     return lower @ lower.T
 
 
-def slow_update(model, member, latent, X, positive):
+def slow_update(model, number, latent, X, positive):
     """The posterior with new rows, by a general optimiser over its mean and root.
 
     The old posterior is the prior; q is the Gaussian with the best bound.
     """
-    fit, own = model.estimators_[member], model.estimators_[member].latents[latent]
+    fit, own = model.estimators_[number], model.estimators_[number].latents[latent]
     x = model.standardisation_(np.asarray(X, dtype=float), np.float64)
-    share = damping(x, spreads(fit.frequencies, fit.spread))
+    share = kept_share(x, frequency_deviations(fit.frequencies, fit.taper))
     z = share[:, None] * fourier_features(x, fit.frequencies, own.signal_variance)
     fresh = (1.0 - share**2) * own.signal_variance
     sign, prior = np.where(positive, 1.0, -1.0), precision_of(own.posterior)
@@ -58,7 +58,7 @@ def slow_update(model, member, latent, X, positive):
 
     def loss(theta):
         q = unpack(theta)
-        mean, variance = z @ q.mean + own.level, np.sum((z @ q.root.T) ** 2, axis=1) + fresh
+        mean, variance = z @ q.mean + own.prior_mean, np.sum((z @ q.root.T) ** 2, axis=1) + fresh
         value = expected_log_sigmoid(sign * mean, variance)[0].sum()
         difference = q.mean - own.posterior.mean
         divergence = 0.5 * (
@@ -98,16 +98,16 @@ def test_an_update_is_the_best_gaussian_with_the_old_posterior_as_prior(classes)
 def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows):
     """A posterior fitted so: the terms of old rows held, those of new rows at their optimum."""
     model = fit(posterior=posterior)
-    before = [own.posterior for member in model.estimators_ for own in member.latents]
+    before = [own.posterior for estimator in model.estimators_ for own in estimator.latents]
     X, y = draw(rows, seed=2)
     model = model.update(X, y)
     x = model.standardisation_(X, np.float64)
-    after = [(member, own) for member in model.estimators_ for own in member.latents]
-    for old, (member, own) in zip(before, after, strict=True):
-        share = damping(x, spreads(member.frequencies, member.spread))
-        z = share[:, None] * fourier_features(x, member.frequencies, own.signal_variance)
+    after = [(estimator, own) for estimator in model.estimators_ for own in estimator.latents]
+    for old, (estimator, own) in zip(before, after, strict=True):
+        share = kept_share(x, frequency_deviations(estimator.frequencies, estimator.taper))
+        z = share[:, None] * fourier_features(x, estimator.frequencies, own.signal_variance)
         fresh = (1.0 - share**2) * own.signal_variance
-        mean = z @ own.posterior.mean + own.level
+        mean = z @ own.posterior.mean + own.prior_mean
         variance = np.sum((z @ own.posterior.root.T) ** 2, axis=1) + fresh
         sign = np.where(y == 1, 1.0, -1.0)
         if posterior == "variational":
@@ -119,7 +119,7 @@ def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows
         precision = precision_of(old)
         again = solve_posterior(
             precision + z.T @ (c[:, None] * z),
-            precision @ old.mean + z.T @ (h - own.level * c),
+            precision @ old.mean + z.T @ (h - own.prior_mean * c),
         )
         assert_allclose(own.posterior.mean, again.mean, atol=1e-8 * np.abs(again.mean).max())
         scale = np.abs(again.covariance).max()
@@ -129,25 +129,25 @@ def test_at_its_end_an_update_is_where_its_own_passes_would_stay(posterior, rows
 @pytest.mark.parametrize("classes", [2, 4])
 def test_threads_do_not_change_a_bit(classes, monkeypatch):
     monkeypatch.setattr(updates, "LATENTS_AT_ONCE", 3)
-    model, new, rows = fit(classes, members=5), draw(30, 2, classes), draw(50, seed=3)[0]
+    model, new, rows = fit(classes, n_estimators=5), draw(30, 2, classes), draw(50, seed=3)[0]
     found = []
     for threads in (1, 3):
         model.n_jobs = threads
         model = model.update(*new)
         updated = model.predict_proba(rows)
         found.append((updated, model.forget().predict_proba(rows)))
-        model = fit(classes, members=5)
+        model = fit(classes, n_estimators=5)
     assert_array_equal(found[0][0], found[1][0])
     assert_array_equal(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize("posterior", ["variational", "bound"])
-def test_the_factors_of_latent_functions_do_not_depend_on_each_other(posterior, monkeypatch):
+def test_the_sites_of_latent_functions_do_not_depend_on_each_other(posterior, monkeypatch):
     """Found together or one by one, they are the same to the tolerance of the ascent."""
     new, rows = draw(25, 2, 3), draw(50, seed=3)[0]
-    together = fit(3, posterior, members=3).update(*new).predict_proba(rows)
+    together = fit(3, posterior, n_estimators=3).update(*new).predict_proba(rows)
     monkeypatch.setattr(update, "STACK_BYTES", 1)
-    alone = fit(3, posterior, members=3).update(*new).predict_proba(rows)
+    alone = fit(3, posterior, n_estimators=3).update(*new).predict_proba(rows)
     assert_allclose(alone, together, atol=1e-9)
 
 
@@ -176,7 +176,7 @@ def test_enormous_weights_leave_the_digits_of_what_was_learned_before(kind, post
 
 
 def test_corrected_pixels_get_their_class_and_others_hardly_change():
-    model = fit(members=3)
+    model = fit(n_estimators=3)
     X = np.array([[0.1, 0.0, 2.5]]) + 0.02 * np.random.default_rng(0).normal(size=(30, 3))
     wrong = model.predict(X)
     away = draw(200, seed=5)[0]
@@ -222,7 +222,7 @@ def test_forgotten_updates_leave_no_trace(classes):
     model = model.forget()
     assert_allclose(model.predict_proba(rows), once, atol=1e-9)
     model = model.update(*second).forget(0)
-    # The second stays, with the factors it was given when the first was there.
+    # The second stays, with the sites it was given when the first was there.
     assert len(model.updates_) == 1
     model = model.forget(0)
     assert model.updates_ == ()
@@ -328,7 +328,7 @@ def dense_posterior(covariance, precision, projected):
 
 
 def dense_sites(model, latent):
-    """Precisions, and precisions times centres, of all rows of a latent function less its level.
+    """Precisions, and precisions times centres, of all rows, less the prior mean.
 
     α is (I + PK)⁻¹h.
     """
@@ -356,9 +356,9 @@ def test_an_update_of_the_exact_classifier_is_where_its_own_passes_would_stay(
         scale = np.abs(before[latent][1]).max()
         assert_allclose(precision[:n], before[latent][0], rtol=1e-9)
         assert_allclose(projected[:n], before[latent][1], atol=1e-9 * scale)
-        level = model.latents_[latent].level
+        prior_mean = model.latents_[latent].prior_mean
         mean, covariance = dense_posterior(covariance_of(model, latent), precision, projected)
-        mean, variance = mean[n:] + level, np.diagonal(covariance)[n:]
+        mean, variance = mean[n:] + prior_mean, np.diagonal(covariance)[n:]
         sign = np.where(y == (1 if classes == 2 else latent), 1.0, -1.0)
         if posterior == "variational":
             _, slope, c = expected_log_sigmoid(sign * mean, variance)
@@ -367,7 +367,7 @@ def test_an_update_of_the_exact_classifier_is_where_its_own_passes_would_stay(
             xi = np.sqrt(mean**2 + variance)
             c, h = np.tanh(0.5 * xi) / (2.0 * xi), 0.5 * sign
         assert_allclose(precision[n:], c, rtol=1e-7)
-        assert_allclose(projected[n:], h - level * c, rtol=1e-7, atol=1e-7)
+        assert_allclose(projected[n:], h - prior_mean * c, rtol=1e-7, atol=1e-7)
         found = model.latent_mean_and_variance(X)
         # The ensemble's form is (n,) of two classes and (n, k) of more.
         own = [np.reshape(values, (15, -1))[:, latent] for values in found]
@@ -427,10 +427,10 @@ def test_the_root_of_new_rows_has_their_directions_only(kernel):
 def test_rows_that_are_known_beyond_doubt_stay_where_they_are():
     mean, sign, ones = np.linspace(-2.0, 2.0, 5), np.ones(5), np.ones(5)
     rows = update.NewRows(mean, np.zeros((5, 0)), 0.0 * ones, sign, ones, 1.0)
-    (factors,) = update.find_factors([rows], True)
+    (sites,) = update.find_sites([rows], True)
     _, slope, curvature = expected_log_sigmoid(mean, 0.0 * ones)
-    assert_allclose(factors.precision, curvature, rtol=1e-9)
-    assert_allclose(factors.projected, slope + curvature * mean, rtol=1e-9)
+    assert_allclose(sites.precision, curvature, rtol=1e-9)
+    assert_allclose(sites.projected, slope + curvature * mean, rtol=1e-9)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

@@ -94,7 +94,9 @@ class GPC(GaussianProcessClassifier):
     n_iter_ : int
         Outer iterations done.
     fit_report_ : dict
-        Solver, precision, steps, jitter, rows, and why the fit stopped.
+        ``"solver"`` ("exact"), ``"precision"`` ("double"), ``"steps"`` of all latent functions,
+        ``"jitter"``, the largest that was added, ``"stopped"`` ("converged", "max_iter" or
+        "interrupted"), and ``"rows"``, distinct ones of positive weight.
     feature_quantiles_ : (7, d) array
         Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
     updates_ : tuple of Update

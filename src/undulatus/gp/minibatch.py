@@ -320,7 +320,7 @@ class Task:
             seed=self.seed,
             frequency_unit=float(np.sqrt(np.mean(frequencies**2))),
         )
-        return replace(state, best_loss=Batch([self], [state]).losses()[0])
+        return replace(state, best_loss=Batch([self], [state]).start_losses()[0])
 
     def minibatch(self, step: int) -> Array:
         """Return the row numbers of minibatch ``step``, counted from 0."""
@@ -496,19 +496,13 @@ class Batch:
 
     # An iteration
 
+    def start_losses(self) -> list[float]:
+        """Return the losses of the estimators' validation rows before any step."""
+        return self._help(self.losses)
+
     def iterate(self) -> list[State]:
         """Return the states of all estimators after one more iteration."""
-        device = self._xp.on_device
-        before = [array.clone() for array in self._changing] if device else []
-        losses = self._attempt()
-        for jitter in JITTER_LADDER[1:] if device else ():
-            if np.isfinite(losses).all():
-                break
-            for array, old in zip(self._changing, before, strict=True):
-                array.copy_(old)
-            self._jitter.fill_(jitter)
-            self._find_moments()
-            losses = self._attempt()
+        losses = self._help(self._attempt)
         if not np.isfinite(losses).all():
             raise NumericalError(self._gram.shape[-1])
         self._states = [
@@ -516,6 +510,21 @@ class Batch:
             for member, task in enumerate(self._tasks)
         ]
         return self._states
+
+    def _help(self, attempt: Callable[[], list[float]]) -> list[float]:
+        """Return the losses of an attempt, on a device with as much jitter as they need."""
+        device = self._xp.on_device
+        before = [array.clone() for array in self._changing] if device else []
+        losses = attempt()
+        for jitter in JITTER_LADDER[1:] if device else ():
+            if np.isfinite(losses).all():
+                break
+            for array, old in zip(self._changing, before, strict=True):
+                array.copy_(old)
+            self._jitter.fill_(jitter)
+            self._find_moments()
+            losses = attempt()
+        return losses
 
     def _attempt(self) -> list[float]:
         """Take the steps of an iteration; return the losses of validation rows."""
