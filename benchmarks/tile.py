@@ -65,7 +65,9 @@ def fit(image: xr.Dataset, n_frequencies: int) -> VFFGPC:
     corner = image.isel(y=slice(0, CHUNK), x=slice(0, CHUNK)).load()
     table = pd.DataFrame({name: corner[name].values.ravel()[::20] for name in BANDS})
     bright = table["B02"] + np.random.default_rng(0).normal(0.0, 300.0, len(table)) > 2200.0
-    return VFFGPC(n_frequencies, n_estimators=1, random_state=0).fit(table.astype(np.float32), bright)
+    return VFFGPC(n_frequencies, n_estimators=1, random_state=0).fit(
+        table.astype(np.float32), bright
+    )
 
 
 def measure(side: int, n_frequencies: int, folder: Path) -> dict[str, Any]:
