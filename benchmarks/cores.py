@@ -10,7 +10,8 @@ predictions, so that both meet the same load. Fits and predictions run in proces
 which need no more than the package needs. ``--write`` makes the file that ``--data`` reads on a
 machine without a network: X, y, X_test, y_test of a task of :mod:`benchmarks.tasks`.
 
-Shorter: ``--iterations 12`` (the first of an optimisation only), ``--rows 100000``, ``--threads 1,16``.
+Shorter: ``--iterations 12`` (the first of an optimisation only), ``--rows 100000``, ``--threads
+1,16``.
 """
 
 from __future__ import annotations

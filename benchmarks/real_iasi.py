@@ -2,12 +2,12 @@
 
 python -m benchmarks.real_iasi [SIMULATOR] [--figure PATH]
 
-A model of the sounder chain learns from the simulator (SIMULATOR is a file of it, made if absent; three
-quarters of its cells train). Printed, for the real spectra and for the simulator's held-out ones: the
-residual of their reconstruction from the model's components, in units of the noise; how far they
-lie outside what was learned; the latent variance as a share of the prior's, and how certain the
-model is. Then the noise of the real spectra, from what their own components leave over, beside the
-simulator's.
+A model of the sounder chain learns from the simulator (SIMULATOR is a file of it, made if absent;
+three quarters of its cells train). Printed, for the real spectra and for the simulator's held-out
+ones: the residual of their reconstruction from the model's components, in units of the noise; how
+far they lie outside what was learned; the latent variance as a share of the prior's, and how
+certain the model is. Then the noise of the real spectra, from what their own components leave
+over, beside the simulator's.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def quick_demo(monkeypatch):
     monkeypatch.setattr(demo, "load_sentinel2_clouds", fail)
     monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 64, 48))
     monkeypatch.setattr(demo, "CELL", 8)
-    short = partial(fit_image, n_frequencies=8, members=1)
+    short = partial(fit_image, n_frequencies=8, n_estimators=1)
     monkeypatch.setattr(demo, "fit_image", short)
     monkeypatch.setattr(
         demo,

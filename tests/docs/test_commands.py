@@ -1,9 +1,9 @@
 """Every command line that the documentation shows is known, and runs where its data can be had.
 
 Lines run as they are shown, in the order of ``WALK``, in one folder, on small data: the command
-``simulator`` makes fewer days and spectra, and ``fit`` has fewer waves, unless the line says otherwise.
-A line with a comment "needs ..." is of data that nobody can fetch; it is parsed only. So is
-``reproduce``, which takes minutes, and which ``tests/paper`` runs at a small scale.
+``simulator`` makes fewer days and spectra, and ``fit`` has fewer waves, unless the line says
+otherwise. A line with a comment "needs ..." is of data that nobody can fetch; it is parsed only.
+So is ``reproduce``, which takes minutes, and which ``tests/paper`` runs at a small scale.
 """
 
 import re
@@ -25,14 +25,14 @@ from undulatus.products.demo import generate_clouds, write_example
 WALK = (
     *("docs/index.md", "docs/howto/your-image.md", "docs/howto/improve.md"),
     *("docs/reference/scores.md", "docs/reference/maps.md", "docs/howto/landmarks.md"),
-    *("docs/howto/cut.md", "docs/howto/watch.md", "docs/howto/soundings.md"),
+    *("docs/howto/subset.md", "docs/howto/watch.md", "docs/howto/soundings.md"),
     *("docs/explanation/paper.md", "docs/howto/install.md", "README.md"),
 )
 """Pages in the order in which a newcomer meets them: later lines use files of earlier ones."""
 
 SMALL = {
-    "simulator": {"landmarks": {"days": 4}, "sounder": {"samples": 400}},
-    "fit": {"frequencies": 5, "members": 1, "method": "rff"},
+    "simulate": {"landmarks": {"days": 4}, "sounder": {"samples": 400}},
+    "fit": {"frequencies": 5, "n_estimators": 1, "method": "rff"},
     "watch": {"once": True, "settle": 0.0, "every": 0.1},
 }
 

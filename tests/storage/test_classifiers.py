@@ -259,7 +259,9 @@ def test_a_path_parameter_is_restored_as_a_string(moons, path, tmp_path):
 
 
 def test_a_random_generator_parameter_is_not_saved(moons, path):
-    model = RFFGPC(5, n_estimators=1, max_iter=2, random_state=np.random.RandomState(0)).fit(*moons)
+    model = RFFGPC(5, n_estimators=1, max_iter=2, random_state=np.random.RandomState(0)).fit(
+        *moons
+    )
     save_model(model, path)
     loaded = load_model(path)
     assert loaded.random_state is None
