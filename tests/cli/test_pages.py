@@ -259,7 +259,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(runner, asked, tmp_path, ex
     lines = result.stdout.splitlines()
     # A claim of each experiment; without trials none is tested.
     claim = {"landmarks": "VFF-GPC is more accurate than RFF-GPC.",
-             "iavisa": "VFF-GPC is at its best with about five waves."}  # fmt: skip
+             "iavisa": "VFF-GPC is at its best with about five frequencies."}  # fmt: skip
     assert claim[experiment] in lines
     assert "holds 0, does not hold 0, not tested" in lines[-3]
     assert lines[-2:] == [

@@ -91,7 +91,7 @@ def fit_scene(
     n_frequencies : int
         Number D of waves of a classifier, or of each member of it.
     n_estimators : int
-        Members of an ensemble in each regime, which hold back different days.
+        Estimators of the ensemble in each regime, which validate on different days.
     label : str
         The variable to learn from, whose values are classes: two or more whole numbers, 255 and
         NaN and the attribute ``_FillValue`` missing. ``flag_values`` and ``flag_meanings`` name

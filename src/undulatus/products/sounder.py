@@ -86,7 +86,7 @@ def fit_spectra(
     n_frequencies : int
         Number D of waves, of each member. Spectra need few: with more, the model fits the noise.
     n_estimators : int
-        Members of an ensemble, which hold back different cells.
+        Estimators of the ensemble, which validate on different cells.
     components : int
         Number of principal components, computed in units of the noise where that is known.
     label : str
