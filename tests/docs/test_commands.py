@@ -1,6 +1,6 @@
 """Every command line that the documentation shows is known, and runs where its data can be had.
 
-Lines run as they are shown, in the order of ``IN_ORDER``, in one folder, on small data: the command
+Lines run as they are shown, in the order of ``IN_ORDER``, in one folder, on small data:
 ``simulate`` makes fewer days and spectra, and ``fit`` has fewer frequencies, unless the line says
 otherwise. A line with a comment "needs ..." is of data that nobody can fetch; it is parsed only.
 So is ``reproduce``, which takes minutes, and which ``tests/paper`` runs at a small scale.

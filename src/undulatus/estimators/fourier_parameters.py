@@ -58,7 +58,7 @@ precision : {"auto", "single", "double", "tf32"}, default="auto"
     changes no probability by more than 1e-5. Matrices are always factorised in double. ``"tf32"``
     is single with products of few digits on NVIDIA's GPUs: faster, and right to 1e-2 or so.
 posterior : {"variational", "bound"}, default="variational"
-    The posterior to predict with, once frequencies are learned: the best Gaussian approximation, of a
+    The posterior to predict with, once frequencies are learned: the best Gaussian one, of a
     latent function whose prior mean is set by the shares of the classes; or that of the paper's
     bound, whose variance is too small, with a prior mean of zero.
 class_weight : dict or "balanced", default=None

@@ -100,7 +100,8 @@ def _make_classifier(trial: Trial, problem: Problem) -> Any:
         return make_classifier("gpc", 0, seed=trial.seed, **options)
     count = int(trial.frequencies or 0)
     options |= {"n_estimators": 1, "taper": 0.0}
-    options |= {"solver": trial.solver, "n_jobs": 1, "frequencies": problem.frequencies[:count]}
+    options |= {"solver": trial.solver, "n_jobs": 1}
+    options["init_frequencies"] = problem.frequencies[:count]
     # One precision for all sizes, because their times are compared.
     options["precision"] = "double" if trial.solver == "batch" else "single"
     # Runs also differ in their minibatches and in their validation rows.
