@@ -139,7 +139,7 @@ def test_maps_of_clouds_follow_cf(clouds, encoding):
 
 
 @pytest.mark.parametrize(("make", "size"), [(synthetic_landmark, 1), (synthetic_sounder, 20)])
-def test_twins_follow_cf(make, size, tmp_path):
+def test_simulators_follow_cf(make, size, tmp_path):
     simulator = make(size)
     write_dataset(
         simulator.assign_attrs(add_history(simulator.attrs, "by hand")), tmp_path / "simulator.nc"

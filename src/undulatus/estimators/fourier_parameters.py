@@ -107,8 +107,8 @@ lengthscale_, signal_variance_ : float
 posterior_ : Posterior
     Of the 2 D whitened weights; only of a single model of two classes.
 lower_bound_ : float
-    Lower bound on the log evidence, by the posterior handed out; of an ensemble, the mean of the
-    estimators'.
+    Lower bound on the log evidence, by the posterior to predict with; of an ensemble, the mean of
+    the estimators'.
 lower_bounds_ : array
     The bound after each pass over all rows or, for the paper's own model by the batch
     solver, after each outer iteration and at the end; of an ensemble, the mean, in which an

@@ -36,7 +36,7 @@ from undulatus.paper.scales import (
 )
 from undulatus.paper.trials import Trial, open_store
 
-TWIN_SOURCE = "undulatus synthetic"
+SIMULATOR_SOURCE = "undulatus synthetic"
 """How the ``source`` of a simulator begins."""
 
 MEMORY_SHARE = 0.8
@@ -192,7 +192,7 @@ def _require_same(out: Path, earlier: RunFacts, now: RunFacts) -> None:
 def _with_data(facts: RunFacts, manifest: dict[str, Any]) -> RunFacts:
     """Add what is known of the data, and whether they are simulated, also if read from a file."""
     data = facts.data | manifest
-    data["synthetic"] |= str(data["source"]).startswith(TWIN_SOURCE)
+    data["synthetic"] |= str(data["source"]).startswith(SIMULATOR_SOURCE)
     if not data["synthetic"]:
         return replace(facts, data=data)
     data["difficulty"] = EXPERIMENTS[facts.experiment].difficulty

@@ -89,7 +89,7 @@ def fit_scene(
         Many acquisitions, (time, y, x), with a mask or other classes to learn from.
     method : {"vff", "rff", "gpc"}
     n_frequencies : int
-        Number D of waves of a classifier, or of each member of it.
+        Number D of frequencies of a classifier, or of each of its estimators.
     n_estimators : int
         Estimators of the ensemble in each regime, which validate on different days.
     label : str

@@ -1,7 +1,7 @@
 """Maps from files to files: a model on disk, data on disk, and the map that is written of them.
 
 :func:`map_of_file` gives the lazy map, with what it was made from in its attributes;
-:meth:`FileMap.write` writes it, whole or not at all, and counts its pixels.
+:meth:`FileMap.write` writes it atomically, and counts its pixels.
 """
 
 from __future__ import annotations

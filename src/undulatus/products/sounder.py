@@ -84,7 +84,8 @@ def fit_spectra(
         block by block. Spectra with a missing value are left out.
     method : {"vff", "rff", "gpc"}
     n_frequencies : int
-        Number D of waves, of each member. Spectra need few: with more, the model fits the noise.
+        Number D of frequencies, of each estimator. Spectra need few: with more, the model fits
+        the noise.
     n_estimators : int
         Estimators of the ensemble, which validate on different cells.
     components : int

@@ -175,7 +175,7 @@ def test_spectra_are_lazy(monkeypatch):
         lazy["radiance"].isel(sample=0).compute()
 
 
-def test_modifying_a_twin_does_not_change_the_next_one(simulator):
+def test_modifying_a_simulator_does_not_change_the_next_one(simulator):
     changed = synthetic_sounder(SAMPLES)
     for name in ("noise", "latitude", "surface_type"):
         changed[name].values[:] = 3
@@ -191,7 +191,7 @@ def test_impossible_numbers_are_refused(options):
 # The dataset
 
 
-def test_the_twin_is_in_standard_form_and_named_as_a_simulator(simulator):
+def test_the_simulator_is_in_standard_form_and_named_as_a_simulator(simulator):
     checked = check_spectra(simulator)
     assert_array_equal(checked["radiance"], simulator["radiance"])
     assert_array_equal(checked["cloudy"], simulator["cloud_class"] > 0)
@@ -204,7 +204,7 @@ def test_the_twin_is_in_standard_form_and_named_as_a_simulator(simulator):
         )
 
 
-def test_the_twin_is_read_back_from_zarr_bit_for_bit_and_is_compressed(tmp_path, simulator):
+def test_the_simulator_is_read_back_from_zarr_bit_for_bit_and_is_compressed(tmp_path, simulator):
     path = tmp_path / "simulator.zarr"
     part = synthetic_sounder(SAMPLES).isel(sample=slice(0, 300))
     write_dataset(part, path)
