@@ -120,7 +120,7 @@ def _models() -> Iterator[tuple[str, Any]]:
     yield "rff-single", RFFGPC(2, precision="single", **two).fit(X, cloudy)
     tolerant = {"variance_tolerance": 1e-2, "warp": False, "class_weight": "balanced"}
     yield "vff-tolerant", VFFGPC(3, **one, **tolerant).fit(X, words[y.clip(0, 1)])
-    shares = {"prior_correction": [0.7, 0.3], "frequencies": np.ones((4, 2))}
+    shares = {"prior_correction": [0.7, 0.3], "init_frequencies": np.ones((4, 2))}
     yield "vff-ensemble", VFFGPC(2, **two, **shares).fit(X, cloudy)
     classes = {"prior_correction": {0: 0.5, 1: 0.3, 2: 0.2}}
     yield "vff-classes", VFFGPC(2, **two, **classes).fit(X, y)

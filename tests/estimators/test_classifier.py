@@ -187,9 +187,7 @@ def test_a_row_too_far_out_is_named_in_fitting(moons, solver):
     far = X.copy()
     far[9, 1] = 1e3
     with pytest.raises(PhaseTooLargeError, match=r"Row 9 (.|\n)*column 1"):
-        model("RFFGPC", solver=solver, standardize=False, init_frequencies=HIGH_FREQUENCIES).fit(
-            far, y
-        )
+        model("RFFGPC", solver=solver, standardize=False, init_frequencies=HIGH_FREQUENCIES).fit(far, y)
 
 
 def test_a_row_of_zero_weight_is_not_named_instead_of_another(moons):

@@ -48,9 +48,7 @@ def test_the_docstring_lists_what_a_fit_report_holds(options):
     assert set(re.findall(r'``"(\w+)"``', described)) == set(report)
     lists = {name for name, value in report.items() if isinstance(value, list)}
     members = 0 if options is None else options["n_estimators"]
-    assert (
-        lists == [set(), {"validation_nll"}, {"validation_nll", "starting_lengthscale"}][members]
-    )
+    assert lists == [set(), {"validation_nll"}, {"validation_nll", "starting_lengthscale"}][members]
     if members == 2:
         assert [len(report[name]) for name in lists] == [2, 2]
 

@@ -338,9 +338,7 @@ def test_a_model_that_lacks_a_latent_function_is_not_saved(fitted, tmp_path):
     model = fitted["batch VFFGPC"]
     member = model.estimators_[0]
     short = VFFGPC(8, n_estimators=1)
-    vars(short).update(
-        vars(model) | {"estimators_": (replace(member, latents=member.latents[:3]),)}
-    )
+    vars(short).update(vars(model) | {"estimators_": (replace(member, latents=member.latents[:3]),)})
     path = tmp_path / "model.safetensors"
     with pytest.raises(InputError, match="3 latent functions, but its classes need 4"):
         save_model(short, path)

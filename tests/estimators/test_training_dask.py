@@ -456,9 +456,7 @@ def test_a_row_too_far_out_is_named(data):
     X[800, 1] = 1e5
     high_frequencies = 1e6 * np.ones((6, 3))
     with pytest.raises(PhaseTooLargeError, match=r"Row 800 (.|\n)*column 1"):
-        model("RFFGPC", standardize=False, init_frequencies=high_frequencies).fit(
-            *chunked(X - X[0], y)
-        )
+        model("RFFGPC", standardize=False, init_frequencies=high_frequencies).fit(*chunked(X - X[0], y))
 
 
 def test_a_failed_fit_leaves_no_model(data):

@@ -389,7 +389,7 @@ def _rff(n_frequencies=8, **options):
 
 
 def _vff(n_frequencies=6, **options):
-    options |= {"n_estimators": 1, "max_iter": 20, "random_state": 0, "spread": 0.0, **PAPER}
+    options |= {"n_estimators": 1, "max_iter": 20, "random_state": 0, "taper": 0.0, **PAPER}
     return VFFGPC(n_frequencies, **options)
 
 
