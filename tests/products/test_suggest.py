@@ -98,7 +98,7 @@ def test_points_are_pixel_centres_with_what_the_model_says_of_them(model, path, 
     found = model.predict_in_full(rows)
     assert_array_equal(points["suggested"], model.predict(rows))
     assert_allclose(points["probability"], found.probabilities.max(axis=1))
-    assert_allclose(points["disagreement"], found.disagreement)
+    assert_allclose(points["disagreement"], found.ensemble_std)
     assert_allclose(points["information"], information(found.mean, found.variance))
     assert (np.diff(points["information"]) <= 0.0).all()
 

@@ -446,7 +446,7 @@ def own_key(key, header):
     """The posteriors of an ensemble are those of its members, others those of latent functions."""
     if key != "posterior":
         return key
-    return "ensemble" if "ensemble" in header else "latents"
+    return "estimators" if "estimators" in header else "latents"
 
 
 @pytest.mark.parametrize(
@@ -534,8 +534,8 @@ def test_scales_and_variances_must_be_positive(rewrite, value):
         tensors["warp_width"] = np.full_like(tensors["warp_width"], value)
 
     def spoil_variance(tensors, header):
-        if "ensemble" in header:
-            header["ensemble"][-1]["signal_variance"] = value
+        if "estimators" in header:
+            header["estimators"][-1]["signal_variance"] = value
         else:
             header["latents"][0]["signal_variance"] = value
 
@@ -581,7 +581,7 @@ def test_a_single_model_is_written_as_an_ensemble_of_one(saved, path):
     path.write_bytes(saved["VFFGPC"])
     tensors, header = read_tensors(path)
     assert header["schema"] == SCHEMA
-    assert len(header["ensemble"]) == 1
+    assert len(header["estimators"]) == 1
     assert {"0/frequencies", "0/posterior_root"} < set(tensors)
     assert load_model(path).n_estimators == 1
 
@@ -589,7 +589,7 @@ def test_a_single_model_is_written_as_an_ensemble_of_one(saved, path):
 def test_each_member_of_an_ensemble_has_tensors_of_its_own(saved, path):
     path.write_bytes(saved["ensemble"])
     tensors, header = read_tensors(path)
-    assert len(header["ensemble"]) == 2
+    assert len(header["estimators"]) == 2
     assert {"0/frequencies", "0/posterior_root", "1/frequencies"} < set(tensors)
 
 
@@ -625,19 +625,20 @@ def test_half_a_warp_is_refused_by_the_name_of_the_other_half(rewrite, name):
 
 
 @pytest.mark.parametrize("name", ["RFFGPC", "VFFGPC", "ensemble"])
-def test_an_ensemble_from_before_warps_and_spreads_loads_as_the_paper_has_it(name, moons, path):
+def test_an_ensemble_from_before_warps_and_tapers_loads_as_the_paper_has_it(name, moons, path):
     # Development versions wrote schema 2 without these names.
     model = MODELS[name](taper=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
     for parameter in ("warp", "taper"):
         del header["params"][parameter]
-    for member in header["ensemble"]:
-        del member["spread"], member["level"]
+    for member in header["estimators"]:
+        del member["taper"], member["prior_mean"]
     write_tensors(path, tensors, header)
     loaded = load_model(path)
-    assert (loaded.warp, loaded.spread, loaded.posterior) == (False, 0.0, "bound")
-    assert {(fit.spread, fit.level) for fit in loaded.estimators_} == {(0.0, 0.0)}
+    assert (loaded.warp, loaded.taper, loaded.posterior) == (False, 0.0, "bound")
+    assert {fit.taper for fit in loaded.estimators_} == {0.0}
+    assert {own.prior_mean for fit in loaded.estimators_ for own in fit.latents} == {0.0}
     assert_predicts_alike(loaded, model, moons[0])
 
 
@@ -645,18 +646,18 @@ def test_a_single_model_of_schema_1_loads_as_the_paper_has_it(moons, path):
     model = MODELS["RFFGPC"](taper=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
-    (member,) = header.pop("ensemble")
+    (member,) = header.pop("estimators")
     header["schema"] = 1
     header["posterior"] = member["posterior"]
     header["fitted"] |= {f"{key}_": member[key] for key in ("signal_variance", "lengthscale")}
     header["fitted"] |= {"lower_bound_": model.lower_bound_, "n_iter_": member["n_iter"]}
-    for parameter in ("warp", "spread", "n_estimators", "posterior"):
+    for parameter in ("warp", "taper", "n_estimators", "posterior"):
         del header["params"][parameter]
     write_tensors(path, {key.removeprefix("0/"): own for key, own in tensors.items()}, header)
     loaded = load_model(path)
     # Whatever the defaults become, such a file holds the paper's model.
     assert (loaded.n_estimators, loaded.posterior) == (1, "bound")
-    assert (loaded.warp, loaded.spread) == (False, 0.0)
+    assert (loaded.warp, loaded.taper) == (False, 0.0)
     assert_predicts_alike(loaded, model, moons[0])
 
 
@@ -680,7 +681,7 @@ def test_an_exact_model_without_a_prior_mean_has_one_of_zero(moons, path):
 def test_an_ensemble_without_members_is_refused(saved, path):
     path.write_bytes(saved["ensemble"])
     tensors, header = read_tensors(path)
-    header["ensemble"] = []
+    header["estimators"] = []
     write_tensors(path, {k: v for k, v in tensors.items() if "/" not in k}, header)
     assert "without estimators" in assert_refused(path)
 

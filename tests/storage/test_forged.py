@@ -173,15 +173,23 @@ FIELDS = {
         "numbers",
     ),
     "an unknown parameter": ("rff", set_field("params", "odd", to=1), "odd"),
-    "a lengthscale of zero": ("rff", set_field("ensemble", 0, "lengthscale", to=0.0), "1e-50"),
-    "a negative spread": ("rff", set_field("ensemble", 0, "spread", to=-1.0), "spread is -1.0"),
-    "an enormous level": ("rff", set_field("ensemble", 0, "level", to=1e300), "level is 1e+300"),
-    "half an iteration": ("rff", set_field("ensemble", 0, "n_iter", to=1.5), "n_iter is 1.5"),
-    "an unknown end": ("rff", set_field("ensemble", 0, "stopped", to="x"), "stopped is 'x'"),
-    "losses that are no list": ("rff", set_field("ensemble", 0, "validation_nll", to=1.0), "list"),
+    "a lengthscale of zero": ("rff", set_field("estimators", 0, "lengthscale", to=0.0), "1e-50"),
+    "a negative taper": ("rff", set_field("estimators", 0, "taper", to=-1.0), "taper is -1.0"),
+    "an enormous prior mean": (
+        "rff",
+        set_field("estimators", 0, "prior_mean", to=1e300),
+        "prior_mean is 1e+300",
+    ),
+    "half an iteration": ("rff", set_field("estimators", 0, "n_iter", to=1.5), "n_iter is 1.5"),
+    "an unknown end": ("rff", set_field("estimators", 0, "stopped", to="x"), "stopped is 'x'"),
+    "losses that are no list": (
+        "rff",
+        set_field("estimators", 0, "validation_nll", to=1.0),
+        "list",
+    ),
     "a negative jitter": (
         "rff",
-        set_field("ensemble", 0, "posterior", "jitter", to=-1e-3),
+        set_field("estimators", 0, "posterior", "jitter", to=-1e-3),
         "jitter is -0.001",
     ),
     "an unknown precision": (
@@ -192,8 +200,8 @@ FIELDS = {
     "names that are numbers": ("rff", set_field("feature_names", to=[1, 2]), "feature_names[0]"),
     "members by the million": (
         "rff",
-        set_field("ensemble", to=[{}] * 10**5),
-        "ensemble[0] lacks",
+        set_field("estimators", to=[{}] * 10**5),
+        "estimators[0] lacks",
     ),
     "updates without end": ("rff", set_field("updates", to=10**15), "updates"),
     "provenance that is a list": ("rff", set_field("provenance", to=[]), "provenance is []"),
@@ -415,7 +423,7 @@ def test_a_small_file_that_asks_for_much_is_refused_at_once(tmp_path):
     fields = {
         "a dtype": set_field("classes", to={"array": ["a", "b"], "dtype": "<U400000000"}),
         "deep lists": set_field("prior_log_ratio", to="@deep@"),
-        "a million members": set_field("ensemble", to=[{}] * 10**6),
+        "a million members": set_field("estimators", to=[{}] * 10**6),
         "parameters by the thousand": set_field("params", to={str(n): 1 for n in range(10**5)}),
         "updates without end": set_field("updates", to=2**62),
     }
