@@ -24,9 +24,9 @@ import numpy as np
 import psutil
 import zarr
 from distributed import Client, LocalCluster
-from undulatus.gp.dask_blocks import ChunkedPixels
 
 from undulatus import VFFGPC
+from undulatus.gp.dask_data import ChunkedPixels
 
 FEATURES = 16
 CHUNK_ROWS = 500_000
@@ -92,7 +92,7 @@ class Peaks:
 
 @contextmanager
 def timed_passes() -> Iterator[list[float]]:
-    """Collect the seconds of each exact pass."""
+    """Collect the seconds of each pass."""
     original, seconds = ChunkedPixels.total, []
 
     def total(self: ChunkedPixels, *args: Any, **named: Any) -> Any:

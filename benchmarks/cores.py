@@ -10,7 +10,8 @@ predictions, so that both meet the same load. Fits and predictions run in proces
 which need no more than the package needs. ``--write`` makes the file that ``--data`` reads on a
 machine without a network: X, y, X_test, y_test of a task of :mod:`benchmarks.tasks`.
 
-Shorter: ``--iterations 12`` (the first of a walk only), ``--rows 100000``, ``--threads 1,16``.
+Shorter: ``--iterations 12`` (the first of an optimisation only), ``--rows 100000``, ``--threads
+1,16``.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ HERE = Path(__file__).resolve().parent.parent
 """This checkout."""
 
 PARTS = {
-    "search": ("undulatus.estimators.fourier", "race"),
-    "walk": ("undulatus.gp.stochastic", "walk"),
-    "passes": ("undulatus.gp.stochastic", "fit_latents"),
+    "search": ("undulatus.estimators.classifier", "choose_lengthscale"),
+    "learning": ("undulatus.gp.learning", "optimise"),
+    "passes": ("undulatus.gp.learning", "fit_posteriors"),
 }
 """Functions whose time is shown apart, where a checkout has them."""
 
@@ -60,7 +61,7 @@ class Checkout:
         settings = {
             "data": str(data),
             "n_frequencies": options.frequencies,
-            "n_estimators": options.members,
+            "n_estimators": options.n_estimators,
             "max_iter": options.iterations,
             "predicted_rows": options.predict_rows,
         }
@@ -140,7 +141,7 @@ def measure_fit(
 
 @contextmanager
 def part_times() -> Iterator[dict[str, tuple[float, float]]]:
-    """Measure the wall and CPU seconds of the parts of a fit (of members at once, too much)."""
+    """Measure the wall and CPU seconds of the parts of a fit (of estimators at once, too much)."""
     found = dict.fromkeys(PARTS, (0.0, 0.0))
     originals = []
 
@@ -174,7 +175,7 @@ def checksum(model: Any) -> str:
     for fit in model.estimators_:
         digest.update(np.ascontiguousarray(fit.frequencies).tobytes())
         for own in fit.latents:
-            digest.update(np.array([own.signal_variance, own.level]).tobytes())
+            digest.update(np.array([own.signal_variance, own.prior_mean]).tobytes())
             for array in (own.posterior.mean, own.posterior.root):
                 digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:12]
@@ -196,7 +197,7 @@ def rate(function: Callable[[Array], object], rows: Array) -> float:
 def compare_threads(data: Path, options: argparse.Namespace) -> Record:
     """Print a row for each number of threads, and what the last has over the first."""
     print(
-        "threads   fit s  search    walk  passes    rest   CPU s      NLL  labels/s"
+        "threads   fit s  search  learns  passes    rest   CPU s      NLL  labels/s"
         "  probabilities/s  model"
     )
     found = []
@@ -258,7 +259,7 @@ def compare_at(checkouts: dict[str, Checkout], threads: int, seeds: int) -> Reco
     }
     print(f"{threads} threads")
     print(
-        "seed checkout    fit s   CPU s  search    walk  passes      NLL  labels/s"
+        "seed checkout    fit s   CPU s  search  learns  passes      NLL  labels/s"
         "  probabilities/s"
     )
     for seed in range(seeds):
@@ -352,7 +353,7 @@ def about(options: argparse.Namespace) -> Record:
         "cores": count_cores(),
         "data": options.data.stem if options.data else options.task,
         "n_frequencies": options.frequencies,
-        "n_estimators": options.members,
+        "n_estimators": options.n_estimators,
     }
 
 

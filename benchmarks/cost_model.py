@@ -2,8 +2,8 @@
 
 python -m benchmarks.cost_model
 
-It measures seconds a row of an exact pass and of a prediction (one core, single precision) for
-several numbers of waves D and features d, and fits the coefficients of
+It measures seconds a row of a pass and of a prediction (one core, single precision) for
+several numbers of frequencies D and features d, and fits the coefficients of
 
     pass, variance   = a k² + b k d + c k + e        k = 2D
     labels           =        u k d + v k + w d + z
@@ -20,12 +20,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from undulatus.gp.blocks import Pixels, block_rows
-from undulatus.gp.bound import tighten
 
 from undulatus import RFFGPC
 from undulatus._system import single_threaded_blas
-from undulatus.gp.posterior import Posterior
+from undulatus.gp.backends import make_backend
+from undulatus.gp.data import Pixels, block_rows
+from undulatus.gp.inference import Gaussian, WeightSpace
+from undulatus.gp.likelihood import QUADRATIC
 
 GRID = [(50, 6), (50, 16), (100, 6), (100, 16), (100, 54), (200, 16), (200, 54)]
 ROWS = 100_000
@@ -48,7 +49,7 @@ ARCHIVES = {
 """Rows, size of the model, and bytes read and written for each row."""
 WORKERS = (1, 16, 256)
 PASSES = 5
-"""Typical number of exact passes of a fit."""
+"""Typical number of passes of a fit."""
 GPU_ROWS = {
     ("pass", 200): 43.5e6,
     ("variance", 200): 84.3e6,
@@ -81,14 +82,12 @@ def measure(n_frequencies: int, d: int) -> dict[str, float]:
         n_frequencies, n_estimators=1, max_iter=2, precision="single", n_jobs=1, random_state=0
     )
     model.fit(X[:20_000], y[:20_000])
-    dtype = np.dtype(np.float32)
-    pixels = Pixels(X, y, None, model.standardisation_, dtype, block_rows(2 * n_frequencies, 4), 1)
-    posterior: Posterior = model.posterior_
-    xi = np.empty(ROWS, np.float32)
+    xp, size = make_backend(np.float32), block_rows(2 * n_frequencies, 4)
+    space = WeightSpace(Pixels(X, y, None, model.standardisation_, xp, size), model.frequencies_)
+    gaussian = Gaussian(model.signal_variance_, posterior=model.posterior_)
     return {
         "pass": best(
-            lambda: tighten(pixels, model.frequencies_, model.signal_variance_, posterior, xi)
-        ) / ROWS,
+            lambda: space.evaluate(QUADRATIC, [0], [gaussian])) / ROWS,
         "variance": best(lambda: model.predict_proba_and_variance(X)) / ROWS,
         "labels": best(lambda: model.predict(X)) / ROWS,
     }  # fmt: skip

@@ -12,8 +12,8 @@ covertype  the same for 500,000 random rows of Covertype
 far        latent variance and probability in other units and at a distance; exact GPC beside
 table      folds of whole groups of any .npz with X, y (two classes) and an array of groups
 
-VFF-GPC has its defaults but for ``--n-estimators`` and ``-D``. ``--rows`` limits the training rows of a
-fit, for a quick look. Tables go to standard output, progress to standard error.
+VFF-GPC has its defaults but for ``--n-estimators`` and ``-D``. ``--rows`` limits the training rows
+of a fit, for a quick look. Tables go to standard output, progress to standard error.
 """
 
 from __future__ import annotations

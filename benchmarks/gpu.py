@@ -1,13 +1,13 @@
 """What a GPU brings: passes, fits and predictions on it, against double precision on processors.
 
     python -m benchmarks.gpu --write FOLDER [--year YEAR.zarr]    # where there is a network
-    python -m benchmarks.gpu FOLDER [--only PART ...] [-o RESULTS.json]    # where there is a card
+    python -m benchmarks.gpu FOLDER [--only PART ...] [-o RESULTS.json]    # where there is a GPU
 
 The first writes the data: the Sentinel-2 image's halves, and 300,000 training pixels of the
-landmark simulator under a high sun, with pixels of other days to test on. The second measures on the
-card that torch finds (``--device``), beside the card's own rates of products of matrices and of
+landmark simulator under a high sun, with pixels of other days to test on. The second measures on
+the GPU that torch finds (``--device``), beside the GPU's own rates of products of matrices and of
 copies. All times are wall time, after a warm-up of the same work unless said. ``--only processor``
-makes the fits without a card.
+makes the fits without a GPU.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from undulatus.gp.blocks import Pixels
-from undulatus.gp.bound import tighten
 
 from undulatus import VFFGPC
 from undulatus._system import count_cores, processor_name
+from undulatus.gp.backends import make_backend
+from undulatus.gp.data import Pixels
+from undulatus.gp.inference import Gaussian, Sites, WeightSpace
+from undulatus.gp.likelihood import QUADRATIC
 from undulatus.gp.posterior import Posterior
+from undulatus.gp.taper import frequency_deviations
 
 Array = np.ndarray[Any, Any]
 Record = dict[str, Any]
@@ -38,7 +41,7 @@ DISC = 3712
 """Pixels along each side of SEVIRI's disc."""
 
 SEEDS = {1: 6, 2: 4, 8: 1}
-"""Seeds of fits, by members."""
+"""Seeds of fits, by number of estimators."""
 
 PASS_ROWS, PASS_FREQUENCIES = 300_000, 1000
 PREDICTED_ROWS = 16_000_000
@@ -99,7 +102,7 @@ def nll(y: Array, p: Array) -> float:
 
 
 def timed(function: Callable[[], Any], repeats: int = 5, warm_ups: int = 1) -> float:
-    """Return the least wall time of a function (s) whose work on the card is waited for."""
+    """Return the least wall time of a function (s) whose work on the GPU is waited for."""
     for _ in range(warm_ups):
         function()
     seconds = []
@@ -112,8 +115,8 @@ def timed(function: Callable[[], Any], repeats: int = 5, warm_ups: int = 1) -> f
     return min(seconds)
 
 
-def card(device: str) -> Record:
-    """Return what the card does at most: products of matrices (operations/s), copies (bytes/s)."""
+def gpu_rates(device: str) -> Record:
+    """Return what the GPU does at most: products of matrices (operations/s), copies (bytes/s)."""
     n = 8192
     a, b = (torch.randn(n, n, device=device) for _ in range(2))
     rates = {"single_matrix_rate": 2 * n**3 / timed(lambda: a @ b)}
@@ -125,7 +128,7 @@ def card(device: str) -> Record:
     big, other = (torch.empty(2**30, dtype=torch.uint8, device=device) for _ in range(2))
     rates["copy_rate"] = 2 * 2**30 / timed(lambda: other.copy_(big))
     host = torch.empty(2**28, dtype=torch.uint8, pin_memory=True)
-    rates["to_card_rate"] = 2**28 / timed(lambda: big[: 2**28].copy_(host, non_blocking=True))
+    rates["to_gpu_rate"] = 2**28 / timed(lambda: big[: 2**28].copy_(host, non_blocking=True))
     return rates
 
 
@@ -133,30 +136,27 @@ def card(device: str) -> Record:
 
 
 def passes(device: str, folder: Path) -> Record:
-    """Time one exact pass over many rows with many frequencies, in single precision."""
+    """Time one pass over many rows with many frequencies, in single precision."""
     rng, d, n, k = np.random.default_rng(0), 16, PASS_ROWS, 2 * PASS_FREQUENCIES
     x = rng.normal(size=(n, d)).astype(np.float32)
-    pixels = Pixels(x, rng.random(n) < 0.5, None, None, np.dtype(np.float32), 4096)
+    pixels = Pixels(x, rng.random(n) < 0.5, None, None, make_backend(np.float32), 4096)
     there = pixels.on(device, False, PASS_FREQUENCIES)
     frequencies = rng.normal(size=(PASS_FREQUENCIES, d)) / 4.0
     root = np.tril(rng.normal(size=(k, k))) / k
     posterior = Posterior(rng.normal(size=k), root, 0.0, 0.0, 0.0)
-    spread = 0.02 * np.sqrt(np.mean(frequencies**2, axis=0))
-    seconds = timed(
-        lambda: tighten(there, frequencies, 1.0, posterior, spread=spread), repeats=5, warm_ups=2
-    )
+    gaussian = Gaussian(1.0, posterior=posterior)
+    deviations = frequency_deviations(frequencies, 0.02)
+
+    def sites(rows: Pixels) -> Sites:
+        space = WeightSpace(rows, frequencies, deviations)
+        return space.evaluate(QUADRATIC, [0], [gaussian])[0][0]
+
+    seconds = timed(lambda: sites(there), repeats=5, warm_ups=2)
     operations = 4.0 * n * k**2
     some = pixels.take(np.arange(4096))
-    here = tighten(some, frequencies, 1.0, posterior, spread=spread)
-    double = tighten(
-        Pixels(x[:4096].astype(float), some.codes, None, None, np.dtype(np.float64), 4096),
-        frequencies,
-        1.0,
-        posterior,
-        spread=spread,
-    )
-    on_card = tighten(
-        some.on(device, False, PASS_FREQUENCIES), frequencies, 1.0, posterior, spread=spread
+    here, on_gpu = sites(some), sites(some.on(device, False, PASS_FREQUENCIES))
+    double = sites(
+        Pixels(x[:4096].astype(float), some.codes, None, None, make_backend(np.float64), 4096)
     )
     scale = np.abs(double.gram).max()
     return {
@@ -164,13 +164,13 @@ def passes(device: str, folder: Path) -> Record:
         "frequencies": PASS_FREQUENCIES,
         "seconds": seconds,
         "operations_per_second": operations / seconds,
-        "gram_error_of_card": float(np.abs(on_card.gram - double.gram).max() / scale),
+        "gram_error_of_gpu": float(np.abs(on_gpu.gram - double.gram).max() / scale),
         "gram_error_of_processor": float(np.abs(here.gram - double.gram).max() / scale),
     }
 
 
 def predictions(device: str, folder: Path) -> Record:
-    """Time probability and variance of pixels on the card, and of a whole disc in memory."""
+    """Time probability and variance of pixels on the GPU, and of a whole disc in memory."""
     data = np.load(folder / "landmarks.npz")
     model = _landmark_model(data, 1, device, max_iter=12)
     with warnings.catch_warnings():
@@ -215,12 +215,12 @@ def predictions(device: str, folder: Path) -> Record:
 
 
 def _landmark_model(
-    data: Any, members: int, device: str | None, seed: int = 0, **options: Any
+    data: Any, n_estimators: int, device: str | None, seed: int = 0, **options: Any
 ) -> VFFGPC:
     """Return an unfitted model whose probabilities are those of the real shares of cloud."""
     return VFFGPC(
         200,
-        n_estimators=members,
+        n_estimators=n_estimators,
         random_state=seed,
         device=device,
         prior_correction=list(data["shares"]),
@@ -243,17 +243,17 @@ def fits(device: str | None, folder: Path) -> Record:
     """Time and score whole fits over several seeds, after a warm-up; see that they repeat."""
     data = np.load(folder / "landmarks.npz")
 
-    def fitted(members: int, seed: int) -> VFFGPC:
-        model = _landmark_model(data, members, device, seed)
+    def fitted(n_estimators: int, seed: int) -> VFFGPC:
+        model = _landmark_model(data, n_estimators, device, seed)
         return model.fit(data["X"], data["y"], groups=data["groups"])
 
     found: Record = {"seeds": []}
-    for members, seeds in SEEDS.items():
-        warm_up = fitted(members, 0)
+    for n_estimators, seeds in SEEDS.items():
+        warm_up = fitted(n_estimators, 0)
         for seed in range(seeds):
             began = time.perf_counter()
-            model = fitted(members, seed)
-            own: Record = {"members": members, "seed": seed}
+            model = fitted(n_estimators, seed)
+            own: Record = {"n_estimators": n_estimators, "seed": seed}
             own["seconds"] = time.perf_counter() - began
             own["iterations"] = model.n_iter_
             p = model.predict_proba(data["X_test"])[:, 1]
@@ -270,12 +270,12 @@ def fits(device: str | None, folder: Path) -> Record:
 
 
 def processor_fits(device: str, folder: Path) -> Record:
-    """Time and score the same fits on the processors of this machine, which needs no card."""
+    """Time and score the same fits on the processors of this machine, which needs no GPU."""
     return {"cpu": processor_name(), "cores": count_cores()} | fits(None, folder)
 
 
 def against_svgp(device: str, folder: Path) -> Record:
-    """Time GPyTorch's SVGP and our fit to its final NLL, on the same card and data."""
+    """Time GPyTorch's SVGP and our fit to its final NLL, on the same GPU and data."""
     from benchmarks.svgp import SVGP
 
     data = np.load(folder / "sentinel2.npz")
@@ -287,15 +287,15 @@ def against_svgp(device: str, folder: Path) -> Record:
     torch.cuda.synchronize()
     found: Record = {"svgp_seconds": time.perf_counter() - began}
     found["svgp_nll"] = nll(y_test, theirs.predict_proba(X_test)[:, 1])
-    for d, members in ((50, 1), (100, 1), (200, 1), (50, 4), (100, 8)):
-        model = VFFGPC(d, n_estimators=members, random_state=0, device=device).fit(X, y)
+    for d, n_estimators in ((50, 1), (100, 1), (200, 1), (50, 4), (100, 8)):
+        model = VFFGPC(d, n_estimators=n_estimators, random_state=0, device=device).fit(X, y)
         began = time.perf_counter()
         model.fit(X, y)
-        found[f"ours_{members}x{d}"] = {
+        found[f"ours_{n_estimators}x{d}"] = {
             "seconds": time.perf_counter() - began,
             "nll": nll(y_test, model.predict_proba(X_test)[:, 1]),
         }
-        print(json.dumps(found[f"ours_{members}x{d}"]), flush=True)
+        print(json.dumps(found[f"ours_{n_estimators}x{d}"]), flush=True)
     return found
 
 
@@ -323,7 +323,7 @@ def main() -> None:
         return
     results: Record = {"torch": torch.__version__, "date": datetime.now(UTC).date().isoformat()}
     if torch.cuda.is_available():
-        results |= {"card": torch.cuda.get_device_name(), "rates": card(options.device)}
+        results |= {"gpu": torch.cuda.get_device_name(), "rates": gpu_rates(options.device)}
     print(json.dumps(results, indent=2), flush=True)
     for name in options.only:
         results[name] = PARTS[name](options.device, options.folder)

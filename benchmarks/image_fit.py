@@ -82,7 +82,7 @@ def measure(path: Path, polygons: geopandas.GeoDataFrame) -> dict[str, Any]:
 
     RFFGPC.fit = timed  # type: ignore[method-assign]
     began = time.perf_counter()
-    model = fit_image(path, polygons, method="rff", n_frequencies=10, members=1)
+    model = fit_image(path, polygons, method="rff", n_frequencies=10, n_estimators=1)
     seconds = time.perf_counter() - began
     RFFGPC.fit = plain  # type: ignore[method-assign]
     found["training_pixels"] = sum(model.provenance_["training_pixels"].values())

@@ -10,15 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from undulatus.gp.arrays import recycling
-from undulatus.gp.blocks import Pixels, Standardisation, block_rows
-from undulatus.gp.bound import Statistics, tighten
-from undulatus.gp.held_back import leave_out
-from undulatus.gp.passes import Start
-from undulatus.gp.stochastic import draw_sample, walk
 
 from undulatus import VFFGPC
 from undulatus._system import count_threads, single_threaded_blas
+from undulatus.gp.backends import make_backend
+from undulatus.gp.backends.numpy import recycling
+from undulatus.gp.data import Pixels, Standardisation, block_rows
+from undulatus.gp.inference import Gaussian, WeightSpace
+from undulatus.gp.learning import draw_sample
+from undulatus.gp.likelihood import QUADRATIC
+from undulatus.gp.minibatch import Config, Start, Task, optimise
+from undulatus.gp.posterior import solve_posterior
+from undulatus.gp.splits import leave_out
 
 
 def best_seconds(function: Callable[[], object], repeats: int) -> float:
@@ -41,7 +44,7 @@ def product_rate() -> float:
 
 
 def make_pixels(n: int, d: int, n_frequencies: int) -> Pixels:
-    """Return generated pixels whose class depends on a few waves."""
+    """Return generated pixels whose class depends on a sine and a product."""
     rng = np.random.default_rng(1)
     rows = rng.standard_normal((n, d), dtype=np.float32)
     positive = np.sin(2.0 * rows[:, 0]) + rows[:, 1] * rows[:, 2] > 0
@@ -50,42 +53,35 @@ def make_pixels(n: int, d: int, n_frequencies: int) -> Pixels:
         positive,
         None,
         Standardisation(np.zeros(d), np.ones(d)),
-        np.dtype(np.float32),
+        make_backend(np.float32),
         block_rows(2 * n_frequencies, 4),
         count_threads(None),
     )
 
 
 def pass_seconds(n: int, d: int, n_frequencies: int, repeats: int = 3) -> float:
-    """Return the time of one full pass: ξ, the statistics, and the gradient's product."""
+    """Return the time of one full pass: the sites of all rows and their sums."""
     pixels = make_pixels(n, d, n_frequencies)
     frequencies = np.random.default_rng(2).standard_normal((n_frequencies, d)) / np.sqrt(d)
-    xi = np.ones(n, dtype=np.float32)
     k = 2 * n_frequencies
-    posterior = Statistics(np.eye(k), np.ones(k), 0.0).posterior()
-    return best_seconds(lambda: tighten(pixels, frequencies, 1.0, posterior, xi), repeats)
+    gaussian = Gaussian(1.0, posterior=solve_posterior(np.eye(k), np.ones(k)))
+    space = WeightSpace(pixels, frequencies)
+    return best_seconds(lambda: space.evaluate(QUADRATIC, [0], [gaussian]), repeats)
 
 
-def walk_seconds(n: int, d: int, n_frequencies: int, iterations: int) -> float:
-    """Return the time of the stochastic phase, drawing its sample included."""
+def minibatch_seconds(n: int, d: int, n_frequencies: int, iterations: int) -> float:
+    """Return the time of an optimisation on minibatches, drawing its sample included."""
     pixels = make_pixels(n, d, n_frequencies)
     unit = np.random.default_rng(2).standard_normal((n_frequencies, d))
 
     def run() -> None:
         with single_threaded_blas(), recycling():
             sample = draw_sample(pixels, np.random.default_rng(0))
-            walk(
-                sample,
-                Start(unit, 4.0),
-                learn_frequencies=True,
-                batch_size=2048,
-                max_iter=iterations,
-                tol=0.0,
-                early_stopping=False,
-                seed=0,
-                n_total=n,
-                split=leave_out(sample, 1, np.random.default_rng(0))[0],
-            )
+            (split,) = leave_out(sample, 1, np.random.default_rng(0))
+            config = Config(2048, iterations, tol=0.0, n_total=n, early_stopping=False)
+            standardised = sample.standardised(np.float32)
+            task = Task(standardised, split, Start(unit, 4.0), config, seed=0)
+            optimise([task], [task.first_state()], max_iter=iterations)
 
     return best_seconds(run, 1)
 
@@ -143,7 +139,7 @@ def measure(quick: bool) -> dict[str, Any]:
     hot = 3.0 * n_hot * k**2 / seconds
     rows = [10**5, top // 10, top] if not quick else [10**5, 3 * 10**5, top]
     by_rows = [pass_seconds(n, 16, 50, repeats=2) for n in rows]
-    walked = [walk_seconds(n, 16, 50, 40) for n in rows]
+    by_minibatches = [minibatch_seconds(n, 16, 50, 40) for n in rows]
     widths = [25, 50, 100, 200, 400]
     by_width = [pass_seconds(n_hot // 3, 16, width) for width in widths]
     return {
@@ -151,7 +147,11 @@ def measure(quick: bool) -> dict[str, Any]:
         "hot_pass": {"rows": n_hot, "D": 200, "seconds": seconds, "gflops": hot / 1e9},
         "hot_pass_share": hot / rate,
         "pass_by_rows": {"rows": rows, "seconds": by_rows, "exponent": exponent(rows, by_rows)},
-        "walk_by_rows": {"rows": rows, "seconds": walked, "exponent": exponent(rows, walked)},
+        "minibatches_by_rows": {
+            "rows": rows,
+            "seconds": by_minibatches,
+            "exponent": exponent(rows, by_minibatches),
+        },
         "pass_by_frequencies": {
             "D": widths,
             "seconds": by_width,

@@ -2,11 +2,10 @@
 
 python -m benchmarks.native_reader [LINES] [FOLDER]
 
-An orbit's file (750 lines, 2 GB; 8 lines at least) with spectra of the simulator is written into FOLDER
-(a temporary one by default), with 13 links to it for a day. Everything is read from the page
-cache, on one thread, in seconds of the processor; classification, opening and what all cores give
-together are by the clock too.
-Ways are timed by turns, and the fastest turn of each counts.
+An orbit's file (750 lines, 2 GB; 8 lines at least) with spectra of the simulator is written into
+FOLDER (a temporary one by default), with 13 links to it for a day. Everything is read from the
+page cache, on one thread, in seconds of the processor; classification, opening and what all cores
+give together are by the clock too. Ways are timed by turns, and the fastest turn of each counts.
 """
 
 from __future__ import annotations

@@ -269,13 +269,13 @@ FAULTS = (
         "features divided by their variances",
     ),
     Fault(
-        "estimators/training.py",
+        "estimators/class_frequencies.py",
         "np.log(real[1] / real[0]) - np.log(trained[1] / trained[0])",
         "np.log(real[1] / real[0]) + np.log(trained[1] / trained[0])",
         "a sign in prior_correction of two classes",
     ),
     Fault(
-        "estimators/training.py",
+        "estimators/class_frequencies.py",
         "return np.asarray(np.log(real) - np.log(trained))",
         "return np.asarray(np.log(real))",
         "the training shares missing in prior_correction of more classes",

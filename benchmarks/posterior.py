@@ -3,7 +3,7 @@
 python -m benchmarks.posterior
 
 First table: latent variances and means at new pixels, for random frequencies and a signal variance
-that stay fixed, against a random walk over the 12 weights. Second: one VFF-GPC of D=50 on 20,000
+that stay fixed, against a Markov chain over the 12 weights. Second: one VFF-GPC of D=50 on 20,000
 pixels of the Sentinel-2 image, with each posterior for the same frequencies. Third: how rare two
 positives among 20,000 rows are, by RFF-GPC of D=20.
 """
@@ -17,16 +17,17 @@ from unittest.mock import patch
 
 import numpy as np
 from scipy.special import log_expit
-from undulatus.gp.blocks import Pixels, Standardisation
-from undulatus.gp.bound import accumulate, tighten
-from undulatus.gp.fourier import fourier_features
-from undulatus.gp.passes import choose_start, fit_posterior
-from undulatus.gp.variational import WavePrior, expected_log_sigmoid, fit_variational
 
 from undulatus import RFFGPC, VFFGPC, datasets
-from undulatus.gp import stochastic, variational
+from undulatus.gp import learning
+from undulatus.gp.backends import HOST
+from undulatus.gp.data import Pixels, Standardisation
+from undulatus.gp.features import fourier_features
+from undulatus.gp.inference import AscentConfig, WeightSpace, ascend, fit_quadratic
 from undulatus.gp.kernels import mean_distance
-from undulatus.gp.posterior import Posterior, latent_moments
+from undulatus.gp.likelihood import EXPECTED, QUADRATIC, expected_log_sigmoid
+from undulatus.gp.posterior import Posterior
+from undulatus.gp.search import choose_start
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +35,7 @@ PROBLEMS = {"sentinel2_clouds": 400, "covertype": 600, "satimage": 500}
 """Training rows by data set; as many more are new."""
 
 DRAWS = 60_000
-"""Steps of the random walk."""
+"""Steps of the Markov chain."""
 
 
 def draw_problem(name: str, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -49,7 +50,7 @@ def draw_problem(name: str, n: int, rng: np.random.Generator) -> tuple[Array, Ar
 
 
 def sample_weights(z: Array, sign: Array, posterior: Posterior, rng: np.random.Generator) -> Array:
-    """Return draws (DRAWS / 10, k) by a random walk shaped by an approximate posterior."""
+    """Return draws (DRAWS / 10, k) of a Markov chain shaped by an approximate posterior."""
 
     def log_density(w: Array) -> float:
         return float(np.sum(log_expit(sign * (z @ w))) - 0.5 * w @ w)
@@ -68,25 +69,29 @@ def sample_weights(z: Array, sign: Array, posterior: Posterior, rng: np.random.G
 
 
 def compare(name: str, n: int, seed: int) -> None:
-    """Print the two posteriors of one small problem against the random walk."""
+    """Print the two posteriors of one small problem against the Markov chain."""
     rng = np.random.default_rng(seed)
     x, positive = draw_problem(name, n, rng)
     d = x.shape[1]
     plain = Standardisation(np.zeros(d), np.ones(d))
-    pixels = Pixels(x[:n], positive[:n], None, plain, np.dtype(np.float64), 256)
+    pixels = Pixels(x[:n], positive[:n], None, plain, HOST, 256)
     start = choose_start(pixels, rng.normal(size=(6, d)), mean_distance(np.ones(d)), rng)
-    frequencies, xi = start.frequencies, np.ones(n)
-    first = fit_posterior(pixels, frequencies, start.signal_variance, xi, max_passes=30)
-    (best,) = fit_variational(pixels, [WavePrior(frequencies)], [first], tol=1e-7)
-    gamma = best.signal_variance
-    quadratic = accumulate(pixels, frequencies, gamma, xi).posterior()
+    frequencies = start.frequencies
+    space = WeightSpace(pixels, frequencies)
+    (first,) = fit_quadratic(space, start.signal_variance, AscentConfig(max_passes=30))
+    (best,) = ascend(space, EXPECTED, [first.gaussian], AscentConfig(max_passes=100, tol=1e-7))
+    gamma = best.gaussian.signal_variance
+    # At a signal variance that stays fixed.
+    quadratic = space.solve(0, first.gaussian.sites, gamma)
     for _ in range(300):
-        quadratic = tighten(pixels, frequencies, gamma, quadratic, xi).posterior()
+        ((sites, _),) = space.evaluate(QUADRATIC, [0], [quadratic])
+        quadratic = space.solve(0, sites, gamma)
+    best, quadratic = best.gaussian.posterior, quadratic.posterior
     z, new = (fourier_features(rows, frequencies, gamma) for rows in (x[:n], x[n:]))
-    latent = new @ sample_weights(z, np.where(positive[:n], 1, -1), best.posterior, rng).T
+    latent = new @ sample_weights(z, np.where(positive[:n], 1, -1), best, rng).T
     columns = [f"{name:17}", f"{seed:4}", f"{gamma:8.3g}"]
-    for posterior in (quadratic, best.posterior):
-        mean, variance = latent_moments(new, posterior.mean, posterior.root.T)
+    for posterior in (quadratic, best):
+        mean, variance = HOST.moments(new, posterior.mean, posterior.root.T)
         off = np.abs(mean - latent.mean(axis=1)) / latent.std(axis=1)
         columns += [f"{np.median(variance / latent.var(axis=1)):5.2f}", f"{np.median(off):5.2f}"]
     print("  ".join(columns))
@@ -97,7 +102,7 @@ def time_final_passes(seed: int = 0) -> None:
     data = datasets.load_sentinel2_clouds()
     rng = np.random.default_rng(seed)
     rows, test = rng.choice(data.train, 20_000, replace=False), data.test
-    final, walk = variational.fit_final_posteriors, stochastic.walk
+    final, optimise = learning.fit_posteriors, learning.optimise
     seconds, ends = [], []
 
     def timed(*args: Any, **options: Any) -> Any:
@@ -106,15 +111,15 @@ def time_final_passes(seed: int = 0) -> None:
         seconds.append(time.perf_counter() - began)
         return fit
 
-    def walk_once(*args: Any, **options: Any) -> Any:
-        ends.extend([] if ends else [walk(*args, **options)])
+    def optimise_once(*args: Any, **options: Any) -> Any:
+        ends.extend([] if ends else [optimise(*args, **options)])
         return ends[0]
 
     for posterior in ("bound", "variational"):
         with (
             warnings.catch_warnings(),
-            patch.object(variational, "fit_final_posteriors", timed),
-            patch.object(stochastic, "walk", walk_once),
+            patch.object(learning, "fit_posteriors", timed),
+            patch.object(learning, "optimise", optimise_once),
         ):
             warnings.simplefilter("ignore")
             model = VFFGPC(50, n_estimators=1, posterior=posterior, random_state=seed)

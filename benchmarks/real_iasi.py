@@ -2,12 +2,12 @@
 
 python -m benchmarks.real_iasi [SIMULATOR] [--figure PATH]
 
-A model of the sounder chain learns from the simulator (SIMULATOR is a file of it, made if absent; three
-quarters of its cells train). Printed, for the real spectra and for the simulator's held-out ones: the
-residual of their reconstruction from the model's components, in units of the noise; how far they
-lie outside what was learned; the latent variance as a share of the prior's, and how certain the
-model is. Then the noise of the real spectra, from what their own components leave over, beside the
-simulator's.
+A model of the sounder chain learns from the simulator (SIMULATOR is a file of it, made if absent;
+three quarters of its cells train). Printed, for the real spectra and for the simulator's held-out
+ones: the residual of their reconstruction from the model's components, in units of the noise; how
+far they lie outside what was learned; the latent variance as a share of the prior's, and how
+certain the model is. Then the noise of the real spectra, from what their own components leave
+over, beside the simulator's.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def main() -> None:
     parser.add_argument("simulator", nargs="?", type=Path)
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
-    simulator = open_spectra(options.simulator) if options.simulator else synthetic_sounder(SAMPLES)
+    simulator = (
+        open_spectra(options.simulator) if options.simulator else synthetic_sounder(SAMPLES)
+    )
     simulator = check_spectra(simulator).compute()
     real = check_spectra(open_spectra(datasets.load_iasi_spectra().iasi)).compute()
     model = fit_spectra(simulator.chunk(sample=500), components=COMPONENTS)
@@ -123,14 +125,21 @@ def _try_map(model: Any, real: xr.Dataset) -> None:
 
 
 def draw(
-    path: Path, simulator: xr.Dataset, real: xr.Dataset, residuals: dict[str, Any], noise: np.ndarray
+    path: Path,
+    simulator: xr.Dataset,
+    real: xr.Dataset,
+    residuals: dict[str, Any],
+    noise: np.ndarray,
 ) -> None:
     """Draw spectra, residuals and noise over the wavenumber."""
     figure = Figure(figsize=(10, 8), dpi=90, layout="constrained")
     top, middle, bottom = figure.subplots(3, 1, sharex=True)
     snow = (simulator["surface_type"] == 15) & (simulator["effective_cloud_amount"] == 0)
     shown = {
-        "simulator, clear over snow and ice": (simulator["radiance"].values[snow.values], "#e08a1e"),
+        "simulator, clear over snow and ice": (
+            simulator["radiance"].values[snow.values],
+            "#e08a1e",
+        ),
         "real, Antarctic plateau": (real["radiance"].values, "#1f5f99"),
     }
     for name, (values, colour) in shown.items():

@@ -2,9 +2,9 @@
 
 python -m benchmarks.reduction IASI.zarr [COMPONENTS]
 
-IASI.zarr is made by ``undulatus simulate sounder``. Each way runs in its own process. The angle is the
-largest between its subspace and that of a full decomposition of the same 3,000 rows (first table),
-or between its subspace of all rows and SpectralPCA's (second table).
+IASI.zarr is made by ``undulatus simulate sounder``. Each way runs in its own process. The angle is
+the largest between its subspace and that of a full decomposition of the same 3,000 rows (first
+table), or between its subspace of all rows and SpectralPCA's (second table).
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def kernel_lines(found: dict[str, Any]) -> list[str]:
         f"D = 200, n = {kernels['hot_pass']['rows']:,}: {kernels['hot_pass']['gflops']:.0f} "
         f"GFLOP/s of useful operations, {100 * kernels['hot_pass_share']:.0f} % of it.",
         f"- growth of a full pass with n: exponent {kernels['pass_by_rows']['exponent']:.3f}; of "
-        f"the stochastic phase with n: {kernels['walk_by_rows']['exponent']:.3f}; of a full pass "
-        f"with D: {kernels['pass_by_frequencies']['exponent']:.3f}.",
+        f"learning on minibatches with n: {kernels['minibatches_by_rows']['exponent']:.3f}; of a "
+        f"full pass with D: {kernels['pass_by_frequencies']['exponent']:.3f}.",
         "- cost a pixel at D = 200, d = 16: "
         + ", ".join(f"{name} {value:.0f} ns" for name, value in costs.items())
         + ".",
@@ -167,7 +167,7 @@ def draw_growth(found: dict[str, Any], path: Path) -> None:
     left, right = figure.subplots(1, 2)
     for name, label, colour, mark in (
         ("pass_by_rows", "full pass, D = 50", "#0072b2", "o"),
-        ("walk_by_rows", "stochastic phase, 1,000 minibatches, D = 50", "#d55e00", "^"),
+        ("minibatches_by_rows", "learning, 1,000 minibatches, D = 50", "#d55e00", "^"),
     ):
         curve = kernels[name]
         text = f"{label}: n^{curve['exponent']:.2f}"

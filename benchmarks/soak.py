@@ -54,7 +54,7 @@ def make_data(folder: Path, acquisitions: int) -> tuple[Path, list[Path]]:
     quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL}
     quiet["stderr"] = subprocess.DEVNULL
     year, model = folder / "year.zarr", folder / "clouds.undulatus"
-    subprocess.run([*COMMAND, "simulator", "landmarks", "--days", "4", "-o", year], **quiet)
+    subprocess.run([*COMMAND, "simulate", "landmarks", "--days", "4", "-o", year], **quiet)
     small = ["--method", "rff", "-D", "20", "--n-estimators", "2", "--holdout", "0.5"]
     subprocess.run([*COMMAND, "fit", year, *small, "-o", model], **quiet)
     scene = open_scene(year)

@@ -30,7 +30,7 @@ from undulatus.scenes.files.writing import write_dataset
 
 BANDS = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
 CHUNK = 1_024
-RAM = "2GB"
+MEMORY_LIMIT = "2GB"
 IN_MEMORY = 4_000_000
 """Pixels that the predictor is timed on."""
 
@@ -65,7 +65,9 @@ def fit(image: xr.Dataset, n_frequencies: int) -> VFFGPC:
     corner = image.isel(y=slice(0, CHUNK), x=slice(0, CHUNK)).load()
     table = pd.DataFrame({name: corner[name].values.ravel()[::20] for name in BANDS})
     bright = table["B02"] + np.random.default_rng(0).normal(0.0, 300.0, len(table)) > 2200.0
-    return VFFGPC(n_frequencies, n_estimators=1, random_state=0).fit(table.astype(np.float32), bright)
+    return VFFGPC(n_frequencies, n_estimators=1, random_state=0).fit(
+        table.astype(np.float32), bright
+    )
 
 
 def measure(side: int, n_frequencies: int, folder: Path) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def measure(side: int, n_frequencies: int, folder: Path) -> dict[str, Any]:
     del rows
     before = peak_memory()
     began = time.perf_counter()
-    with within_memory(RAM, image) as fitting:
+    with within_memory(MEMORY_LIMIT, image) as fitting:
         write_dataset(map_scene(model, fitting), output)
     seconds = time.perf_counter() - began
     return {

@@ -34,7 +34,7 @@ def compare(train, test, groups=None):
         "boosting, larger": HistGradientBoostingClassifier(
             max_iter=300, max_leaf_nodes=63, learning_rate=0.1, random_state=0
         ),
-        "VFFGPC, one member": VFFGPC(100, n_estimators=1, random_state=0),
+        "VFFGPC, one estimator": VFFGPC(100, n_estimators=1, random_state=0),
     }
     for name, model in models.items():
         started = time.process_time()

@@ -89,7 +89,7 @@ axis.set(xticks=[], yticks=[])
 # Answer, and update
 # ------------------
 # ``update_image`` reads the pixels under the new labels and adds them to the posterior: the
-# waves stay as they are, so this takes milliseconds. ``model`` itself is not changed.
+# frequencies stay as they are, so this takes milliseconds. ``model`` itself is not changed.
 
 answers = label(points["row"].to_numpy(), points["column"].to_numpy())
 print("50 suggested labels:", judge(update_image(model, image, answers)))
@@ -110,5 +110,5 @@ for draw in range(4):
 # Labels from all over the image help, one more square hardly does. Suggested labels are about as
 # good here as random ones: they have gained a few percent of the NLL over these in most cases
 # that were measured, with five starts and eight draws each, and lost in some
-# (:doc:`/howto/improve`). An update also keeps the waves that were learned from few labels: when
-# you have labelled enough, fit again with all of them.
+# (:doc:`/howto/improve`). An update also keeps the frequencies that were learned from few
+# labels: when you have labelled enough, fit again with all of them.

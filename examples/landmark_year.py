@@ -3,9 +3,9 @@ A landmark's year
 =================
 
 Meteosat looks at the same coast every 15 minutes. Under a high sun, a low sun and by night its
-channels say different things, so there is one classifier for each height of the sun. The images
-are synthetic, since real ones are not free to fetch; they are made from physics, and their true
-clouds are known. With your own files the steps are the same (:doc:`/howto/landmarks`).
+channels say different things, so there is a classifier for each range of the solar zenith angle.
+The images are synthetic, since real ones are not free to fetch; they are made from physics, and
+their true clouds are known. With your own files the steps are the same (:doc:`/howto/landmarks`).
 """
 
 # %%

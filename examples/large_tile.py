@@ -39,7 +39,7 @@ folder = Path(tempfile.mkdtemp())
 write_dataset(image, folder / "image.zarr")
 
 # %%
-# A model of these four bands, by name. One member of 50 waves makes the fastest maps.
+# A model of these four bands, by name. One estimator of 50 frequencies makes the fastest maps.
 
 import pandas as pd
 

@@ -68,5 +68,5 @@ print(f"{sure.mean():.0%} of pixels above 0.95: {wrong[sure].mean():.1%} wrong")
 print(f"{(~sure).mean():.0%} of pixels below:      {wrong[~sure].mean():.1%} wrong")
 
 # %%
-# ``VFFGPC()`` itself has eight members of 100 waves, which take longer and are right more often;
-# the figures are in :doc:`/explanation/many-classes`.
+# ``VFFGPC()`` itself has eight estimators of 100 frequencies, which take longer and are right more
+# often; the figures are in :doc:`/explanation/many-classes`.

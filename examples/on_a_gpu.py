@@ -2,9 +2,9 @@
 On a GPU
 ========
 
-What a Gaussian process of waves asks of a processor is matrix products, cosines and sines: what
-graphics processors are made for. ``device="cuda"`` computes there, and the model is the same but
-for rounding. This lesson says on what it ran.
+A Gaussian process in Fourier features takes matrix products, cosines and sines: what graphics
+processors are made for. ``device="cuda"`` computes there, and the model is the same but for
+rounding. This lesson says on what it ran.
 """
 
 # %%

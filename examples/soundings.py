@@ -39,7 +39,7 @@ axis.legend(frameon=False)
 # Hold out a whole stretch
 # ------------------------
 # Views beside each other are alike. So a stretch of five minutes, 2,000 km, is held out as a
-# whole, and the members of the ensemble hold back whole stretches while they learn
+# whole, and the estimators of the ensemble leave out whole stretches for validation
 # (``groups``).
 
 from sklearn.ensemble import HistGradientBoostingClassifier

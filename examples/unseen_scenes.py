@@ -12,7 +12,7 @@ nothing.
 # --------------------------
 # 3,000 pixels of the upper half of a Sentinel-2 image, to be scored on its lower half.
 # ``groups`` tells the model which rows belong together, here squares of 64 x 64 pixels: each
-# member of the ensemble holds back other groups while it learns, and stops when learning no
+# estimator of the ensemble validates on other groups while it learns, and stops when learning no
 # longer carries over to them. Printed last is of how many rows a model is more than 90 % sure, and
 # in how many of these it is wrong.
 
@@ -28,7 +28,7 @@ def compare(X, y, groups, train, test):
     """Fit three models to the same rows, print their scores on others, and return them."""
     models = {
         "boosting": HistGradientBoostingClassifier(random_state=0).fit(X[train], y[train]),
-        "one member": VFFGPC(50, n_estimators=1, random_state=0).fit(X[train], y[train]),
+        "one estimator": VFFGPC(50, n_estimators=1, random_state=0).fit(X[train], y[train]),
         "ensemble": VFFGPC(50, n_estimators=6, random_state=0).fit(
             X[train], y[train], groups=groups[train]
         ),

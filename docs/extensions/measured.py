@@ -12,7 +12,7 @@ from docutils.parsers.rst import Directive
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
-DEFAULT_CARD_D = 200
+DEFAULT_GPU_D = 200
 """Waves of the models of ``benchmarks.gpu``."""
 
 COLUMNS = (
@@ -82,7 +82,7 @@ class GpuDirective(Directive):
     """What a GPU does, from the last run of ``benchmarks.gpu``."""
 
     def run(self) -> list[nodes.Node]:
-        """Return a paragraph that says which card, and a table."""
+        """Return a paragraph that says which GPU, and a table."""
         found = json.loads((RESULTS / "gpu.json").read_text())
         one_pass, predicted, svgp = (found[name] for name in ("passes", "predictions", "svgp"))
         single, tf32 = predicted["single"], predicted["tf32"]
@@ -91,11 +91,11 @@ class GpuDirective(Directive):
             ["", "measured"],
             [
                 f"a pass over {one_pass['rows']:,} rows at D = {one_pass['frequencies']:,}",
-                f"{one_pass['seconds']:.2f} s, {share:.0%} of the card's own rate of products of "
+                f"{one_pass['seconds']:.2f} s, {share:.0%} of the GPU's own rate of products of "
                 f"matrices",
             ],
             [
-                "probability and variance, rows on the card, million a second",
+                "probability and variance, rows on the GPU, million a second",
                 f"{single['million_rows_a_second']:.0f}; TF32 {tf32['million_rows_a_second']:.0f}",
             ],
             ["labels, likewise", f"{single['million_labels_a_second']:.0f}"],
@@ -117,28 +117,28 @@ class GpuDirective(Directive):
                 f"{svgp['svgp_seconds']:.1f} s, NLL {svgp['svgp_nll']:.3f}",
             ],
             [
-                "VFFGPC on the same, one member of 50 waves",
+                "VFFGPC on the same, one estimator of 50 frequencies",
                 f"{svgp['ours_1x50']['seconds']:.1f} s, NLL {svgp['ours_1x50']['nll']:.3f}",
             ],
             [
-                "eight members of 100 waves",
+                "eight estimators of 100 frequencies",
                 f"{svgp['ours_8x100']['seconds']:.1f} s, NLL {svgp['ours_8x100']['nll']:.3f}",
             ],
         ]
         text = (
-            f"One {found['card']}, {found['date']}, torch {found['torch']}; D = {DEFAULT_CARD_D}, "
+            f"One {found['gpu']}, {found['date']}, torch {found['torch']}; D = {DEFAULT_GPU_D}, "
             f"{predicted['features']} features and single precision unless said."
         )
         return [nodes.paragraph("", text), make_table(rows)]
 
     def _fits(self, seeds: list[dict[str, Any]]) -> list[list[str]]:
         rows = []
-        for members in sorted({own["members"] for own in seeds}):
-            times = [own["seconds"] for own in seeds if own["members"] == members]
+        for n_estimators in sorted({own["n_estimators"] for own in seeds}):
+            times = [own["seconds"] for own in seeds if own["n_estimators"] == n_estimators]
             name = "a fit to 300,000 pixels of the landmark simulator"
             rows.append(
                 [
-                    f"{name}, {members} member{'s' * (members > 1)}",
+                    f"{name}, {n_estimators} estimator{'s' * (n_estimators > 1)}",
                     f"{min(times):.1f} to {max(times):.1f} s, {len(times)} seeds"
                     if len(times) > 1
                     else f"{times[0]:.1f} s",
@@ -153,10 +153,10 @@ class CoresDirective(Directive):
     def run(self) -> list[nodes.Node]:
         """Return a paragraph that says which machine, and a table."""
         found = json.loads((RESULTS / "cores.json").read_text())
-        head = ["threads", "fit, s", "learning, s", "exact passes, s"]
+        head = ["threads", "fit, s", "learning, s", "passes, s"]
         rows = [[*head, "labels, million a second", "probabilities, million a second"]]
         for threads, own in found["threads"].items():
-            walls = (own["seconds"], own["parts"]["walk"][0], own["parts"]["passes"][0])
+            walls = (own["seconds"], own["parts"]["learning"][0], own["parts"]["passes"][0])
             rates = (own["labels_per_second"], own["probabilities_per_second"])
             rows.append(
                 [

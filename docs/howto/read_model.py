@@ -37,8 +37,8 @@ def standardise(row, arrays):
     return [(v - c) / s for v, c, s in zip(x, arrays["centre"], arrays["scale"])]
 
 
-def kept_share(x, waves, spread, arrays):
-    """Return the share of the waves that is kept at x: 1 among the training rows, 0 far away."""
+def kept_share(x, frequencies, taper, arrays):
+    """Return the share of the features kept at x: 1 among the training rows, 0 far away."""
     d = len(x)
     quantiles = arrays["feature_quantiles"]  # 7 rows of d: least, 1, 25, 50, 75, 99 %, largest
     low, first, third, high = (
@@ -46,10 +46,10 @@ def kept_share(x, waves, spread, arrays):
     )
     exponent = 0.0
     for k in range(d):
-        typical = sum(wave[k] ** 2 for wave in waves) / len(waves)
+        typical = sum(w[k] ** 2 for w in frequencies) / len(frequencies)
         below, above = max(first[k] - low[k], 0.05), max(high[k] - third[k], 0.05)
         excess = max(low[k] - x[k], 0.0) / below + max(x[k] - high[k], 0.0) / above
-        exponent += spread**2 * typical * x[k] ** 2 + 4.0 * excess**2
+        exponent += taper**2 * typical * x[k] ** 2 + 4.0 * excess**2
     return math.exp(-0.5 * exponent)
 
 
@@ -58,15 +58,15 @@ def latent(features, share, own, mean, root, shift, log_ratio):
     scale = math.sqrt(own["signal_variance"] / (len(features) / 2))
     z = [scale * feature for feature in features]
     k = len(z)
-    wave_mean = sum(a * b for a, b in zip(z, mean))
-    # The lower triangle row by row; files up to schema 3 have the whole square.
-    start = [i * k if len(root) == k * k else i * (i + 1) // 2 for i in range(k)]
-    wave_variance = sum(
+    learned_mean = sum(a * b for a, b in zip(z, mean))
+    start = [i * (i + 1) // 2 for i in range(k)]  # of the rows of the lower triangle
+    learned_variance = sum(
         sum(root[start[i] + j] * z[j] for j in range(i + 1)) ** 2 for i in range(k)
     )
-    fresh = (1.0 - share**2) * own["signal_variance"]
-    mu = share * wave_mean + own["level"] + shift * math.sqrt(1.0 + math.pi / 8.0 * fresh)
-    variance = share**2 * wave_variance + fresh
+    prior_variance = (1.0 - share**2) * own["signal_variance"]
+    mu = share * learned_mean + own["prior_mean"]
+    mu += shift * math.sqrt(1.0 + math.pi / 8.0 * prior_variance)
+    variance = share**2 * learned_variance + prior_variance
     log_odds = mu / math.sqrt(1.0 + math.pi / 8.0 * variance) + log_ratio
     return 1.0 / (1.0 + math.exp(-log_odds))
 
@@ -77,16 +77,17 @@ def probabilities(header, arrays, row):
     d, totals = len(x), None
     ratio = header.get("prior_log_ratio", header.get("prior_shift"))
     many = isinstance(ratio, list)
-    # Files of 0.1 and 0.2 correct two classes by a shift of the latent mean.
+    # Models of 0.1 and 0.2, saved again, correct two classes by a shift of the latent mean.
     corrected = (0.0, 0.0) if many else (ratio, 0.0) if "prior_shift" in header else (0.0, ratio)
-    for number, member in enumerate(header["ensemble"]):
+    for number, estimator in enumerate(header["estimators"]):
         flat = arrays[f"{number}/frequencies"]
-        waves = [flat[i : i + d] for i in range(0, len(flat), d)]
-        phases = [sum(w * v for w, v in zip(wave, x)) for wave in waves]
+        frequencies = [flat[i : i + d] for i in range(0, len(flat), d)]
+        phases = [sum(a * b for a, b in zip(w, x)) for w in frequencies]
         features = [math.cos(p) for p in phases] + [math.sin(p) for p in phases]
-        share = kept_share(x, waves, member["spread"], arrays) if member["spread"] else 1.0
+        taper = estimator["taper"]
+        share = kept_share(x, frequencies, taper, arrays) if taper else 1.0
         found = []
-        for index, own in enumerate(member["latents"] if many else [member]):
+        for index, own in enumerate(estimator["latents"] if many else [estimator]):
             prefix = f"{number}/{index}/" if many else f"{number}/"
             mean, root = arrays[prefix + "posterior_mean"], arrays[prefix + "posterior_root"]
             found.append(latent(features, share, own, mean, root, *corrected))

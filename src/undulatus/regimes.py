@@ -1,4 +1,4 @@
-"""One classifier for each regime of a condition, such as the height of the sun.
+"""One classifier for each regime of a condition, such as the solar zenith angle.
 
 A named column, the condition, assigns each row to a regime: a range of its values with its own
 features and its own fitted classifier. ``DAYLIGHT`` has the paper's regimes; any others will do.

@@ -24,7 +24,7 @@ def every_line(monkeypatch):
 def year(tmp_path_factory):
     """Two synthetic days in a file."""
     path = tmp_path_factory.mktemp("scenes") / "year.zarr"
-    result = CliRunner().invoke(main, ["simulator", "landmarks", "--days", "2", "-o", str(path)])
+    result = CliRunner().invoke(main, ["simulate", "landmarks", "--days", "2", "-o", str(path)])
     assert result.exit_code == 0, result.output
     assert str(path.resolve()) in result.stdout
     assert "192 acquisitions" in result.stdout
@@ -46,7 +46,7 @@ def clouds_model(year):
 @pytest.fixture(scope="module")
 def spectra(tmp_path_factory):
     path = tmp_path_factory.mktemp("spectra") / "iasi.zarr"
-    made = CliRunner().invoke(main, ["simulator", "sounder", "--samples", "500", "-o", str(path)])
+    made = CliRunner().invoke(main, ["simulate", "sounder", "--samples", "500", "-o", str(path)])
     assert made.exit_code == 0, made.output
     return path
 

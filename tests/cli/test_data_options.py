@@ -97,7 +97,7 @@ def model(archive):
 def chip(archive):
     """The same part of the native files of a day, with their masks, in a Zarr store."""
     path = archive / "chip.zarr"
-    command = ["cut", archive / "native", "--mask", archive / "masks" / "*.nc", BOX, "-o", path]
+    command = ["subset", archive / "native", "--mask", archive / "masks" / "*.nc", BOX, "-o", path]
     said = succeed(*command, "--time", "2010-06-02").stdout
     assert "4 acquisitions of 13 x 14 pixels" in said
     return path
@@ -216,7 +216,7 @@ def damaged(archive, tmp_path):
 def test_a_month_is_cut_though_files_are_damaged_if_that_is_asked_for(damaged, archive, box):
     folder, bad = damaged
     where = [BOX] if box else []
-    command = ["cut", folder / "native", "--mask", folder / "masks", *where]
+    command = ["subset", folder / "native", "--mask", folder / "masks", *where]
     refused = run(*command, "-o", folder / "all.zarr")
     assert refused.exit_code == 1
     assert "Traceback" not in refused.output
@@ -228,7 +228,7 @@ def test_a_month_is_cut_though_files_are_damaged_if_that_is_asked_for(damaged, a
     assert "masks: 4 of 6 acquisitions have one" in result.stderr
     sound = sorted((archive / "native").iterdir())
     whole = folder / "sound.zarr"
-    succeed("cut", *sound[1:5], *sound[6:], *where, "-o", whole)
+    succeed("subset", *sound[1:5], *sound[6:], *where, "-o", whole)
     with open_scene(folder / "some.zarr") as some, open_scene(whole) as expected:
         assert some.attrs["skipped_files"].count("\n") == 2
         for name in expected.data_vars:
@@ -240,7 +240,7 @@ def test_all_files_may_not_be_damaged(tmp_path, archive):
     for name in names:
         (tmp_path / name).write_bytes(b"nothing")
     paths = [tmp_path / name for name in names]
-    result = run("cut", *paths, "-o", tmp_path / "some.zarr", "--skip-damaged")
+    result = run("subset", *paths, "-o", tmp_path / "some.zarr", "--skip-damaged")
     assert result.exit_code == 1
     assert "All 2 files are damaged, the first of which is" in result.stderr
 
@@ -254,8 +254,8 @@ def test_damage_is_found_in_values_that_are_read_late(tmp_path, chip):
     content = chunk.read_bytes()
     chunk.write_bytes(content[:-4] + bytes(4))
     paths = [tmp_path / f"{index}.zarr" for index in range(3)]
-    assert run("cut", *paths, "-o", tmp_path / "all.nc").exit_code == 1
-    result = run("cut", *paths, "-o", tmp_path / "some.nc", "--skip-damaged")
+    assert run("subset", *paths, "-o", tmp_path / "all.nc").exit_code == 1
+    result = run("subset", *paths, "-o", tmp_path / "some.nc", "--skip-damaged")
     assert result.exit_code == 3, result.output
     assert "1 damaged file was left out:" in result.stderr
     with open_scene(tmp_path / "some.nc") as some:
@@ -280,7 +280,7 @@ def test_a_fit_and_its_scores_leave_out_damaged_files_too(archive, tmp_path, sev
 
 def test_what_is_not_damaged_is_never_left_out(damaged, tmp_path):
     folder, _ = damaged
-    result = run("cut", folder / "native", "--calibration", "GSICS", "--mask", folder / "masks",
+    result = run("subset", folder / "native", "--calibration", "GSICS", "--mask", folder / "masks",
                  "--box", "10,40,12,42", "-o", tmp_path / "x.zarr", "--skip-damaged")  # fmt: skip
     assert result.exit_code == 1
     assert "No pixel lies in the box" in result.stderr
@@ -355,7 +355,7 @@ def test_what_cannot_be_read_is_an_error_that_says_why(
     ],
 )
 def test_options_that_cannot_be_understood_are_bad_usage(archive, tmp_path, options, message):
-    result = run("cut", archive / "native", *options, "-o", tmp_path / "chip.zarr")
+    result = run("subset", archive / "native", *options, "-o", tmp_path / "chip.zarr")
     assert result.exit_code == 2
     assert message in result.stderr
 

@@ -161,7 +161,12 @@ def test_what_cannot_be_used_is_said_and_nothing_written(fit, options, said):
 
 
 def test_options_are_refused_where_they_have_no_meaning(runner, fit, year, image_files, tmp_path):
-    for options in (["--components", "3"], ["--memory-limit", "1GB"], ["--windows", "a"], ["--role", "N"]):
+    for options in (
+        ["--components", "3"],
+        ["--memory-limit", "1GB"],
+        ["--windows", "a"],
+        ["--role", "N"],
+    ):
         assert fit("--field", "class", *options)[0].exit_code == 2
     path = str(tmp_path / "m.undulatus")
     unlabelled = runner.invoke(main, ["fit", str(image_files / "image.tif"), "-o", path])

@@ -56,7 +56,7 @@ def test_our_own_bugs_show_their_traceback(runner, broken, monkeypatch):
         ["info"],
         ["info", "no-such-file"],
         ["fit", "no.zarr", "-o", "m"],
-        ["simulator", "landmarks"],
+        ["simulate", "landmarks"],
         ["paint"],
         ["demo", "--size", "3"],
         ["--loud", "demo"],

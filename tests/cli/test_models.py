@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 def test_synthetic_spectra_are_written(runner, tmp_path):
     path = tmp_path / "iasi.zarr"
-    result = runner.invoke(main, ["simulator", "sounder", "--samples", "20", "-o", str(path)])
+    result = runner.invoke(main, ["simulate", "sounder", "--samples", "20", "-o", str(path)])
     assert result.exit_code == 0, result.output
     assert f"20 spectra: {path.resolve()}" in result.stdout
     with xr.open_zarr(path) as written:
@@ -46,7 +46,7 @@ def test_synthetic_spectra_are_written(runner, tmp_path):
 
 def test_another_seed_gives_another_year(runner, year, tmp_path):
     other = tmp_path / "other.zarr"
-    runner.invoke(main, ["simulator", "landmarks", "--days", "2", "--seed", "5", "-o", str(other)])
+    runner.invoke(main, ["simulate", "landmarks", "--days", "2", "--seed", "5", "-o", str(other)])
     one, two = (xr.open_zarr(path) for path in (year, other))
     assert not np.array_equal(one["IR_108"].values, two["IR_108"].values)
 
@@ -375,7 +375,8 @@ def test_an_image_in_other_units_is_refused_unless_that_is_allowed(runner, tmp_p
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.gamma(4.0, 300.0, size=(500, 2)), columns=["B02", "B08"])
     save_model(
-        RFFGPC(10, n_estimators=1, random_state=0).fit(table, table["B02"] > 1200), tmp_path / "model"
+        RFFGPC(10, n_estimators=1, random_state=0).fit(table, table["B02"] > 1200),
+        tmp_path / "model",
     )
     values = rng.gamma(4.0, 0.03, size=(2, 60, 70)).astype(np.float32)
     image = xr.Dataset(
@@ -436,7 +437,16 @@ def test_a_legend_in_json_names_the_classes(runner, surfaces, tmp_path):
     facts = {"classes": [0, 1, 2], "names": ["dark sea", "land", "ice"], "codes": [5, 6, 7]}
     legend.write_text(json.dumps(facts))
     output = tmp_path / "map.nc"
-    command = ["map", *surfaces, "-o", str(output), "--legend", str(legend), "--memory-limit", "1GB"]
+    command = [
+        "map",
+        *surfaces,
+        "-o",
+        str(output),
+        "--legend",
+        str(legend),
+        "--memory-limit",
+        "1GB",
+    ]
     result = runner.invoke(main, command)
     assert result.exit_code == 0, result.output
     with xr.open_dataset(output) as written:
@@ -744,7 +754,7 @@ def test_a_map_is_not_continued_when_its_input_was_replaced(
     runner, clouds_model, tmp_path, suffix, state
 ):
     scene, path = tmp_path / f"scene{suffix}", tmp_path / "maps.zarr"
-    make = ["simulator", "landmarks", "--days", "1", "-o", str(scene)]
+    make = ["simulate", "landmarks", "--days", "1", "-o", str(scene)]
     assert runner.invoke(main, make).exit_code == 0
     command = ["map", str(clouds_model), str(scene), "-o", str(path)]
     assert runner.invoke(main, command).exit_code == 0
@@ -811,9 +821,9 @@ def test_a_map_stays_below_its_memory_limit(tmp_path):
     lazy = da.ones((2500, 2400), chunks=(700, 700), dtype=np.float32)
     image = xr.Dataset({name: (("y", "x"), lazy * (0.1 * i)) for i, name in enumerate(table)})
     image.to_zarr(tmp_path / "image.zarr", consolidated=False)
-    ram = 700 * 10**6
+    memory_limit = 700 * 10**6
     command = ["map", str(model), str(tmp_path / "image.zarr"), "--memory-limit", "700MB"]
-    assert read_peak([*command, "-o", str(tmp_path / "map.zarr")]) < ram
+    assert read_peak([*command, "-o", str(tmp_path / "map.zarr")]) < memory_limit
     with xr.open_zarr(tmp_path / "map.zarr") as written:
         assert written["cloud_probability"].notnull().all()
 
@@ -876,7 +886,9 @@ def test_info_says_how_a_fit_went_beside_chance_level(runner, tmp_path, moons):
         in lines
     )
     (said,) = [line for line in lines if line.startswith("validation NLL: ")]
-    smoothed = (pd.Series(own).rolling(3, min_periods=1).mean() for own in report["validation_nll"])
+    smoothed = (
+        pd.Series(own).rolling(3, min_periods=1).mean() for own in report["validation_nll"]
+    )
     lowest = [own.min() for own in smoothed]
     assert f"{np.mean(lowest):.3g} nats a row" in said
     assert f"the mean of 2 members ({min(lowest):.3g} to {max(lowest):.3g})" in said

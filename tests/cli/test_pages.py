@@ -42,7 +42,7 @@ def quick_demo(monkeypatch):
     monkeypatch.setattr(demo, "load_sentinel2_clouds", fail)
     monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 64, 48))
     monkeypatch.setattr(demo, "CELL", 8)
-    short = partial(fit_image, n_frequencies=8, members=1)
+    short = partial(fit_image, n_frequencies=8, n_estimators=1)
     monkeypatch.setattr(demo, "fit_image", short)
     monkeypatch.setattr(
         demo,
@@ -259,7 +259,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(runner, asked, tmp_path, ex
     lines = result.stdout.splitlines()
     # A claim of each experiment; without trials none is tested.
     claim = {"landmarks": "VFF-GPC is more accurate than RFF-GPC.",
-             "iavisa": "VFF-GPC is at its best with about five waves."}  # fmt: skip
+             "iavisa": "VFF-GPC is at its best with about five frequencies."}  # fmt: skip
     assert claim[experiment] in lines
     assert "holds 0, does not hold 0, not tested" in lines[-3]
     assert lines[-2:] == [

@@ -1,9 +1,9 @@
 """Every command line that the documentation shows is known, and runs where its data can be had.
 
-Lines run as they are shown, in the order of ``WALK``, in one folder, on small data: the command
-``simulator`` makes fewer days and spectra, and ``fit`` has fewer waves, unless the line says otherwise.
-A line with a comment "needs ..." is of data that nobody can fetch; it is parsed only. So is
-``reproduce``, which takes minutes, and which ``tests/paper`` runs at a small scale.
+Lines run as they are shown, in the order of ``IN_ORDER``, in one folder, on small data:
+``simulate`` makes fewer days and spectra, and ``fit`` has fewer frequencies, unless the line says
+otherwise. A line with a comment "needs ..." is of data that nobody can fetch; it is parsed only.
+So is ``reproduce``, which takes minutes, and which ``tests/paper`` runs at a small scale.
 """
 
 import re
@@ -22,17 +22,17 @@ from tests.docs.pages import PAGES, ROOT
 from undulatus.cli import main
 from undulatus.products.demo import generate_clouds, write_example
 
-WALK = (
+IN_ORDER = (
     *("docs/index.md", "docs/howto/your-image.md", "docs/howto/improve.md"),
     *("docs/reference/scores.md", "docs/reference/maps.md", "docs/howto/landmarks.md"),
-    *("docs/howto/cut.md", "docs/howto/watch.md", "docs/howto/soundings.md"),
+    *("docs/howto/subset.md", "docs/howto/watch.md", "docs/howto/soundings.md"),
     *("docs/explanation/paper.md", "docs/howto/install.md", "README.md"),
 )
 """Pages in the order in which a newcomer meets them: later lines use files of earlier ones."""
 
 SMALL = {
-    "simulator": {"landmarks": {"days": 4}, "sounder": {"samples": 400}},
-    "fit": {"frequencies": 5, "members": 1, "method": "rff"},
+    "simulate": {"landmarks": {"days": 4}, "sounder": {"samples": 400}},
+    "fit": {"frequencies": 5, "n_estimators": 1, "method": "rff"},
     "watch": {"once": True, "settle": 0.0, "every": 0.1},
 }
 
@@ -72,9 +72,9 @@ def parse(words):
             option.type_cast_value(context, value)
 
 
-def test_command_lines_are_on_the_pages_of_the_walk():
+def test_command_lines_are_on_the_pages_that_run():
     with_lines = {name for name, line in COMMANDS if line.startswith("undulatus ")}
-    assert with_lines <= set(WALK)
+    assert with_lines <= set(IN_ORDER)
 
 
 def test_only_blocks_of_commands_hold_commands():
@@ -160,7 +160,7 @@ def prepare(words, folder):
 def test_every_command_line_runs_as_it_is_shown(folder, monkeypatch):
     monkeypatch.chdir(folder)
     pages = {page.name: page for page in PAGES}
-    lines = dict.fromkeys(line for name in WALK for line in pages[name].commands())
+    lines = dict.fromkeys(line for name in IN_ORDER for line in pages[name].commands())
     for line in lines:
         words = arguments_of(line)
         if not words or words[0] != "undulatus" or words[1] in LONG or "needs" in comment_of(line):

@@ -18,7 +18,7 @@ def store(tmp_path_factory, small_image, image_files):
     write_dataset(days, folder / "days.zarr")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        few = {"n_frequencies": 3, "members": 1, "seed": 0}
+        few = {"n_frequencies": 3, "n_estimators": 1, "seed": 0}
         clouds = fit_scene(days, method="rff", pixels=400, holdout=0.5, **few)
         cover = fit_image(
             image_files / "image.tif", image_files / "fields.gpkg", method="rff", **few

@@ -139,7 +139,7 @@ FORGERIES = {
         "n_estimators",
     ),
     "a variance that is not a number": (
-        lambda tensors, header: header["members"][0]["ensemble"][0].update(
+        lambda tensors, header: header["members"][0]["estimators"][0].update(
             signal_variance="large"
         ),
         "signal_variance",

@@ -361,7 +361,7 @@ def image_of_classes():
     places = {"dims": ("y", "x"), "coords": {name: coords[name] for name in ("y", "x")}}
     labels = xr.DataArray(truth.astype(np.uint8) + 1, **places)
     model = fit_image(
-        bands, labels, indices=["NDVI"], windows=[3], n_frequencies=5, members=2, seed=0
+        bands, labels, indices=["NDVI"], windows=[3], n_frequencies=5, n_estimators=2, seed=0
     )
     return "image-classes", model, bands.to_dataset(name="image"), ("nc", "tif")
 
@@ -389,7 +389,7 @@ def _rff(n_frequencies=8, **options):
 
 
 def _vff(n_frequencies=6, **options):
-    options |= {"n_estimators": 1, "max_iter": 20, "random_state": 0, "spread": 0.0, **PAPER}
+    options |= {"n_estimators": 1, "max_iter": 20, "random_state": 0, "taper": 0.0, **PAPER}
     return VFFGPC(n_frequencies, **options)
 
 

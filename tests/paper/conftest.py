@@ -64,7 +64,13 @@ ENVIRONMENT = {
 
 def run_facts(experiment, data=None):
     """The facts of a made-up run."""
-    simulator = {"source": "a simulator", "synthetic": True, "path": None, "test_rows": 1000, "d": 16}
+    simulator = {
+        "source": "a simulator",
+        "synthetic": True,
+        "path": None,
+        "test_rows": 1000,
+        "d": 16,
+    }
     return RunFacts(
         experiment,
         "quick",

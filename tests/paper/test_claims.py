@@ -312,7 +312,7 @@ def test_folds_of_sizes_that_differ_by_one_are_one_size(made_up):
     assert verdict.sizes == "3 folds"
 
 
-def test_claims_built_into_a_twin_are_marked_and_not_on_real_data(made_up):
+def test_claims_built_into_a_simulator_are_marked_and_not_on_real_data(made_up):
     assert finding_on(made_up, "coast").built_in
     assert not finding_on(made_up, "vff-more-accurate").built_in
     real = {"source": "SEVIRI", "synthetic": False}

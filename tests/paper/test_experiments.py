@@ -93,7 +93,9 @@ def prepared(monkeypatch, small_part):
 
 
 @pytest.mark.parametrize("source", ["SEVIRI", "undulatus synthetic landmark, seed 3"])
-def test_a_twin_read_from_a_file_is_called_synthetic(tmp_path, monkeypatch, small_part, source):
+def test_a_simulator_read_from_a_file_is_called_synthetic(
+    tmp_path, monkeypatch, small_part, source
+):
     def prepare(opened, scale, seed, folder, progress):
         small_part(folder / "high")
         return {"parts": {"high": {"d": 3, "rows": 4000}}, "source": source}
@@ -155,6 +157,6 @@ def test_data_left_unfinished_are_prepared_again(prepared, tmp_path, monkeypatch
     assert (tmp_path / "data" / "manifest.json").exists()
 
 
-def test_the_sources_of_twins_say_so():
+def test_the_sources_of_simulators_say_so():
     for simulator in (synthetic_landmark(1), synthetic_sounder(10)):
-        assert simulator.attrs["source"].startswith(experiments.TWIN_SOURCE)
+        assert simulator.attrs["source"].startswith(experiments.SIMULATOR_SOURCE)

@@ -60,8 +60,10 @@ def test_a_larger_n_contains_the_smaller_and_a_larger_d_its_frequencies(data, tr
     for size, count in ((100, 3), (200, 3), (200, 7)):
         run_trial(trial(n=size, frequencies=count), problem)
     assert_array_equal(fits[0]["X"], fits[1]["X"][:100])
-    assert_array_equal(fits[1]["options"]["frequencies"], fits[2]["options"]["frequencies"][:3])
-    assert len(fits[2]["options"]["frequencies"]) == 7
+    assert_array_equal(
+        fits[1]["options"]["init_frequencies"], fits[2]["options"]["init_frequencies"][:3]
+    )
+    assert len(fits[2]["options"]["init_frequencies"]) == 7
 
 
 def test_runs_differ_in_training_rows_and_frequencies_but_not_in_test_rows(data, trial):

@@ -96,7 +96,7 @@ def test_night_has_six_features_and_the_manifest_describes_every_part(prepared_l
     assert not (folder / "low").exists()
 
 
-def test_days_of_the_twin_are_spread_over_its_year(days):
+def test_days_of_the_simulator_are_spread_over_its_year(days):
     dates = np.unique(days["time"].values.astype("datetime64[D]"))
     assert len(dates) == 4
     assert (np.diff(dates) >= np.timedelta64(91, "D")).all()

@@ -21,7 +21,7 @@ def model(days):
     """A small model of the four days, with one held out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fit_scene(days, method="rff", n_frequencies=10, members=1, pixels=2000, seed=0)
+        return fit_scene(days, method="rff", n_frequencies=10, n_estimators=1, pixels=2000, seed=0)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def spectra():
 
 @pytest.fixture(scope="module")
 def sounder(spectra):
-    return fit_spectra(spectra, method="rff", members=1, components=10, seed=0)
+    return fit_spectra(spectra, method="rff", n_estimators=1, components=10, seed=0)
 
 
 def test_the_days_of_a_fit_are_held_out_or_learned_from(model, days):

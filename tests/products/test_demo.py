@@ -39,7 +39,7 @@ def quick(monkeypatch):
     """The same demonstration with a small image and a short fit."""
     monkeypatch.setattr(demo, "generate_clouds", partial(generate_clouds, 64, 48))
     monkeypatch.setattr(demo, "CELL", 8)
-    short = partial(fit_image, method="rff", n_frequencies=8, members=1)
+    short = partial(fit_image, method="rff", n_frequencies=8, n_estimators=1)
     monkeypatch.setattr(demo, "fit_image", short)
 
 

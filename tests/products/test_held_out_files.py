@@ -12,7 +12,7 @@ from undulatus.products.provenance import Provenance
 
 geopandas = pytest.importorskip("geopandas")
 
-QUICK = {"method": "rff", "n_frequencies": 10, "members": 1, "field": "class"}
+QUICK = {"method": "rff", "n_frequencies": 10, "n_estimators": 1, "field": "class"}
 
 
 @pytest.fixture

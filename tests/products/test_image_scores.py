@@ -28,7 +28,7 @@ def model(image_files):
     """A weak model: of one band, which two of the classes share."""
     return fit_image(
         image_files / "image.tif", image_files / "fields.gpkg", field="class", bands=["B03"],
-        method="rff", n_frequencies=20, members=1,
+        method="rff", n_frequencies=20, n_estimators=1,
     )  # fmt: skip
 
 
@@ -129,7 +129,8 @@ def test_areas_of_a_random_sample_are_near_the_truth(model, image_files, small_i
     # The fit learned from three quarters of the image, but with one band it learned little: here
     # the areas are at issue, so that its memory is taken away.
     forgetful = fit_image(image_files / "image.tif", points.iloc[:200], field="class",
-                          bands=["B03"], method="rff", n_frequencies=20, members=1)  # fmt: skip
+                          bands=["B03"], method="rff", n_frequencies=20,
+                          n_estimators=1)  # fmt: skip
     forgetful.provenance_ = {**forgetful.provenance_, "training_groups": {}, "held_out_groups": {}}
     found = score_image(forgetful, image_files / "image.tif", points, design="simple").areas
     truth = [0.01 * np.sum(small_image.truth == small_image.CLASSES.index(name))
@@ -214,7 +215,7 @@ def test_what_cannot_be_scored_is_said(model, image_files, small_image, tmp_path
     with pytest.raises(SceneError, match="do not overlap the image"):
         score_image(model, image, far)
     lost = fit_image(image, small_image.polygons(), field="class", method="rff", n_frequencies=5,
-                     members=1)  # fmt: skip
+                     n_estimators=1)  # fmt: skip
     with pytest.raises(InputError, match="does not say which labels"):
         score_image(lost, image)
     lost.provenance_["label"] = str(tmp_path / "gone.gpkg")

@@ -23,7 +23,7 @@ from undulatus.scenes.pixel_grid import PixelGrid
 
 pytest.importorskip("geopandas")
 
-QUICK = {"method": "rff", "n_frequencies": 20, "members": 2}
+QUICK = {"method": "rff", "n_frequencies": 20, "n_estimators": 2}
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from undulatus.products.legend import Legend
 from undulatus.products.provenance import Provenance
 from undulatus.products.suggest import update_image
 
-QUICK = {"method": "rff", "n_frequencies": 20, "members": 1, "seed": 0}
+QUICK = {"method": "rff", "n_frequencies": 20, "n_estimators": 1, "seed": 0}
 
 
 @pytest.fixture(scope="module")

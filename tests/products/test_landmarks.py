@@ -20,7 +20,7 @@ from undulatus.scenes.sampling import near_coast, on_days
 from undulatus.scenes.scene import check_scene
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-QUICK = {"method": "rff", "n_frequencies": 5, "pixels": 400, "members": 1}
+QUICK = {"method": "rff", "n_frequencies": 5, "pixels": 400, "n_estimators": 1}
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +131,14 @@ def test_a_scene_without_a_land_mask_can_be_fitted(days):
 
 @pytest.mark.parametrize("method", ["vff", "gpc"])
 def test_every_method_can_be_fitted(days, method):
-    model = fit_scene(days, method=method, n_frequencies=4, pixels=120, members=1)
+    model = fit_scene(days, method=method, n_frequencies=4, pixels=120, n_estimators=1)
     assert {type(member).__name__ for member in model.estimators_.values()} == {
         {"vff": "VFFGPC", "gpc": "GPC"}[method]
     }
 
 
 def test_every_regime_may_have_an_ensemble_that_leaves_out_days(days, tmp_path):
-    model = fit_scene(days, **QUICK | {"members": 2})
+    model = fit_scene(days, **QUICK | {"n_estimators": 2})
     assert [len(member.estimators_) for member in model.estimators_.values()] == [2] * 4
     save_model(model, tmp_path / "m.undulatus")
     two = days.isel(time=slice(0, 40, 20))

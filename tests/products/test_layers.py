@@ -60,7 +60,9 @@ def bright(table):
 @pytest.fixture(scope="module")
 def surfaces(table, bright):
     snow = table["B08"] > 0.8
-    return small(n_estimators=2).fit(table, np.where(snow, "snow", np.where(bright, *SURFACES[:2])))
+    return small(n_estimators=2).fit(
+        table, np.where(snow, "snow", np.where(bright, *SURFACES[:2]))
+    )
 
 
 def known(image):

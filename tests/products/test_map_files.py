@@ -70,7 +70,7 @@ def surfaces():
 @pytest.fixture(scope="module")
 def cover(image_files):
     """A model of water, forest and field in the small image."""
-    few = {"method": "rff", "n_frequencies": 20, "members": 1, "field": "class"}
+    few = {"method": "rff", "n_frequencies": 20, "n_estimators": 1, "field": "class"}
     return fit_image(image_files / "image.tif", image_files / "fields.gpkg", **few)
 
 
@@ -139,9 +139,11 @@ def test_maps_of_clouds_follow_cf(clouds, encoding):
 
 
 @pytest.mark.parametrize(("make", "size"), [(synthetic_landmark, 1), (synthetic_sounder, 20)])
-def test_twins_follow_cf(make, size, tmp_path):
+def test_simulators_follow_cf(make, size, tmp_path):
     simulator = make(size)
-    write_dataset(simulator.assign_attrs(add_history(simulator.attrs, "by hand")), tmp_path / "simulator.nc")
+    write_dataset(
+        simulator.assign_attrs(add_history(simulator.attrs, "by hand")), tmp_path / "simulator.nc"
+    )
     assert cf_findings(tmp_path / "simulator.nc") == []
 
 

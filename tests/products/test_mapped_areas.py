@@ -28,7 +28,7 @@ def image(image_files):
 def model(image_files):
     return fit_image(
         image_files / "image.tif", image_files / "fields.gpkg", field="class", method="rff",
-        n_frequencies=20, members=1,
+        n_frequencies=20, n_estimators=1,
     )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def test_a_cloud_mask_is_a_map_too(image_files, small_image, image, encoding, tm
     polygons = small_image.polygons()
     polygons["class"] = np.where(polygons["class"] == "field", "cloud", "clear")
     cloudy = fit_image(image_files / "image.tif", polygons, field="class", method="rff",
-                       n_frequencies=20, members=1)  # fmt: skip
+                       n_frequencies=20, n_estimators=1)  # fmt: skip
     Legend(("clear", "cloud"), cloud="cloud").attach_to(cloudy)
     write_dataset(map_scene(cloudy, image, encoding=encoding), tmp_path / "mask.nc")
     found = mapped_areas([open_class_map(tmp_path / "mask.nc", cloudy)], 2)

@@ -52,15 +52,15 @@ def test_text_that_is_not_a_size_is_refused_with_an_example(text):
     st.integers(700 * 10**6, 8 * GB),
     st.integers(1, 20),
 )
-def test_blocks_fit_into_memory_and_are_made_of_whole_chunks(chunk, ram, bands):
+def test_blocks_fit_into_memory_and_are_made_of_whole_chunks(chunk, memory_limit, bands):
     dataset = image(chunk, bands=bands)
     try:
-        plan = plan_blocks(dataset, ram)
+        plan = plan_blocks(dataset, memory_limit)
     except SceneError:
-        assert PROCESS_BYTES + _block_bytes(dataset, {"y": chunk, "x": chunk}) > ram
+        assert PROCESS_BYTES + _block_bytes(dataset, {"y": chunk, "x": chunk}) > memory_limit
         return
     sizes = {dim: max(s) for dim, s in plan.dataset.chunksizes.items()}
-    assert PROCESS_BYTES + plan.workers * _block_bytes(dataset, sizes) <= ram
+    assert PROCESS_BYTES + plan.workers * _block_bytes(dataset, sizes) <= memory_limit
     for dim, size in sizes.items():
         assert size % chunk == 0 or size == dataset.sizes[dim]
 
@@ -84,10 +84,10 @@ def test_fewer_blocks_run_at_a_time_if_memory_is_short():
 
 def test_blocks_are_smaller_or_fewer_if_a_map_has_many_classes():
     dataset = image(512, bands=2)
-    ram = PROCESS_BYTES + 10**9
+    memory_limit = PROCESS_BYTES + 10**9
 
     def pixels_at_once(n_classes):
-        plan = plan_blocks(dataset, ram, n_classes)
+        plan = plan_blocks(dataset, memory_limit, n_classes)
         return plan.workers * np.prod([max(sizes) for sizes in plan.dataset.chunksizes.values()])
 
     assert pixels_at_once(100) < pixels_at_once(2)

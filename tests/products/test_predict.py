@@ -352,7 +352,9 @@ def test_a_map_of_nothing_but_values_too_large_is_missing(image, table):
 @pytest.mark.parametrize("far", [0, 3, 8])
 def test_too_far_says_which_rows_cannot_be_predicted(table, far):
     X = table[0].to_numpy(dtype=np.float64)[:8].copy()
-    model = RFFGPC(6, n_estimators=1, warp=False, random_state=0).fit(table[0].to_numpy(), table[1])
+    model = RFFGPC(6, n_estimators=1, warp=False, random_state=0).fit(
+        table[0].to_numpy(), table[1]
+    )
     X[:far, 1] = 1e30
     assert_array_equal(model.out_of_domain(X), np.arange(8) < far)
     if far:

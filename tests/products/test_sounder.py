@@ -50,7 +50,7 @@ def spectra():
 def fit(spectra, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        defaults = {"components": 20, "n_frequencies": 4, "members": 1}
+        defaults = {"components": 20, "n_frequencies": 4, "n_estimators": 1}
         return fit_spectra(spectra, **defaults | options)
 
 
@@ -60,7 +60,7 @@ def sounder(spectra):
 
 
 def test_an_ensemble_beats_always_cloudy_on_cells_it_has_not_seen(spectra):
-    model = fit(spectra, members=8)
+    model = fit(spectra, n_estimators=8)
     scored = score_spectra(model, spectra)[0]
     held_out = np.isin(cell_names(spectra), model.provenance_["held_out_cells"])
     assert scored.samples == held_out.sum()

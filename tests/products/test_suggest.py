@@ -75,7 +75,7 @@ def draw_points(count, seed):
 @pytest.fixture(scope="module")
 def model(path):
     return fit_image(
-        path, draw_points(150, 1), field="class", method="rff", n_frequencies=15, members=2
+        path, draw_points(150, 1), field="class", method="rff", n_frequencies=15, n_estimators=2
     )
 
 
@@ -98,7 +98,7 @@ def test_points_are_pixel_centres_with_what_the_model_says_of_them(model, path, 
     found = model.predict_in_full(rows)
     assert_array_equal(points["suggested"], model.predict(rows))
     assert_allclose(points["probability"], found.probabilities.max(axis=1))
-    assert_allclose(points["disagreement"], found.disagreement)
+    assert_allclose(points["disagreement"], found.ensemble_std)
     assert_allclose(points["information"], information(found.mean, found.variance))
     assert (np.diff(points["information"]) <= 0.0).all()
 
@@ -167,7 +167,7 @@ def test_an_exact_classifier_is_asked_too(path):
 def test_classes_that_are_numbers_have_an_empty_field_of_numbers(path, tmp_path):
     table = draw_points(80, 3)
     table["code"] = [CLASSES.index(name) for name in table.pop("class")]
-    numbered = fit_image(path, table, field="code", method="rff", n_frequencies=5, members=1)
+    numbered = fit_image(path, table, field="code", method="rff", n_frequencies=5, n_estimators=1)
     points = suggest_labels(numbered, path, 5)
     assert points.columns[0] == "code"
     write_points(points, tmp_path / "points.gpkg")
@@ -205,7 +205,7 @@ def test_points_without_a_place_are_for_tables(tmp_path):
 def test_a_table_of_points_has_no_formulas_and_its_field_is_known_again(path, tmp_path):
     table = draw_points(80, 3)
     table["=kind"] = "=" + table.pop("class")
-    model = fit_image(path, table, field="=kind", method="rff", n_frequencies=5, members=1)
+    model = fit_image(path, table, field="=kind", method="rff", n_frequencies=5, n_estimators=1)
     points = suggest_labels(model, path, 5)
     points["=kind"] = [
         "=" + CLASSES[truth()[r, c]] for r, c in zip(points["row"], points["column"], strict=True)
@@ -288,7 +288,7 @@ def test_more_pixels_than_an_update_takes_are_drawn(model, path, monkeypatch):
     labels.attrs = {"flag_values": [0, 1, 2], "flag_meanings": " ".join(CLASSES)}
     numbered = draw_points(80, 3)
     numbered["class"] = [CLASSES.index(name) for name in numbered["class"]]
-    by_number = fit_image(path, numbered, method="rff", n_frequencies=5, members=1)
+    by_number = fit_image(path, numbered, method="rff", n_frequencies=5, n_estimators=1)
     updated = update_image(by_number, path, labels, progress=said.append)
     assert sum(updated.provenance_["updates"][0]["pixels"].values()) <= 60
     assert any("labelled pixels are drawn: fit again" in line for line in said)

@@ -22,7 +22,7 @@ from undulatus.scenes.image_features import ImageFeatures, find_fill_values
 
 pytest.importorskip("geopandas")
 
-QUICK = {"method": "rff", "n_frequencies": 10, "members": 1, "field": "class"}
+QUICK = {"method": "rff", "n_frequencies": 10, "n_estimators": 1, "field": "class"}
 
 
 @pytest.fixture

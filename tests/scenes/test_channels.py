@@ -44,7 +44,7 @@ BANDS = {**gases.BANDS, "CH4": gases.METHANE_BANDS}
 
 
 @pytest.mark.parametrize("gas", BANDS)
-def test_strong_vibration_bands_of_the_twin_lie_in_absorption_bands(gas):
+def test_strong_vibration_bands_of_the_simulator_lie_in_absorption_bands(gas):
     assert gas in GASES
     for vibration in BANDS[gas]:
         measured = FIRST_WAVENUMBER <= vibration.centre <= LAST_WAVENUMBER

@@ -64,7 +64,9 @@ def written(folder, simulator, name, **attrs):
     return folder / name
 
 
-def test_a_stored_scene_that_says_nothing_is_taken_as_divided_and_that_is_said(tmp_path, simulator):
+def test_a_stored_scene_that_says_nothing_is_taken_as_divided_and_that_is_said(
+    tmp_path, simulator
+):
     first = written(tmp_path, simulator.isel(time=[0]), "one.nc")
     second = written(tmp_path, simulator.isel(time=[1]), "two.nc")
     said = []

@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
 
 from undulatus.cli.info import info
 from undulatus.cli.learning import fit, score, suggest, update
-from undulatus.cli.models import cut, explain, map_command, simulator
+from undulatus.cli.models import explain, map_command, simulate, subset
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.cli.session import Session, drop_last_words
 from undulatus.cli.watching import watch
@@ -133,8 +133,8 @@ def main() -> None:
 
 for command in (
     demo,
-    simulator,
-    cut,
+    simulate,
+    subset,
     fit,
     score,
     suggest,

@@ -95,7 +95,7 @@ device_option = click.option(
     help="Where to compute: cuda, cuda:1 or another device of torch (needs undulatus[gpu]).",
 )
 
-ram_option = click.option(
+memory_limit_option = click.option(
     "--memory-limit",
     metavar="SIZE",
     show_default="no limit",

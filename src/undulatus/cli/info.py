@@ -38,13 +38,12 @@ def info(model: Path) -> None:
     facts = dict(getattr(fitted, "provenance_", {}))
     _print_legend(Legend.of(fitted), of_image=facts.get("chain") == "image")
     _print_provenance(facts)
-    members = getattr(fitted, "estimators_", None)
-    if members is None:
+    if not hasattr(fitted, "regimes_"):
         _print_steps(fitted)
         return
     for regime in fitted.regimes_:
         low, high = regime.edges
-        member = members[regime.name]
+        member = fitted.estimators_[regime.name]
         _print(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
         _print(f"classifier: {type(member).__name__}")
         if hasattr(member, "steps"):

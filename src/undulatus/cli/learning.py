@@ -16,9 +16,9 @@ from undulatus.cli.console import (
     MODEL_PATH,
     NEW_PATH,
     device_option,
+    memory_limit_option,
     print_table,
     progress_bar,
-    ram_option,
     recipe,
     recorded_command,
     require_model,
@@ -135,22 +135,22 @@ all_touched_option = click.option(
     type=click.Choice(["vff", "rff", "gpc"]),
     default="vff",
     show_default=True,
-    help="Classifier: vff learns its waves, rff keeps them as drawn, gpc is exact and learns from "
-    "at most 5,000 pixels (in each regime) or spectra.",
+    help="Classifier: vff learns its frequencies, rff keeps them as drawn, gpc is exact, and "
+    "learns from at most 5,000 pixels (in each regime) or spectra.",
 )
 @click.option(
     "-D",
     "frequencies",
     type=click.IntRange(1),
     show_default="100 for images, 200 for scenes, 5 for spectra",
-    help="Number of waves, for vff and rff.",
+    help="Number of Fourier frequencies, for vff and rff.",
 )
 @click.option(
     "--n-estimators",
     type=click.IntRange(1),
     show_default="8 for images and spectra, 2 for scenes",
-    help="Members of an ensemble, each with its own waves and with other polygons, days or strata "
-    "held back while it learns, for vff and rff.",
+    help="Estimators of the ensemble, each with its own frequencies and with other polygons, days "
+    "or strata left out for validation, for vff and rff.",
 )
 @click.option(
     "--components",
@@ -202,7 +202,7 @@ all_touched_option = click.option(
 )
 @all_touched_option
 @seed_option
-@ram_option
+@memory_limit_option
 @device_option
 @click.option("--resume", is_flag=True, help="Continue a fit that was interrupted.")
 @click.option("--restart", is_flag=True, help="Discard a fit that was interrupted.")
@@ -211,7 +211,7 @@ def fit(
     inputs: Any,
     output: Path,
     label: str | None,
-    ram: str | None,
+    memory_limit: str | None,
     resume: bool,
     restart: bool,
     overwrite: bool,
@@ -223,7 +223,8 @@ def fit(
     given. Only their labelled pixels are read, and whole polygons are held out. Scenes are files
     of SEVIRI (native, HRIT segments or folders of them, netCDF, satpy's CF) with their --mask,
     Zarr or netCDF; several of one place are one scene with all their times. One classifier is
-    fitted for each range of the sun's height; for spectra, one on their principal components.
+    fitted for each range of the solar zenith angle; for spectra, one on their principal
+    components.
 
     The state of a fit by vff or rff is kept beside OUTPUT until it is finished: after Ctrl-C or a
     crash, --resume continues to the same model.
@@ -240,11 +241,11 @@ def fit(
     with fitting(output, overwrite=overwrite, resume=resume, restart=restart) as checkpoint:
         if _are_images(inputs, label):
             images = sound_images(inputs)
-            model, held_out, unit = _fit_images(images, label, checkpoint, ram, options)
+            model, held_out, unit = _fit_images(images, label, checkpoint, memory_limit, options)
         elif (labelled := _split_label(inputs, label)) is not None:
-            model, held_out, unit = _fit_images(*labelled, checkpoint, ram, options)
+            model, held_out, unit = _fit_images(*labelled, checkpoint, memory_limit, options)
         else:
-            model, held_out, unit = _fit_chain(inputs, label, checkpoint, ram, options)
+            model, held_out, unit = _fit_chain(inputs, label, checkpoint, memory_limit, options)
         model.provenance_ |= {"version": version("undulatus"), "command": recipe()}
         save_model(model, output)
     click.echo(f"model: {output.resolve()} ({held_out} {unit} held out for undulatus score)")
@@ -302,7 +303,7 @@ def _fit_images(
     images: Any,
     label: Any,
     checkpoint: Path,
-    ram: str | None,
+    memory_limit: str | None,
     options: dict[str, Any],
 ) -> tuple[Any, int, str]:
     from undulatus.products.images import fit_image
@@ -315,10 +316,10 @@ def _fit_images(
         )
     if options.pop("components") is not None:
         raise click.UsageError("--components is for spectra, but DATA are images.")
-    if ram is not None:
+    if memory_limit is not None:
         raise click.UsageError(
-            "--memory-limit is for scenes and spectra: of images only labelled pixels are read. Use "
-            "--max-pixels for fewer."
+            "--memory-limit is for scenes and spectra: of images only labelled pixels are read. "
+            "Use --max-pixels for fewer."
         )
     renamed = {
         "n_frequencies": options["frequencies"],
@@ -343,7 +344,7 @@ def _fit_chain(
     inputs: Any,
     label: str | None,
     checkpoint: Path,
-    ram: str | None,
+    memory_limit: str | None,
     options: dict[str, Any],
 ) -> tuple[Any, int, str]:
     """Fit a model to a scene or spectra."""
@@ -366,9 +367,9 @@ def _fit_chain(
         "n_frequencies": options["frequencies"],
         "frequencies": None,
         "label": label,
-        "ram": None if ram is None else parse_size(ram),
+        "memory_limit": None if memory_limit is None else parse_size(memory_limit),
     }
-    with within_memory(ram, opened) as chunked:
+    with within_memory(memory_limit, opened) as chunked:
         model = (fit_spectra if spectral else fit_scene)(
             chunked,
             checkpoint=checkpoint,

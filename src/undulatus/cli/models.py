@@ -1,4 +1,4 @@
-"""Commands for data and models: ``simulator``, ``cut``, ``map`` and ``explain``."""
+"""Commands for data and models: ``simulate``, ``subset``, ``map`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from undulatus.cli.console import (
     MODEL_PATH,
     NEW_PATH,
     device_option,
+    memory_limit_option,
     progress_bar,
-    ram_option,
     recorded_command,
     require_model,
     require_new,
@@ -33,15 +33,15 @@ _new_dataset_option = click.option(
 )
 
 
-# simulator
+# simulate
 
 
 @click.group()
-def simulator() -> None:
+def simulate() -> None:
     """Make synthetic data, whose truth is known."""
 
 
-@simulator.command()
+@simulate.command()
 @click.option(
     "--days",
     type=click.IntRange(1, 365),
@@ -66,7 +66,7 @@ def landmarks(days: int, seed: int, output: Path) -> None:
     click.echo(f"{scene.sizes['time']:,} acquisitions: {output.resolve()}")
 
 
-@simulator.command()
+@simulate.command()
 @click.option(
     "--samples",
     type=click.IntRange(1),
@@ -98,19 +98,19 @@ def _with_history(made: Any) -> Any:
     return made.assign_attrs(add_history(made.attrs, recorded_command()))
 
 
-# cut
+# subset
 
 
 @click.command()
 @data_options
 @_new_dataset_option
 @click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
-def cut(inputs: Any, output: Path, resume: bool) -> None:
+def subset(inputs: Any, output: Path, resume: bool) -> None:
     """Write part of DATA, scenes, to one file.
 
     The pixels of a box and the acquisitions of some times, with their masks. Months of full-disc
     files are read once, and every other command reads OUTPUT, which holds what they need of them:
-    calibrated bands, the sun's height, position and mask.
+    calibrated bands, the solar zenith angle, position and mask.
     """
     from undulatus.errors import SceneError
     from undulatus.scenes.files.writing import write_dataset
@@ -121,8 +121,8 @@ def cut(inputs: Any, output: Path, resume: bool) -> None:
     scene = open_inputs(inputs)
     if not {"y", "x"} <= set(scene.dims) or "image" in scene:
         raise SceneError(
-            f"{inputs.name} is not a scene: undulatus subset writes parts of scenes alone. A part of "
-            f"an image is what gdal_translate -projwin writes."
+            f"{inputs.name} is not a scene: undulatus subset writes parts of scenes alone. A part "
+            f"of an image is what gdal_translate -projwin writes."
         )
     check_scene(scene)
     with progress_bar("writing") as progress:
@@ -212,7 +212,7 @@ allow_outside_option = click.option(
 @rgb_option
 @legend_option
 @allow_outside_option
-@ram_option
+@memory_limit_option
 @device_option
 @click.option("--resume", is_flag=True, help="Continue a .zarr that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
@@ -230,7 +230,7 @@ def map_command(
     rgb: tuple[str, ...] | None,
     legend: Path | None,
     allow_outside: bool,
-    ram: str | None,
+    memory_limit: str | None,
     device: str | None,
     resume: bool,
     overwrite: bool,
@@ -291,7 +291,7 @@ def map_command(
         allow_outside=allow_outside,
         layers=layers,
         sieve=None if sieve is None else Sieve(sieve, int(connected)),
-        ram=ram,
+        memory_limit=memory_limit,
         command=recorded_command(),
         folder=output.parent,
     ) as mapped:

@@ -258,7 +258,7 @@ def _experiment_options(scales: Iterable[str]) -> Callable[..., Any]:
 @reproduce.command(name=LANDMARKS)
 @_experiment_options(LANDMARK_SCALES)
 def landmark_experiment(**options: Any) -> None:
-    """Clouds over a landmark, at each height of the sun.
+    """Clouds over a landmark, in each range of the solar zenith angle.
 
     Compares RFF-GPC, VFF-GPC and GPC. --data takes a scene of many days with the mask
     cloud_mask_l2.

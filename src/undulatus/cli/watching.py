@@ -18,8 +18,8 @@ from undulatus.cli.console import (
     NEW_PATH,
     Duration,
     device_option,
+    memory_limit_option,
     print_table,
-    ram_option,
     recorded_command,
     require_model,
     say,
@@ -177,7 +177,7 @@ def _split_command(
 @encoding_option
 @legend_option
 @allow_outside_option
-@ram_option
+@memory_limit_option
 @device_option
 @click.pass_context
 def watch(

@@ -55,7 +55,7 @@ class GPC(GaussianProcessClassifier):
     tol : float, default=1e-4
         The fit stops when an iteration raises the bound by less than ``tol`` of its size.
     posterior : {"variational", "bound"}, default="variational"
-        The posterior handed out, once hyperparameters are learned: the best Gaussian
+        The posterior to predict with, once hyperparameters are learned: the best Gaussian
         approximation, of a latent function whose prior mean is set by the shares of the classes;
         or that of the paper's bound, whose variance is too small, with a prior mean of zero.
     class_weight : dict or "balanced", default=None
@@ -88,7 +88,7 @@ class GPC(GaussianProcessClassifier):
     posterior_ : ExactPosterior
         Of the latent function at the training rows; only of two classes.
     lower_bound_ : float
-        Lower bound on the log evidence, by the posterior handed out.
+        Lower bound on the log evidence, by the posterior to predict with.
     lower_bounds_ : array
         The bound at the start and after each outer iteration.
     n_iter_ : int

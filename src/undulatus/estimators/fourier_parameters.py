@@ -16,7 +16,7 @@ kernel : {"rbf", "matern32", "matern52"}, default="rbf"
     Frequencies are drawn from the spectral density of this kernel.
 solver : {"auto", "batch", "stochastic"}, default="auto"
     ``"batch"`` is the paper's Algorithm 1, where a weight of 2 equals a repeated row;
-    ``"stochastic"`` learns on minibatches, then fits the posterior by exact passes over all
+    ``"stochastic"`` learns on minibatches, then fits the posterior by passes over all
     rows; ``"auto"`` is batch up to 500 distinct rows.
 n_estimators : int, default=8
     Estimators of an ensemble, each a model with ``n_frequencies`` of its own, learned from its own
@@ -56,9 +56,9 @@ precision : {"auto", "single", "double", "tf32"}, default="auto"
     Precision of the features. ``"auto"`` learns frequencies on minibatches in single, and fits
     the posterior in double up to 30,000 rows. From 2,000 rows on it predicts in single if that
     changes no probability by more than 1e-5. Matrices are always factorised in double. ``"tf32"``
-    is single with products of few digits on NVIDIA's cards: faster, and right to 1e-2 or so.
+    is single with products of few digits on NVIDIA's GPUs: faster, and right to 1e-2 or so.
 posterior : {"variational", "bound"}, default="variational"
-    The posterior handed out, once frequencies are learned: the best Gaussian approximation, of a
+    The posterior to predict with, once frequencies are learned: the best Gaussian one, of a
     latent function whose prior mean is set by the shares of the classes; or that of the paper's
     bound, whose variance is too small, with a prior mean of zero.
 class_weight : dict or "balanced", default=None
@@ -107,10 +107,10 @@ lengthscale_, signal_variance_ : float
 posterior_ : Posterior
     Of the 2 D whitened weights; only of a single model of two classes.
 lower_bound_ : float
-    Lower bound on the log evidence, by the posterior handed out; of an ensemble, the mean of the
-    estimators'.
+    Lower bound on the log evidence, by the posterior to predict with; of an ensemble, the mean of
+    the estimators'.
 lower_bounds_ : array
-    The bound after each exact pass over all rows or, for the paper's own model by the batch
+    The bound after each pass over all rows or, for the paper's own model by the batch
     solver, after each outer iteration and at the end; of an ensemble, the mean, in which an
     estimator that ended early keeps its last.
 n_iter_ : int
@@ -118,11 +118,11 @@ n_iter_ : int
 fit_report_ : dict
     One dict, of an ensemble too: ``"solver"`` ("batch" or "stochastic"); ``"precision"`` and
     ``"prediction_precision"`` ("single" or "double"); ``"steps"``, outer iterations or minibatches
-    of all members; ``"jitter"``, the largest that was added; ``"stopped"`` ("converged",
+    of all estimators; ``"jitter"``, the largest that was added; ``"stopped"`` ("converged",
     "max_iter" or "interrupted"); ``"rows"`` of positive weight, distinct ones where equal rows
     were merged; ``"starting_lengthscale"``; and ``"validation_nll"``, a list of the mean negative
-    log likelihood of held-back rows along the way, empty if none were held back. Of an ensemble
-    the last two are lists of these, one for each member.
+    log likelihood of validation rows along the way, empty if there were none. Of an ensemble the
+    last two are lists of these, one for each estimator.
 feature_quantiles_ : (7, d) array
     Smallest, 1, 25, 50, 75, 99 % quantile and largest value of each feature.
 updates_ : tuple of Update

@@ -116,7 +116,7 @@ def wave_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) ->
 
 
 def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
-    """Return the waves of a fitted RFFGPC or VFFGPC; of a committee, those of all members.
+    """Return the waves of a fitted RFFGPC or VFFGPC; of an ensemble, of all estimators.
 
     With more than two classes, ``latent`` says of which: its place in ``classes_``.
     """
@@ -130,7 +130,7 @@ def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
         )
     latents = [fit.latents[latent or 0] for fit in members]
     parts = [amplitudes_and_delays(own.posterior.mean, own.signal_variance) for own in latents]
-    # The latent mean of a committee is the mean of its members'.
+    # The latent mean of an ensemble is the mean of its estimators'.
     amplitudes = np.concatenate([amplitude for amplitude, _ in parts]) / len(members)
     delays = np.concatenate([delay for _, delay in parts])
     centre, deviation = _distribution(classifier)

@@ -36,7 +36,7 @@ from undulatus.paper.scales import (
 )
 from undulatus.paper.trials import Trial, open_store
 
-TWIN_SOURCE = "undulatus synthetic"
+SIMULATOR_SOURCE = "undulatus synthetic"
 """How the ``source`` of a simulator begins."""
 
 MEMORY_SHARE = 0.8
@@ -69,8 +69,8 @@ EXPERIMENTS = {
         SOUNDER_SCALES,
         open_sounder,
         prepare_sounder,
-        "the simulator was made so hard that gradient boosting is right in 85 % of its spectra; no "
-        "other classifier was used to set that",
+        "the simulator was made so hard that gradient boosting is right in 85 % of its spectra; "
+        "no other classifier was used to set that",
     ),
 }
 
@@ -190,9 +190,9 @@ def _require_same(out: Path, earlier: RunFacts, now: RunFacts) -> None:
 
 
 def _with_data(facts: RunFacts, manifest: dict[str, Any]) -> RunFacts:
-    """Add what is known of the data; a simulator is known as one also if it was read from a file."""
+    """Add what is known of the data, and whether they are simulated, also if read from a file."""
     data = facts.data | manifest
-    data["synthetic"] |= str(data["source"]).startswith(TWIN_SOURCE)
+    data["synthetic"] |= str(data["source"]).startswith(SIMULATOR_SOURCE)
     if not data["synthetic"]:
         return replace(facts, data=data)
     data["difficulty"] = EXPERIMENTS[facts.experiment].difficulty

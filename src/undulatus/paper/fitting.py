@@ -92,18 +92,19 @@ def _training_rows(trial: Trial, problem: Problem) -> tuple[Array, Array]:
 
 
 def _make_classifier(trial: Trial, problem: Problem) -> Any:
-    # The paper's model: its claims are about one set of waves, which do not fade.
+    # The paper's model: its claims are about one set of frequencies, without a taper.
     options: dict[str, Any] = {"posterior": "bound", "warp": False}
     if problem.cloud_share is not None:
         options["prior_correction"] = [1.0 - problem.cloud_share, problem.cloud_share]
     if trial.method == "gpc":
         return make_classifier("gpc", 0, seed=trial.seed, **options)
     count = int(trial.frequencies or 0)
-    options |= {"n_estimators": 1, "spread": 0.0}
-    options |= {"solver": trial.solver, "n_jobs": 1, "frequencies": problem.frequencies[:count]}
+    options |= {"n_estimators": 1, "taper": 0.0}
+    options |= {"solver": trial.solver, "n_jobs": 1}
+    options["init_frequencies"] = problem.frequencies[:count]
     # One precision for all sizes, because their times are compared.
     options["precision"] = "double" if trial.solver == "batch" else "single"
-    # Runs also differ in their minibatches and in the rows they hold back.
+    # Runs also differ in their minibatches and in their validation rows.
     return make_classifier(trial.method, count, seed=trial.seed + trial.run, **options)
 
 

@@ -237,8 +237,8 @@ def by_illumination(trials: pd.DataFrame) -> Verdict:
 def coast_corrected(trials: pd.DataFrame) -> Verdict:
     """Hold if VFF-GPC is clearly right more often than its labels at the coast, in each regime.
 
-    Right means equal to the truth, which only a simulator has. The model with the most rows and waves
-    counts.
+    Right means equal to the truth, which only a simulator has. The model with the most rows and
+    waves counts.
     """
     model, label = (
         values_of(trials, "vff", name) for name in ("coast_accuracy", "coast_label_accuracy")

@@ -83,7 +83,7 @@ class Problem:
     truth: Array | None = None
     coast: Array | None = None
     groups: Array | None = None
-    """Rows of one group are held back together while frequencies are learned: a pixel's day."""
+    """Rows of one group are left out for validation together: a pixel's day."""
     cloud_share: float | None = None
     """The natural share of cloud, where training rows are balanced."""
 

@@ -281,7 +281,10 @@ CLAIMS = (
         vff_over_gpc,
     ),
     Claim(
-        "best-near-five", SOUNDER, "VFF-GPC is at its best with about five waves.", best_near_five
+        "best-near-five",
+        SOUNDER,
+        "VFF-GPC is at its best with about five frequencies.",
+        best_near_five,
     ),
     Claim(
         "over-fits",

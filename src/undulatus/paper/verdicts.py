@@ -52,7 +52,8 @@ class Claim:
     """A statement of the paper, in our words, and the function that tests it.
 
     ``verdict_on`` takes the table of trials done with one solver, those of GPC included.
-    ``built_in`` says why the claim holds by construction on the simulator; it is empty if it does not.
+    ``built_in`` says why the claim holds by construction on the simulator; it is empty if it does
+    not.
     """
 
     id: str

@@ -97,7 +97,7 @@ def fit_image(
     group: str | None = None,
     method: str = "vff",
     n_frequencies: int = 100,
-    members: int = 8,
+    n_estimators: int = 8,
     bands: Iterable[str] | None = None,
     indices: Iterable[str] = (),
     windows: Iterable[int] = (),
@@ -131,8 +131,9 @@ def fit_image(
         polygon; without polygons, an image of several, or a square of the image if it is the
         only one, or if several show the same place.
     method : {"vff", "rff", "gpc"}
-    n_frequencies, members : int
-        Waves of a member, and members of the ensemble; each holds back other groups.
+    n_frequencies, n_estimators : int
+        Frequencies of an estimator, and estimators of the ensemble; each leaves out other groups
+        for validation.
     bands : iterable of str, optional
         Bands to use, all by default: names, numbers from 1, ranges of either, and with a ``-``
         before it what to leave out (:func:`undulatus.scenes.image_features.choose_bands`).
@@ -179,7 +180,7 @@ def fit_image(
     model = make_classifier(
         method,
         n_frequencies,
-        n_estimators=members,
+        n_estimators=n_estimators,
         seed=seed,
         verbose=verbose,
         checkpoint=checkpoint,

@@ -69,13 +69,13 @@ def fit_scene(
     *,
     method: str = "vff",
     n_frequencies: int = 200,
-    members: int = 2,
+    n_estimators: int = 2,
     label: str = LEVEL2_MASK,
     holdout: float = 0.25,
     seed: int = 0,
     pixels: int | None = None,
     coast_width: int = COAST_WIDTH,
-    ram: int | None = None,
+    memory_limit: int | None = None,
     checkpoint: Path | None = None,
     device: str | None = None,
     verbose: int = 0,
@@ -89,9 +89,9 @@ def fit_scene(
         Many acquisitions, (time, y, x), with a mask or other classes to learn from.
     method : {"vff", "rff", "gpc"}
     n_frequencies : int
-        Number D of waves of a classifier, or of each member of it.
-    members : int
-        Members of an ensemble in each regime, which hold back different days.
+        Number D of frequencies of a classifier, or of each of its estimators.
+    n_estimators : int
+        Estimators of the ensemble in each regime, which validate on different days.
     label : str
         The variable to learn from, whose values are classes: two or more whole numbers, 255 and
         NaN and the attribute ``_FillValue`` missing. ``flag_values`` and ``flag_meanings`` name
@@ -106,7 +106,7 @@ def fit_scene(
         the scene has a ``land_mask``: masks see clouds along coasts that are not there. Those it
         calls clear stay, or the model would never have seen a coast without cloud. Without a
         class that is known to be cloud, all pixels are learned from.
-    ram : int, optional
+    memory_limit : int, optional
         Memory limit in bytes: if it is small, fewer pixels are learned from.
     checkpoint : path, optional
         Each classifier's fit is saved as it goes in ``checkpoint.REGIME``; a fit of the same data
@@ -115,13 +115,13 @@ def fit_scene(
         Where to compute, such as ``"cuda"`` (see :class:`~undulatus.VFFGPC`).
     """
     scene = require_times(check_scene(scene))
-    most = _affordable_pixels(scene, pixels or PIXELS_A_REGIME.get(method, 0), ram)
+    most = _affordable_pixels(scene, pixels or PIXELS_A_REGIME.get(method, 0), memory_limit)
     split = choose_pixels(scene, label, holdout, seed, coast_width)
     classifiers = {
         regime: make_classifier(
             method,
             n_frequencies,
-            n_estimators=members,
+            n_estimators=n_estimators,
             seed=seed,
             verbose=verbose,
             checkpoint=checkpoint and checkpoint.with_name(f"{checkpoint.name}.{regime}"),
@@ -192,20 +192,20 @@ def daylight_regimes(median: float) -> tuple[Regime, ...]:
     )
 
 
-def _affordable_pixels(scene: xr.Dataset, pixels: int, ram: int | None) -> int:
+def _affordable_pixels(scene: xr.Dataset, pixels: int, memory_limit: int | None) -> int:
     """Return how many pixels of a regime fit into the memory, at most ``pixels``."""
-    if ram is None:
+    if memory_limit is None:
         return pixels
     fixed = PROCESS_BYTES + SCENE_BYTES * int(
         np.prod([scene.sizes[d] for d in ("time", "y", "x")])
     )
-    affordable = (ram - fixed) // (PIXEL_BYTES * len(DAYLIGHT))
+    affordable = (memory_limit - fixed) // (PIXEL_BYTES * len(DAYLIGHT))
     if affordable < LEAST_PIXELS:
         least = fixed + LEAST_PIXELS * PIXEL_BYTES * len(DAYLIGHT)
         raise SceneError(
-            f"{ram / 1e9:.2g} GB of memory are too little to learn from this scene: allow "
-            f"{least / 1e9:.2g} GB, or fit on fewer days or pixels (--time, --box; in Python "
-            f"scene.isel(...))."
+            f"{memory_limit / 1e9:.2g} GB of memory are too little to learn from this scene: "
+            f"allow {least / 1e9:.2g} GB, or fit on fewer days or pixels (--time, --box; in "
+            f"Python scene.isel(...))."
         )
     return min(pixels, affordable)
 

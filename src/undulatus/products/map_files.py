@@ -1,7 +1,7 @@
 """Maps from files to files: a model on disk, data on disk, and the map that is written of them.
 
 :func:`map_of_file` gives the lazy map, with what it was made from in its attributes;
-:meth:`FileMap.write` writes it, whole or not at all, and counts its pixels.
+:meth:`FileMap.write` writes it atomically, and counts its pixels.
 """
 
 from __future__ import annotations
@@ -138,12 +138,12 @@ def map_of_file(
     allow_outside: bool = False,
     layers: Sequence[str] = (),
     sieve: Sieve | None = None,
-    ram: str | None = None,
+    memory_limit: str | None = None,
     command: str = "",
     folder: Path | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Iterator[FileMap]:
-    """Give the map of ``data`` by a model, to be written within the memory ``ram``.
+    """Give the map of ``data`` by a model, to be written within the memory ``memory_limit``.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def map_of_file(
         Layers to keep, by their names; all by default.
     sieve : Sieve, optional
         The smallest patch of a class; the codes of the whole map are then computed here.
-    ram : str, optional
+    memory_limit : str, optional
         A size such as ``2GB`` to stay below.
     command : str
         What was asked for, for the ``history`` of the map.
@@ -178,7 +178,7 @@ def map_of_file(
         if scene is None:
             # Who opened it closes it: one that is left to the garbage collector stays open.
             held.callback(opened.close)
-        chunked = held.enter_context(within_memory(ram, opened, len(named.classes)))
+        chunked = held.enter_context(within_memory(memory_limit, opened, len(named.classes)))
         maps = map_scene(
             model.fitted, chunked, encoding=encoding, legend=named, allow_outside=allow_outside
         )

@@ -55,20 +55,20 @@ class BlockPlan:
     workers: int
 
 
-def plan_blocks(dataset: xr.Dataset, ram: int, n_classes: int = 2) -> BlockPlan:
-    """Return a dataset in blocks so that processing it stays below ``ram`` bytes.
+def plan_blocks(dataset: xr.Dataset, memory_limit: int, n_classes: int = 2) -> BlockPlan:
+    """Return a dataset in blocks so that processing it stays below ``memory_limit`` bytes.
 
     ``n_classes`` are those of the model that maps it. A chunk on disk cannot be read in part: if
     one is too large, an error says how much memory it needs.
     """
     cores = int(dask.config.get("num_workers", None) or count_cores())
     chunks = {dim: max(sizes) for dim, sizes in dataset.unify_chunks().chunksizes.items()}
-    room = ram - PROCESS_BYTES
+    room = memory_limit - PROCESS_BYTES
     result_bytes = RESULT_BYTES + CLASS_BYTES * (n_classes - 2)
     least = _block_bytes(dataset, chunks, result_bytes)
     if room < least:
         raise SceneError(
-            f"{format_bytes(ram)} of memory are too little: the program needs about "
+            f"{format_bytes(memory_limit)} of memory are too little: the program needs about "
             f"{format_bytes(PROCESS_BYTES)}, and one chunk of these data on disk "
             f"{format_bytes(least)}. Allow {format_bytes(PROCESS_BYTES + least)} or more, or "
             f"write the data in smaller chunks."
@@ -80,16 +80,16 @@ def plan_blocks(dataset: xr.Dataset, ram: int, n_classes: int = 2) -> BlockPlan:
 
 @contextmanager
 def within_memory(
-    ram: str | None, dataset: xr.Dataset, n_classes: int = 2
+    memory_limit: str | None, dataset: xr.Dataset, n_classes: int = 2
 ) -> Iterator[xr.Dataset]:
     """Yield a dataset in blocks that fit into a size such as ``2GB``, and limit dask's threads.
 
     Without a size the dataset stays as it is. ``n_classes`` are those of the model that maps it.
     """
-    if ram is None:
+    if memory_limit is None:
         yield dataset
         return
-    plan = plan_blocks(dataset, parse_size(ram), n_classes)
+    plan = plan_blocks(dataset, parse_size(memory_limit), n_classes)
     give_back_freed_memory()
     with dask.config.set(num_workers=plan.workers), rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE):
         yield plan.dataset

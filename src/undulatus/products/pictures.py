@@ -65,7 +65,7 @@ def draw_acquisitions(
     Parameters
     ----------
     path : path
-        Ending in ``.png`` or ``.pdf``; written whole or not at all.
+        Ending in ``.png`` or ``.pdf``; written atomically.
     scene : Dataset
         (time, y, x) or (y, x).
     result : Dataset

@@ -600,7 +600,7 @@ def _predict_rows(member: Any, values: Array) -> tuple[Array, Array, Array, Arra
         found = member.predict_in_full(values)
     except PhaseTooLargeError:
         return _predict_near_rows(member, values)
-    disagreement = found.disagreement if has_ensemble(member) else absent
+    disagreement = found.ensemble_std if has_ensemble(member) else absent
     variance, mean = (latent.reshape(n, -1) for latent in (found.variance, found.mean))
     return found.probabilities, variance, mean, disagreement
 

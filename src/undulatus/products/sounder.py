@@ -64,12 +64,12 @@ def fit_spectra(
     *,
     method: str = "vff",
     n_frequencies: int = 5,
-    members: int = 8,
+    n_estimators: int = 8,
     components: int = 100,
     label: str = CLOUDY,
     holdout: float = 0.25,
     seed: int = 0,
-    ram: int | None = None,
+    memory_limit: int | None = None,
     checkpoint: Path | None = None,
     device: str | None = None,
     verbose: int = 0,
@@ -84,9 +84,10 @@ def fit_spectra(
         block by block. Spectra with a missing value are left out.
     method : {"vff", "rff", "gpc"}
     n_frequencies : int
-        Number D of waves, of each member. Spectra need few: with more, the model fits the noise.
-    members : int
-        Members of an ensemble, which hold back different cells.
+        Number D of frequencies, of each estimator. Spectra need few: with more, the model fits
+        the noise.
+    n_estimators : int
+        Estimators of the ensemble, which validate on different cells.
     components : int
         Number of principal components, computed in units of the noise where that is known.
     label : str
@@ -98,7 +99,7 @@ def fit_spectra(
     holdout : float
         Share of the spectra kept for :func:`score_spectra`, as whole cells
         (:func:`undulatus.scenes.sampling.cell_names`). The model records which.
-    ram : int, optional
+    memory_limit : int, optional
         Memory limit in bytes; an error says if it is too small.
     checkpoint : path, optional
         File in which the classifier's fit is saved as it goes, and from which it resumes.
@@ -108,14 +109,14 @@ def fit_spectra(
     classifier = make_classifier(
         method,
         n_frequencies,
-        n_estimators=members,
+        n_estimators=n_estimators,
         seed=seed,
         verbose=verbose,
         checkpoint=checkpoint,
         device=device,
     )
     spectra = check_spectra(spectra)
-    _require_memory(spectra, components, ram)
+    _require_memory(spectra, components, memory_limit)
     _require_label(spectra, label)
     labels = np.asarray(require_dims(spectra[label], "sample").values)
     legend = label_legend(spectra[label], labels)
@@ -218,17 +219,17 @@ def _require_components(components: int, spectra: xr.Dataset, rows: int) -> None
         )
 
 
-def _require_memory(spectra: xr.Dataset, components: int, ram: int | None) -> None:
+def _require_memory(spectra: xr.Dataset, components: int, memory_limit: int | None) -> None:
     samples, channels = spectra[measurement(spectra)].shape
     needed = (
         PROCESS_BYTES
         + COVARIANCES * 8 * min(channels, 4 * samples) ** 2
         + 16 * samples * components
     )
-    if ram is not None and ram < needed:
+    if memory_limit is not None and memory_limit < needed:
         raise SceneError(
-            f"{ram / 1e9:.2g} GB of memory are too little for the covariance of {channels:,} "
-            f"channels: allow {needed / 1e9:.2g} GB."
+            f"{memory_limit / 1e9:.2g} GB of memory are too little for the covariance of "
+            f"{channels:,} channels: allow {needed / 1e9:.2g} GB."
         )
 
 

@@ -253,7 +253,7 @@ def _describe(model: Any, features: pd.DataFrame) -> pd.DataFrame:
         {
             "suggested": model.classes_[likeliest],
             "probability": np.max(found.probabilities, axis=1),
-            "disagreement": found.disagreement,
+            "disagreement": found.ensemble_std,
             "entropy": entr(found.probabilities).sum(axis=1),
             "information": information(found.mean, found.variance),
             "distance": learned.distance(features.to_numpy()).astype(np.float64),

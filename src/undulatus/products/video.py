@@ -92,7 +92,7 @@ def write_video(
     Parameters
     ----------
     path : path
-        Ending in ``.mp4``; written whole or not at all.
+        Ending in ``.mp4``; written atomically.
     scene : Dataset
         (time, y, x) or (y, x).
     result : Dataset

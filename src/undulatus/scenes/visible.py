@@ -38,7 +38,7 @@ BRIGHT = {"sea": 20.0, "land": 28.0}
 """... and above which it is cloudy, by surface."""
 
 LOWEST_SUN = 20.0
-"""Least height of the sun above the horizon, degrees."""
+"""Least solar elevation, degrees."""
 
 GLITTER = 25.0
 """Least angle between the view and the mirrored sun, over the sea, degrees."""

@@ -50,7 +50,7 @@ FAULTS = (
 
 
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
-    """Write a fitted classifier to one file, whole or not at all.
+    """Write a fitted classifier to one file, atomically.
 
     Takes GPC, RFFGPC, VFFGPC; a scikit-learn Pipeline that ends in one of them and whose other
     steps are StandardScaler, PCA, IncrementalPCA, SpectralPCA, SimpleImputer, OneHotEncoder, a

@@ -25,7 +25,7 @@ from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperatu
 NOISE_K = 0.2
 OZONE = "O3 980-1080"
 # Waves in features that are linear in those given, so that covariances are exact.
-PLAIN = {"n_estimators": 1, "warp": False, "spread": 0.0, "posterior": "bound", "random_state": 0}
+PLAIN = {"n_estimators": 1, "warp": False, "taper": 0.0, "posterior": "bound", "random_state": 0}
 
 
 @pytest.fixture(scope="module")

@@ -204,7 +204,9 @@ def test_a_start_time_in_the_attributes_is_kept(tmp_path, simulator):
 def test_progress_is_reported_from_the_first_task_to_the_last(tmp_path, simulator, suffix):
     reported = []
     write_dataset(
-        simulator.chunk(time=5), tmp_path / f"simulator{suffix}", lambda *counts: reported.append(counts)
+        simulator.chunk(time=5),
+        tmp_path / f"simulator{suffix}",
+        lambda *counts: reported.append(counts),
     )
     total = reported[0][1]
     assert reported == [(done, total) for done in range(1, total + 1)]
@@ -368,7 +370,10 @@ UNREADABLE = {
     "an empty file named .nc": ("scene.nc", lambda path, simulator: path.touch()),
     "a folder named .nc": ("scene.nc", lambda path, simulator: path.mkdir()),
     "an empty folder named .zarr": ("scene.zarr", lambda path, simulator: path.mkdir()),
-    "a text named .zarr": ("scene.zarr", lambda path, simulator: path.write_text("once upon a time")),
+    "a text named .zarr": (
+        "scene.zarr",
+        lambda path, simulator: path.write_text("once upon a time"),
+    ),
     "a Zarr with torn metadata": ("scene.zarr", torn),
     "a file of another kind": ("scene.txt", lambda path, simulator: path.write_text("hello")),
     "an empty folder": ("scenes", lambda path, simulator: path.mkdir()),
@@ -473,7 +478,11 @@ def test_an_empty_list_of_files_is_refused():
 
 
 def test_zarr_of_the_same_values_is_the_same_input_whenever_it_was_written(tmp_path, simulator):
-    for name, made in (("first", simulator), ("second", simulator), ("third", simulator.isel(time=[1]))):
+    for name, made in (
+        ("first", simulator),
+        ("second", simulator),
+        ("third", simulator.isel(time=[1])),
+    ):
         write_dataset(made.assign_attrs(history=name), tmp_path / f"{name}.zarr")
     first, second, third = (
         input_digest(tmp_path / f"{name}.zarr") for name in ("first", "second", "third")
@@ -487,7 +496,9 @@ def test_zarr_with_another_scale_is_another_input(tmp_path, simulator):
     scaled["IR_108"] = simulator["IR_108"] * 2
     scaled["IR_108"].encoding = dict(simulator["IR_108"].encoding)
     scaled["IR_108"].encoding["scale_factor"] = 2 * simulator["IR_108"].encoding["scale_factor"]
-    scaled["IR_108"].encoding["add_offset"] = 2 * simulator["IR_108"].encoding.get("add_offset", 0.0)
+    scaled["IR_108"].encoding["add_offset"] = 2 * simulator["IR_108"].encoding.get(
+        "add_offset", 0.0
+    )
     write_dataset(scaled, tmp_path / "scaled.zarr")
     stores = [tmp_path / "kelvin.zarr", tmp_path / "scaled.zarr"]
     chunks = [(store / "IR_108/c/0/0/0").read_bytes() for store in stores]

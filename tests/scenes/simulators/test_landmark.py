@@ -1,4 +1,4 @@
-"""The landmark simulator: parts equal the whole, the mask has its faults, the physics its limits."""
+"""The landmark simulator: parts equal the whole, and the mask has the faults of a real one."""
 
 from dataclasses import replace
 

@@ -120,7 +120,9 @@ def test_months_fit_seasons_and_latitudes_fit_zones(simulator):
         assert set(months[simulator["season"].values == season]) == set(expected)
     tropical = simulator["climate_zone"].values == 1
     assert np.abs(simulator["latitude"].values[tropical]).max() <= 23.5
-    assert np.abs(simulator["latitude"].values[simulator["climate_zone"].values == 5]).min() >= 62.0
+    assert (
+        np.abs(simulator["latitude"].values[simulator["climate_zone"].values == 5]).min() >= 62.0
+    )
 
 
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 30))
@@ -173,7 +175,7 @@ def test_spectra_are_lazy(monkeypatch):
         lazy["radiance"].isel(sample=0).compute()
 
 
-def test_modifying_a_twin_does_not_change_the_next_one(simulator):
+def test_modifying_a_simulator_does_not_change_the_next_one(simulator):
     changed = synthetic_sounder(SAMPLES)
     for name in ("noise", "latitude", "surface_type"):
         changed[name].values[:] = 3
@@ -189,7 +191,7 @@ def test_impossible_numbers_are_refused(options):
 # The dataset
 
 
-def test_the_twin_is_in_standard_form_and_named_as_a_simulator(simulator):
+def test_the_simulator_is_in_standard_form_and_named_as_a_simulator(simulator):
     checked = check_spectra(simulator)
     assert_array_equal(checked["radiance"], simulator["radiance"])
     assert_array_equal(checked["cloudy"], simulator["cloud_class"] > 0)
@@ -197,10 +199,12 @@ def test_the_twin_is_in_standard_form_and_named_as_a_simulator(simulator):
     for name in ("cloud_class", "surface_type", "climate_zone", "season", "day"):
         meanings = simulator[name].attrs["flag_meanings"].split()
         assert len(meanings) == len(simulator[name].attrs["flag_values"])
-        assert set(np.unique(simulator[name])) <= set(simulator[name].attrs["flag_values"].tolist())
+        assert set(np.unique(simulator[name])) <= set(
+            simulator[name].attrs["flag_values"].tolist()
+        )
 
 
-def test_the_twin_is_read_back_from_zarr_bit_for_bit_and_is_compressed(tmp_path, simulator):
+def test_the_simulator_is_read_back_from_zarr_bit_for_bit_and_is_compressed(tmp_path, simulator):
     path = tmp_path / "simulator.zarr"
     part = synthetic_sounder(SAMPLES).isel(sample=slice(0, 300))
     write_dataset(part, path)
@@ -304,7 +308,9 @@ def test_plancks_law_is_interpolated_to_well_below_the_noise():
 
 
 def test_the_window_is_warmer_than_carbon_dioxide_in_clear_warm_scenes(simulator):
-    clear = (simulator["effective_cloud_amount"].values == 0.0) & (simulator["climate_zone"].values == 1)
+    clear = (simulator["effective_cloud_amount"].values == 0.0) & (
+        simulator["climate_zone"].values == 1
+    )
     spectra = simulator["radiance"].values[clear]
     assert (temperatures(spectra, WINDOW) > temperatures(spectra, CARBON_DIOXIDE) + 40.0).all()
 

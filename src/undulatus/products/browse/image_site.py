@@ -1,4 +1,4 @@
-"""Build the pages of a map of one image: read in blocks, written whole or not at all."""
+"""Build the pages of a map of one image: read in blocks, written atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the browser of a map: read in blocks of time, written whole or not at all."""
+"""Build the browser of a map: read in blocks of time, written atomically."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def draw_explanation(
     Parameters
     ----------
     path : path
-        Ending in ``.png`` or ``.pdf``; written whole or not at all.
+        Ending in ``.png`` or ``.pdf``; written atomically.
     """
     path = Path(path)
     if path.suffix not in (".png", ".pdf"):

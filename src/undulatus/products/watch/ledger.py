@@ -129,7 +129,7 @@ class Ledger:
     def forget(self, names: set[str], before: str) -> None:
         """Forget items, and what was before a time of others but their last record and settings.
 
-        The log is written again, whole or not at all.
+        The log is written again, atomically.
         """
         last = {name: record for name, record in self.last_records().items() if name not in names}
         settings = [record for record in self._log.each() if "settings" in record][-1:]

@@ -99,7 +99,7 @@ class MapOptions:
     encoding: str = "cf"
     legend: Legend | None = None
     allow_outside: bool = False
-    ram: str | None = None
+    memory_limit: str | None = None
     command: str = "watch"
     """For the history of maps."""
     reading: Mapping[str, Any] = field(default_factory=dict)
@@ -499,7 +499,7 @@ class Watcher:
             encoding=self.options.encoding,
             legend=self.options.legend,
             allow_outside=self.options.allow_outside,
-            ram=self.options.ram,
+            memory_limit=self.options.memory_limit,
             command=self.options.command,
             folder=self.output,
         ) as mapped:

@@ -122,7 +122,7 @@ def find_messages(path: Path) -> list[Message]:
             if not os.fstat(file.fileno()).st_size:
                 raise DamagedFileError(f"{path} is empty. Fetch it again.")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                messages = list(_walk(path, content))
+                messages = list(_each_message(path, content))
     except OSError as error:
         raise unreadable(path, error, ".") from error
     if not messages:
@@ -133,7 +133,7 @@ def find_messages(path: Path) -> list[Message]:
     return messages
 
 
-def _walk(path: Path, content: mmap.mmap) -> Iterator[Message]:
+def _each_message(path: Path, content: mmap.mmap) -> Iterator[Message]:
     number, place = 0, content.find(BEGINNING)
     while place >= 0:
         number += 1

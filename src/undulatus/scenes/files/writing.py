@@ -1,4 +1,4 @@
-"""Datasets to disk: Zarr, netCDF or GeoTIFF, whole or not at all, block by block.
+"""Datasets to disk: Zarr, netCDF or GeoTIFF, atomically, block by block.
 
 To add a format, list its suffixes in :data:`WRITERS`.
 """

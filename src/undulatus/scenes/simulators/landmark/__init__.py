@@ -1,13 +1,13 @@
 """The synthetic landmark: a year over a coast like Dakhla's, with the truth known.
 
-A simulator of the paper's data, which are not public: 35,040 acquisitions of 20 x 26 pixels, one every
-quarter of an hour, with seven SEVIRI channels, a Level-2-like mask with the faults of real ones,
-and the true mask. The modules of this package say what is in it and why: :mod:`weather
+A simulator of the paper's data, which are not public: 35,040 acquisitions of 20 x 26 pixels, one
+every quarter of an hour, with seven SEVIRI channels, a Level-2-like mask with the faults of real
+ones, and the true mask. The modules of this package say what is in it and why: :mod:`weather
 <undulatus.scenes.simulators.landmark.weather>` makes place, sun and clouds, :mod:`radiation
 <undulatus.scenes.simulators.landmark.radiation>` the channels, and :mod:`level2
-<undulatus.scenes.simulators.landmark.level2>` the mask. Any part of the year can be computed alone, and
-equals that part of the whole bit for bit: weather is a closed form of time, and noise is drawn day
-by day.
+<undulatus.scenes.simulators.landmark.level2>` the mask. Any part of the year can be computed
+alone, and equals that part of the whole bit for bit: weather is a closed form of time, and noise
+is drawn day by day.
 """
 
 from __future__ import annotations

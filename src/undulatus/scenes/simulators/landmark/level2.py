@@ -3,8 +3,8 @@
 It follows the tests of Derrien & Le Gléau (2005): a pixel is cloudy if it is colder at 10.8 µm
 than a forecast of the clear surface, brighter than the surface's climatology, or shows the
 split-window difference of thin ice or, over the sea at night, a lower temperature at 3.9 than at
-10.8 µm. That last test rarely fires here, as the simulator's droplets emit at 3.9 µm like black bodies.
-Its faults come from what it does not know, not from random flips of the mask:
+10.8 µm. That last test rarely fires here, as the simulator's droplets emit at 3.9 µm like black
+bodies. Its faults come from what it does not know, not from random flips of the mask:
 
 - the forecast of the skin temperature errs by 2.5 K over land by day and 4 K at night and
   under a low sun, 0.8 K at sea; errors extend over hundreds of km and last half a day;

@@ -1,12 +1,12 @@
 """The synthetic sounder: spectra in the paper's numbers and strata, with the truth known.
 
-A simulator of the paper's IASI data, which are not public: 24,923 spectra of 8,461 channels with the
-paper's counts of surface types, climate zones, seasons and classes of cloud. The modules of this
-package say what is in it and why, in the order of the computation: ``strata``, ``surface``,
+A simulator of the paper's IASI data, which are not public: 24,923 spectra of 8,461 channels with
+the paper's counts of surface types, climate zones, seasons and classes of cloud. The modules of
+this package say what is in it and why, in the order of the computation: ``strata``, ``surface``,
 ``atmosphere``, ``gases``, ``transfer``. How difficult it is, and how that was set, is in
-:mod:`undulatus.scenes.simulators.sounder.atmosphere`. Any part can be computed alone, and equals that
-part of the whole bit for bit: random numbers are drawn for 256 samples at a time, whatever the
-chunks.
+:mod:`undulatus.scenes.simulators.sounder.atmosphere`. Any part can be computed alone, and equals
+that part of the whole bit for bit: random numbers are drawn for 256 samples at a time, whatever
+the chunks.
 """
 
 from __future__ import annotations

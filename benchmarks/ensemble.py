@@ -1,4 +1,4 @@
-"""An ensemble against one model of D √members: rates of prediction, and the time of a fit.
+"""An ensemble against one model of D √M: rates of prediction, and the time of a fit.
 
 python -m benchmarks.ensemble [--fits]
 
@@ -24,7 +24,7 @@ from undulatus import RFFGPC, VFFGPC
 Array = np.ndarray[Any, Any]
 
 ENSEMBLES = ((5, 50), (4, 100), (5, 20))
-"""Members, and frequencies of each."""
+"""Number of estimators, and frequencies of each."""
 
 FEATURES, ROWS, TRAINING_ROWS = 13, 200_000, 30_000
 REPEATS = 9
@@ -48,43 +48,52 @@ def alternate(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str
     return best
 
 
-def compare_rates(members: int, frequencies: int, threads: int) -> None:
+def compare_rates(n_estimators: int, frequencies: int, threads: int) -> None:
     """Print the rates of probabilities and labels."""
     X, y = draw(3_000, 0)
     rows, _ = draw(ROWS, 1)
     models = {
-        name: RFFGPC(d, n_estimators=m, precision="single", n_jobs=threads, random_state=0).fit(X, y)
-        for name, m, d in sizes(members, frequencies)
+        name: RFFGPC(d, n_estimators=m, precision="single", n_jobs=threads, random_state=0).fit(
+            X, y
+        )
+        for name, m, d in sizes(n_estimators, frequencies)
     }
     for method in ("predict_proba", "predict"):
         calls = {n: partial(getattr(model, method), rows) for n, model in models.items()}
-        print_line(members, frequencies, threads, method, alternate(calls, REPEATS), ROWS / 1e6)
+        print_line(
+            n_estimators, frequencies, threads, method, alternate(calls, REPEATS), ROWS / 1e6
+        )
 
 
-def compare_fits(members: int, frequencies: int) -> None:
+def compare_fits(n_estimators: int, frequencies: int) -> None:
     """Print how many fits a second, which is less than one."""
     X, y = draw(TRAINING_ROWS, 0)
     models = {
         name: VFFGPC(d, n_estimators=m, precision="single", random_state=0)
-        for name, m, d in sizes(members, frequencies)
+        for name, m, d in sizes(n_estimators, frequencies)
     }
     calls = {name: partial(model.fit, X, y) for name, model in models.items()}
-    print_line(members, frequencies, 0, "fit", alternate(calls, 1), 1.0)
+    print_line(n_estimators, frequencies, 0, "fit", alternate(calls, 1), 1.0)
 
 
-def sizes(members: int, frequencies: int) -> tuple[tuple[str, int, int], ...]:
-    """Return a name, members and frequencies of the ensemble and of the single model."""
-    single = round(frequencies * members**0.5)
-    return ("ensemble", members, frequencies), ("single", 1, single)
+def sizes(n_estimators: int, frequencies: int) -> tuple[tuple[str, int, int], ...]:
+    """Return a name, M and D of the ensemble and of the single model."""
+    single = round(frequencies * n_estimators**0.5)
+    return ("ensemble", n_estimators, frequencies), ("single", 1, single)
 
 
 def print_line(
-    members: int, frequencies: int, threads: int, what: str, seconds: dict[str, float], size: float
+    n_estimators: int,
+    frequencies: int,
+    threads: int,
+    what: str,
+    seconds: dict[str, float],
+    size: float,
 ) -> None:
     """Print both rates and their ratio."""
     ensemble, single = (size / seconds[name] for name in ("ensemble", "single"))
     print(
-        f"{members} x {frequencies:<4} {sizes(members, frequencies)[1][2]:6} "
+        f"{n_estimators} x {frequencies:<4} {sizes(n_estimators, frequencies)[1][2]:6} "
         f"{threads or 'all':>7}  {what:13} {ensemble:9.3f} {single:7.3f} "
         f"{ensemble / single:6.2f}"
     )
@@ -94,11 +103,11 @@ def main() -> None:
     """Print the table."""
     warnings.simplefilter("ignore")
     print("ensemble  single threads                ensemble  single  ratio")
-    for members, frequencies in ENSEMBLES:
+    for n_estimators, frequencies in ENSEMBLES:
         for threads in (1, 2):
-            compare_rates(members, frequencies, threads)
+            compare_rates(n_estimators, frequencies, threads)
         if "--fits" in sys.argv[1:]:
-            compare_fits(members, frequencies)
+            compare_fits(n_estimators, frequencies)
 
 
 if __name__ == "__main__":
