@@ -443,7 +443,7 @@ def test_an_unknown_kind_of_model_is_named(rewrite):
 
 
 def own_key(key, header):
-    """The posteriors of an ensemble are those of its members, others those of latent functions."""
+    """Posteriors of an ensemble are in its estimators, those of others in latent functions."""
     if key != "posterior":
         return key
     return "estimators" if "estimators" in header else "latents"
@@ -574,7 +574,7 @@ def test_classes_too_large_for_their_dtype_are_refused(rewrite):
     assert_refused(rewrite(spoil))
 
 
-# Members, warps and levels
+# Estimators, warps and prior means
 
 
 def test_a_single_model_is_written_as_an_ensemble_of_one(saved, path):
@@ -586,7 +586,7 @@ def test_a_single_model_is_written_as_an_ensemble_of_one(saved, path):
     assert load_model(path).n_estimators == 1
 
 
-def test_each_member_of_an_ensemble_has_tensors_of_its_own(saved, path):
+def test_each_estimator_of_an_ensemble_has_tensors_of_its_own(saved, path):
     path.write_bytes(saved["ensemble"])
     tensors, header = read_tensors(path)
     assert len(header["estimators"]) == 2
@@ -632,13 +632,14 @@ def test_an_ensemble_from_before_warps_and_tapers_loads_as_the_paper_has_it(name
     tensors, header = read_tensors(path)
     for parameter in ("warp", "taper"):
         del header["params"][parameter]
-    for member in header["estimators"]:
-        del member["taper"], member["prior_mean"]
+    for own in header["estimators"]:
+        del own["taper"]
+        for latent in own.get("latents", [own]):
+            del latent["prior_mean"]
     write_tensors(path, tensors, header)
     loaded = load_model(path)
     assert (loaded.warp, loaded.taper, loaded.posterior) == (False, 0.0, "bound")
-    assert {fit.taper for fit in loaded.estimators_} == {0.0}
-    assert {own.prior_mean for fit in loaded.estimators_ for own in fit.latents} == {0.0}
+    assert {(fit.taper, fit.latents[0].prior_mean) for fit in loaded.estimators_} == {(0.0, 0.0)}
     assert_predicts_alike(loaded, model, moons[0])
 
 
@@ -646,14 +647,17 @@ def test_a_single_model_of_schema_1_loads_as_the_paper_has_it(moons, path):
     model = MODELS["RFFGPC"](taper=0.0, **PLAIN).fit(*moons)
     save_model(model, path)
     tensors, header = read_tensors(path)
-    (member,) = header.pop("estimators")
+    (own,) = header.pop("estimators")
     header["schema"] = 1
-    header["posterior"] = member["posterior"]
-    header["fitted"] |= {f"{key}_": member[key] for key in ("signal_variance", "lengthscale")}
-    header["fitted"] |= {"lower_bound_": model.lower_bound_, "n_iter_": member["n_iter"]}
+    header["posterior"] = own["posterior"]
+    header["fitted"] |= {f"{key}_": own[key] for key in ("signal_variance", "lengthscale")}
+    header["fitted"] |= {"bound_": model.lower_bound_, "n_iter_": own["n_iter"]}
     for parameter in ("warp", "taper", "n_estimators", "posterior"):
         del header["params"][parameter]
-    write_tensors(path, {key.removeprefix("0/"): own for key, own in tensors.items()}, header)
+    header["params"]["frequencies"] = header["params"].pop("init_frequencies")
+    tensors = {key.removeprefix("0/"): tensor for key, tensor in tensors.items()}
+    tensors["bound_history"] = tensors.pop("lower_bounds")
+    write_tensors(path, tensors, header)
     loaded = load_model(path)
     # Whatever the defaults become, such a file holds the paper's model.
     assert (loaded.n_estimators, loaded.posterior) == (1, "bound")
@@ -678,7 +682,7 @@ def test_an_exact_model_without_a_prior_mean_has_one_of_zero(moons, path):
     assert_predicts_alike(loaded, model, moons[0])
 
 
-def test_an_ensemble_without_members_is_refused(saved, path):
+def test_an_ensemble_without_estimators_is_refused(saved, path):
     path.write_bytes(saved["ensemble"])
     tensors, header = read_tensors(path)
     header["estimators"] = []

@@ -198,7 +198,7 @@ FIELDS = {
         "precision",
     ),
     "names that are numbers": ("rff", set_field("feature_names", to=[1, 2]), "feature_names[0]"),
-    "members by the million": (
+    "estimators by the million": (
         "rff",
         set_field("estimators", to=[{}] * 10**5),
         "estimators[0] lacks",
@@ -239,7 +239,7 @@ FIELDS = {
     "an edge in other words": ("regimes", set_field("regimes", 0, 1, to="0"), "edge '0'"),
     "a regime's name twice": ("regimes", set_field("regimes", 1, 0, to="day"), "distinct names"),
     "too wide a blend": ("regimes", set_field("blend", to=31.0), "blend"),
-    "other classes than the members'": (
+    "other classes than its classifiers'": (
         "regimes",
         set_field("classes", to={"array": [1, 2], **LABELS}),
         "other classes",
@@ -317,7 +317,7 @@ def test_a_field_that_means_nothing_is_refused_by_its_name(name, alter, words, p
     assert_refused(forged(name, path, alter), words)
 
 
-def test_members_of_other_classes_than_each_other_are_refused(path):
+def test_classifiers_of_other_classes_than_each_other_are_refused(path):
     def alter(header, arrays):
         header["members"][0]["classes"] = {"array": [1, 2], "dtype": "<i8"}
 
@@ -417,13 +417,13 @@ def test_a_small_file_that_asks_for_much_is_refused_at_once(tmp_path):
     root.arrays["0/posterior_mean"] = Array.of(np.ones(2 * n))
     paths = [
         sparse(tmp_path / "an unknown array", unknown, "extra", [2**29]),
-        sparse(tmp_path / "a history", history, "0/bound_history", [2**29]),
+        sparse(tmp_path / "a history", history, "0/lower_bounds", [2**29]),
         sparse(tmp_path / "a root", root, "0/posterior_root", [n * (2 * n + 1)]),
     ]
     fields = {
         "a dtype": set_field("classes", to={"array": ["a", "b"], "dtype": "<U400000000"}),
         "deep lists": set_field("prior_log_ratio", to="@deep@"),
-        "a million members": set_field("estimators", to=[{}] * 10**6),
+        "a million estimators": set_field("estimators", to=[{}] * 10**6),
         "parameters by the thousand": set_field("params", to={str(n): 1 for n in range(10**5)}),
         "updates without end": set_field("updates", to=2**62),
     }
