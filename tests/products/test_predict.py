@@ -238,7 +238,7 @@ def test_the_disagreement_is_written_to_every_format(ensemble, image, tmp_path, 
     path = tmp_path / f"map{suffix}"
     write_dataset(result, path)
     if suffix == ".tif":
-        with rasterio.open(tmp_path / "map_layers.tif") as file:
+        with rasterio.open(path.with_stem("map_layers")) as file:
             found = file.read(1 + file.descriptions.index("cloud_disagreement"))
     else:
         found = open_map(path)["cloud_disagreement"].values
