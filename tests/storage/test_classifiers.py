@@ -651,7 +651,7 @@ def test_a_single_model_of_schema_1_loads_as_the_paper_has_it(moons, path):
     header["schema"] = 1
     header["posterior"] = own["posterior"]
     header["fitted"] |= {f"{key}_": own[key] for key in ("signal_variance", "lengthscale")}
-    header["fitted"] |= {"lower_bound_": model.lower_bound_, "n_iter_": own["n_iter"]}
+    header["fitted"] |= {"bound_": model.lower_bound_, "n_iter_": own["n_iter"]}
     for parameter in ("warp", "taper", "n_estimators", "posterior"):
         del header["params"][parameter]
     header["params"]["frequencies"] = header["params"].pop("init_frequencies")

@@ -84,7 +84,7 @@ random_state : int, RandomState or None, default=None
 warm_start : bool, default=False
     Start from the frequencies and hyperparameters of the last fit, each estimator from its own.
 verbose : int, default=0
-    1 shows a line of progress, 2 one line per iteration.
+    1 shows a line of progress, 2 one line per iteration and pass.
 on_interrupt : {"raise", "keep"}, default="raise"
     What Ctrl-C does to a fit: ``"raise"`` ends it without a model, and a later fit continues from
     the ``checkpoint``, if there is one; ``"keep"`` leaves the best model so far with a warning and
