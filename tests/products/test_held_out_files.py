@@ -97,6 +97,7 @@ def test_of_several_images_a_polygon_is_written_once(small_image, image_files, p
 @pytest.mark.parametrize("kind", ["points", "table"])
 def test_points_and_rows_may_be_held_out_one_by_one(image_files, points, tmp_path, kind):
     labels = points if kind == "points" else table_of(points, image_files)
+    labels = labels.assign(note="=1+1")
     path = tmp_path / ("held.gpkg" if kind == "points" else "held.csv")
     model = fit_image(image_files / "image.tif", labels, split="set", held_out_file=path, **QUICK)
     save_model(model, tmp_path / "m.undulatus")
@@ -104,6 +105,8 @@ def test_points_and_rows_may_be_held_out_one_by_one(image_files, points, tmp_pat
     assert sum(Provenance.of(model).training_pixels.values()) == 2 * 48
     held = pd.read_csv(path) if kind == "table" else geopandas.read_file(path)
     assert held["set"].tolist() == ["test"] * 48
+    # No program takes a cell of a CSV file for a formula.
+    assert set(held["note"]) == {"'=1+1" if kind == "table" else "=1+1"}
     for source in (labels, path):
         found = score_image(model, image_files / "image.tif", source, field="class", areas=False)
         assert "Scored on 48 pixels of" in found.basis.statement

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from undulatus._files import replacing
+from undulatus._plain import cell_text
 from undulatus.errors import InputError, SceneError
 from undulatus.products.image_pixels import LabelSource
 
@@ -50,7 +51,7 @@ def write_held_out(path: Path, sources: Sequence[LabelSource], groups: set[str])
         # Labels without a coordinate reference system are written as they are.
         warnings.filterwarnings("ignore", "'crs' was not provided")
         if suffix == ".csv":
-            held.to_csv(unfinished, index=False)
+            held.map(cell_text).rename(columns=cell_text).to_csv(unfinished, index=False)
         elif suffix == ".parquet":
             held.to_parquet(unfinished, index=False)
         else:

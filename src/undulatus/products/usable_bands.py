@@ -58,9 +58,9 @@ def screen_bands(
 
 
 def missing_text(recipe: ImageFeatures, features: Array) -> str:
-    """Return which bands pixels lack, if they do not lack all alike; for the end of a message."""
+    """Return which bands pixels lack, for the end of a message."""
     absent = np.count_nonzero(~np.isfinite(features[:, : len(recipe.bands)]), axis=0)
-    if len(set(absent.tolist())) < 2:
+    if not absent.any():
         return ""
     each = zip(recipe.bands, absent.tolist(), strict=True)
     return f" ({', '.join(f'{band} at {count:,}' for band, count in each if count)})"

@@ -345,8 +345,13 @@ SAID = {
         **dict.fromkeys(("degrees_east", "degree_east", "degrees_E", "degree_E"), "east"),
         **dict.fromkeys(("degrees_north", "degree_north", "degrees_N", "degree_N"), "north"),
     },
+    "axis": {"X": "east", "Y": "north"},
+    "long_name": {
+        **dict.fromkeys(("longitude", "Longitude"), "east"),
+        **dict.fromkeys(("latitude", "Latitude"), "north"),
+    },
 }
-"""Attributes of coordinates by which CF tells where they grow."""
+"""Attributes of coordinates that tell where they grow, by CF or in words."""
 
 
 def find_lonlats(scene: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray] | None:

@@ -109,6 +109,8 @@ def test_degrees_without_a_reference_are_those_of_wgs_84(small_image):
     [
         ("latitude", {"standard_name": "longitude"}),
         ("longitude", {"units": "degrees_north"}),
+        ("latitude", {"axis": "X"}),
+        ("latitude", {"long_name": "longitude"}),
         ("y", {"standard_name": "projection_x_coordinate"}),
     ],
 )
