@@ -61,7 +61,10 @@ class Duration(click.ParamType[float]):
         found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d)", str(value).strip())
         if found is None:
             self.fail(f"{value!r} is not a time such as 90s, 30min, 12h or 30d.")
-        return float(found[1]) * self._UNITS[found[2]]
+        seconds = float(found[1]) * self._UNITS[found[2]]
+        if seconds == 0.0:
+            self.fail(f"{value!r} is no time at all. Give one above 0.")
+        return seconds
 
 
 EXISTING_FILE = PlainPath(exists=True, dir_okay=False)

@@ -41,8 +41,8 @@ _NOT_AFTER = re.compile(r"^[^.;,]*\b(?:not|none|no|false|off)\b", re.I)
 _NEAR = 40
 """Characters around a mention of the sun in which it is said what was done."""
 
-_SATPY = "pytroll/satpy"
-"""In the ``history`` of whatever satpy's CF writer wrote."""
+_SATPY = re.compile(r"\bsatpy\b", re.I)
+"""In the ``history`` of whatever satpy's CF writer wrote, and in what people write of its files."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,11 @@ def find_statement(
         normalised_by_text = _read(str(text))
         if normalised_by_text is not None:
             return Statement(normalised_by_text, f"{key} is {_short(text)!r}", by_words=True)
-    if any(key == "history" and _SATPY in str(text) for key, text in texts):
+    named = [key for key, text in texts if _SATPY.search(str(text))]
+    if named:
         return Statement(
             False,
-            "history names satpy, whose reflectances are not divided unless by a modifier",
+            f"{named[0]} names satpy, whose reflectances are not divided unless by a modifier",
             by_words=True,
         )
     return None
@@ -96,7 +97,7 @@ def is_from_satpy(
 ) -> bool:
     """Return whether satpy wrote bands, none of which has our attribute."""
     listed = list(bands)
-    by_history = bool(listed) and _SATPY in str(of_file.get("history", ""))
+    by_history = bool(listed) and "pytroll/satpy" in str(of_file.get("history", ""))
     wrote = by_history or any("modifiers" in attrs for attrs in listed)
     return wrote and not any(NORMALISED in attrs for attrs in listed)
 
