@@ -8,9 +8,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 RETIRED = re.compile(
-    r"(?i:ensemble|\btwins?\b|\bwalk(s|ing|ed)?\b|_walk\b|\bwalk_|convoy|\bcrew\b|hopeless|unheard"
-    r"|\bmembers_|n_estimators|held[_ -]back|\bholds? back|atomic_write|--n-estimators|\bram\b"
-    r"|undulatus subset|bound_history)|Walk[A-Z]"
+    r"(?i:committee|\btwins?\b|\bwalk(s|ing|ed)?\b|_walk\b|\bwalk_|convoy|\bcrew\b|hopeless|unheard"
+    r"|\bmembers_|n_members|held[_ -]back|\bholds? back|whole_or_not_at_all|--members|\bram\b"
+    r"|undulatus cut|bound_history)|Walk[A-Z]"
 )
 """Names of version 0.2 and before; ``CHANGELOG.md`` has the table of those of today."""
 

@@ -689,7 +689,8 @@ def test_the_variational_posterior_starts_from_a_pass_by_the_quadratic_bound(sha
     space, start = some_space(share=share), some_gaussian()
     (found,), _ = fit_each(space, starts=[start])
     space = replace(space, log_odds=[-1.5])
-    (first,) = ascend(space, QUADRATIC, [start], AscentConfig(1))
+    # Without sites of its own the start keeps its signal variance.
+    (first,) = ascend(space, QUADRATIC, [replace(start, sites=None)], AscentConfig(1))
     (end,) = ascend(space, EXPECTED, [first.gaussian], AscentConfig(40, 1e-6))
     assert found.bounds == end.bounds
     assert_same(found.posterior, end.gaussian.posterior)

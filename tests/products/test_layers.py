@@ -190,7 +190,7 @@ def test_each_of_three_classes_has_its_probability_and_variance(surfaces, image,
     found = result["class"].values.ravel()
     assert_array_equal(np.array(SURFACES)[found[seen]], surfaces.predict(rows[seen]))
     assert_allclose(
-        result["class_disagreement"].values.ravel()[seen], expected.disagreement, rtol=1e-3
+        result["class_disagreement"].values.ravel()[seen], expected.ensemble_std, rtol=1e-3
     )
     assert_array_equal(found == 255, ~seen)
 

@@ -415,7 +415,7 @@ def fit_batch(fit: BatchFit) -> FourierFit:
 
 def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool) -> BatchState:
     n = pixels.n_latents
-    local = LocalParameters(pixels.xp.array(np.empty((n, pixels.n_rows))), np.zeros(n))
+    local = LocalParameters(pixels.xp.array(np.zeros((n, pixels.n_rows))), np.zeros(n))
     space = WeightSpace(pixels, start.frequencies, kept=list(local.precision))
     ends = fit_quadratic(space, start.signal_variance, AscentConfig(START_PASSES))
     variances = [end.gaussian.signal_variance for end in ends]
