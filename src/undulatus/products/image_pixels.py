@@ -237,8 +237,9 @@ def leave_out_missing(
     lacking = missing_text(recipe, pixels.features[~whole])
     if not whole.any():
         raise SceneError(
-            f"All {len(whole):,} labelled pixels are missing (nodata) in the image{lacking}. See "
-            f"whether these bands hold anything there, and whether the labels lie on its valid part."
+            f"All {len(whole):,} labelled pixels are missing (nodata) in the image{lacking}. "
+            f"See whether these bands hold anything there, and whether the labels lie on its valid "
+            f"part."
         )
     if whole.all():
         return pixels

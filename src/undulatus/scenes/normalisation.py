@@ -42,7 +42,7 @@ _NEAR = 40
 """Characters around a mention of the sun in which it is said what was done."""
 
 _SATPY = re.compile(r"\bsatpy\b", re.I)
-"""In the ``history`` of whatever satpy's CF writer wrote, and in what people write of its files."""
+"""In the ``history`` of what satpy's CF writer wrote, and in what people write of its files."""
 
 
 @dataclass(frozen=True)
