@@ -238,8 +238,8 @@ def leave_out_missing(
     if not whole.any():
         raise SceneError(
             f"All {len(whole):,} labelled pixels are missing (nodata) in the image{lacking}. "
-            f"See whether these bands hold anything there, and whether the labels lie on its valid "
-            f"part."
+            f"See whether these bands hold anything there, and whether the labels lie on its "
+            f"valid part."
         )
     if whole.all():
         return pixels
