@@ -387,7 +387,8 @@ class TaskCount(Callback):
                 self._report()
 
     def _report(self) -> None:
-        self._progress(self._done + sum(self._shares.values()), len(self._counted))
+        # Rounded: sums in another order differ in their last digit, and progress never goes back.
+        self._progress(round(self._done + sum(self._shares.values()), 9), len(self._counted))
 
 
 def uses_cluster() -> bool:
