@@ -205,8 +205,8 @@ def test_a_fit_names_its_regime_its_member_and_its_step(told, moons):
         "learning: regime high (2 of 2)",
     ]
     details = " ".join(report.detail for report in told.reports)
-    assert "member 1 of 2, step" in details
-    assert "member 2 of 2, step" in details
+    assert "estimator 1 of 2, step" in details
+    assert "estimator 2 of 2, step" in details
     assert all("step" in report.detail or "pass" in report.detail for report in told.reports)
     shares = [report.share for report in told.reports]
     assert shares == sorted(shares)

@@ -278,8 +278,8 @@ def test_statistics_that_cannot_be_factorised_are_helped_by_a_jitter(device, mon
     X, y = rows()
     solve, seen = TorchBackend.weight_moments, []
 
-    def fail_without_jitter(xp, precisions, projected, jitter, streams):
-        mean, covariance = solve(xp, precisions, projected, jitter, streams)
+    def fail_without_jitter(xp, precisions, projected, jitter):
+        mean, covariance = solve(xp, precisions, projected, jitter)
         seen.append(float(jitter[0]))
         return mean, torch.where(jitter == 0.0, torch.nan, covariance)
 

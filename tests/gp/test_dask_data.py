@@ -76,13 +76,13 @@ def test_a_chunk_without_weights_is_not_copied():
 def test_a_total_is_over_all_blocks_and_passes_the_parameters():
     seen = []
 
-    def part(block, power, shift=0.0):
+    def part(block, power, shift):
         seen.append(len(block.x))
-        return float(np.sum(block.x**power)) + shift
+        return [np.array([np.sum(block.x**power) + shift])]
 
-    found = chunk_total(some_chunk(), READER, part, sum, (2,), {"shift": 1.0})
+    found = chunk_total(some_chunk(), READER, part, 2, 1.0)
     assert seen == [2, 1]
-    assert found == np.sum(some_chunk().rows[[0, 1, 3]] ** 2) + 2.0
+    assert found[0] == np.sum(some_chunk().rows[[0, 1, 3]] ** 2) + 2.0
 
 
 def test_rows_are_numbered_among_those_of_positive_weight_and_concatenated():
@@ -215,7 +215,7 @@ def test_the_parameters_are_one_node_and_each_chunk_one_task(monkeypatch):
     assert sum(name.startswith("ChunkTask-") for name in names) == 1
     # Reading a chunk and computing its rows is part of its task.
     assert sum(name.startswith("_run_task-") for name in names) == n_chunks
-    sums = sum(name.startswith("_add-") for name in names)
+    sums = sum(name.startswith("_add_arrays-") for name in names)
     assert sums == -(-n_chunks // FAN_IN) + 1
     labels_nodes = n_chunks
     assert len(graph) <= 1 + n_chunks + sums + labels_nodes

@@ -93,7 +93,7 @@ def test_chance_is_the_entropy_of_the_shares_of_the_classes_among_validation_row
     rows = np.argsort(pixels.codes, kind="stable")
     # One in eight validation rows is of the second class.
     split = np.sort(rows[70:-10]), np.sort(np.r_[rows[:70], rows[-10:]])
-    chance = shares_entropy(pixels.pick(split[1]))
+    chance = shares_entropy(pixels.block(split[1]))
     assert_allclose(chance, -(0.125 * np.log(0.125) + 0.875 * np.log(0.875)), rtol=1e-12)
     for factor, starts in ((0.979, 1), (0.981, 1 + RESTARTS)):
         loss = factor * chance

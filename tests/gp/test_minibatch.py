@@ -11,6 +11,7 @@ from tests.gp.problems import (
     central_differences,
     dense_features,
     latent_moments,
+    one_against_rest,
     plain,
     quadratic_bound,
     repeat_rows,
@@ -72,7 +73,7 @@ def slow_steps(task, state, steps):
     mean_w = square_w = mean_s = square_s = 0.0
     sigma = state.parameters.lengthscale
     signs = np.array(
-        [np.where(pixels.against_rest(c).codes, 1.0, -1.0) for c in range(len(gammas))]
+        [np.where(one_against_rest(pixels, c).codes, 1.0, -1.0) for c in range(len(gammas))]
     )
     weights = np.ones(pixels.n_rows) if pixels.weight is None else pixels.weight
 

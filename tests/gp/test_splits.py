@@ -263,9 +263,14 @@ def test_digests_are_spread_evenly():
 def some_block(rng, n=9, d=3, weight=None, dtype=np.float64, classes=2):
     x, codes = rng.normal(size=(n, d)), rng.integers(0, classes, n)
     weight = np.ones(n) if weight is None else weight
-    v = codes - 0.5 if classes == 2 else np.zeros(n)
-    parts = (own.astype(dtype) for own in (x, v, weight))
-    return Block(slice(0, n), *parts, make_backend(dtype), None if classes == 2 else codes)
+    return Block(
+        slice(0, n),
+        x.astype(dtype),
+        codes,
+        weight.astype(dtype),
+        make_backend(dtype),
+        1 if classes == 2 else classes,
+    )
 
 
 def some_moments(rng, D=4, d=3, size=1.0, latents=1):
@@ -284,8 +289,8 @@ def slow_loss(block, frequencies, variances, means, covariances, deviations=None
             float(expected_sigmoid(z[i] @ mean, z[i] @ S @ z[i] + gamma * untapered[i]))
             for gamma, mean, S in zip(variances, means, covariances, strict=True)
         ]
-        if block.codes is None:
-            likelihood = own[0] if block.v[i] > 0 else 1.0 - own[0]
+        if block.n_latents == 1:
+            likelihood = own[0] if block.codes[i] else 1.0 - own[0]
         else:
             likelihood = own[block.codes[i]] / sum(own)
         total -= weight * np.log(likelihood)
@@ -320,7 +325,7 @@ def test_a_weight_equals_as_many_rows_and_only_ratios_of_weights_count():
     times = rng.integers(1, 5, 9)
     block, (frequencies, *moments) = some_block(rng, weight=times), some_moments(rng)
     rows = np.repeat(np.arange(9), times)
-    repeated = replace(block, x=block.x[rows], v=block.v[rows], weight=np.ones(len(rows)))
+    repeated = replace(block, x=block.x[rows], codes=block.codes[rows], weight=np.ones(len(rows)))
     expected = validation_loss(block, frequencies, None, *moments)
     for same in (repeated, replace(block, weight=10.0 * block.weight)):
         found = validation_loss(same, frequencies, None, *moments)
@@ -345,12 +350,12 @@ def test_the_loss_of_a_row_thought_impossible_is_large_but_finite():
 def test_the_loss_of_the_shares_alone_is_their_entropy(classes):
     rng = np.random.default_rng(1)
     block = some_block(rng, n=50, weight=rng.uniform(0.1, 5.0, 50), classes=classes)
-    codes = (block.v > 0).astype(int) if classes == 2 else block.codes
+    codes = block.codes.astype(int)
     shares = np.array([block.weight[codes == c].sum() for c in range(classes)])
     shares /= shares.sum()
     expected = np.average(-np.log(shares[codes]), weights=block.weight)
     assert_allclose(shares_entropy(block), expected, rtol=1e-12)
-    assert shares_entropy(replace(block, v=np.full(50, 0.5), codes=None)) == 0.0
+    assert shares_entropy(replace(block, codes=np.ones(50, dtype=bool))) == 0.0
 
 
 def test_estimators_learn_from_and_validate_on_all_of_several_classes():

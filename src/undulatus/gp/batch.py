@@ -23,14 +23,12 @@ from undulatus.gp.inference import (
     VARIANCE_LIMITS,
     AscentConfig,
     Gaussian,
-    LatentView,
     PosteriorConfig,
     Sites,
     WeightSpace,
     fit_posteriors,
     fit_quadratic,
-    has_stalled,
-    total_sums,
+    stall_limit,
 )
 from undulatus.gp.likelihood import QUADRATIC
 from undulatus.gp.minibatch import Start
@@ -169,7 +167,7 @@ def _iterate(evidence: Evidence, progress: Progress, config: BatchConfig) -> Pro
     )
     bound, theta = best
     bounds = (*progress.bounds, bound)
-    stalled = len(bounds) > 1 and has_stalled(bounds, config.tol)
+    stalled = len(bounds) > 1 and bound - bounds[-2] < stall_limit(bound, config.tol)
     return replace(
         progress, theta=theta, bounds=bounds, outcome="converged" if stalled else "max_iter"
     )
@@ -236,15 +234,9 @@ class FourierEvidence:
     def gaussians(self, theta: Array) -> list[Gaussian]:
         """Return the posterior of each latent function at θ and the current ξ."""
         if self._solved is None or not np.array_equal(self._solved[0], theta):
-            variances = self.signal_variances(theta)
-            views = [
-                LatentView(latent, QUADRATIC, 0.0, variance, precision=own)
-                for latent, (variance, own) in enumerate(
-                    zip(variances, self.local.precision, strict=True)
-                )
-            ]
-            sums = total_sums(self.pixels, self.frequencies(theta), None, views)
-            self._store(theta, [own.sites(Gaussian(1.0))[0] for own in sums])
+            priors = [Gaussian(1.0)] * self.n_latents
+            found = self._space(theta).evaluate(None, range(self.n_latents), priors)
+            self._store(theta, [sites for sites, _ in found])
         assert self._solved is not None
         return self._solved[1]
 
@@ -316,23 +308,25 @@ def evidence_gradient(
         for own in gaussians
     ]
 
-    def of_block(block: Block) -> Array:
-        z, _ = tapered_features(block.x, frequencies, None, xp)
-        gradient = 0.0
-        for latent, (mean, covariance) in enumerate(moments):
-            own = block.against_rest(latent)
-            weighted = own.weight * precision[latent][block.rows]
-            residual = own.weight * own.v - weighted * (z @ mean)
-            product = xp.multiply(z, covariance)
-            gradient = gradient + xp.double(
-                bound_gradient(z, block.x, residual, weighted, mean, product, xp)
-            )
-        return to_host(gradient)
+    [gradient] = pixels.total(_block_gradient, frequencies, moments, precision)
+    return np.asarray(gradient)
 
-    total = np.zeros(frequencies.shape)
-    for gradient in pixels.map(of_block):
-        total += gradient
-    return total
+
+def _block_gradient(
+    block: Block,
+    frequencies: Array,
+    moments: Sequence[tuple[Array, Array]],
+    precision: Array,
+) -> list[Array]:
+    xp = block.xp
+    z, _ = tapered_features(block.x, frequencies, None, xp)
+    gradient = xp.double(np.zeros(frequencies.shape))
+    for latent, (mean, covariance) in enumerate(moments):
+        weighted = block.weight * precision[latent][block.rows]
+        residual = block.weight * block.targets(latent) - weighted * (z @ mean)
+        product = xp.multiply(z, covariance)
+        gradient += xp.double(bound_gradient(z, block.x, residual, weighted, mean, product, xp))
+    return [gradient]
 
 
 def log_variance_gradient(gaussian: Gaussian) -> float:
@@ -393,7 +387,7 @@ def fit_batch(fit: BatchFit) -> FourierFit:
         # Rows that are not learned from get weight zero: no copy of the others is needed.
         learning = fit.pixels.keep_weight_of(fit.split[0])
         left_out = fit.pixels.take(fit.split[1])
-        validation = left_out.pick(np.arange(left_out.n_rows))
+        validation = left_out.block(slice(0, left_out.n_rows))
     state = fit.resume or _first_state(learning, fit.start, fit.learn_frequencies)
     move = learning.xp.move
     local = LocalParameters(move(1.0 * state.local.precision), 1.0 * state.local.offsets)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Concatenate
+from typing import Any
 
 import dask
 import dask.array as da
@@ -26,10 +26,7 @@ from undulatus.errors import InputError
 from undulatus.gp.backends import Array, Backend, make_backend
 from undulatus.gp.backends.numpy import recycling
 from undulatus.gp.data import (
-    Block,
-    Parameters,
     Pixels,
-    Result,
     Standardisation,
     count_latents,
     device_block_rows,
@@ -101,7 +98,7 @@ class LabelledArrays:
 
     def class_moments(self, columns: Callable[[int], str]) -> ClassMoments:
         """Return what one pass over all chunks finds."""
-        (total,) = dask.compute(_tree_sum(self.each(class_moments, columns)))
+        (total,) = dask.compute(_tree_sum(self.each(class_moments, columns), _add))
         return total
 
 
@@ -114,15 +111,9 @@ class PixelReader:
     standardisation: Standardisation
     xp: Backend
     rows_per_block: int
-    latent: int | None = None
-    """With more than two classes, the one that is told from the rest; None keeps all apart."""
 
     def __call__(self, chunk: LabelledChunk) -> Pixels:
         """Return the chunk's pixels of positive weight."""
-        pixels = self._read(chunk)
-        return pixels if self.latent is None else pixels.against_rest(self.latent)
-
-    def _read(self, chunk: LabelledChunk) -> Pixels:
         codes, weight = self.classes_and_weights(chunk)
         rows, groups = chunk.rows, chunk.groups
         if weight is not None and not weight.all():
@@ -190,7 +181,7 @@ class ChunkedPixels:
     @property
     def n_latents(self) -> int:
         """Number of latent functions: one for two classes, otherwise one a class."""
-        return count_latents(len(self.reader.labels)) if self.reader.latent is None else 1
+        return count_latents(len(self.reader.labels))
 
     def on(self, device: str, tf32: bool, n_frequencies: int) -> ChunkedPixels:
         """Return the same pixels, computed on a device in each chunk's task."""
@@ -199,24 +190,15 @@ class ChunkedPixels:
         reader = replace(self.reader, xp=xp, rows_per_block=size)
         return replace(self, reader=reader)
 
-    def against_rest(self, latent: int) -> ChunkedPixels:
-        """Return the pixels of two classes that a latent function separates."""
-        if self.n_latents == 1:
-            return self
-        return replace(self, reader=replace(self.reader, latent=latent))
+    def total(self, function: Callable[..., list[Array]], *parameters: Any) -> list[Array]:
+        """Return the sum over all blocks, in a tree of chunks, of the arrays ``function`` returns.
 
-    def total(
-        self,
-        function: Callable[Concatenate[Block, Parameters], Result],
-        add_up: Callable[[Iterator[Result]], Result],
-        *parameters: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """Return ``function(block, *parameters)`` of all blocks, added up in a tree of chunks."""
-        totals = self.arrays.each(chunk_total, self.reader, function, add_up, parameters, named)
+        It is called with a block and the parameters.
+        """
+        totals = self.arrays.each(chunk_total, self.reader, function, *parameters)
         with _large_parameters():
-            (total,) = dask.compute(_tree_sum(self._where_used(totals)))
-        return total
+            (total,) = dask.compute(_tree_sum(self._where_used(totals), _add_arrays))
+        return list(total)
 
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
@@ -256,13 +238,11 @@ class ChunkedPixels:
 def chunk_total(
     chunk: LabelledChunk,
     reader: PixelReader,
-    function: Callable[..., Result],
-    add_up: Callable[[Iterator[Result]], Result],
-    parameters: tuple[Any, ...],
-    named: dict[str, Any],
-) -> Result:
-    """Return a function of the chunk's blocks, added up."""
-    return reader(chunk).total(function, add_up, *parameters, **named)
+    function: Callable[..., list[Array]],
+    *parameters: Any,
+) -> list[Array]:
+    """Return the sum over the chunk's blocks of the arrays that a function returns of each."""
+    return reader(chunk).total(function, *parameters)
 
 
 def take_from_chunk(
@@ -418,16 +398,22 @@ def _add_axis(values: Array) -> Array:
     return unmasked(values, "y, sample_weight or groups")[:, None]
 
 
-def _tree_sum(parts: list[Any]) -> Any:
-    add = dask.delayed(_add, pure=True)
+def _tree_sum(parts: list[Any], add: Callable[[list[Any]], Any]) -> Any:
+    add_some = dask.delayed(add, pure=True)
     while len(parts) > 1:
-        parts = [add(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+        parts = [add_some(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
     return parts[0]
 
 
+# By `+`, not in place: the results of other tasks may be needed again there.
+
+
 def _add(parts: list[Any]) -> Any:
-    # By `+`, not in place: the results of other tasks may be needed again there.
     return reduce(operator.add, parts)
+
+
+def _add_arrays(parts: list[list[Array]]) -> list[Array]:
+    return [reduce(operator.add, own) for own in zip(*parts, strict=True)]
 
 
 def _large_parameters() -> Any:

@@ -14,19 +14,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that `single_threaded_blas` finds it)
 
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-from undulatus.gp.backends import HOST, Array, Backend, is_tensor, make_backend
+from undulatus.gp.backends import HOST, Array, Backend, is_tensor, make_backend, to_host
+from undulatus.gp.backends.numpy import recycle
+
+if TYPE_CHECKING:
+    from undulatus.gp.dask_data import ChunkedPixels
 
 Result = TypeVar("Result")
-
-Parameters = ParamSpec("Parameters")
 
 BLOCK_BYTES = 16 * 2**20
 """Bytes of features in a block: large enough that threads on many cores, which take turns between
@@ -57,75 +58,26 @@ FARTHEST = 1e15
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of standardised pixels (n, d), signed targets v = y - 1/2 (n,), and weights (n,).
-
-    With more than two classes there is a latent function a class, with targets of its own:
-    :meth:`against_rest` returns them.
-    """
+    """Rows of standardised pixels (n, d), the number of each one's class, and weights (n,)."""
 
     rows: slice
     x: Array
-    v: Array
+    codes: Array
     weight: Array
     xp: Backend
-    codes: Array | None = None
-    """Number of each pixel's class, (n,), if there are more than two."""
+    n_latents: int
 
-    def against_rest(self, latent: int) -> Block:
-        """Return the block with the targets of one latent function: its class against the rest."""
-        if self.codes is None:
-            return self
-        v = self.xp.astype(self.codes == latent, self.x.dtype) - 0.5
-        return replace(self, v=v, codes=None)
+    def targets(self, latent: int) -> Array:
+        """Return the signed targets v = y - 1/2 of a latent function, (n,).
 
-
-class PixelSource(Protocol):
-    """Labelled pixels that passes are made over, wherever they are stored."""
-
-    @property
-    def n_rows(self) -> int:
-        """Number of pixels."""
-
-    @property
-    def n_features(self) -> int:
-        """Number of features d."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The working precision of blocks."""
-
-    @property
-    def xp(self) -> Backend:
-        """Where blocks are computed, and in which precision."""
-
-    @property
-    def n_latents(self) -> int:
-        """Number of latent functions: one for two classes, otherwise one a class."""
-
-    def total(
-        self,
-        function: Callable[Concatenate[Block, Parameters], Result],
-        add_up: Callable[[Iterator[Result]], Result],
-        *parameters: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """Return ``function(block, *parameters)`` of all blocks, added up in order.
-
-        ``function`` and ``add_up`` may run in another process, and more than once. ``add_up``
-        may overwrite the results it is given; two of its own results are added by ``+``.
+        Of two classes, y is 1 in the second; of more, in the latent function's own.
         """
+        own = self.codes if self.n_latents == 1 else self.codes == latent
+        return self.xp.astype(own, self.x.dtype) - 0.5
 
-    def against_rest(self, latent: int) -> PixelSource:
-        """Return the pixels of two classes that a latent function separates."""
 
-    def take(self, chosen: Array) -> Pixels:
-        """Return the pixels of the sorted row numbers ``chosen``, in memory."""
-
-    def gather(self) -> Pixels:
-        """Return all pixels, in memory."""
-
-    def on(self, device: str, tf32: bool, n_frequencies: int) -> PixelSource:
-        """Return the same pixels, computed on a device."""
+PixelSource: TypeAlias = "Pixels | ChunkedPixels"
+"""Labelled pixels that passes are made over, in memory or in dask chunks."""
 
 
 @dataclass(frozen=True)
@@ -182,11 +134,6 @@ class Pixels:
         """Number of features d."""
         return int(self.rows.shape[1])
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether single rows can be picked, rather than only slices read."""
-        return isinstance(self.rows, np.ndarray) or is_tensor(self.rows)
-
     def on(self, device: str, tf32: bool, n_frequencies: int) -> Pixels:
         """Return the same pixels, computed on a device; they are moved there if they fit."""
         xp = make_backend(self.dtype, device, tf32)
@@ -202,69 +149,64 @@ class Pixels:
     def _read(self, rows: slice) -> Any:
         return self.rows[rows] if is_tensor(self.rows) else unmasked(self.rows[rows])
 
-    def block(self, rows: slice) -> Block:
-        """Return the standardised pixels of ``rows``."""
-        return self._block(self._read(rows), rows, rows)
+    def block(self, chosen: slice | Array, raw: Any = None) -> Block:
+        """Return the standardised pixels of a slice, or of row numbers in their order.
 
-    def pick(self, chosen: Array) -> Block:
-        """Return the standardised pixels of the row numbers ``chosen``, in that order.
-
-        They may be those of several members, (M, n), if the rows are standardised already.
+        Numbers may be those of several estimators, (M, n), if the rows are standardised already.
+        ``raw`` are the features as they were read, if they have been.
         """
-        if is_tensor(self.rows):
-            chosen = self.xp.move(chosen)
-        return self._block(self.rows[chosen], chosen, slice(0, chosen.shape[-1]))
-
-    def _block(self, raw: Any, chosen: Any, rows: slice) -> Block:
-        """Return the pixels ``chosen``, a slice or row numbers, whose features are ``raw``."""
         xp = self.xp
+        if isinstance(chosen, slice):
+            rows, there = chosen, chosen
+            raw = self._read(rows) if raw is None else raw
+        else:
+            rows, there = slice(0, chosen.shape[-1]), xp.move(chosen)
+            raw = self.rows[there if is_tensor(self.rows) else chosen]
         x = xp.move(raw)
         if self.standardisation is not None:
-            x = self.standardisation(x, self.dtype, xp)
-        there = chosen if isinstance(chosen, slice) else xp.move(chosen)
-        codes = self._codes_there[there]
-        weight = self._weight_there
-        return Block(
-            rows,
-            x,
-            xp.astype(codes, x.dtype) - 0.5 if self.n_latents == 1 else xp.zeros_like(x[..., 0]),
-            xp.ones_like(x[..., 0]) if weight is None else xp.array(weight[there]),
-            xp,
-            codes if self.n_latents > 1 else None,
-        )
+            x = self.standardisation(x, self.xp.dtype, xp)
+        codes, weight = self._there
+        own = xp.ones_like(x[..., 0]) if weight is None else xp.array(weight[there])
+        return Block(rows, x, codes[there], own, xp, self.n_latents)
 
     @cached_property
-    def _codes_there(self) -> Any:
-        return self.xp.move(self.codes)
+    def _there(self) -> tuple[Any, Any]:
+        """Classes and weights where blocks are computed."""
+        weight = None if self.weight is None else self.xp.move(self.weight)
+        return self.xp.move(self.codes), weight
 
-    @cached_property
-    def _weight_there(self) -> Any:
-        return None if self.weight is None else self.xp.move(self.weight)
-
-    def map(self, function: Callable[[Block], Result]) -> Iterator[Result]:
-        """Yield ``function(block)`` of all blocks, in order."""
+    def map(self, function: Callable[..., Result], *parameters: Any) -> Iterator[Result]:
+        """Yield ``function(block, *parameters)`` of all blocks, in order."""
         if self.xp.on_device:
-            return self._map_on_device(function)
+            return self._map_on_device(function, *parameters)
         return map_blocks(
-            lambda rows: function(self.block(rows)), self.n_rows, self.rows_per_block, self.threads
+            lambda rows: function(self.block(rows), *parameters),
+            self.n_rows,
+            self.rows_per_block,
+            self.threads,
         )
 
-    def _map_on_device(self, function: Callable[[Block], Result]) -> Iterator[Result]:
+    def _map_on_device(
+        self, function: Callable[..., Result], *parameters: Any
+    ) -> Iterator[Result]:
         edges = range(0, self.n_rows, self.rows_per_block)
         blocks = [slice(i, min(i + self.rows_per_block, self.n_rows)) for i in edges]
         with self.xp.products():
             for rows, raw in self.xp.stream_rows(self._read, blocks):
-                yield function(self._block(raw, rows, rows))
+                yield function(self.block(rows, raw), *parameters)
 
-    def total(
-        self,
-        function: Callable[Concatenate[Block, Parameters], Result],
-        add_up: Callable[[Iterator[Result]], Result],
-        *parameters: Parameters.args,
-        **named: Parameters.kwargs,
-    ) -> Result:
-        """Return ``function(block, *parameters)`` of all blocks, added up in order."""
-        return add_up(self.map(lambda block: function(block, *parameters, **named)))
+    def total(self, function: Callable[..., list[Array]], *parameters: Any) -> list[Array]:
+        """Return the sum over all blocks, in order, of the arrays ``function`` returns of each.
+
+        It is called with a block and the parameters, maybe in another process and more than once.
+        """
+        parts = self.map(function, *parameters)
+        totals = next(parts)
+        for part in parts:
+            for total, own in zip(totals, part, strict=True):
+                total += own
+                recycle(own)
+        return [to_host(total) for total in totals]
 
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
@@ -276,30 +218,22 @@ class Pixels:
             groups=None if self.groups is None else self.groups[chosen],
         )
 
-    def against_rest(self, latent: int) -> Pixels:
-        """Return the same pixels with two classes: that of a latent function, and the rest."""
-        if self.n_latents == 1:
-            return self
-        return replace(self, codes=self.codes == latent, n_classes=2)
-
     def gather(self) -> Pixels:
         """Return all pixels, in memory."""
-        return self if self.in_memory else self.take(np.arange(self.n_rows))
+        in_memory = isinstance(self.rows, np.ndarray) or is_tensor(self.rows)
+        return self if in_memory else self.take(np.arange(self.n_rows))
 
     def standardised(self, dtype: npt.DTypeLike) -> Pixels:
         """Return the same pixels in memory, standardised once and for all, in ``dtype``."""
         dtype = np.dtype(dtype)
         pixels = replace(self, xp=replace(self.xp, dtype=dtype))
+        blocks = pixels.map(lambda block: block)
         if self.xp.on_device:
-            there = self.xp.concatenate(list(pixels.map(lambda block: block.x)))
-            return replace(pixels, rows=there, standardisation=None)
-        rows = np.empty((self.n_rows, self.n_features), dtype=dtype)
-
-        def fill(block: Block) -> None:
-            rows[block.rows] = block.x
-
-        for _ in pixels.map(fill):
-            pass
+            rows = self.xp.concatenate([block.x for block in blocks])
+        else:
+            rows = np.empty((self.n_rows, self.n_features), dtype=dtype)
+            for block in blocks:
+                rows[block.rows] = block.x
         return replace(pixels, rows=rows, standardisation=None)
 
     def keep_weight_of(self, chosen: Array) -> Pixels:
@@ -334,7 +268,7 @@ class Standardisation:
             if self.warp is None:
                 x -= xp.double(self.centre)
                 x /= xp.double(self.scale)
-                return xp.cast(x, dtype)
+                return xp.astype(x, dtype)
             x = self.warp(x, dtype, xp)
             x -= xp.astype(xp.double(self.centre), x.dtype)
             x /= xp.astype(xp.double(self.scale), x.dtype)
@@ -361,7 +295,7 @@ class Warp:
         x /= xp.double(self.width)
         # Beyond this single precision overflows, and nothing differs any more.
         xp.clip(x, -FARTHEST, FARTHEST, out=x)
-        warped = xp.cast(x, dtype)
+        warped = xp.astype(x, dtype)
         return xp.arcsinh(warped, out=warped)
 
 

@@ -91,23 +91,27 @@ def fit_ensemble(
         if interrupted.is_set():
             raise KeyboardInterrupt
 
-    def fit_one(number: int) -> FourierFit:
-        alongside = at_once if number < in_full_rounds else n_estimators % at_once
-        try:
-            check()
-            return fit(number, threads // alongside, check)
-        except BaseException:
-            # No other estimator should start, and those under way should end.
+    def end_others(future: Future[FourierFit]) -> None:
+        """After an error no other estimator should start, and those under way should end."""
+        if not future.cancelled() and future.exception() is not None:
             interrupted.set()
-            raise
+            for other in futures:
+                other.cancel()
 
     futures: list[Future[FourierFit]] = []
     with ThreadPoolExecutor(at_once) as pool:
         try:
             for number in range(n_estimators):
+                alongside = at_once if number < in_full_rounds else n_estimators % at_once
                 # With the caller's context: settings of numpy, and dask's client.
-                futures.append(pool.submit(copy_context().run, fit_one, number))
-            _wait(futures)
+                context = copy_context()
+                future = pool.submit(context.run, fit, number, threads // alongside, check)
+                future.add_done_callback(end_others)
+                futures.append(future)
+            # Not for ever: an interrupt is noticed at the latest when this returns.
+            while wait(futures, INTERRUPT_SECONDS, FIRST_EXCEPTION).not_done:
+                if interrupted.is_set():
+                    break
         except KeyboardInterrupt:
             if not interruptible:
                 raise
@@ -123,15 +127,6 @@ def fit_ensemble(
     if not fits or (not interruptible and len(fits) < n_estimators):
         raise KeyboardInterrupt
     return finished or fits
-
-
-def _wait(futures: list[Future[FourierFit]]) -> None:
-    """Wait until all estimators are fitted, or one has failed."""
-    failed, left = False, set(futures)
-    while left and not failed:
-        # Not for ever: an interrupt is noticed at the latest when this returns.
-        done, left = wait(futures, INTERRUPT_SECONDS, FIRST_EXCEPTION)
-        failed = any(future.exception() is not None for future in done)
 
 
 # Prediction, from the moments of M estimators with C latent functions each, (M, C, n)

@@ -36,8 +36,7 @@ from undulatus.gp.inference import (
     AscentConfig,
     Gaussian,
     ascend,
-    least_loss,
-    variance_ratio_limits,
+    best_variance_ratio,
 )
 from undulatus.gp.kernels import Kernel
 from undulatus.gp.likelihood import EXPECTED, Bound, lambda_xi, log_sigmoid_offset
@@ -349,7 +348,7 @@ class FunctionSpace:
             rest = b * (2.0 * target - b * precision)
             return float(np.sum(np.log1p(shrunk) - fitted)) - rest
 
-        return least_loss(loss, *variance_ratio_limits(signal_variance))
+        return best_variance_ratio(loss, signal_variance)
 
     def solve(self, latent: int, sites: Sites, signal_variance: float) -> Gaussian:
         """Return the posterior at the training rows that sites give."""

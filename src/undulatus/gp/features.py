@@ -52,7 +52,7 @@ def fourier_features(
 def unit_features(x: Array, frequencies: Array, xp: Backend) -> Array:
     """Return features whose signal variance is 1, (n, 2D), in the workspace of this thread.
 
-    Of several members x is (M, n, d), the frequencies (M, D, d) and the result (M, n, 2D).
+    Of several estimators x is (M, n, d), the frequencies (M, D, d) and the result (M, n, 2D).
     """
     z = xp.waves(x, frequencies)
     z *= float(1.0 / np.sqrt(frequencies.shape[-2]))

@@ -28,7 +28,7 @@ def bound_gradient(
 ) -> Array:
     """Return the gradient of a bound in the frequencies, (D, d), from some rows.
 
-    All may be those of several members, with one more axis in front.
+    All may be those of several estimators, with one more axis in front.
 
     Parameters
     ----------

@@ -25,16 +25,15 @@ Where the sites are (weights of features here, functions in :mod:`undulatus.gp.e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.linalg.lapack import dptsv
 from scipy.optimize import minimize_scalar
 
-from undulatus.gp.backends import Array, to_host
-from undulatus.gp.backends.numpy import recycle
+from undulatus.gp.backends import Array
 from undulatus.gp.cholesky import tridiagonalise
 from undulatus.gp.data import Block, PixelSource
 from undulatus.gp.likelihood import EXPECTED, QUADRATIC, Bound, RowSites
@@ -123,29 +122,44 @@ class WeightSpace:
     """Where the precisions of each latent function's sites are written, (n,), if at all."""
 
     def evaluate(
-        self, bound: Bound, latents: Sequence[int], gaussians: Sequence[Gaussian]
+        self, bound: Bound | None, latents: Sequence[int], gaussians: Sequence[Gaussian]
     ) -> list[tuple[Sites, float]]:
-        """Return, by one pass, the sites at each Gaussian and the sum of the rows' values."""
-        views = [
-            self._view(bound, latent, own) for latent, own in zip(latents, gaussians, strict=True)
-        ]
-        sums = total_sums(self.pixels, self.frequencies, self.deviations, views)
-        return [own.sites(q) for own, q in zip(sums, gaussians, strict=True)]
+        """Return, by one pass, the sites at each Gaussian and the sum of the rows' values.
 
-    def _view(self, bound: Bound, latent: int, q: Gaussian) -> LatentView:
-        kept, xp = None if self.kept is None else self.kept[latent], self.pixels.xp
-        if q.posterior is None:
-            return LatentView(latent, bound, q.prior_mean, q.signal_variance, kept=kept)
-        scale = np.sqrt(q.signal_variance)
-        return LatentView(
-            latent,
-            bound,
-            q.prior_mean,
-            q.signal_variance,
-            xp.array(scale * q.posterior.mean),
-            xp.fortran(scale * q.posterior.root.T),
-            kept,
-        )
+        Without a bound, the precisions of the sites are those in ``kept``, their h is v, and
+        Gaussians are priors.
+        """
+        xp, views = self.pixels.xp, []
+        for latent, q in zip(latents, gaussians, strict=True):
+            mean = root = None
+            if q.posterior is not None:
+                scale = np.sqrt(q.signal_variance)
+                mean = xp.array(scale * q.posterior.mean)
+                root = xp.array(np.asfortranarray(scale * q.posterior.root.T))
+            kept = None if self.kept is None else self.kept[latent]
+            views.append(LatentView(latent, q.prior_mean, q.signal_variance, mean, root, kept))
+        # Latent functions go through the rows together as far as their Gram matrices leave memory.
+        at_once = max(1, TOTAL_BYTES // (8 * (2 * len(self.frequencies)) ** 2))
+        sums: list[Array] = []
+        for first in range(0, len(views), at_once):
+            some = views[first : first + at_once]
+            sums += self.pixels.total(block_sums, self.frequencies, self.deviations, bound, some)
+        found = []
+        for q, gram, vectors, totals in zip(
+            gaussians, sums[::3], sums[1::3], sums[2::3], strict=True
+        ):
+            (residual, precision), (target, total_precision, untapered, value) = vectors, totals
+            # h = r + c μ at the latent mean μ of q, from the sums over all rows: in single
+            # precision Zᵗ(scμ) would drown Zᵗ(sr).
+            projected = residual + q.prior_mean * precision
+            target = target + q.prior_mean * total_precision
+            if q.posterior is not None:
+                weights = np.sqrt(q.signal_variance) * q.posterior.mean
+                projected += gram @ weights
+                target += precision @ weights
+            totals = np.array([target, total_precision, untapered])
+            found.append((Sites(gram, projected, precision, totals), float(value)))
+        return found
 
     def best_ratio(self, latent: int, sites: Sites, signal_variance: float) -> float:
         """Return the factor on γ, within its limits, that maximises the evidence of the sites.
@@ -153,9 +167,6 @@ class WeightSpace:
         With G = γ ``gram`` and c = √γ Zᵗs(h - c b), where b depends on γ,
         2 log Z(r) = r cᵗ(I + rG)⁻¹c - log|I + rG| + b (2 Σsh - b Σsc) - rγ Σsc(1 - d²).
         """
-        low, high = variance_ratio_limits(signal_variance)
-        if low >= high:
-            return 1.0
         target, precision, untapered = sites.totals
         # In a basis where G is tridiagonal each r costs O(k); to find one is a third of the work
         # of an eigendecomposition.
@@ -175,7 +186,7 @@ class WeightSpace:
             rest = b * (2.0 * target - b * precision) - ratio * signal_variance * untapered
             return float(np.sum(np.log(factors)) - ratio * (c @ solved) - rest)
 
-        return least_loss(loss, low, high)
+        return best_variance_ratio(loss, signal_variance)
 
     def prior_mean(self, latent: int, signal_variance: float) -> float:
         """Return b at a signal variance."""
@@ -203,150 +214,68 @@ class WeightSpace:
         return float(gaussian.posterior.divergence)
 
 
-@dataclass(frozen=True)
-class LatentView:
+class LatentView(NamedTuple):
     """One latent function as blocks of rows see it.
 
     Of N(m, A⁻¹ = R Rᵗ), ``mean`` is √γ m, (k,), and ``root`` is √γ R, (k, k), where blocks are
-    and in their precision; both are None for the prior, or if the ``precision`` (n,) of the
-    sites is given.
+    and in their precision; both are None for the prior.
     """
 
     latent: int
-    bound: Bound
     prior_mean: float
     signal_variance: float
-    mean: Array | None = None
-    root: Array | None = None
-    kept: Array | None = None
-    precision: Array | None = None
-
-    def row_sites(self, z: Array, untapered: Array, block: Block) -> RowSites:
-        """Return the sites of a block's rows, given its features and 1 - d²."""
-        xp = block.xp
-        if self.precision is not None:
-            return RowSites(
-                xp.double(self.precision[block.rows]), xp.double(block.v), 0.0 * block.v
-            )
-        if self.mean is None:
-            mean, variance = xp.zeros_like(untapered), xp.ones_like(untapered)
-            variance *= self.signal_variance
-        else:
-            mean, variance = xp.moments(z, self.mean, self.root)
-            variance += self.signal_variance * untapered
-        sign = 2.0 * xp.double(block.v)
-        sites = self.bound.sites(xp.double(mean) + self.prior_mean, xp.double(variance), sign, xp)
-        if self.kept is not None:
-            self.kept[block.rows] = sites.precision
-        return sites
+    mean: Array | None
+    root: Array | None
+    kept: Array | None
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Sums over rows for one latent function, in double precision."""
-
-    gram: Array
-    """Zᵗ diag(sc) Z, (k, k)."""
-    vectors: Array
-    """Zᵗ(sr) and Zᵗ(sc), (2, k)."""
-    totals: Array
-    """Σ sr, Σ sc, Σ sc(1 - d²), and the sum of the values of the rows, (4,)."""
-
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(
-            self.gram + other.gram, self.vectors + other.vectors, self.totals + other.totals
-        )
-
-    def sites(self, q: Gaussian) -> tuple[Sites, float]:
-        """Return the sites, whose h = r + c μ at the latent mean μ of ``q``, and the value."""
-        residual, precision = self.vectors
-        target, total_precision, untapered, value = self.totals
-        b = q.prior_mean
-        # From the sums over all rows: in single precision Zᵗ(scμ) would drown Zᵗ(sr).
-        projected, target = residual + b * precision, target + b * total_precision
-        if q.posterior is not None:
-            weights = np.sqrt(q.signal_variance) * q.posterior.mean
-            projected = projected + self.gram @ weights
-            target = target + precision @ weights
-        totals = np.array([target, total_precision, untapered])
-        return Sites(self.gram, projected, precision, totals), float(value)
-
-
-@dataclass(frozen=True)
-class _SumsOfEach:
-    """Sums of several latent functions."""
-
-    each: tuple[Sums, ...]
-
-    def __add__(self, other: _SumsOfEach) -> _SumsOfEach:
-        pairs = zip(self.each, other.each, strict=True)
-        return _SumsOfEach(tuple(mine + theirs for mine, theirs in pairs))
-
-
-def total_sums(
-    pixels: PixelSource,
+def block_sums(
+    block: Block,
     frequencies: Array,
     deviations: Array | None,
+    bound: Bound | None,
     views: Sequence[LatentView],
-) -> list[Sums]:
-    """Return the sums of several latent functions over all rows, whose features are computed once.
+) -> list[Array]:
+    """Return sums over a block's rows for each latent function, in double precision.
 
-    Latent functions go through the rows together as far as their Gram matrices leave memory.
+    Three arrays each: Zᵗ diag(sc) Z, (k, k); Zᵗ(sr) and Zᵗ(sc), (2, k); and Σ sr, Σ sc,
+    Σ sc(1 - d²) and the sum of the values of the rows, (4,).
     """
-    at_once = max(1, TOTAL_BYTES // (8 * (2 * len(frequencies)) ** 2))
-    totals: list[Sums] = []
-    for first in range(0, len(views), at_once):
-        some = views[first : first + at_once]
-        totals += pixels.total(_block_sums, _add_blocks, frequencies, deviations, some).each
-    return totals
-
-
-def _block_sums(
-    block: Block, frequencies: Array, deviations: Array | None, views: Sequence[LatentView]
-) -> _SumsOfEach:
-    xp = block.xp
+    xp, sums = block.xp, []
     z, untapered = tapered_features(block.x, frequencies, deviations, xp)
-    weight, each = xp.double(block.weight), []
+    weight = xp.double(block.weight)
     for view in views:
-        sites = view.row_sites(z, untapered, block.against_rest(view.latent))
+        v = xp.double(block.targets(view.latent))
+        if bound is None:
+            assert view.kept is not None
+            sites = RowSites(xp.double(view.kept[block.rows]), v, 0.0 * v)
+        else:
+            if view.mean is None:
+                mean, variance = xp.zeros_like(untapered), xp.ones_like(untapered)
+                variance *= view.signal_variance
+            else:
+                mean, variance = xp.moments(z, view.mean, view.root)
+                variance += view.signal_variance * untapered
+            mean = xp.double(mean) + view.prior_mean
+            sites = bound.sites(mean, xp.double(variance), 2.0 * v, xp)
+            if view.kept is not None:
+                view.kept[block.rows] = sites.precision
         residual, precision = weight * sites.residual, weight * sites.precision
-        vectors = [xp.double(z.T @ xp.astype(v, z.dtype)) for v in (residual, precision)]
+        vectors = [xp.double(z.T @ xp.astype(own, z.dtype)) for own in (residual, precision)]
         totals = [residual, precision, precision * untapered, weight * sites.value]
-        each.append(
-            Sums(xp.gram(z, precision), xp.stack(vectors), xp.stack([v.sum() for v in totals]))
-        )
-    return _SumsOfEach(tuple(each))
-
-
-def _add_blocks(parts: Iterator[_SumsOfEach]) -> _SumsOfEach:
-    """Return the sum of blocks, in order; their Gram matrices are used again."""
-    total = list(next(parts).each)
-    for part in parts:
-        for latent, own in enumerate(part.each):
-            gram = total[latent].gram
-            gram += own.gram
-            recycle(own.gram)
-            total[latent] = Sums(
-                gram, total[latent].vectors + own.vectors, total[latent].totals + own.totals
-            )
-    return to_host(_SumsOfEach(tuple(total)))
+        sums += [xp.gram(z, precision), xp.stack(vectors), xp.stack([own.sum() for own in totals])]
+    return sums
 
 
 # The signal variance
 
 
-def variance_ratio_limits(
-    signal_variance: float, limits: tuple[float, float] = VARIANCE_LIMITS
-) -> tuple[float, float]:
-    """Return the lowest and highest factor on γ in one pass."""
-    low = max(0.1, min(limits[0] / signal_variance, 1.0))
-    return low, min(10.0, max(limits[1] / signal_variance, 1.0))
-
-
-def least_loss(loss: Callable[[float], float], low: float, high: float) -> float:
-    """Return the r in [low, high] with the least loss of its logarithm, or 1 if that is better."""
-    limits = (float(np.log(low)), float(np.log(high)))
-    optimum = minimize_scalar(loss, bounds=limits, method="bounded")
+def best_variance_ratio(loss: Callable[[float], float], signal_variance: float) -> float:
+    """Return the factor r on γ, within the limits of one pass, with the least loss of log r."""
+    lowest, highest = VARIANCE_LIMITS
+    low = max(0.1, min(lowest / signal_variance, 1.0))
+    high = min(10.0, max(highest / signal_variance, 1.0))
+    optimum = minimize_scalar(loss, bounds=(np.log(low), np.log(high)), method="bounded")
     return float(np.exp(optimum.x)) if optimum.fun < loss(0.0) else 1.0
 
 
@@ -398,6 +327,7 @@ class _Ascent:
 
     def take(self, target: Any, value: float) -> None:
         """Take the sites at the Gaussian that was evaluated, and the value of the rows there."""
+        config = self.config
         self.passes += 1
         if self.bound.conjugate:
             # Its sites are exact factors: the next posterior's bound is known, and cannot fall.
@@ -405,34 +335,27 @@ class _Ascent:
             self.kept = self.next = self._step(
                 target, move_variance=self.passes > 1 or self.kept.sites is not None
             )
-            self._record(self.space.log_evidence(self.kept) + value)
+            self.bounds += (self.space.log_evidence(self.kept) + value,)
             if len(self.bounds) > 1:
-                self.ended = has_stalled(self.bounds, self.config.tol)
+                growth = self.bounds[-1] - self.bounds[-2]
+                self.ended = growth < stall_limit(self.bounds[-1], config.tol)
+        elif not self.bounds:
+            self.bounds, self.target = (value - self.space.divergence(self.next),), target
         else:
-            self._judge(value - self.space.divergence(self.next), target)
-        self.ended |= self.passes >= self.config.max_passes
+            bound = value - self.space.divergence(self.next)
+            growth, limit = bound - self.bounds[-1], stall_limit(self.bounds[-1], config.tol)
+            if growth >= 0.0:
+                self.kept, self.target = self.next, target
+                self.bounds += (bound,)
+                self.share = min(config.recovery * self.share, config.largest_share)
+            elif growth < -config.rounding * limit:
+                # The step lowered the bound: it is undone, and the next one halved.
+                self.share *= 0.5
+                limit = 0.0
+            self.ended = abs(growth) < limit or self.share < config.smallest_share
+        self.ended |= self.passes >= config.max_passes
         if not (self.ended or self.bound.conjugate):
             self.next = self._step(self.kept.sites.mix(self.target, self.share))
-
-    def _record(self, bound: float) -> None:
-        self.bounds = (*self.bounds, bound)
-
-    def _judge(self, bound: float, target: Any) -> None:
-        """Keep the step if it did not lower the bound; else halve the next one."""
-        if not self.bounds:
-            self._record(bound)
-            self.target = target
-            return
-        growth = bound - self.bounds[-1]
-        limit = stall_limit(self.bounds[-1], self.config.tol)
-        if growth >= 0.0:
-            self.kept, self.target = self.next, target
-            self._record(bound)
-            self.share = min(self.config.recovery * self.share, self.config.largest_share)
-        elif growth < -self.config.rounding * limit:
-            self.share *= 0.5
-            limit = 0.0
-        self.ended = abs(growth) < limit or self.share < self.config.smallest_share
 
     def _step(self, sites: Any, *, move_variance: bool = True) -> Gaussian:
         variance = self.kept.signal_variance
@@ -484,16 +407,8 @@ def fit_quadratic(
     # The prior of variance 1 has ξ² = 1.
     first = space.evaluate(QUADRATIC, latents, [Gaussian(1.0)] * len(latents))
     variance = min(signal_variance, config.variance_limit)
-    starts = [
-        space.solve(latent, sites, variance)
-        for latent, (sites, _) in zip(latents, first, strict=True)
-    ]
+    starts = [space.solve(latent, first[latent][0], variance) for latent in latents]
     return ascend(space, QUADRATIC, starts, config)
-
-
-def has_stalled(bounds: Sequence[float], tol: float) -> bool:
-    """Whether the last step raised the bound by less than ``tol`` of its size."""
-    return bounds[-1] - bounds[-2] < stall_limit(bounds[-1], tol)
 
 
 def stall_limit(bound: float, tol: float) -> float:

@@ -86,7 +86,7 @@ class MinibatchFit:
         """Return whether no other optimisation should follow."""
         if not self.config.early_stopping or end.outcome == "interrupted":
             return True
-        chance = shares_entropy(self.sample.pick(self.split[1]))
+        chance = shares_entropy(self.sample.block(self.split[1]))
         return end.best_loss <= CHANCE_LEVEL * chance
 
     def finish(self) -> FourierFit:

@@ -24,7 +24,7 @@ alone, so an optimisation that was interrupted continues as if it had not been.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -119,18 +119,6 @@ class Config:
     far_share: float = 0.25
     """Phases on a device are in double precision if one reaches this share of where single
     precision ends: frequencies move before it is looked at again."""
-
-    def weight(self, step: int) -> float:
-        """Return the weight ρ of a minibatch in the running sums."""
-        return max(step**-self.weight_decay, self.smallest_weight)
-
-    def step_share(self, step: int, anneal_from: int | None) -> float:
-        """Return the share of the full step size at a step."""
-        if anneal_from is None:
-            return 1.0
-        return float(
-            0.5 * (1.0 + np.cos(np.pi * (step - anneal_from) / self.anneal_steps(anneal_from)))
-        )
 
     def anneal_steps(self, anneal_from: int) -> int:
         """Return over how many steps the step size falls, a whole number of iterations."""
@@ -237,35 +225,6 @@ class State:
         """What a line of progress says."""
         return f"validation NLL {self.losses[-1]:.4f}"
 
-    def smoothed_losses(self, smoothing: int) -> Array:
-        """Return the mean of the last losses after each iteration."""
-        ends = range(1, self.n_iter + 1)
-        return np.array([self.losses[max(0, end - smoothing) : end].mean() for end in ends])
-
-    def loss_has_worsened(self, config: Config) -> bool:
-        """Return whether the loss has risen since its smallest value, and stays up."""
-        smoothed = self.smoothed_losses(config.smoothing)
-        lowest = int(np.argmin(smoothed))
-        since = self.losses[lowest + 1 :]
-        if len(since) < config.worsening_window:
-            return False
-        # The median: full steps give an outlying loss now and then.
-        median = np.median(since[-config.worsening_window :])
-        return bool(median > config.worsening_factor * smoothed[lowest])
-
-    def loss_has_stalled(self, window: int, tol: float) -> bool:
-        """Return whether the mean of the last losses is hardly below that of those before."""
-        if self.n_iter < 2 * window:
-            return False
-        before, now = self.losses[-2 * window : -window].mean(), self.losses[-window:].mean()
-        return bool(before - now < tol * window * now)
-
-    def loss_still_falls(self, share: float) -> bool:
-        """Return whether the loss of the later half of the iterations is well below the first."""
-        half = self.n_iter // 2
-        first, later = self.losses[:half], self.losses[half:]
-        return half > 0 and bool(later.mean() < (1.0 - share) * first.mean())
-
 
 # One estimator's rows
 
@@ -284,12 +243,8 @@ class Task:
     _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
-        self.validation: Block = self.pixels.pick(self.split[1])
-
-    @property
-    def batch_rows(self) -> int:
-        """Rows in a minibatch."""
-        return min(self.config.batch_size, len(self.split[0]))
+        self.validation: Block = self.pixels.block(self.split[1])
+        self.batch_rows = min(self.config.batch_size, len(self.split[0]))
 
     def first_state(self) -> State:
         """Return the state at the start, whose posterior is that of some rows, scaled to all."""
@@ -320,7 +275,7 @@ class Task:
             seed=self.seed,
             frequency_unit=float(np.sqrt(np.mean(frequencies**2))),
         )
-        return replace(state, best_loss=Batch([self], [state]).start_losses()[0])
+        return replace(state, best_loss=Batch([self], [state]).losses_after(0)[0])
 
     def minibatch(self, step: int) -> Array:
         """Return the row numbers of minibatch ``step``, counted from 0."""
@@ -333,32 +288,37 @@ class Task:
 
     def record(self, state: State, loss: float) -> State:
         """Return the state with one more loss, and what it means for the step size and the end."""
-        config = self.config
-        state = replace(state, losses=np.append(state.losses, loss))
-        smoothed = float(state.smoothed_losses(config.smoothing)[-1])
-        if smoothed < state.best_loss:
+        config, losses = self.config, np.append(state.losses, loss)
+        n = len(losses)
+        smoothed = [losses[max(0, end - config.smoothing) : end].mean() for end in range(1, n + 1)]
+        state = replace(state, losses=losses)
+        if smoothed[-1] < state.best_loss:
             state = replace(
-                state, best=state.parameters, best_loss=smoothed, best_iter=state.n_iter
+                state, best=state.parameters, best_loss=float(smoothed[-1]), best_iter=n
             )
-        if config.early_stopping and state.loss_has_worsened(config):
-            return replace(state, outcome="converged")
+        lowest = int(np.argmin(smoothed))
+        if config.early_stopping and n - lowest > config.worsening_window:
+            # The median: full steps give an outlying loss now and then.
+            median = np.median(losses[-config.worsening_window :])
+            if median > config.worsening_factor * smoothed[lowest]:
+                return replace(state, outcome="converged")
         if state.anneal_from is not None:
             annealed = state.step >= state.anneal_from + config.anneal_steps(state.anneal_from)
             return replace(state, outcome="converged") if annealed else state
-        fixed = not config.learn_frequencies
-        window = config.stall_window_fixed if fixed else config.stall_window
-        if self._must_anneal(state) or state.loss_has_stalled(window, config.tol):
+        window = config.stall_window if config.learn_frequencies else config.stall_window_fixed
+        stalled = False
+        if n >= 2 * window:
+            before, now = losses[-2 * window : -window].mean(), losses[-window:].mean()
+            stalled = before - now < config.tol * window * now
+        # While the loss still falls there are more steps; annealing must end with the last one.
+        half, epochs = n // 2, config.epochs
+        if half and losses[half:].mean() < (1.0 - config.still_falls) * losses[:half].mean():
+            epochs = config.more_epochs
+        later = state.step + config.steps_per_iteration
+        end = later + config.anneal_steps(later)
+        if stalled or end > config.planned_steps(epochs, len(self.split[0])):
             return replace(state, anneal_from=state.step)
         return state
-
-    def _must_anneal(self, state: State) -> bool:
-        """Return whether annealing from one iteration later on would not end in time."""
-        config = self.config
-        later = state.step + config.steps_per_iteration
-        falls = state.loss_still_falls(config.still_falls)
-        epochs = config.more_epochs if falls else config.epochs
-        allowed = config.planned_steps(epochs, len(self.split[0]))
-        return later + config.anneal_steps(later) > allowed
 
 
 def optimise(
@@ -375,48 +335,35 @@ def optimise(
     is called after each of its iterations. If ``interruptible``, a
     KeyboardInterrupt ends all at their last finished iteration.
     """
-    states = list(states)
-
-    def active(numbers: Iterable[int]) -> list[int]:
-        going = (i for i in numbers if states[i].outcome == "max_iter")
-        return [i for i in going if states[i].n_iter < max_iter]
-
-    def go_on(members: list[int], until: Callable[[set[int]], bool]) -> None:
-        threads = min(tasks[0].pixels.threads, tasks[0].config.most_threads)
-        with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
-            batch = Batch([tasks[i] for i in members], [states[i] for i in members], pool)
-            together = set(members)
-            while not until(together):
-                for i, state in zip(members, batch.iterate(), strict=True):
-                    if i in together:
-                        states[i] = state
-                        if reports is not None:
-                            reports[i](state)
-                together = set(active(together))
-
+    states, first = list(states), tasks[0]
+    threads = min(first.pixels.threads, first.config.most_threads)
+    going = [i for i, own in enumerate(states) if own.outcome == "max_iter"]
     try:
-        if not tasks[0].pixels.xp.on_device:
-            for i in range(len(tasks)):
-                go_on([i], lambda together: not active(together))
-        while going := active(range(len(tasks))):
-            # Those behind go first: one that was resumed may be ahead.
-            behind = min(states[i].n_iter for i in going)
-            members = [i for i in going if states[i].n_iter == behind]
-            ahead = {states[i].n_iter for i in going} - {behind}
-
-            def enough(
-                together: set[int], count: int = len(members), ahead: set[int] = ahead
-            ) -> bool:
+        with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+            while going := [i for i in going if states[i].n_iter < max_iter]:
+                # Those behind go first: one that was resumed may be ahead.
+                behind = min(states[i].n_iter for i in going)
+                group = [i for i in going if states[i].n_iter == behind]
+                group = group if first.pixels.xp.on_device else group[:1]
+                ahead = {states[i].n_iter for i in going} - {behind}
+                batch = Batch([tasks[i] for i in group], [states[i] for i in group], pool)
                 # One that has ended goes along unseen, until half of them have.
-                reached = {states[i].n_iter for i in together}
-                return 2 * len(together) <= count or bool(reached & ahead)
-
-            go_on(members, enough)
+                while 2 * len(together := [i for i in group if i in going]) > len(group):
+                    for i, state in zip(group, batch.iterate(), strict=True):
+                        if i in together:
+                            states[i] = state
+                            if reports is not None:
+                                reports[i](state)
+                    behind += 1
+                    going = [i for i in going if states[i].outcome == "max_iter"]
+                    if behind == max_iter or behind in ahead:
+                        break
     except KeyboardInterrupt:
         if not (interruptible and all(state.n_iter for state in states)):
             raise
-        for i in active(range(len(tasks))):
-            states[i] = replace(states[i], outcome="interrupted")
+        for i, state in enumerate(states):
+            if state.outcome == "max_iter" and state.n_iter < max_iter:
+                states[i] = replace(state, outcome="interrupted")
     return states
 
 
@@ -478,7 +425,6 @@ class Batch:
         self._next = xp.move(np.zeros(1, dtype=np.int64))
         self._jitter = xp.move(np.zeros(1))
         self._eye = xp.move(np.eye(k))
-        self._streams = xp.new_streams(m * c)
         self._changing = [
             *(self._frequencies, self._variances, self._gram, self._projected),
             *(*self._adam, *self._scale_adam, self._lengthscales),
@@ -496,63 +442,78 @@ class Batch:
 
     # An iteration
 
-    def start_losses(self) -> list[float]:
-        """Return the losses of the estimators' validation rows before any step."""
-        return self._help(self.losses)
-
     def iterate(self) -> list[State]:
         """Return the states of all estimators after one more iteration."""
-        losses = self._help(self._attempt)
+        config, first = self._config, self._states[0].step + 1
+        # Of the coming steps: their rows, their numbers, the weights of their minibatches (ρ), and
+        # the shares of the full step size.
+        for row, step in enumerate(range(first, first + config.steps_per_iteration)):
+            chosen = [task.minibatch(step - 1)[: self._batch_rows] for task in self._tasks]
+            shares = np.ones(len(self._states))
+            for estimator, state in enumerate(self._states):
+                if state.anneal_from is not None:
+                    done, steps = step - state.anneal_from, config.anneal_steps(state.anneal_from)
+                    shares[estimator] = 0.5 * (1.0 + np.cos(np.pi * done / steps))
+            rho = max(step**-config.weight_decay, config.smallest_weight)
+            numbers = np.stack([np.full_like(shares, step), np.full_like(shares, rho), shares])
+            self._order[row] = self._xp.move(np.array(chosen))
+            self._numbers[row] = self._xp.move(numbers)
+        losses = self.losses_after(config.steps_per_iteration)
         if not np.isfinite(losses).all():
             raise NumericalError(self._gram.shape[-1])
-        self._states = [
-            task.record(self._state_of(member), losses[member])
-            for member, task in enumerate(self._tasks)
-        ]
-        return self._states
+        states = []
+        for estimator, (task, state) in enumerate(zip(self._tasks, self._states, strict=True)):
+            lengthscale = state.parameters.lengthscale
+            if not config.learn_frequencies:
+                lengthscale = float(self._lengthscales[estimator])
+            # Copies: the next steps change the arrays.
+            frequencies, variances, gram, projected, *adam = (
+                1.0 * array[estimator]
+                for array in (
+                    *(self._frequencies, self._variances, self._gram, self._projected),
+                    *(*self._adam, *(own[:, 0] for own in self._scale_adam)),
+                )
+            )
+            after = replace(
+                state,
+                step=state.step + config.steps_per_iteration,
+                parameters=Parameters(frequencies, lengthscale, variances, gram, projected),
+                frequency_adam=AdamState(*adam[:2]),
+                scale_adam=AdamState(*adam[2:]),
+            )
+            states.append(task.record(after, losses[estimator]))
+        self._states = states
+        return states
 
-    def _help(self, attempt: Callable[[], list[float]]) -> list[float]:
-        """Return the losses of an attempt, on a device with as much jitter as they need."""
-        device = self._xp.on_device
-        before = [array.clone() for array in self._changing] if device else []
-        losses = attempt()
-        for jitter in JITTER_LADDER[1:] if device else ():
+    def losses_after(self, steps: int) -> list[float]:
+        """Return the losses of validation rows after more steps, planned in ``_order``.
+
+        On a device they are repeated with as much jitter as factorisations need.
+        """
+        xp, config, first = self._xp, self._config, self._states[0].step + 1
+        if steps and not self._recorded:
+            parts = (self._take_step, self._follow_variances, self._find_moments)
+            self._recorded = tuple(xp.repeated(own, self._changing) for own in parts)
+        before = [array.clone() for array in self._changing] if xp.on_device else []
+        for jitter in JITTER_LADDER if xp.on_device else (0.0,):
+            if jitter:
+                for array, old in zip(self._changing, before, strict=True):
+                    array.copy_(old)
+                self._jitter.fill_(jitter)
+                self._find_moments()
+            self._next[0] = 0
+            for step in range(first, first + steps):
+                take_step, follow_variances, find_moments = self._recorded
+                take_step()
+                due = step % config.steps_per_factorisation == 0
+                if due:
+                    follow_variances()
+                if due or step == first + steps - 1:
+                    find_moments()
+            losses = self.losses()
             if np.isfinite(losses).all():
                 break
-            for array, old in zip(self._changing, before, strict=True):
-                array.copy_(old)
-            self._jitter.fill_(jitter)
-            self._find_moments()
-            losses = attempt()
         return losses
-
-    def _attempt(self) -> list[float]:
-        """Take the steps of an iteration; return the losses of validation rows."""
-        self._plan_steps()
-        if not self._recorded:
-            parts = (self._take_step, self._follow_variances, self._find_moments)
-            self._recorded = tuple(self._xp.repeated(own, self._changing) for own in parts)
-        take_step, follow_variances, find_moments = self._recorded
-        first, config = self._states[0].step + 1, self._config
-        for step in range(first, first + config.steps_per_iteration):
-            take_step()
-            if step % config.steps_per_factorisation == 0:
-                follow_variances()
-                find_moments()
-        find_moments()
-        return self.losses()
-
-    def _plan_steps(self) -> None:
-        """Say which rows the coming minibatches have, and what else differs from step to step."""
-        first, config = self._states[0].step, self._config
-        for row, step in enumerate(range(first, first + config.steps_per_iteration)):
-            chosen = [task.minibatch(step)[: self._batch_rows] for task in self._tasks]
-            shares = [config.step_share(step + 1, state.anneal_from) for state in self._states]
-            same = np.ones(len(shares))
-            self._order[row] = self._xp.move(np.array(chosen))
-            numbers = np.array([(step + 1.0) * same, config.weight(step + 1) * same, shares])
-            self._numbers[row] = self._xp.move(numbers)
-        self._next[0] = 0
 
     def losses(self) -> list[float]:
         """Return the losses of the estimators' validation rows."""
@@ -561,43 +522,29 @@ class Batch:
             return [
                 validation_loss(
                     replace(task.validation, xp=xp),
-                    self._frequencies[member],
-                    frequency_deviations(self._frequencies[member], config.taper, xp),
-                    self._variances[member],
-                    self._mean[member],
-                    self._covariance[member],
+                    frequencies,
+                    frequency_deviations(frequencies, config.taper, xp),
+                    variances,
+                    mean,
+                    covariance,
                 )
-                for member, task in enumerate(self._tasks)
+                for task, frequencies, variances, mean, covariance in zip(
+                    self._tasks,
+                    self._frequencies,
+                    self._variances,
+                    self._mean,
+                    self._covariance,
+                    strict=True,
+                )
             ]
-
-    def _state_of(self, member: int) -> State:
-        """Return an estimator's state after the steps, its parameters copied."""
-        state = self._states[member]
-
-        def copied(array: Any) -> Array:
-            return 1.0 * array[member]
-
-        lengthscale = state.parameters.lengthscale
-        if not self._config.learn_frequencies:
-            lengthscale = float(self._lengthscales[member])
-        learned = (self._variances, self._gram, self._projected)
-        return replace(
-            state,
-            step=state.step + self._config.steps_per_iteration,
-            parameters=Parameters(
-                copied(self._frequencies), lengthscale, *(copied(array) for array in learned)
-            ),
-            frequency_adam=AdamState(*(copied(array) for array in self._adam)),
-            scale_adam=AdamState(*(copied(array)[0] for array in self._scale_adam)),
-        )
 
     # What is repeated
 
     def _take_step(self) -> None:
         """Take one minibatch: update the running sums, move the frequencies."""
         config, xp = self._config, self._xp
-        chosen = xp.select(self._order, self._next)
-        number, rho, share = xp.select(self._numbers, self._next)[..., None, None]
+        chosen = self._order[self._next][0]
+        number, rho, share = self._numbers[self._next][0][..., None, None]
         size = self._batch_rows if xp.on_device else config.piece_rows
         pieces = [slice(i, i + size) for i in range(0, self._batch_rows, size)]
         run = self._pool.map if self._pool and len(pieces) > 1 else map
@@ -619,7 +566,7 @@ class Batch:
         config, xp = self._config, self._xp
         deviations = frequency_deviations(self._frequencies, config.taper, xp)
         with xp.products():
-            block = self._pixels.pick(chosen)
+            block = self._pixels.block(chosen)
             z, untapered = tapered_features(block.x, self._frequencies, deviations, xp)
             rows = z.shape[-2]
             sampled = -(
@@ -627,21 +574,20 @@ class Batch:
             )
             grams, projections, gradient = [], [], xp.zeros_like(self._frequencies)
             for latent in range(self._variances.shape[1]):
-                own = block.against_rest(latent)
-                mean = self._mean[:, latent]
+                v, mean = block.targets(latent), self._mean[:, latent]
                 product = xp.multiply(z[:, :sampled], self._covariance[:, latent])
                 # The mean variance of the first rows stands for that of the others.
                 variance = xp.empty_like(untapered)
                 variance[:, :sampled] = xp.maximum(xp.row_dots(product, z[:, :sampled]), 0.0)
                 variance[:, sampled:] = xp.mean(variance[:, :sampled], axis=-1)[:, None]
                 variance += xp.astype(self._variances[:, latent, None], z.dtype) * untapered
-                sites = quadratic_sites((z @ mean[..., None])[..., 0], variance, 2.0 * own.v, xp)
-                residual, precision = own.weight * sites.residual, own.weight * sites.precision
+                sites = quadratic_sites((z @ mean[..., None])[..., 0], variance, 2.0 * v, xp)
+                residual, precision = block.weight * sites.residual, block.weight * sites.precision
                 gradient = gradient + xp.double(
                     bound_gradient(z, block.x, residual, precision, mean, product, xp)
                 )
                 grams.append(xp.gram(z, precision))
-                target = (own.weight * own.v)[..., None]
+                target = (block.weight * v)[..., None]
                 projections.append(xp.double((z.mT @ target)[..., 0]))
         gram, projected = (xp.stack(own).swapaxes(0, 1) for own in (grams, projections))
         for own in grams:
@@ -686,7 +632,7 @@ class Batch:
         xp, variance = self._xp, self._variances[..., None]
         precisions = variance[..., None] * self._gram + self._eye
         projected = xp.sqrt(variance) * self._projected
-        mean, covariance = xp.weight_moments(precisions, projected, self._jitter, self._streams)
+        mean, covariance = xp.weight_moments(precisions, projected, self._jitter)
         trace = covariance.diagonal(0, -2, -1).sum(-1)
         self._ratio[...] = (trace + (mean * mean).sum(-1)) / mean.shape[-1]
         self._mean[...] = xp.sqrt(variance) * mean

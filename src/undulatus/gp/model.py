@@ -159,7 +159,9 @@ class PreparedWeights:
                 [
                     (
                         self.xp.array(scale * own.posterior.mean),
-                        self.xp.fortran(scale * self._root(own, "root", variance_root)),
+                        self.xp.array(
+                            np.asfortranarray(scale * self._root(own, "root", variance_root))
+                        ),
                     )
                     for scale, own in own_roots
                 ]

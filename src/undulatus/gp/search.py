@@ -179,7 +179,7 @@ def choose_taper(
     """
     learning, left_out = split
     some = pixels.take(learning[:: -(-len(learning) // search.rows)])
-    validation, scale = pixels.pick(left_out), n_total / some.n_rows
+    validation, scale = pixels.block(left_out), n_total / some.n_rows
     starts = parameters.gaussians()
     losses = {}
     for factor in search.factors:

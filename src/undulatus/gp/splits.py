@@ -49,8 +49,8 @@ def validation_loss(
         product = xp.multiply(z, xp.astype(covariance, z.dtype))
         spread = xp.maximum(xp.row_dots(product, z), 0.0) + variance * untapered
         scaled.append(scaled_mean(z @ xp.astype(mean, z.dtype), spread, xp))
-    if block.codes is None:
-        log_likelihood = xp.log_expit(xp.double(2.0 * block.v * scaled[0]))
+    if block.n_latents == 1:
+        log_likelihood = xp.log_expit(xp.double(2.0 * block.targets(0) * scaled[0]))
     else:
         logs = xp.log_expit(xp.double(xp.stack(scaled)))
         codes = xp.astype(block.codes, xp.int64)
@@ -60,8 +60,7 @@ def validation_loss(
 
 def shares_entropy(block: Block) -> float:
     """Return the loss of validation rows of which only the shares of the classes are known."""
-    codes = to_host(block.v > 0.0 if block.codes is None else block.codes)
-    totals = np.bincount(codes, weights=to_host(block.weight))
+    totals = np.bincount(to_host(block.codes), weights=to_host(block.weight))
     return float(np.sum(entr(totals / totals.sum())))
 
 

@@ -41,7 +41,7 @@ that hardly varied says nothing about other values."""
 def frequency_deviations(frequencies: Array, taper: float, xp: Backend = HOST) -> Array | None:
     """Return the deviation s of each feature's frequencies, (d,), ``taper`` times their size.
 
-    None without a taper. Of several members, (M, D, d), it is (M, d).
+    None without a taper. Of several estimators, (M, D, d), it is (M, d).
     """
     return taper * xp.sqrt(xp.mean(frequencies**2, axis=-2)) if taper else None
 
@@ -49,8 +49,8 @@ def frequency_deviations(frequencies: Array, taper: float, xp: Backend = HOST) -
 def kept_share(x: Array, deviations: Array, xp: Backend = HOST) -> Array:
     """Return the share d of the features that is kept at rows ``x`` (n, d).
 
-    For s (d,) the result is (n,); for those of M members, (M, d), it is (M, n), and the rows
-    may be those of each member, (M, n, d).
+    For s (d,) the result is (n,); for those of M estimators, (M, d), it is (M, n), and the rows
+    may be those of each estimator, (M, n, d).
     """
     squares = xp.astype(deviations**2, x.dtype)
     if x.ndim > 2:
@@ -64,7 +64,7 @@ def tapered_features(
     """Return features d z of unit signal variance, (n, k), and 1 - d², (n,).
 
     The features are in the workspace. Without ``deviations`` (d,), d is 1. All may be those of
-    several members, with one more axis in front.
+    several estimators, with one more axis in front.
     """
     z = unit_features(x, frequencies, xp)
     if deviations is None:
@@ -120,7 +120,7 @@ class TrainingRange:
 
 @dataclass(frozen=True)
 class Taper:
-    """How the latent functions of M members, C each, return to their priors at prediction.
+    """How the latent functions of M estimators, C each, return to their priors at prediction.
 
     Arrays are where rows are, and in their precision.
     """

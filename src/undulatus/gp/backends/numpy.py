@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, ClassVar
 
@@ -27,25 +28,16 @@ SINGLE_PHASE_LIMIT = 512.0
 
 
 class Workspace(threading.local):
-    """A thread's arrays for one block: each attribute is overwritten by whoever takes it next.
+    """A thread's arrays for one block: each is overwritten by whoever takes that purpose next.
 
-    ``take("phases", shape, dtype)`` returns an array of that shape in the memory of that name.
+    ``take("phases", shape, dtype)`` returns an array of that shape in the memory of that purpose:
+    a block's "rows" in double precision, "inputs" with a feature that is 1, "phases" (n, D) and
+    their "tangents" and "shares", "features" (n, k), these "scaled" by the roots of weights or
+    "rotated" by a root, and the "product" (k, k) or (n, k).
     """
 
-    PURPOSES: ClassVar[tuple[str, ...]] = (
-        "rows",  # a block's rows in double precision, before they are standardised
-        "inputs",  # rows with a feature that is 1, whose frequency is a delay
-        "phases",  # (n, D), by `phases`
-        "tangents",  # (n, D), by `cosines_and_sines`
-        "shares",  # (n, D), by `cosines_and_sines`
-        "features",  # (n, k), by `features` and `waves`
-        "scaled",  # (n, k), features times the roots of weights, by `gram`
-        "product",  # (k, k), by `gram`, and (n, k), by `multiply`
-        "rotated",  # (n, r), features times a root, by `moments`
-    )
-
     def __init__(self) -> None:
-        self._memory = {purpose: np.empty(0, dtype=np.uint8) for purpose in self.PURPOSES}
+        self._memory: defaultdict[str, Array] = defaultdict(partial(np.empty, 0, dtype=np.uint8))
 
     def take(
         self, purpose: str, shape: Sequence[int], dtype: npt.DTypeLike, by_column: bool = False
@@ -59,27 +51,27 @@ class Workspace(threading.local):
         return flat.reshape(shape[::-1]).T if by_column else flat.reshape(shape)
 
 
-_workspace = Workspace()
-
-
 @dataclass(frozen=True)
 class NumpyBackend:
-    """numpy, in one precision. Names that are not here are numpy's."""
+    """numpy, in one precision. Names that are not here are numpy's.
+
+    ``move`` returns values in their own precision, ``double`` in double precision, ``row_dots``
+    the product of each row of one array with that of the other, (..., n), and ``products`` a
+    context in which matrices are multiplied with the digits asked for.
+    """
 
     dtype: np.dtype[Any]
     device: ClassVar[None] = None
     on_device: ClassVar[bool] = False
+    workspace: ClassVar[Workspace] = Workspace()
 
-    def __getattr__(self, name: str) -> Any:
-        # Pickle asks for special names before there is a dtype.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(np, name)
-
-    @property
-    def workspace(self) -> Workspace:
-        """The arrays of this thread."""
-        return _workspace
+    move = staticmethod(np.asarray)
+    double = staticmethod(partial(np.asarray, dtype=np.float64))
+    products = nullcontext
+    row_dots = staticmethod(partial(np.einsum, "...ij,...ij->...i"))
+    expit = scipy.special.expit
+    log_expit = scipy.special.log_expit
+    logsumexp = staticmethod(np.logaddexp.reduce)
 
     # Arrays here
 
@@ -87,25 +79,9 @@ class NumpyBackend:
         """Return values in this precision."""
         return np.asarray(values).astype(self.dtype, copy=False)
 
-    def fortran(self, values: Any) -> Array:
-        """Return a matrix in this precision, its columns contiguous."""
-        return np.asarray(values).astype(self.dtype, order="F", copy=False)
-
-    def move(self, values: Any) -> Array:
-        """Return values in their own precision."""
-        return np.asarray(values)
-
-    def double(self, values: Any) -> Array:
-        """Return values in double precision."""
-        return np.asarray(values, dtype=np.float64)
-
     def astype(self, values: Any, dtype: npt.DTypeLike) -> Array:
         """Return values in a type of numpy."""
         return np.asarray(values).astype(dtype, copy=False)
-
-    def cast(self, values: Array, dtype: npt.DTypeLike) -> Array:
-        """Return values in the precision of numpy's ``dtype``."""
-        return values.astype(dtype, copy=False)
 
     def own_double(self, rows: Any, *, lasts: bool) -> Array:
         """Return a copy of rows in double precision, columns contiguous.
@@ -115,17 +91,9 @@ class NumpyBackend:
         """
         if lasts:
             return np.array(rows, dtype=np.float64, order="F")
-        copy = _workspace.take("rows", np.shape(rows), np.float64, by_column=True)
+        copy = self.workspace.take("rows", np.shape(rows), np.float64, by_column=True)
         np.copyto(copy, rows, casting="unsafe")
         return copy
-
-    def stack(self, arrays: Sequence[Array]) -> Array:
-        """Return arrays with one more axis in front."""
-        return np.stack(arrays)
-
-    def products(self) -> AbstractContextManager[None]:
-        """Return a context in which matrices are multiplied with the digits asked for."""
-        return nullcontext()
 
     @property
     def spare_bytes(self) -> float:
@@ -133,13 +101,6 @@ class NumpyBackend:
         from undulatus._system import available_memory
 
         return available_memory()
-
-    expit = staticmethod(scipy.special.expit)
-    log_expit = staticmethod(scipy.special.log_expit)
-
-    def logsumexp(self, x: Array, axis: int, keepdims: bool = False) -> Array:
-        """Return the logarithm of the sum of exponentials along an axis."""
-        return np.logaddexp.reduce(x, axis=axis, keepdims=keepdims)  # type: ignore[call-overload]
 
     # Features
 
@@ -152,11 +113,11 @@ class NumpyBackend:
         to one turn before rounding.
         """
         w = frequencies.astype(x.dtype, copy=False)
-        phase = _workspace.take("phases", (len(x), len(w)), x.dtype, by_column)
+        phase = self.workspace.take("phases", (len(x), len(w)), x.dtype, by_column)
         rows = x
         if delays is not None:
             # As the frequency of a feature that is 1: the product subtracts it on the way.
-            rows = _workspace.take("inputs", (len(x), x.shape[1] + 1), x.dtype, by_column=True)
+            rows = self.workspace.take("inputs", (len(x), x.shape[1] + 1), x.dtype, by_column=True)
             rows[:, :-1], rows[:, -1] = x, 1.0
             w = np.column_stack([w, -delays.astype(x.dtype, copy=False)])
         if by_column:
@@ -164,8 +125,11 @@ class NumpyBackend:
         else:
             np.matmul(rows, w.T, out=phase)
         if x.dtype == np.float32 and phase.size:
-            far = _far_rows(x, frequencies)
-            if len(far):
+            # Bound by |x||w|, not |x·w|: products that cancel lose as many digits as a large sum.
+            limit = far_row(frequencies) ** 2
+            # No row is longer than one of largest values throughout, which is cheaper to find.
+            if x.shape[1] * float(max(x.max(), -x.min())) ** 2 > limit:
+                far = np.flatnonzero(self.row_dots(x, x) > limit)
                 exact = x[far].astype(np.float64) @ frequencies.astype(np.float64).T
                 if delays is not None:
                     exact -= delays
@@ -186,10 +150,8 @@ class NumpyBackend:
             np.sin(phase, out=sine)
             return out
         by_column = not phase.flags.c_contiguous
-        tangent, share = (
-            _workspace.take(name, phase.shape, phase.dtype, by_column)
-            for name in ("tangents", "shares")
-        )
+        tangent = self.workspace.take("tangents", phase.shape, phase.dtype, by_column)
+        share = self.workspace.take("shares", phase.shape, phase.dtype, by_column)
         np.multiply(phase, 0.5, out=tangent)
         np.tan(tangent, out=tangent)
         np.multiply(tangent, tangent, out=share)
@@ -213,33 +175,29 @@ class NumpyBackend:
         return phase
 
     def waves(self, x: Array, frequencies: Array, *, by_column: bool = False) -> Array:
-        """Return [cos P, sin P], (n, 2D) or of several members (M, n, 2D), in the workspace."""
+        """Return [cos P, sin P], (n, 2D) or of several estimators (M, n, 2D), in the workspace."""
         if x.ndim == 3:
             (x,), (frequencies,) = x, frequencies
             return self.waves(x, frequencies)[None]
-        out = _workspace.take("features", (len(x), 2 * len(frequencies)), x.dtype, by_column)
+        out = self.workspace.take("features", (len(x), 2 * len(frequencies)), x.dtype, by_column)
         return self.cosines_and_sines(self.phases(x, frequencies, by_column=by_column), out)
 
     # Products
 
-    def row_dots(self, a: Array, b: Array) -> Array:
-        """Return the product of each row of one array with that of the other, (..., n)."""
-        return np.einsum("...ij,...ij->...i", a, b)
-
     def multiply(self, z: Array, matrix: Array) -> Array:
         """Return z M, (..., n, k), in the workspace."""
-        return np.matmul(z, matrix, out=_workspace.take("product", z.shape, z.dtype))
+        return np.matmul(z, matrix, out=self.workspace.take("product", z.shape, z.dtype))
 
     def gram(self, z: Array, weights: Array) -> Array:
-        """Return Zᵗ diag(weights) Z, (k, k), in double precision; of one member, (1, k, k).
+        """Return Zᵗ diag(weights) Z, (k, k), in double precision; of one estimator, (1, k, k).
 
         It is in memory that :func:`recycle` may give to the next caller.
         """
         # Square roots on both sides make the product symmetric, which halves the work for BLAS.
-        scaled = _workspace.take("scaled", z.shape, z.dtype)
+        scaled = self.workspace.take("scaled", z.shape, z.dtype)
         np.multiply(z, np.sqrt(weights)[..., None].astype(z.dtype, copy=False), out=scaled)
         k = z.shape[-1]
-        product = _workspace.take("product", (k, k), z.dtype)
+        product = self.workspace.take("product", (k, k), z.dtype)
         np.matmul(scaled.reshape(-1, k).T, scaled.reshape(-1, k), out=product)
         gram = _recycled((k, k))
         gram[...] = product
@@ -258,7 +216,7 @@ class NumpyBackend:
         full_rows = z.shape[1] - root.shape[1]
         rotated = z[:, full_rows:]
         if not overwrite:
-            rotated = _workspace.take("rotated", rotated.shape, z.dtype)
+            rotated = self.workspace.take("rotated", rotated.shape, z.dtype)
             np.copyto(rotated, z[:, full_rows:])
         root = np.asfortranarray(root)
         multiply_by_triangle(rotated, root[full_rows:])
@@ -267,7 +225,7 @@ class NumpyBackend:
         return latent, self.row_dots(rotated, rotated)
 
     def weight_moments(
-        self, precisions: Array, projected: Array, jitter: Any, streams: Sequence[Any]
+        self, precisions: Array, projected: Array, jitter: Any
     ) -> tuple[Array, Array]:
         """Return means A⁻¹b (M, C, k) and covariances A⁻¹ (M, C, k, k).
 
@@ -281,32 +239,19 @@ class NumpyBackend:
 
     # Steps that are repeated
 
-    def select(self, array: Array, index: Array) -> Array:
-        """Return the part of an array whose number along the first axis is in ``index`` (1,)."""
-        return array[index[0]]
-
     def repeated(self, function: Callable[[], None], state: Sequence[Any]) -> Callable[[], None]:
         """Return a function of arrays, which it changes, in the form that is fastest to repeat."""
         return function
 
-    def new_streams(self, most: int) -> list[Any]:
-        """Return what so many things are computed at once in: nothing here."""
-        return []
+
+for _name, _value in vars(np).items():
+    if not (_name.startswith("_") or hasattr(NumpyBackend, _name)):
+        setattr(NumpyBackend, _name, staticmethod(_value))
 
 
 def far_row(frequencies: Array) -> float:
     """Return the length of a row beyond which its phases need double precision."""
     return SINGLE_PHASE_LIMIT / max(float(np.linalg.norm(frequencies, axis=1).max()), 1e-12)
-
-
-def _far_rows(x: Array, frequencies: Array) -> Array:
-    """Return the numbers of the rows whose phases need double precision."""
-    # Bound by |x||w|, not |x·w|: products that cancel lose as many digits as a large sum.
-    limit = far_row(frequencies) ** 2
-    # No row is longer than one of largest values throughout, which is cheaper to find.
-    if x.shape[1] * float(max(x.max(), -x.min())) ** 2 <= limit:
-        return np.empty(0, np.intp)
-    return np.flatnonzero(np.einsum("ij,ij->i", x, x) > limit)
 
 
 # Gram matrices that were added to others are used again

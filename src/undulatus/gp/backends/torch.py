@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import cycle, pairwise
 from typing import Any, ClassVar
 
@@ -69,8 +70,10 @@ class TorchBackend:
         return torch.nonzero(a.ravel())[:, 0]
 
     def astype(self, a: Any, dtype: Any) -> Any:
-        """Return values here, in a type of torch."""
-        return self.move(a).to(dtype)
+        """Return values here, in a type of torch or a precision of numpy."""
+        return self.move(a).to(
+            dtype if isinstance(dtype, torch.dtype) else _DTYPES[np.dtype(dtype)]
+        )
 
     expit = staticmethod(torch.sigmoid)
     log_expit = staticmethod(torch.nn.functional.logsigmoid)
@@ -83,13 +86,7 @@ class TorchBackend:
 
     def array(self, values: Any) -> Any:
         """Return values here, in this precision."""
-        return self.move(values).to(_DTYPES[self.dtype])
-
-    def fortran(self, values: Any) -> Any:
-        """Return a matrix here, in this precision."""
-        if isinstance(values, np.ndarray):
-            values = np.ascontiguousarray(values)
-        return self.array(values)
+        return self.astype(values, self.dtype)
 
     def move(self, values: Any) -> Any:
         """Return values here, in their own precision."""
@@ -100,10 +97,6 @@ class TorchBackend:
     def double(self, values: Any) -> Any:
         """Return values here, in double precision."""
         return self.move(values).to(torch.float64)
-
-    def cast(self, values: Any, dtype: npt.DTypeLike) -> Any:
-        """Return values in the precision of numpy's ``dtype``."""
-        return values.to(_DTYPES[np.dtype(dtype)])
 
     def own_double(self, rows: Any, *, lasts: bool) -> Any:
         """Return a copy of rows in double precision."""
@@ -132,7 +125,7 @@ class TorchBackend:
     def phases(
         self, x: Any, frequencies: Any, delays: Any = None, *, by_column: bool = False
     ) -> Any:
-        """Return x Wᵗ (- delays), (n, D) or of several members (M, n, D)."""
+        """Return x Wᵗ (- delays), (n, D) or of several estimators (M, n, D)."""
         phase = self._phases(x, self.move(frequencies), by_column)
         return phase if delays is None else phase - self.move(delays).to(x.dtype)
 
@@ -160,7 +153,7 @@ class TorchBackend:
         return torch.cos(phase, out=phase)
 
     def waves(self, x: Any, frequencies: Any, *, by_column: bool = False) -> Any:
-        """Return [cos P, sin P], (n, 2D) or of several members (M, n, 2D)."""
+        """Return [cos P, sin P], (n, 2D) or of several estimators (M, n, 2D)."""
         phase = self.phases(x, frequencies, by_column=by_column)
         *rows, d = phase.shape
         out = x.new_empty((2 * d, *rows)).T if by_column else x.new_empty((*rows, 2 * d))
@@ -182,12 +175,12 @@ class TorchBackend:
         The sum of the products of a few thousand rows each.
         """
         scaled = z * torch.sqrt(weights)[..., None].to(z.dtype)
-        *members, n, k = scaled.shape
+        *estimators, n, k = scaled.shape
         if n <= GRAM_ROWS:
             return (scaled.mT @ scaled).double()
         whole = n - n % GRAM_ROWS
-        total = scaled.new_zeros((*members, k, k), dtype=torch.float64)
-        parts = [scaled[..., :whole, :].reshape(*members, -1, GRAM_ROWS, k)]
+        total = scaled.new_zeros((*estimators, k, k), dtype=torch.float64)
+        parts = [scaled[..., :whole, :].reshape(*estimators, -1, GRAM_ROWS, k)]
         if n > whole:
             parts.append(scaled[..., None, whole:, :])
         strips = list(pairwise(_strip_edges(k)))
@@ -215,16 +208,21 @@ class TorchBackend:
             torch.matmul(both[first:last, :rows], z.T[:rows], out=product[first:last])
         return product[r], torch.linalg.vector_norm(product[:r], dim=0) ** 2
 
-    def weight_moments(
-        self, precisions: Any, projected: Any, jitter: Any, streams: Sequence[Any]
-    ) -> tuple[Any, Any]:
+    @cached_property
+    def _streams(self) -> list[Any]:
+        """Streams of a GPU to factorise matrices in; none elsewhere."""
+        if not self.device.startswith("cuda"):
+            return []
+        return [torch.cuda.Stream(self.device) for _ in range(MOST_STREAMS)]
+
+    def weight_moments(self, precisions: Any, projected: Any, jitter: Any) -> tuple[Any, Any]:
         """Return means A⁻¹b (M, C, k) and covariances A⁻¹ (M, C, k, k).
 
         ``jitter`` (1,) is the share of the mean diagonal that is added; a matrix that cannot be
         factorised gives NaN. Nothing waits for the device. There, each matrix is factorised in a
         stream of its own.
         """
-        *members, k = projected.shape
+        *estimators, k = projected.shape
         precision = precisions.reshape(-1, k, k)
         shift = jitter * precision.diagonal(0, -2, -1).mean(-1, keepdim=True)
         precision.diagonal(0, -2, -1).add_(shift)
@@ -235,16 +233,12 @@ class TorchBackend:
             factor = torch.where(failed > 0, torch.nan, factor)
             return torch.linalg.solve_triangular(factor, unit, upper=False)
 
-        roots = torch.stack(_in_streams(invert, precision, streams))
+        roots = torch.stack(_in_streams(invert, precision, self._streams[: len(precision)]))
         covariance = roots.mT @ roots
         means = (covariance @ projected.reshape(-1, k, 1))[..., 0]
-        return means.reshape(*members, k), covariance.reshape(*members, k, k)
+        return means.reshape(*estimators, k), covariance.reshape(*estimators, k, k)
 
     # Steps that are repeated
-
-    def select(self, array: Any, index: Any) -> Any:
-        """Return the part of a tensor whose number along the first axis is in ``index`` (1,)."""
-        return array.index_select(0, index)[0]
 
     def repeated(self, function: Callable[[], None], state: Sequence[Any]) -> Callable[[], None]:
         """Return a function of tensors that stay where they are, recorded to be played on a GPU.
@@ -267,12 +261,6 @@ class TorchBackend:
         for tensor, old in zip(state, before, strict=True):
             tensor.copy_(old)
         return graph.replay
-
-    def new_streams(self, most: int) -> list[Any]:
-        """Return streams of a GPU to compute so many things at once in; none elsewhere."""
-        if not self.device.startswith("cuda") or most == 1:
-            return []
-        return [torch.cuda.Stream(self.device) for _ in range(min(most, MOST_STREAMS))]
 
     # Rows on their way to the device, and results on their way back
 
@@ -341,7 +329,7 @@ def _in_streams(
     function: Callable[[Any], Any], values: Iterable[Any], streams: Sequence[Any]
 ) -> list[Any]:
     """Return a function of each tensor; on a GPU, each is computed in another stream."""
-    if not streams:
+    if len(streams) < 2:
         return list(map(function, values))
     results = []
     here = torch.cuda.current_stream()
