@@ -9,12 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from undulatus.gp.backends import HOST, make_backend
 from undulatus.gp.backends.numpy import SINGLE_PHASE_LIMIT
 from undulatus.gp.data import PHASE_LIMIT
-from undulatus.gp.features import (
-    amplitudes_and_delays,
-    fourier_features,
-    sum_of_waves,
-    unit_features,
-)
+from undulatus.gp.features import amplitudes_and_delays, fourier_features, sum_of_waves
+from undulatus.gp.taper import tapered_features
 
 SINGLE = make_backend(np.float32)
 
@@ -47,7 +43,7 @@ def test_features_keep_the_precision_of_the_pixels(dtype):
 def test_unit_features_of_several_estimators_are_those_of_each(seed):
     rng = np.random.default_rng(seed)
     x, w = rng.normal(size=(1, 7, 3)), rng.normal(size=(1, 5, 3))
-    z = unit_features(x, w, HOST).copy()  # It is in the workspace.
+    z = tapered_features(x, w, None, HOST)[0].copy()  # It is in the workspace.
     assert z.shape == (1, 7, 10)
     assert_allclose(z[0], fourier_features(x[0], w[0]), rtol=1e-12, atol=1e-14)
     assert_allclose(np.sum(z**2, axis=-1), 1.0, rtol=1e-12)

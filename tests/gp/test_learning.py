@@ -145,7 +145,7 @@ def test_the_sample_may_be_smaller_than_the_rows_of_the_posterior():
     pixels = some_pixels(n=400)
     some = pixels.take(np.arange(0, 400, 2))
     own = some_fit(some)
-    whole, part = fit_minibatch([replace(own, pixels=pixels, ends=[])])[0], fit_minibatch([own])[0]
+    whole, part = fit_minibatch([replace(own, pixels=pixels)])[0], fit_minibatch([own])[0]
     assert_array_equal(whole.frequencies, part.frequencies)
     # Twice the rows: the posterior is surer.
     traces = [np.trace(each.latents[0].posterior.covariance) for each in (whole, part)]

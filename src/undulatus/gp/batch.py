@@ -24,13 +24,13 @@ from undulatus.gp.inference import (
     AscentConfig,
     Gaussian,
     PosteriorConfig,
-    Sites,
     WeightSpace,
     fit_posteriors,
     fit_quadratic,
     stall_limit,
+    unit_moments,
 )
-from undulatus.gp.likelihood import QUADRATIC
+from undulatus.gp.likelihood import QUADRATIC, Bound
 from undulatus.gp.minibatch import Start
 from undulatus.gp.posterior import FourierFit, mean_of
 from undulatus.gp.splits import Split, validation_loss
@@ -111,30 +111,30 @@ def maximise(
     together with ξ, to continue from. If ``interruptible``, a KeyboardInterrupt ends the ascent at
     the last finished iteration.
     """
+
+    def with_loss(progress: Progress) -> Progress:
+        if validation_loss is None:
+            return progress
+        losses = (*progress.losses, validation_loss(progress.theta))
+        iterations_since_best = len(losses) - 1 - int(np.argmin(losses))
+        return replace(
+            progress,
+            losses=losses,
+            best_theta=progress.theta if losses[-1] <= min(losses) else progress.best_theta,
+            outcome="converged" if iterations_since_best >= config.patience else progress.outcome,
+        )
+
     try:
-        if validation_loss is not None and not progress.losses:
-            progress = _record_loss(progress, validation_loss(progress.theta), config)
+        if not progress.losses:
+            progress = with_loss(progress)
         while progress.outcome != "converged" and progress.n_iter < config.max_iter:
-            progress = _iterate(evidence, progress, config)
-            if validation_loss is not None:
-                progress = _record_loss(progress, validation_loss(progress.theta), config)
+            progress = with_loss(_iterate(evidence, progress, config))
             report(progress)
     except KeyboardInterrupt:
         if not (interruptible and progress.bounds):
             raise
         progress = replace(progress, outcome="interrupted")
     return progress
-
-
-def _record_loss(progress: Progress, loss: float, config: BatchConfig) -> Progress:
-    losses = (*progress.losses, loss)
-    iterations_since_best = len(losses) - 1 - int(np.argmin(losses))
-    return replace(
-        progress,
-        losses=losses,
-        best_theta=progress.theta if loss <= min(losses) else progress.best_theta,
-        outcome="converged" if iterations_since_best >= config.patience else progress.outcome,
-    )
 
 
 def _iterate(evidence: Evidence, progress: Progress, config: BatchConfig) -> Progress:
@@ -234,35 +234,27 @@ class FourierEvidence:
     def gaussians(self, theta: Array) -> list[Gaussian]:
         """Return the posterior of each latent function at θ and the current ξ."""
         if self._solved is None or not np.array_equal(self._solved[0], theta):
-            priors = [Gaussian(1.0)] * self.n_latents
-            found = self._space(theta).evaluate(None, range(self.n_latents), priors)
-            self._store(theta, [sites for sites, _ in found])
+            self._solve(theta, None, [Gaussian(1.0)] * self.n_latents)
         assert self._solved is not None
         return self._solved[1]
 
-    def _space(self, theta: Array) -> WeightSpace:
-        return WeightSpace(self.pixels, self.frequencies(theta), kept=list(self.local.precision))
-
-    def _store(self, theta: Array, sites: list[Sites]) -> None:
-        space, variances = self._space(theta), self.signal_variances(theta)
-        solved = [
-            space.solve(latent, own, variance)
-            for latent, (own, variance) in enumerate(zip(sites, variances, strict=True))
-        ]
-        self._solved = (theta.copy(), solved)
+    def _solve(self, theta: Array, bound: Bound | None, gaussians: list[Gaussian]) -> list[float]:
+        """Keep the posteriors of the sites at some Gaussians; return the values of the rows."""
+        space = WeightSpace(self.pixels, self.frequencies(theta), kept=list(self.local.precision))
+        sites, values = zip(*space.evaluate(bound, range(self.n_latents), gaussians), strict=True)
+        solved = map(space.solve, range(self.n_latents), sites, self.signal_variances(theta))
+        self._solved = theta.copy(), list(solved)
+        return list(values)
 
     def bound(self, theta: Array) -> float:
         """Return the bound at θ and the current ξ."""
-        space = self._space(theta)
+        space = WeightSpace(self.pixels, self.frequencies(theta))
         evidence = sum(space.log_evidence(own) for own in self.gaussians(theta))
         return float(evidence + np.sum(self.local.offsets))
 
     def update_xi(self, theta: Array) -> float:
         """Set ξ to its optimum under the posterior at θ; return the bound."""
-        gaussians = self.gaussians(theta)
-        found = self._space(theta).evaluate(QUADRATIC, range(self.n_latents), gaussians)
-        self.local.offsets[:] = [value for _, value in found]
-        self._store(theta, [sites for sites, _ in found])
+        self.local.offsets[:] = self._solve(theta, QUADRATIC, self.gaussians(theta))
         return self.bound(theta)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
@@ -276,18 +268,18 @@ class FourierEvidence:
         else:
             # Effective frequencies are w/σ: a step in log σ shrinks each by that share.
             rest = np.array([-np.sum(in_frequencies * frequencies)])
-        in_variances = [log_variance_gradient(own) for own in gaussians]
+        # In log γ: (tr A⁻¹ + mᵗm - k) / 2.
+        in_variances = [
+            0.5 * float(np.sum(own.root**2) + own.mean @ own.mean - len(own.mean))
+            for own in (gaussian.posterior for gaussian in gaussians)
+        ]
         return self.bound(theta), np.concatenate([in_variances, rest])
 
     def validation_loss(self, block: Block, theta: Array) -> float:
         """Return the loss of validation rows under the posteriors at θ."""
-        variances, gaussians = np.array(self.signal_variances(theta)), self.gaussians(theta)
-        pairs = list(zip(variances, gaussians, strict=True))
-        means = np.array([np.sqrt(v) * own.posterior.mean for v, own in pairs])
-        covariances = np.array([v * own.posterior.covariance for v, own in pairs])
-        xp = block.xp
+        variances, *moments = unit_moments(self.gaussians(theta))
         return validation_loss(
-            block, self.frequencies(theta), None, variances, xp.move(means), xp.move(covariances)
+            block, self.frequencies(theta), None, variances, *map(block.xp.move, moments)
         )
 
 
@@ -299,40 +291,23 @@ def evidence_gradient(
     The posteriors must be those at these frequencies and precisions 2λ(ξ), (C, n); the gradients
     of all latent functions are added.
     """
-    xp = pixels.xp
-    moments = [
-        (
-            xp.array(np.sqrt(own.signal_variance) * own.posterior.mean),
-            xp.array(own.signal_variance * own.posterior.covariance),
-        )
-        for own in gaussians
-    ]
-
-    [gradient] = pixels.total(_block_gradient, frequencies, moments, precision)
+    moments = [pixels.xp.array(own) for own in unit_moments(gaussians)[1:]]
+    [gradient] = pixels.total(_block_gradient, frequencies, *moments, precision)
     return np.asarray(gradient)
 
 
 def _block_gradient(
-    block: Block,
-    frequencies: Array,
-    moments: Sequence[tuple[Array, Array]],
-    precision: Array,
+    block: Block, frequencies: Array, means: Array, covariances: Array, precision: Array
 ) -> list[Array]:
     xp = block.xp
     z, _ = tapered_features(block.x, frequencies, None, xp)
     gradient = xp.double(np.zeros(frequencies.shape))
-    for latent, (mean, covariance) in enumerate(moments):
-        weighted = block.weight * precision[latent][block.rows]
-        residual = block.weight * block.targets(latent) - weighted * (z @ mean)
+    for own, (mean, covariance) in enumerate(zip(means, covariances, strict=True)):
+        weighted = block.weight * precision[own][block.rows]
+        residual = block.weight * block.targets(own) - weighted * (z @ mean)
         product = xp.multiply(z, covariance)
         gradient += xp.double(bound_gradient(z, block.x, residual, weighted, mean, product, xp))
     return [gradient]
-
-
-def log_variance_gradient(gaussian: Gaussian) -> float:
-    """Return the gradient of the bound in log γ: (tr A⁻¹ + mᵗm - k) / 2."""
-    mean, root = gaussian.posterior.mean, gaussian.posterior.root
-    return 0.5 * (float(np.sum(root**2)) + float(mean @ mean) - len(mean))
 
 
 # The fit
@@ -382,53 +357,40 @@ class BatchFit:
 
 def fit_batch(fit: BatchFit) -> FourierFit:
     """Return the fit; an interruptible one ends at its last iteration or pass at Ctrl-C."""
-    learning, validation = fit.pixels, None
+    learning, loss, learns = fit.pixels, None, fit.learn_frequencies
     if fit.split is not None:
         # Rows that are not learned from get weight zero: no copy of the others is needed.
         learning = fit.pixels.keep_weight_of(fit.split[0])
+    state = fit.resume
+    if state is None:
+        n = learning.n_latents
+        local = LocalParameters(learning.xp.array(np.zeros((n, learning.n_rows))), np.zeros(n))
+        space = WeightSpace(learning, fit.start.frequencies, kept=list(local.precision))
+        ends = fit_quadratic(space, fit.start.signal_variance, AscentConfig(START_PASSES))
+        variances = [end.gaussian.signal_variance for end in ends]
+        start = replace(fit.start, signal_variance=mean_of(variances))
+        theta = FourierEvidence(learning, start, learns, local).start_theta(variances)
+        state = BatchState(start, Progress(theta), local)
+    local = LocalParameters(
+        learning.xp.move(1.0 * state.local.precision), 1.0 * state.local.offsets
+    )
+    evidence = FourierEvidence(learning, state.start, learns, local)
+    if fit.split is not None:
         left_out = fit.pixels.take(fit.split[1])
-        validation = left_out.block(slice(0, left_out.n_rows))
-    state = fit.resume or _first_state(learning, fit.start, fit.learn_frequencies)
-    move = learning.xp.move
-    local = LocalParameters(move(1.0 * state.local.precision), 1.0 * state.local.offsets)
-    evidence = FourierEvidence(learning, state.start, fit.learn_frequencies, local)
+        loss = partial(evidence.validation_loss, left_out.block(slice(0, left_out.n_rows)))
     progress = maximise(
         evidence,
         state.progress,
         fit.config,
-        validation_loss=None
-        if validation is None
-        else partial(evidence.validation_loss, validation),
+        validation_loss=loss,
         interruptible=fit.interruptible,
-        report=lambda progress: fit.report(
-            replace(state, progress=progress, local=to_host(local))
-        ),
+        report=lambda now: fit.report(BatchState(state.start, now, to_host(local))),
     )
-    return _finish(fit, evidence, progress)
-
-
-def _first_state(pixels: Pixels, start: Start, learn_frequencies: bool) -> BatchState:
-    n = pixels.n_latents
-    local = LocalParameters(pixels.xp.array(np.zeros((n, pixels.n_rows))), np.zeros(n))
-    space = WeightSpace(pixels, start.frequencies, kept=list(local.precision))
-    ends = fit_quadratic(space, start.signal_variance, AscentConfig(START_PASSES))
-    variances = [end.gaussian.signal_variance for end in ends]
-    start = replace(start, signal_variance=mean_of(variances))
-    evidence = FourierEvidence(pixels, start, learn_frequencies, local)
-    return BatchState(start, Progress(evidence.start_theta(variances)), local)
-
-
-def _finish(fit: BatchFit, evidence: FourierEvidence, progress: Progress) -> FourierFit:
-    """Return the fit after passes over all rows at the final frequencies."""
     theta = progress.theta if progress.best_theta is None else progress.best_theta
     frequencies = evidence.frequencies(theta)
+    deviations = frequency_deviations(frequencies, fit.taper)
     latents, interrupted = fit_posteriors(
-        WeightSpace(
-            fit.pixels,
-            frequencies,
-            frequency_deviations(frequencies, fit.taper),
-            fit.log_odds.tolist(),
-        ),
+        WeightSpace(fit.pixels, frequencies, deviations, fit.log_odds.tolist()),
         evidence.gaussians(theta),
         fit.posterior,
         interrupted=progress.outcome == "interrupted",

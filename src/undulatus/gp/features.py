@@ -49,16 +49,6 @@ def fourier_features(
     return float(np.sqrt(signal_variance / len(frequencies))) * xp.waves(x, frequencies)
 
 
-def unit_features(x: Array, frequencies: Array, xp: Backend) -> Array:
-    """Return features whose signal variance is 1, (n, 2D), in the workspace of this thread.
-
-    Of several estimators x is (M, n, d), the frequencies (M, D, d) and the result (M, n, 2D).
-    """
-    z = xp.waves(x, frequencies)
-    z *= float(1.0 / np.sqrt(frequencies.shape[-2]))
-    return z
-
-
 def amplitudes_and_delays(mean: Array, signal_variance: float) -> tuple[Array, Array]:
     r"""Return the waves :math:`r_j \cos(p_j - \varphi_j)` that sum to the latent mean, (D,) each.
 

@@ -83,6 +83,14 @@ class Gaussian:
     sites: Any = None
 
 
+def unit_moments(gaussians: Sequence[Gaussian]) -> tuple[Array, Array, Array]:
+    """Return γ (C,), and mean √γ m (C, k) and covariance γ A⁻¹ (C, k, k) at unit features."""
+    variances = np.array([own.signal_variance for own in gaussians])
+    means = np.array([own.posterior.mean for own in gaussians])
+    covariances = np.array([own.posterior.covariance for own in gaussians])
+    return variances, np.sqrt(variances)[:, None] * means, variances[:, None, None] * covariances
+
+
 class Space(Protocol):
     """Where the latent functions of a model live: from Gaussians to sites, and back."""
 

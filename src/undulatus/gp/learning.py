@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -62,13 +62,9 @@ class MinibatchFit:
     interruptible: bool = True
     report: Callable[[State], None] = lambda state: None
     report_pass: Callable[[int, float], None] = lambda done, bound: None
-    ends: list[State] = field(default_factory=list)
 
-    def next_task(self) -> tuple[Task, State | None] | None:
-        """Return the next optimisation and where it continues, if one should follow."""
-        halvings = len(self.ends)
-        if halvings and (self._is_enough(self.ends[-1]) or halvings > RESTARTS):
-            return None
+    def task(self, halvings: int) -> Task:
+        """Return the optimisation from a lengthscale that was halved so often."""
         lengthscale = 0.5**halvings * self.start.lengthscale
         unit = self.start.unit_frequencies
         start = Start(
@@ -76,24 +72,23 @@ class MinibatchFit:
         )
         # Learned frequencies keep the lengthscale they started from: it tells which optimisation
         # was interrupted. Those before it are repeated, since they may have been better.
-        continues = self.resume is not None and (
-            not self.config.learn_frequencies or self.resume.parameters.lengthscale == lengthscale
-        )
-        task = Task(self.sample, self.split, start, self.config, self.seed)
-        return task, self.resume if continues else None
+        resume = self.resume
+        if resume is not None and self.config.learn_frequencies:
+            resume = resume if resume.parameters.lengthscale == lengthscale else None
+        return Task(self.sample, self.split, start, self.config, self.seed, resume)
 
-    def _is_enough(self, end: State) -> bool:
+    def is_enough(self, end: State) -> bool:
         """Return whether no other optimisation should follow."""
         if not self.config.early_stopping or end.outcome == "interrupted":
             return True
         chance = shares_entropy(self.sample.block(self.split[1]))
         return end.best_loss <= CHANCE_LEVEL * chance
 
-    def finish(self) -> FourierFit:
+    def finish(self, ends: Sequence[State]) -> FourierFit:
         """Return the fit, with the posterior of all rows at the best end."""
-        end = self.ends[-1]
-        if not self._is_enough(end):
-            end = min(self.ends, key=lambda end: end.best_loss)
+        end = ends[-1]
+        if not self.is_enough(end):
+            end = min(ends, key=lambda end: end.best_loss)
         stops_early, taper = self.config.early_stopping, self.config.taper
         learned = to_host(end.best if stops_early else end.parameters)
         interrupted = end.outcome == "interrupted"
@@ -124,28 +119,26 @@ def fit_minibatch(fits: Sequence[MinibatchFit]) -> list[FourierFit]:
 
     After an interrupt those that have been finished are returned, if there are any.
     """
-    tasks = {i: task for i, fit in enumerate(fits) if (task := fit.next_task())}
+    ends: list[list[State]] = [[] for _ in fits]
+    going = list(range(len(fits)))
     with ThreadPoolExecutor(min(count_cores(), len(fits))) as pool:
         # Work on the host is done at once; that of one estimator stays in this thread.
         run = pool.map if len(fits) > 1 else map
-        while tasks:
-            numbers = list(tasks)
-            started = run(_start, tasks.values())
-            ends = optimise(
-                [task for task, _ in tasks.values()],
-                list(started),
+        for halvings in range(1 + RESTARTS):
+            tasks = [fits[i].task(halvings) for i in going]
+            found = optimise(
+                tasks,
+                list(run(Task.first_state, tasks)),
                 max_iter=fits[0].config.max_iter,
                 interruptible=fits[0].interruptible,
-                reports=[fits[number].report for number in numbers],
+                reports=[fits[i].report for i in going],
             )
-            for number, end in zip(numbers, ends, strict=True):
-                fits[number].ends.append(end)
-            tasks = {i: task for i in numbers if (task := fits[i].next_task())}
-        return list(run(MinibatchFit.finish, fits))
-
-
-def _start(task: tuple[Task, State | None]) -> State:
-    return task[1] or task[0].first_state()
+            for i, end in zip(going, found, strict=True):
+                ends[i].append(end)
+            going = [i for i in going if not fits[i].is_enough(ends[i][-1])]
+            if not going:
+                break
+        return list(run(MinibatchFit.finish, fits, ends))
 
 
 def draw_sample(pixels: PixelSource, rng: np.random.Generator) -> Pixels:

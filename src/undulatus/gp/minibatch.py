@@ -239,6 +239,8 @@ class Task:
     start: Start
     config: Config
     seed: int
+    resume: State | None = None
+    """Where an earlier optimisation was interrupted."""
     _epoch: int = -1
     _order: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
@@ -247,7 +249,12 @@ class Task:
         self.batch_rows = min(self.config.batch_size, len(self.split[0]))
 
     def first_state(self) -> State:
-        """Return the state at the start, whose posterior is that of some rows, scaled to all."""
+        """Return the state at the start, whose posterior is that of some rows, scaled to all.
+
+        Of one that was interrupted, it is the state to continue from.
+        """
+        if self.resume is not None:
+            return self.resume
         config, frequencies = self.config, self.start.frequencies
         learning = self.split[0]
         some = self.pixels.take(learning[:: -(-len(learning) // config.start_rows)])
@@ -391,27 +398,29 @@ class Batch:
         # Estimators may have fewer rows to learn from than a minibatch is to have.
         self._batch_rows = min(task.batch_rows for task in tasks)
 
-        def stacked(parts: Sequence[Any]) -> Any:
-            return xp.stack([xp.move(part) for part in parts])
-
-        learned = [state.parameters for state in states]
-        self._frequencies = stacked([own.frequencies for own in learned])
+        learned = [
+            (
+                *(own.parameters.frequencies, own.parameters.signal_variances),
+                *(own.parameters.gram, own.parameters.projected),
+                *(own.frequency_adam.mean, own.frequency_adam.square),
+                *(own.scale_adam.mean, own.scale_adam.square),
+            )
+            for own in states
+        ]
+        self._learned = [
+            xp.stack([xp.move(own) for own in each]) for each in zip(*learned, strict=True)
+        ]
+        self._frequencies, self._variances, self._gram, self._projected, *adam = self._learned
+        self._adam, self._scale_adam = adam[:2], [own[:, None] for own in adam[2:]]
         if xp.on_device:
-            self._pixels = replace(self._pixels, xp=replace(xp, double_phases=self._reaches_far()))
+            # Phases need double precision if rows reach far, or might before long.
+            longest = float((self._pixels.rows**2).sum(-1).max()) ** 0.5
+            fastest = float((self._frequencies**2).sum(-1).max()) ** 0.5
+            far = longest * fastest > self._config.far_share * SINGLE_PHASE_LIMIT
+            self._pixels = replace(self._pixels, xp=replace(xp, double_phases=far))
         self._xp = xp = self._pixels.xp
-        self._variances = stacked([own.signal_variances for own in learned])
-        self._gram = stacked([own.gram for own in learned])
-        self._projected = stacked([own.projected for own in learned])
-        self._adam = [
-            stacked([getattr(state.frequency_adam, name) for state in states])
-            for name in ("mean", "square")
-        ]
-        self._scale_adam = [
-            stacked([getattr(state.scale_adam, name)[None] for state in states])
-            for name in ("mean", "square")
-        ]
-        self._lengthscales = xp.move(np.array([own.lengthscale for own in learned]))
-        self._units = xp.move(np.array([state.frequency_unit for state in states]))[:, None, None]
+        self._lengthscales = xp.move(np.array([own.parameters.lengthscale for own in states]))
+        self._units = xp.move(np.array([own.frequency_unit for own in states]))[:, None, None]
         m, c, k = self._projected.shape
         # Of the weights of unit features: √γ m and γ A⁻¹.
         self._mean, self._covariance = (
@@ -426,19 +435,11 @@ class Batch:
         self._jitter = xp.move(np.zeros(1))
         self._eye = xp.move(np.eye(k))
         self._changing = [
-            *(self._frequencies, self._variances, self._gram, self._projected),
-            *(*self._adam, *self._scale_adam, self._lengthscales),
+            *(*self._learned, self._lengthscales),
             *(self._mean, self._covariance, self._ratio, self._next),
         ]
         self._recorded: tuple[Callable[[], None], ...] = ()
         self._find_moments()
-
-    def _reaches_far(self) -> bool:
-        """Whether phases need double precision, or might before long."""
-        x = self._pixels.rows
-        longest = float((x * x).sum(-1).max()) ** 0.5
-        fastest = float((self._frequencies**2).sum(-1).max()) ** 0.5
-        return longest * fastest > self._config.far_share * SINGLE_PHASE_LIMIT
 
     # An iteration
 
@@ -468,11 +469,7 @@ class Batch:
                 lengthscale = float(self._lengthscales[estimator])
             # Copies: the next steps change the arrays.
             frequencies, variances, gram, projected, *adam = (
-                1.0 * array[estimator]
-                for array in (
-                    *(self._frequencies, self._variances, self._gram, self._projected),
-                    *(*self._adam, *(own[:, 0] for own in self._scale_adam)),
-                )
+                1.0 * array[estimator] for array in self._learned
             )
             after = replace(
                 state,

@@ -20,7 +20,7 @@ from undulatus.gp.backends import HOST, Array, Backend
 from undulatus.gp.backends.numpy import far_row
 from undulatus.gp.data import block_rows, device_prediction_rows, longest_row
 from undulatus.gp.exact import ExactFit, exact_covariance, exact_moments
-from undulatus.gp.features import amplitudes_and_delays, sum_of_waves, unit_features
+from undulatus.gp.features import amplitudes_and_delays, sum_of_waves
 from undulatus.gp.kernels import Kernel
 from undulatus.gp.posterior import (
     FourierFit,
@@ -32,7 +32,7 @@ from undulatus.gp.posterior import (
     tolerant_probability,
     variance_root,
 )
-from undulatus.gp.taper import Taper, TrainingRange, frequency_deviations
+from undulatus.gp.taper import Taper, TrainingRange, frequency_deviations, tapered_features
 
 STAGGERED_ROWS = 16
 """A block of predictions has fewer rows: waves a power of two apart share the same cache lines."""
@@ -211,7 +211,7 @@ class PreparedWeights:
         if self._staged is None:
             return None
         xp, (own,) = self.xp, self.model.fits[0].latents
-        z = unit_features(x, self._frequencies[0], xp)
+        z, _ = tapered_features(x, self._frequencies[0], None, xp)
         z *= float(np.sqrt(own.signal_variance))
         share = self.taper.share(x)
         ones = xp.ones_like(x[:, 0])

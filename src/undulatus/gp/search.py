@@ -10,22 +10,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
 
 import numpy as np
 
 from undulatus.gp.backends import Array
-from undulatus.gp.cholesky import solve_moments
 from undulatus.gp.data import Pixels, PixelSource
 from undulatus.gp.inference import (
     VARIANCE_LIMITS,
     AscentConfig,
+    Gaussian,
     WeightSpace,
     ascend,
     fit_quadratic,
+    unit_moments,
 )
 from undulatus.gp.likelihood import QUADRATIC
-from undulatus.gp.minibatch import Config, Parameters, Start, State, Task, optimise
-from undulatus.gp.posterior import mean_of
+from undulatus.gp.minibatch import Config, Parameters, Start, Task, optimise
+from undulatus.gp.posterior import mean_of, solve_posterior
 from undulatus.gp.splits import Split, validation_loss
 from undulatus.gp.taper import frequency_deviations
 
@@ -118,7 +121,7 @@ def choose_lengthscale(
     their losses counts.
     """
     config = replace(config, max_iter=1000, tol=0.0, start_rows=search.rows)
-    usual = search.usual * mean_distance
+    usual, device = search.usual * mean_distance, pixels.xp.on_device
     units = [unit[: search.most_frequencies] for unit in unit_frequencies[: search.splits]]
     one_thread = replace(pixels, threads=1)
     tasks = {
@@ -128,12 +131,20 @@ def choose_lengthscale(
         ]
         for share in search.shares
     }
-    with ThreadPoolExecutor(1 if pixels.xp.on_device else pixels.threads) as pool:
-        every = [task for own in tasks.values() for task in own]
-        begun = pool.map(Task.first_state, every)
-        states = {key: [next(begun) for _ in own] for key, own in tasks.items()}
+    with ThreadPoolExecutor(1 if device else pixels.threads) as pool:
+        begun = pool.map(Task.first_state, chain.from_iterable(tasks.values()))
+        states = {key: list(islice(begun, len(units))) for key in tasks}
         for iterations, left in search.rounds:
-            states = _go_on(tasks, states, iterations, pool)
+            some = [task for key in states for task in tasks[key]]
+            ahead = [state for own in states.values() for state in own]
+            go_on = partial(optimise, max_iter=ahead[0].n_iter + iterations)
+            # Candidates go on together on a device, on threads elsewhere.
+            size = len(some) if device else 1
+            groups = [slice(i, i + size) for i in range(0, len(some), size)]
+            ends = chain.from_iterable(
+                pool.map(go_on, [some[own] for own in groups], [ahead[own] for own in groups])
+            )
+            states = {key: list(islice(ends, len(units))) for key in states}
             losses = {
                 key: float(np.mean([state.best_loss for state in own]))
                 for key, own in states.items()
@@ -141,28 +152,6 @@ def choose_lengthscale(
             best = sorted(losses, key=losses.__getitem__)[:left]
             states = {key: own for key, own in states.items() if key in {*best, usual}}
     return best[0] if losses[best[0]] < search.gain * losses[usual] else usual
-
-
-def _go_on(
-    tasks: dict[float, list[Task]],
-    states: dict[float, list[State]],
-    iterations: int,
-    pool: ThreadPoolExecutor,
-) -> dict[float, list[State]]:
-    """Return all candidates' states after so many more iterations.
-
-    They go on together on a device, on threads elsewhere.
-    """
-    some = [task for key in states for task in tasks[key]]
-    ahead = [state for own in states.values() for state in own]
-    until = ahead[0].n_iter + iterations
-    if some[0].pixels.xp.on_device:
-        ends = iter(optimise(some, ahead, max_iter=until))
-    else:
-        ends = pool.map(
-            lambda task, state: optimise([task], [state], max_iter=until)[0], some, ahead
-        )
-    return {key: [next(ends) for _ in own] for key, own in states.items()}
 
 
 def choose_taper(
@@ -186,24 +175,14 @@ def choose_taper(
         deviations = frequency_deviations(parameters.frequencies, factor * taper)
         space = WeightSpace(some, parameters.frequencies, deviations)
         ends = ascend(space, QUADRATIC, starts, AscentConfig(search.passes))
-        variances = np.array([end.gaussian.signal_variance for end in ends])
-        solved = [
-            solve_moments(
-                scale * variance * end.gaussian.sites.gram
-                + np.eye(2 * len(parameters.frequencies)),
-                scale * np.sqrt(variance) * end.gaussian.sites.projected,
-            )
-            for variance, end in zip(variances, ends, strict=True)
-        ]
+        solved = []
+        for end in ends:
+            own, sites = end.gaussian.signal_variance, end.gaussian.sites
+            precision = scale * own * sites.gram + np.eye(len(sites.gram))
+            posterior = solve_posterior(precision, scale * np.sqrt(own) * sites.projected)
+            solved.append(Gaussian(own, posterior=posterior))
         losses[factor * taper] = validation_loss(
-            validation,
-            parameters.frequencies,
-            deviations,
-            variances,
-            np.array([np.sqrt(v) * mean for v, (mean, _) in zip(variances, solved, strict=True)]),
-            np.array(
-                [v * covariance for v, (_, covariance) in zip(variances, solved, strict=True)]
-            ),
+            validation, parameters.frequencies, deviations, *unit_moments(solved)
         )
     best = min(losses, key=losses.__getitem__)
     return best if losses[best] < search.gain * losses[taper] else taper

@@ -6,8 +6,6 @@ they begin to fit noise, and which start is the better one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.special import entr
 
@@ -87,19 +85,32 @@ def leave_out(pixels: Pixels, n_estimators: int, rng: np.random.Generator) -> li
     seed = int(rng.integers(2**63))
     held: list[Array] = []
     if pixels.groups is not None:
-        circle = _lay_out(pixels, _shuffle_groups(pixels.groups, seed))
-        held = [circle.left_out(i, n_estimators) for i in range(n_estimators)]
+        names, numbers = np.unique(pixels.groups, return_inverse=True)
+        shuffled = np.random.default_rng(seed).permutation(len(names))
+        held = _leave_out_units(pixels, shuffled[numbers], n_estimators)
     if not held or not all(rows.any() for rows in held):
         # There are no groups, or none that can be spared.
-        circle = _lay_out(pixels, _number_equal_rows(pixels, seed))
-        held = [circle.left_out(i, n_estimators) for i in range(n_estimators)]
-    return [_split(pixels, rows, [seed, i]) for i, rows in enumerate(held)]
-
-
-def _shuffle_groups(groups: Array, seed: int) -> Array:
-    """Return the groups of the rows, (n,), numbered from 0 in random order."""
-    names, numbers = np.unique(groups, return_inverse=True)
-    return np.asarray(np.random.default_rng(seed).permutation(len(names))[numbers])
+        held = _leave_out_units(pixels, _number_equal_rows(pixels, seed), n_estimators)
+    splits = []
+    for estimator, is_held in enumerate(held):
+        if is_held.any():
+            learning, validation = np.flatnonzero(~is_held), np.flatnonzero(is_held)
+        else:
+            # Hardly any distinct rows: the same ones must do for both.
+            learning = validation = np.arange(pixels.n_rows)
+        if len(validation) > VALIDATION_ROWS:
+            # A sample, of each class its share.
+            own = np.random.default_rng([seed, estimator])
+            of_class = [
+                validation[pixels.codes[validation] == code] for code in range(pixels.n_classes)
+            ]
+            drawn = [
+                own.choice(rows, -(-VALIDATION_ROWS * len(rows) // len(validation)), replace=False)
+                for rows in of_class
+            ]
+            validation = np.sort(np.concatenate(drawn))
+        splits.append((learning, validation))
+    return splits
 
 
 def _number_equal_rows(pixels: Pixels, seed: int) -> Array:
@@ -138,44 +149,12 @@ def digest_rows(rows: Array, seed: int) -> Array:
     return state
 
 
-@dataclass(frozen=True)
-class _Circle:
-    """Units of rows that leave together, on a circle of circumference 1."""
+def _leave_out_units(pixels: Pixels, units: Array, n_estimators: int) -> list[Array]:
+    """Return which rows each estimator leaves out, (n,) bool; none if it cannot spare any.
 
-    units: Array
-    """Number of each row's unit, (n,)."""
-    holds: Array
-    """Whether each unit holds rows of each class, (units, classes)."""
-    may_leave: Array
-    """Whether each unit may be left out, (units,)."""
-    middle: Array
-    """Where the middle of each unit's arc lies, (units,)."""
-
-    def left_out(self, estimator: int, n_estimators: int) -> Array:
-        """Return which rows an estimator leaves out, (n,) bool; none if it cannot spare any."""
-        begin = estimator / n_estimators
-        held = self.may_leave & ((self.middle - begin) % 1.0 < VALIDATION_SHARE)
-        centre = begin + 0.5 * VALIDATION_SHARE
-        distance = np.abs((self.middle - centre + 0.5) % 1.0 - 0.5)
-        for holders in self.holds.T:
-            if held[holders].all():
-                # Learn from the unit farthest away, the last one that the window reached.
-                held[np.argmax(np.where(holders, distance, -1.0))] = False
-        for holders in self.holds.T:
-            if not held[holders].any():
-                # Leave out the nearest one that leaves all classes to learn from.
-                left = np.count_nonzero(self.holds[~held], axis=0)
-                spare = (left - self.holds >= 1).all(axis=1) & self.may_leave & holders
-                if spare.any():
-                    held[np.argmin(np.where(spare, distance, np.inf))] = True
-        return np.asarray(held[self.units])
-
-
-def _lay_out(pixels: Pixels, units: Array) -> _Circle:
-    """Return the circle of units, numbered from 0 for each row, in the order of their numbers.
-
-    Units with rows of the same classes are spread evenly among the others, so that every part of
-    the circle has its share of each.
+    Rows leave by units, whose numbers, from 0 on, are given for each row. Units lie on a circle of
+    circumference 1 in the order of their numbers, but those with rows of the same classes are
+    spread evenly among the others, so that every part of the circle has its share of each.
     """
     weight = np.ones(pixels.n_rows) if pixels.weight is None else pixels.weight
     by_class = np.array(
@@ -187,39 +166,36 @@ def _lay_out(pixels: Pixels, units: Array) -> _Circle:
     total = by_class.sum(axis=0)
     may_leave = total <= LARGEST_SHARE * total.sum()
     arcs = np.where(may_leave, total, 0.0)
+    # Whether each unit holds rows of each class, (units, classes).
     holds = by_class.T > 0
     middle = np.empty(len(total))
     # By digests of the rows: to sort the rows themselves takes several times as long.
     _, kinds = np.unique(digest_rows(holds, 0), return_inverse=True)
     for kind in range(kinds.max() + 1):
-        of_kind = kinds == kind
-        middle[of_kind] = _middles(arcs[of_kind])
+        middle[kinds == kind] = _middles(arcs[kinds == kind])
     order = np.argsort(middle, kind="stable")
     middle[order] = _middles(arcs[order])
-    return _Circle(units, holds, may_leave, middle)
+    left_out = []
+    for begin in np.arange(n_estimators) / n_estimators:
+        held = may_leave & ((middle - begin) % 1.0 < VALIDATION_SHARE)
+        centre = begin + 0.5 * VALIDATION_SHARE
+        distance = np.abs((middle - centre + 0.5) % 1.0 - 0.5)
+        for holders in holds.T:
+            if held[holders].all():
+                # Learn from the unit farthest away, the last one that the window reached.
+                held[np.argmax(np.where(holders, distance, -1.0))] = False
+        for holders in holds.T:
+            if not held[holders].any():
+                # Leave out the nearest one that leaves all classes to learn from.
+                left = np.count_nonzero(holds[~held], axis=0)
+                spare = (left - holds >= 1).all(axis=1) & may_leave & holders
+                if spare.any():
+                    held[np.argmin(np.where(spare, distance, np.inf))] = True
+        left_out.append(held[units])
+    return left_out
 
 
 def _middles(arcs: Array) -> Array:
     """Return the middle of each of consecutive arcs, as a share of their sum."""
     ends = np.cumsum(arcs)
     return np.asarray((ends - 0.5 * arcs) / max(arcs.sum(), np.finfo(np.float64).tiny))
-
-
-def _split(pixels: Pixels, is_held: Array, seed: list[int]) -> Split:
-    if not is_held.any():
-        # Hardly any distinct rows: the same ones must do for both.
-        is_held = np.ones(pixels.n_rows, bool)
-        return np.arange(pixels.n_rows), _sample(pixels, is_held, seed)
-    return np.flatnonzero(~is_held), _sample(pixels, is_held, seed)
-
-
-def _sample(pixels: Pixels, is_held: Array, seed: list[int]) -> Array:
-    """Return at most ``VALIDATION_ROWS`` of the rows left out, sorted, of each class its share."""
-    held = np.flatnonzero(is_held)
-    if len(held) <= VALIDATION_ROWS:
-        return held
-    rng = np.random.default_rng(seed)
-    by_class = [held[pixels.codes[held] == code] for code in range(pixels.n_classes)]
-    counts = [-(-VALIDATION_ROWS * len(rows) // len(held)) for rows in by_class]
-    drawn = [rng.choice(rows, n, replace=False) for rows, n in zip(by_class, counts, strict=True)]
-    return np.sort(np.concatenate(drawn))

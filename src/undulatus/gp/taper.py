@@ -28,7 +28,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from undulatus.gp.backends import HOST, Array, Backend
-from undulatus.gp.features import unit_features
 
 EXCESS = 4.0
 """κ, how much faster the taper falls beyond the range of the training data."""
@@ -66,7 +65,8 @@ def tapered_features(
     The features are in the workspace. Without ``deviations`` (d,), d is 1. All may be those of
     several estimators, with one more axis in front.
     """
-    z = unit_features(x, frequencies, xp)
+    z = xp.waves(x, frequencies)
+    z *= float(1.0 / np.sqrt(frequencies.shape[-2]))
     if deviations is None:
         return z, xp.zeros_like(z[..., 0])
     share = kept_share(x, deviations, xp)
