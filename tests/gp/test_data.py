@@ -2,7 +2,6 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -68,41 +67,11 @@ def test_at_most_two_blocks_per_thread_are_in_progress(threads):
     assert most <= 2 * threads + 1
 
 
-def test_a_given_pool_is_used_and_stays_open():
-    def part(rows):
-        return rows.start, threading.current_thread().name
-
-    with ThreadPoolExecutor(2, thread_name_prefix="given") as pool:
-        for _ in range(3):
-            starts, names = zip(*map_blocks(part, 20, 3, 2, pool), strict=True)
-            assert starts == tuple(range(0, 20, 3))
-            assert all(name.startswith("given") for name in names)
-
-
-@pytest.mark.parametrize("leave", ["by an error", "early"])
-def test_a_given_pool_stays_open_after_an_error_or_an_early_end(leave):
-    def part(rows):
-        if rows.start == 5 and leave == "by an error":
-            raise LookupError("the fifth")
-        return rows.start
-
-    with ThreadPoolExecutor(2) as pool:
-        mapped = map_blocks(part, 50, 1, 2, pool)
-        if leave == "early":
-            next(mapped)
-            mapped.close()
-        else:
-            with pytest.raises(LookupError, match="the fifth"):
-                list(mapped)
-        assert pool.submit(lambda: "alive").result(10) == "alive"
-
-
 def test_with_one_thread_blocks_run_in_the_calling_thread():
     def part(rows):
         return threading.current_thread()
 
-    with ThreadPoolExecutor(1) as pool:
-        assert set(map_blocks(part, 20, 3, 1, pool)) == {threading.current_thread()}
+    assert set(map_blocks(part, 20, 3, 1)) == {threading.current_thread()}
 
 
 @pytest.mark.parametrize("threads", [1, 3])

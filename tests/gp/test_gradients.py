@@ -15,7 +15,7 @@ from tests.gp.problems import (
 )
 
 from undulatus.gp.backends import HOST, make_backend
-from undulatus.gp.gradients import bound_gradient, mean_gradient, rotate_back
+from undulatus.gp.gradients import bound_gradient
 from undulatus.gp.likelihood import EXPECTED, QUADRATIC
 
 seeds = st.integers(0, 2**32 - 1)
@@ -74,31 +74,6 @@ def test_some_rows_stand_for_all_on_average():
         )  # fmt: skip
     expected = bound_gradient(z, pixels.rows, residual, precision, mean, z @ covariance, HOST)
     assert_allclose(np.mean(found, axis=0), expected, rtol=1e-10, atol=1e-10)
-
-
-@given(seeds)
-def test_a_step_in_a_phase_rotates_a_pair_of_features(seed):
-    rng = np.random.default_rng(seed)
-    x, frequencies, toward = (
-        rng.normal(size=(6, 3)),
-        rng.normal(size=(4, 3)),
-        rng.normal(size=(6, 8)),
-    )
-
-    def value(frequencies):
-        return np.sum(toward * dense_features(x, frequencies)[0])
-
-    found = rotate_back(toward.copy(), dense_features(x, frequencies)[0]).T @ x
-    assert_allclose(found, central_differences(value, frequencies), rtol=1e-6, atol=1e-8)
-
-
-@given(seeds)
-def test_the_gradient_of_the_mean_is_that_of_an_outer_product(seed):
-    rng = np.random.default_rng(seed)
-    x, residual, mean = rng.normal(size=(6, 3)), rng.normal(size=6), rng.normal(size=8)
-    z = dense_features(x, rng.normal(size=(4, 3)))[0]
-    expected = rotate_back(np.outer(residual, mean), z).T @ x
-    assert_allclose(mean_gradient(residual, mean, z, x), expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])

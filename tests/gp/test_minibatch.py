@@ -328,7 +328,7 @@ def test_the_signal_variance_follows_its_fixed_point_up_to_its_limit():
     task = some_task(some_pixels(n=60, classes=3))
     batch = Batch([task], [task.first_state()])
     batch._variances[...], batch._ratio[...] = [[10.0, 90.0, 8.0]], [[2.0, 1e6, 0.5]]
-    batch._follow_variances()
+    batch._find_moments(move_variances=True)
     exponent = task.config.variance_exponent
     expected = [[10.0 * 2.0**exponent, 100.0, 8.0 * 0.5**exponent]]
     assert_allclose(batch._variances, expected, rtol=1e-12)

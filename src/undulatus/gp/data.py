@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -331,12 +330,10 @@ def map_blocks(
     n_rows: int,
     rows_per_block: int,
     threads: int,
-    pool: ThreadPoolExecutor | None = None,
 ) -> Iterator[Result]:
     """Yield ``function(rows)`` of each block, in order, computed on ``threads`` threads.
 
-    At most two blocks per thread are in progress, so memory stays bounded. The threads are
-    those of ``pool``; without one, a pool is made for this call.
+    At most two blocks per thread are in progress, so memory stays bounded.
     """
     edges = range(0, n_rows, rows_per_block)
     blocks = (slice(start, min(start + rows_per_block, n_rows)) for start in edges)
@@ -344,18 +341,16 @@ def map_blocks(
         if threads == 1 or len(edges) < 2:
             yield from map(function, blocks)
             return
-        with ThreadPoolExecutor(threads) if pool is None else nullcontext(pool) as pool:
-            pending: deque[Future[Result]] = deque()
-            try:
-                for block in blocks:
-                    pending.append(pool.submit(function, block))
-                    if len(pending) > 2 * threads:
-                        yield pending.popleft().result()
-                while pending:
+        pool, pending = ThreadPoolExecutor(threads), deque[Future[Result]]()
+        try:
+            for block in blocks:
+                pending.append(pool.submit(function, block))
+                if len(pending) > 2 * threads:
                     yield pending.popleft().result()
-            finally:
-                for future in pending:
-                    future.cancel()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:

@@ -41,31 +41,14 @@ def bound_gradient(
     product : (q, 2 D) array
         S z of the first q rows, which is overwritten. Fewer than n rows stand for all.
     """
-    rows = product.shape[-2]
+    rows, d = product.shape[-2], z.shape[-1] // 2
+    # Of the second term, ∂f/∂Z = -sc Z S; of the first, r mᵗ by one product with the features.
     product *= xp.astype(precision[..., :rows] * -(z.shape[-2] / rows), z.dtype)[..., None]
-    gradient = rotate_back(product, z[..., :rows, :]).mT @ x[..., :rows, :]
-    return gradient + mean_gradient(xp.astype(residual, z.dtype), mean, z, x)
-
-
-def rotate_back(in_features: Array, z: Array) -> Array:
-    """Return the gradient in the phases, (n, D), given that in the features, which is overwritten.
-
-    Both are (n, 2 D): ∂f/∂P = ∂f/∂Z_sin ∘ Z_cos - ∂f/∂Z_cos ∘ Z_sin.
-    """
-    d = z.shape[-1] // 2
-    in_cosines, in_sines = in_features[..., :d], in_features[..., d:]
-    in_sines *= z[..., :d]
-    in_cosines *= z[..., d:]
-    in_sines -= in_cosines
-    return in_sines
-
-
-def mean_gradient(residual: Array, mean: Array, z: Array, x: Array) -> Array:
-    r"""Return the gradient in the frequencies of :math:`\sum_i r_i z_i^\top m`, (D, d).
-
-    As :func:`rotate_back` of :math:`r\, m^\top`, by one product with the features.
-    """
-    d = mean.shape[-1] // 2
-    product = z.mT @ (residual[..., None] * x)
-    in_cosines, in_sines = product[..., :d, :], product[..., d:, :]
-    return mean[..., d:, None] * in_cosines - mean[..., :d, None] * in_sines
+    in_phases, in_cosines = product[..., d:], product[..., :d]
+    in_phases *= z[..., :rows, :d]
+    in_cosines *= z[..., :rows, d:]
+    in_phases -= in_cosines
+    weighted = z.mT @ (xp.astype(residual, z.dtype)[..., None] * x)
+    rotated = mean[..., d:, None] * weighted[..., :d, :]
+    rotated -= mean[..., :d, None] * weighted[..., d:, :]
+    return in_phases.mT @ x[..., :rows, :] + rotated

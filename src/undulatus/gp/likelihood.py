@@ -87,8 +87,10 @@ def log_sigmoid_bound(f: Array, xi: Array) -> Array:
 def quadratic_sites(mean: Array, variance: Array, sign: Array, xp: Backend = HOST) -> RowSites:
     """Return the sites of Jaakkola and Jordan's bound at its best ξ (Eqs. 6, 7 and 10)."""
     xi = xp.sqrt(variance + mean**2)
-    precision = 2.0 * lambda_xi(xi, xp)
-    return RowSites(precision, 0.5 * sign - precision * mean, log_sigmoid_offset(xi, xp))
+    lam = lambda_xi(xi, xp)
+    # As `log_sigmoid_offset`, with λ at hand.
+    offset = lam * xi**2 - 0.5 * xi - xp.log1p(xp.exp(-xi))
+    return RowSites(2.0 * lam, 0.5 * sign - 2.0 * lam * mean, offset)
 
 
 def expected_sites(mean: Array, variance: Array, sign: Array, xp: Backend = HOST) -> RowSites:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -397,7 +398,6 @@ class Batch:
         xp = self._pixels.xp
         # Estimators may have fewer rows to learn from than a minibatch is to have.
         self._batch_rows = min(task.batch_rows for task in tasks)
-
         learned = [
             (
                 *(own.parameters.frequencies, own.parameters.signal_variances),
@@ -423,9 +423,8 @@ class Batch:
         self._units = xp.move(np.array([own.frequency_unit for own in states]))[:, None, None]
         m, c, k = self._projected.shape
         # Of the weights of unit features: √γ m and γ A⁻¹.
-        self._mean, self._covariance = (
-            xp.array(np.zeros(shape)) for shape in ((m, c, k), (m, c, k, k))
-        )
+        self._mean = xp.array(np.zeros((m, c, k)))
+        self._covariance = xp.array(np.zeros((m, c, k, k)))
         self._ratio = xp.move(np.ones((m, c)))
         steps = self._config.steps_per_iteration
         self._order = xp.move(np.zeros((steps, m, self._batch_rows), dtype=np.int64))
@@ -489,7 +488,8 @@ class Batch:
         """
         xp, config, first = self._xp, self._config, self._states[0].step + 1
         if steps and not self._recorded:
-            parts = (self._take_step, self._follow_variances, self._find_moments)
+            move = partial(self._find_moments, move_variances=True)
+            parts = (self._take_step, move, self._find_moments)
             self._recorded = tuple(xp.repeated(own, self._changing) for own in parts)
         before = [array.clone() for array in self._changing] if xp.on_device else []
         for jitter in JITTER_LADDER if xp.on_device else (0.0,):
@@ -500,12 +500,11 @@ class Batch:
                 self._find_moments()
             self._next[0] = 0
             for step in range(first, first + steps):
-                take_step, follow_variances, find_moments = self._recorded
+                take_step, move_variances, find_moments = self._recorded
                 take_step()
-                due = step % config.steps_per_factorisation == 0
-                if due:
-                    follow_variances()
-                if due or step == first + steps - 1:
+                if step % config.steps_per_factorisation == 0:
+                    move_variances()
+                elif step == first + steps - 1:
                     find_moments()
             losses = self.losses()
             if np.isfinite(losses).all():
@@ -515,25 +514,14 @@ class Batch:
     def losses(self) -> list[float]:
         """Return the losses of the estimators' validation rows."""
         config, xp = self._config, self._xp
+        losses = []
         with xp.products():
-            return [
-                validation_loss(
-                    replace(task.validation, xp=xp),
-                    frequencies,
-                    frequency_deviations(frequencies, config.taper, xp),
-                    variances,
-                    mean,
-                    covariance,
-                )
-                for task, frequencies, variances, mean, covariance in zip(
-                    self._tasks,
-                    self._frequencies,
-                    self._variances,
-                    self._mean,
-                    self._covariance,
-                    strict=True,
-                )
-            ]
+            for i, task in enumerate(self._tasks):
+                block, frequencies = replace(task.validation, xp=xp), self._frequencies[i]
+                deviations = frequency_deviations(frequencies, config.taper, xp)
+                moments = self._variances[i], self._mean[i], self._covariance[i]
+                losses.append(validation_loss(block, frequencies, deviations, *moments))
+        return losses
 
     # What is repeated
 
@@ -555,7 +543,18 @@ class Batch:
             running *= 1.0 - weight
             new *= weight * row_weight
             running += new
-        self._move_frequencies(gradient, number, share)
+        # Adam's step in the features' scales, and in each frequency if they are learned.
+        in_scales = (gradient * self._frequencies).sum(-2, keepdims=True)
+        if not config.learn_frequencies:
+            # RFF-GPC: one lengthscale for all features, so that frequencies keep their directions.
+            in_scales = xp.zeros_like(in_scales) + in_scales.sum(-1, keepdims=True)
+        direction = self._direction(self._scale_adam, in_scales, number)
+        growth = xp.exp(config.scale_step * share * direction)
+        self._frequencies *= growth
+        if config.learn_frequencies:
+            direction = self._direction(self._adam, gradient, number)
+            self._frequencies += config.frequency_step * self._units * share * direction
+        self._lengthscales /= growth[:, 0, 0]
         self._next += 1
 
     def _sums(self, chosen: Array) -> tuple[Array, Array, Array]:
@@ -591,22 +590,6 @@ class Batch:
             recycle(own)
         return gram, projected, gradient
 
-    def _move_frequencies(self, gradient: Any, step: Any, share: Any) -> None:
-        """Take Adam's step in the features' scales, and in each frequency if they are learned."""
-        config, xp, learns = self._config, self._xp, self._config.learn_frequencies
-        in_scales = (gradient * self._frequencies).sum(-2, keepdims=True)
-        if not learns:
-            # RFF-GPC: one lengthscale for all features, so that frequencies keep their directions.
-            in_scales = xp.zeros_like(in_scales) + in_scales.sum(-1, keepdims=True)
-        growth = xp.exp(
-            config.scale_step * share * self._direction(self._scale_adam, in_scales, step)
-        )
-        self._frequencies *= growth
-        if learns:
-            direction = self._direction(self._adam, gradient, step)
-            self._frequencies += config.frequency_step * self._units * share * direction
-        self._lengthscales /= growth[:, 0, 0]
-
     def _direction(self, adam: list[Any], gradient: Any, step: Any) -> Any:
         """Update Adam's means in place; return the direction to step in, of size about 1."""
         decays = (self._config.mean_decay, self._config.square_decay)
@@ -618,15 +601,16 @@ class Batch:
         )
         return mean / (self._xp.sqrt(square) + float(np.finfo(np.float64).tiny))
 
-    def _follow_variances(self) -> None:
-        """Move each γ towards its fixed point (tr A⁻¹ + mᵗm) / k, damped."""
-        config = self._config
-        limit = config.variance_limit / self._variances
-        self._variances *= self._xp.minimum(self._ratio**config.variance_exponent, limit)
+    def _find_moments(self, *, move_variances: bool = False) -> None:
+        """Find the moments of the weights under the running sums: A = I + γG, A m = √γ h.
 
-    def _find_moments(self) -> None:
-        """Find the moments of the weights under the running sums: A = I + γG, A m = √γ h."""
-        xp, variance = self._xp, self._variances[..., None]
+        Before that, each γ may be moved towards its fixed point (tr A⁻¹ + mᵗm) / k, damped.
+        """
+        xp, config = self._xp, self._config
+        if move_variances:
+            limit = config.variance_limit / self._variances
+            self._variances *= xp.minimum(self._ratio**config.variance_exponent, limit)
+        variance = self._variances[..., None]
         precisions = variance[..., None] * self._gram + self._eye
         projected = xp.sqrt(variance) * self._projected
         mean, covariance = xp.weight_moments(precisions, projected, self._jitter)
