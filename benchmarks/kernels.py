@@ -14,7 +14,6 @@ import numpy as np
 from undulatus import VFFGPC
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.gp.backends import make_backend
-from undulatus.gp.backends.numpy import recycling
 from undulatus.gp.data import Pixels, Standardisation, block_rows
 from undulatus.gp.inference import Gaussian, WeightSpace
 from undulatus.gp.learning import draw_sample
@@ -75,7 +74,7 @@ def minibatch_seconds(n: int, d: int, n_frequencies: int, iterations: int) -> fl
     unit = np.random.default_rng(2).standard_normal((n_frequencies, d))
 
     def run() -> None:
-        with single_threaded_blas(), recycling():
+        with single_threaded_blas():
             sample = draw_sample(pixels, np.random.default_rng(0))
             (split,) = leave_out(sample, 1, np.random.default_rng(0))
             config = Config(2048, iterations, tol=0.0, n_total=n, early_stopping=False)

@@ -13,7 +13,7 @@ from tests.gp.problems import some_frequencies, some_gaussian, some_pixels
 from undulatus.errors import InputError
 from undulatus.gp import backends, ensemble, features, likelihood, posterior, taper
 from undulatus.gp.backends import HOST, find_device, make_backend, same_library, to_host
-from undulatus.gp.backends.numpy import Workspace, _recycled, recycle, recycling
+from undulatus.gp.backends.numpy import Workspace
 from undulatus.gp.cholesky import solve_moments
 from undulatus.gp.data import Standardisation, Warp
 from undulatus.gp.inference import WeightSpace
@@ -299,7 +299,7 @@ def test_dataclasses_and_tuples_of_tensors_come_back_as_arrays():
     assert to_host(THERE.array(np.float64(2.0))) == 2.0
 
 
-# A thread's workspace, and arrays that are used again
+# A thread's workspace
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -340,36 +340,3 @@ def test_every_thread_has_its_own_workspace():
 
     assert np.shares_memory(take(), take())
     assert not np.shares_memory(take(), in_another_thread(take))
-
-
-def test_a_recycled_array_is_used_again_by_one_caller_of_any_thread():
-    with recycling():
-        first, other = _recycled((3, 3)), _recycled((3, 3))
-        assert not np.shares_memory(first, other)
-        recycle(first)
-        assert in_another_thread(lambda: _recycled((3, 3))) is first
-        assert _recycled((3, 3)) is not first
-        recycle(first)
-        assert _recycled((9,)).shape == (9,)
-        for own in (many := [_recycled((2, 2)) for _ in range(100)]):
-            recycle(own)
-        kept = [_recycled((2, 2)) for _ in range(100)]
-        assert sum(any(one is other for other in many) for one in kept) <= 16
-
-
-def test_arrays_are_kept_until_the_outermost_recycling_ends():
-    first = _recycled((3, 3))
-    recycle(first)
-    assert _recycled((3, 3)) is not first
-
-    def fail():
-        with recycling():
-            recycle(first)
-            raise LookupError
-
-    with recycling():
-        with pytest.raises(LookupError):
-            fail()
-        assert _recycled((3, 3)) is first
-        recycle(first)
-    assert _recycled((3, 3)) is not first

@@ -42,7 +42,6 @@ from undulatus.estimators.training import (
 )
 from undulatus.estimators.updates import add_to_ensemble, take_from_ensemble
 from undulatus.gp.backends import Array, find_device, make_backend, to_host
-from undulatus.gp.backends.numpy import recycling
 from undulatus.gp.batch import BatchConfig, BatchFit, BatchState, batch_posterior, fit_batch
 from undulatus.gp.data import PHASE_LIMIT, Pixels, PixelSource, block_rows, require_phases
 from undulatus.gp.ensemble import fit_ensemble, require_memory
@@ -223,7 +222,7 @@ class FourierGPC(GaussianProcessClassifier):
         rng = make_generator(self.random_state)
         # One estimator draws from the stream itself, each of several from its own.
         plan.rngs = [rng] if self.n_estimators == 1 else rng.spawn(self.n_estimators)
-        with single_threaded_blas(), recycling():
+        with single_threaded_blas():
             self._leave_out(plan, rng, device)
             self._choose_starts(plan, earlier)
             fits = self._learn(plan)

@@ -24,7 +24,6 @@ import numpy as np
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError
 from undulatus.gp.backends import Array, Backend, make_backend
-from undulatus.gp.backends.numpy import recycling
 from undulatus.gp.data import (
     Pixels,
     Standardisation,
@@ -342,7 +341,7 @@ class ChunkTask:
         first_row = int(self.first_rows[number])
         chunk = LabelledChunk(number, first_row, unmasked(rows), labels, weight, groups)
         # dask runs several chunks at a time, so a chunk needs no threads of its own.
-        with single_threaded_blas(), recycling():
+        with single_threaded_blas():
             return self.function(chunk, *self.parameters)
 
 

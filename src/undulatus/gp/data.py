@@ -21,7 +21,6 @@ import numpy.typing as npt
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.gp.backends import HOST, Array, Backend, is_tensor, make_backend, to_host
-from undulatus.gp.backends.numpy import recycle
 
 if TYPE_CHECKING:
     from undulatus.gp.dask_data import ChunkedPixels
@@ -204,7 +203,6 @@ class Pixels:
         for part in parts:
             for total, own in zip(totals, part, strict=True):
                 total += own
-                recycle(own)
         return [to_host(total) for total in totals]
 
     def take(self, chosen: Array) -> Pixels:

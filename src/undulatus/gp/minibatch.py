@@ -35,7 +35,7 @@ import numpy as np
 
 from undulatus.errors import NumericalError
 from undulatus.gp.backends import Array
-from undulatus.gp.backends.numpy import SINGLE_PHASE_LIMIT, recycle
+from undulatus.gp.backends.numpy import SINGLE_PHASE_LIMIT
 from undulatus.gp.cholesky import JITTER_LADDER
 from undulatus.gp.data import Block, Pixels
 from undulatus.gp.gradients import bound_gradient
@@ -586,8 +586,6 @@ class Batch:
                 target = (block.weight * v)[..., None]
                 projections.append(xp.double((z.mT @ target)[..., 0]))
         gram, projected = (xp.stack(own).swapaxes(0, 1) for own in (grams, projections))
-        for own in grams:
-            recycle(own)
         return gram, projected, gradient
 
     def _direction(self, adam: list[Any], gradient: Any, step: Any) -> Any:

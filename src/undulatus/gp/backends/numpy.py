@@ -7,9 +7,9 @@ longer to get than BLAS takes to fill them.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -33,7 +33,7 @@ class Workspace(threading.local):
     ``take("phases", shape, dtype)`` returns an array of that shape in the memory of that purpose:
     a block's "rows" in double precision, "inputs" with a feature that is 1, "phases" (n, D) and
     their "tangents" and "shares", "features" (n, k), these "scaled" by the roots of weights or
-    "rotated" by a root, and the "product" (k, k) or (n, k).
+    "rotated" by a root, and the "product" (n, k).
     """
 
     def __init__(self) -> None:
@@ -189,19 +189,11 @@ class NumpyBackend:
         return np.matmul(z, matrix, out=self.workspace.take("product", z.shape, z.dtype))
 
     def gram(self, z: Array, weights: Array) -> Array:
-        """Return Zᵗ diag(weights) Z, (k, k), in double precision; of one estimator, (1, k, k).
-
-        It is in memory that :func:`recycle` may give to the next caller.
-        """
+        """Return Zᵗ diag(weights) Z, (k, k), in double precision; of one estimator, (1, k, k)."""
         # Square roots on both sides make the product symmetric, which halves the work for BLAS.
         scaled = self.workspace.take("scaled", z.shape, z.dtype)
         np.multiply(z, np.sqrt(weights)[..., None].astype(z.dtype, copy=False), out=scaled)
-        k = z.shape[-1]
-        product = self.workspace.take("product", (k, k), z.dtype)
-        np.matmul(scaled.reshape(-1, k).T, scaled.reshape(-1, k), out=product)
-        gram = _recycled((k, k))
-        gram[...] = product
-        return gram[None] if z.ndim == 3 else gram
+        return np.matmul(scaled.mT, scaled).astype(np.float64, copy=False)
 
     def moments(
         self, z: Array, mean: Array, root: Array, *, overwrite: bool = False
@@ -252,40 +244,3 @@ for _name, _value in vars(np).items():
 def far_row(frequencies: Array) -> float:
     """Return the length of a row beyond which its phases need double precision."""
     return SINGLE_PHASE_LIMIT / max(float(np.linalg.norm(frequencies, axis=1).max()), 1e-12)
-
-
-# Gram matrices that were added to others are used again
-
-MOST_SPARE_ARRAYS = 16
-"""Arrays of one shape that are kept."""
-
-_recyclers: list[None] = []
-
-_spare_arrays: dict[tuple[int, ...], deque[Array]] = defaultdict(
-    lambda: deque(maxlen=MOST_SPARE_ARRAYS)
-)
-
-
-def _recycled(shape: tuple[int, ...]) -> Array:
-    try:
-        return _spare_arrays[shape].pop()
-    except IndexError:
-        return np.empty(shape)
-
-
-def recycle(array: Any) -> None:
-    """Let another caller overwrite an array that nobody reads any more."""
-    if _recyclers and isinstance(array, np.ndarray):
-        _spare_arrays[array.shape].append(array)
-
-
-@contextmanager
-def recycling() -> Iterator[None]:
-    """Keep arrays that are recycled inside this context; outside of it they are freed."""
-    _recyclers.append(None)
-    try:
-        yield
-    finally:
-        _recyclers.pop()
-        if not _recyclers:
-            _spare_arrays.clear()

@@ -126,20 +126,17 @@ class TorchBackend:
         self, x: Any, frequencies: Any, delays: Any = None, *, by_column: bool = False
     ) -> Any:
         """Return x Wᵗ (- delays), (n, D) or of several estimators (M, n, D)."""
-        phase = self._phases(x, self.move(frequencies), by_column)
-        return phase if delays is None else phase - self.move(delays).to(x.dtype)
-
-    def _phases(self, x: Any, frequencies: Any, by_column: bool) -> Any:
-        w = frequencies.to(x.dtype)
-        double = self.double_phases
+        w, double = self.move(frequencies), self.double_phases
         if double is None:
             longest = float(torch.linalg.vector_norm(w, dim=-1).max())
             double = float((x * x).sum(-1).max()) > (SINGLE_PHASE_LIMIT / max(longest, 1e-12)) ** 2
         with _tf32(False):
             if x.dtype == torch.float32 and double:
-                exact = _outer(x.double(), frequencies.double(), by_column)
-                return torch.remainder(exact, 2.0 * np.pi).to(x.dtype)
-            return _outer(x, w, by_column)
+                exact = _outer(x.double(), w.double(), by_column)
+                phase = torch.remainder(exact, 2.0 * np.pi).to(x.dtype)
+            else:
+                phase = _outer(x, w.to(x.dtype), by_column)
+        return phase if delays is None else phase - self.move(delays).to(x.dtype)
 
     def cosines_and_sines(self, phase: Any, out: Any) -> Any:
         """Write [cos P, sin P], (..., n, 2D), to ``out``."""
