@@ -376,7 +376,7 @@ def test_one_line_of_progress_counts_the_steps_of_all_estimators(moons, capsys):
     steps = [line for line in lines if "step" in line]
     assert all(line.startswith("VFFGPC: ") for line in lines)
     assert all("of about 3: validation NLL" in line for line in steps)
-    assert {f"member {number} of 3, step" in "".join(steps) for number in (1, 2, 3)} == {True}
+    assert {f"estimator {number} of 3, step" in "".join(steps) for number in (1, 2, 3)} == {True}
     assert any("estimator 1 of 3, pass 1 over all rows" in line for line in lines)
 
 
