@@ -99,14 +99,14 @@ FAULTS = (
     ),
     Fault(
         "gp/inference.py",
-        "variance += self.signal_variance * untapered",
+        "variance += view.signal_variance * untapered",
         "variance += untapered",
         "the untapered variance without the signal variance",
     ),
     Fault(
         "gp/inference.py",
-        "projected, target = residual + b * precision, target + b * total_precision",
-        "projected, target = residual + b * precision, target",
+        "target = target + q.prior_mean * total_precision",
+        "target = 1.0 * target",
         "the prior mean missing in Σ sh",
     ),
     Fault(
@@ -136,8 +136,8 @@ FAULTS = (
     # Gradients
     Fault(
         "gp/gradients.py",
-        "in_sines -= in_cosines",
-        "in_sines += in_cosines",
+        "in_phases -= in_cosines",
+        "in_phases += in_cosines",
         "a sign where a pair of features is rotated",
     ),
     Fault(
