@@ -8,7 +8,7 @@ offers them to compiled code, are called without the lock.
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,6 @@ _TRMM = {
     np.dtype(np.float32): (_load(cython_blas, "strmm", 11), ctypes.c_float),
     np.dtype(np.float64): (_load(cython_blas, "dtrmm", 11), ctypes.c_double),
 }
-
-_POTRF, _POTRI = (_load(cython_lapack, name, 5) for name in ("dpotrf", "dpotri"))
-
-_TRTRI = _load(cython_lapack, "dtrtri", 6)
 
 
 def factorise(matrix: Array) -> tuple[Array, float]:
@@ -80,27 +76,12 @@ def _above_diagonal(k: int) -> Array:
     return ~np.tri(k, dtype=bool)
 
 
-def factorise_in_place(matrix: Array) -> bool:
-    """Overwrite a symmetric matrix (k, k) by its lower Cholesky factor; return whether it has one.
+def _overwrite(function: Any, options: tuple[bytes, ...], matrix: Array) -> bool:
+    """Call a LAPACK function on the lower triangle of a matrix; return whether it succeeded.
 
-    The matrix is in double precision and Fortran order; entries above the diagonal are neither
-    read nor written.
+    The matrix (k, k) is in double precision and Fortran order; entries above the diagonal are
+    neither read nor written.
     """
-    return _call(_POTRF, matrix)
-
-
-def invert_from_factor(factor: Array) -> None:
-    """Overwrite the lower factor of a matrix (k, k) by the lower half of the matrix's inverse."""
-    _call(_POTRI, factor)
-
-
-def invert_triangle(factor: Array) -> None:
-    """Overwrite a lower triangular matrix (k, k) by its inverse."""
-    _call(_TRTRI, factor, b"N")
-
-
-def _call(function: Any, matrix: Array, *options: bytes) -> bool:
-    """Call a LAPACK function on a lower triangle; return whether it succeeded."""
     if matrix.dtype != np.float64 or not matrix.flags.f_contiguous:
         raise ValueError("the matrix must be in double precision and Fortran order")
     # SciPy's integers have 32 or 64 bits: read as either, these are the same (little-endian).
@@ -113,6 +94,16 @@ def _call(function: Any, matrix: Array, *options: bytes) -> bool:
         ctypes.byref(info),
     )
     return info.value == 0
+
+
+factorise_in_place = partial(_overwrite, _load(cython_lapack, "dpotrf", 5), ())
+"""Overwrite a symmetric matrix by its lower Cholesky factor; return whether it has one."""
+
+invert_from_factor = partial(_overwrite, _load(cython_lapack, "dpotri", 5), ())
+"""Overwrite the lower factor of a matrix by the lower half of the matrix's inverse."""
+
+invert_triangle = partial(_overwrite, _load(cython_lapack, "dtrtri", 6), (b"N",))
+"""Overwrite a lower triangular matrix by its inverse."""
 
 
 def tridiagonalise(matrix: Array, vectors: Array) -> tuple[Array, Array, Array]:

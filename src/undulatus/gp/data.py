@@ -138,11 +138,8 @@ class Pixels:
         size = device_block_rows(n_frequencies, self.dtype.itemsize)
         pixels = replace(self, xp=xp, rows_per_block=size)
         needed = self.n_rows * self.n_features * self.dtype.itemsize
-        return (
-            pixels.standardised(self.dtype)
-            if needed <= RESIDENT_SHARE * xp.spare_bytes
-            else pixels
-        )
+        fits = needed <= RESIDENT_SHARE * xp.spare_bytes
+        return pixels.standardised(self.dtype) if fits else pixels
 
     def _read(self, rows: slice) -> Any:
         return self.rows[rows] if is_tensor(self.rows) else unmasked(self.rows[rows])

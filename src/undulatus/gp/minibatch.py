@@ -345,33 +345,35 @@ def optimise(
     """
     states, first = list(states), tasks[0]
     threads = min(first.pixels.threads, first.config.most_threads)
-    going = [i for i, own in enumerate(states) if own.outcome == "max_iter"]
+    going = list(range(len(tasks)))
+
+    def is_active(number: int) -> bool:
+        return states[number].outcome == "max_iter" and states[number].n_iter < max_iter
+
     try:
         with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
-            while going := [i for i in going if states[i].n_iter < max_iter]:
+            while going := [i for i in going if is_active(i)]:
                 # Those behind go first: one that was resumed may be ahead.
-                behind = min(states[i].n_iter for i in going)
-                group = [i for i in going if states[i].n_iter == behind]
+                n_iter = min(states[i].n_iter for i in going)
+                group = [i for i in going if states[i].n_iter == n_iter]
                 group = group if first.pixels.xp.on_device else group[:1]
-                ahead = {states[i].n_iter for i in going} - {behind}
+                ahead = {states[i].n_iter for i in going} - {n_iter}
                 batch = Batch([tasks[i] for i in group], [states[i] for i in group], pool)
+                together = group
                 # One that has ended goes along unseen, until half of them have.
-                while 2 * len(together := [i for i in group if i in going]) > len(group):
+                while 2 * len(together) > len(group) and n_iter not in ahead:
                     for i, state in zip(group, batch.iterate(), strict=True):
                         if i in together:
                             states[i] = state
                             if reports is not None:
                                 reports[i](state)
-                    behind += 1
-                    going = [i for i in going if states[i].outcome == "max_iter"]
-                    if behind == max_iter or behind in ahead:
-                        break
+                    n_iter += 1
+                    together = [i for i in together if is_active(i)]
     except KeyboardInterrupt:
         if not (interruptible and all(state.n_iter for state in states)):
             raise
-        for i, state in enumerate(states):
-            if state.outcome == "max_iter" and state.n_iter < max_iter:
-                states[i] = replace(state, outcome="interrupted")
+        for i in filter(is_active, range(len(tasks))):
+            states[i] = replace(states[i], outcome="interrupted")
     return states
 
 
@@ -400,10 +402,14 @@ class Batch:
         self._batch_rows = min(task.batch_rows for task in tasks)
         learned = [
             (
-                *(own.parameters.frequencies, own.parameters.signal_variances),
-                *(own.parameters.gram, own.parameters.projected),
-                *(own.frequency_adam.mean, own.frequency_adam.square),
-                *(own.scale_adam.mean, own.scale_adam.square),
+                own.parameters.frequencies,
+                own.parameters.signal_variances,
+                own.parameters.gram,
+                own.parameters.projected,
+                own.frequency_adam.mean,
+                own.frequency_adam.square,
+                own.scale_adam.mean,
+                own.scale_adam.square,
             )
             for own in states
         ]
@@ -433,10 +439,8 @@ class Batch:
         self._next = xp.move(np.zeros(1, dtype=np.int64))
         self._jitter = xp.move(np.zeros(1))
         self._eye = xp.move(np.eye(k))
-        self._changing = [
-            *(*self._learned, self._lengthscales),
-            *(self._mean, self._covariance, self._ratio, self._next),
-        ]
+        moments = (self._mean, self._covariance, self._ratio)
+        self._changing = [*self._learned, self._lengthscales, *moments, self._next]
         self._recorded: tuple[Callable[[], None], ...] = ()
         self._find_moments()
 
