@@ -39,7 +39,7 @@ from undulatus.gp.backends.numpy import SINGLE_PHASE_LIMIT
 from undulatus.gp.cholesky import JITTER_LADDER
 from undulatus.gp.data import Block, Pixels
 from undulatus.gp.gradients import bound_gradient
-from undulatus.gp.inference import AscentConfig, Gaussian, WeightSpace, fit_quadratic
+from undulatus.gp.inference import Ascended, AscentConfig, Gaussian, WeightSpace, fit_quadratic
 from undulatus.gp.likelihood import quadratic_sites
 from undulatus.gp.posterior import solve_posterior
 from undulatus.gp.splits import Split, validation_loss
@@ -181,6 +181,16 @@ class Parameters:
         return found
 
 
+def scaled_sums(ends: Sequence[Ascended], scale: float) -> tuple[Array, Array, Array]:
+    """Return signal variances (C,), and sums of sites (C, k, k) and (C, k) times a scale."""
+    gaussians = [end.gaussian for end in ends]
+    return (
+        np.array([own.signal_variance for own in gaussians]),
+        np.array([own.sites.gram * scale for own in gaussians]),
+        np.array([own.sites.projected * scale for own in gaussians]),
+    )
+
+
 @dataclass(frozen=True)
 class AdamState:
     """Adam's running means of a gradient and of its square."""
@@ -265,13 +275,7 @@ class Task:
             AscentConfig(config.start_passes, variance_limit=config.variance_limit),
         )
         scale = config.n_total / some.n_rows
-        parameters = Parameters(
-            frequencies,
-            self.start.lengthscale,
-            np.array([end.gaussian.signal_variance for end in ends]),
-            np.array([end.gaussian.sites.gram * scale for end in ends]),
-            np.array([end.gaussian.sites.projected * scale for end in ends]),
-        )
+        parameters = Parameters(frequencies, self.start.lengthscale, *scaled_sums(ends, scale))
         zeros = AdamState(*np.zeros((2, *frequencies.shape)))
         state = State(
             step=0,

@@ -20,15 +20,14 @@ from undulatus.gp.data import Pixels, PixelSource
 from undulatus.gp.inference import (
     VARIANCE_LIMITS,
     AscentConfig,
-    Gaussian,
     WeightSpace,
     ascend,
     fit_quadratic,
     unit_moments,
 )
 from undulatus.gp.likelihood import QUADRATIC
-from undulatus.gp.minibatch import Config, Parameters, Start, Task, optimise
-from undulatus.gp.posterior import mean_of, solve_posterior
+from undulatus.gp.minibatch import Config, Parameters, Start, Task, optimise, scaled_sums
+from undulatus.gp.posterior import mean_of
 from undulatus.gp.splits import Split, validation_loss
 from undulatus.gp.taper import frequency_deviations
 
@@ -175,14 +174,11 @@ def choose_taper(
         deviations = frequency_deviations(parameters.frequencies, factor * taper)
         space = WeightSpace(some, parameters.frequencies, deviations)
         ends = ascend(space, QUADRATIC, starts, AscentConfig(search.passes))
-        solved = []
-        for end in ends:
-            own, sites = end.gaussian.signal_variance, end.gaussian.sites
-            precision = scale * own * sites.gram + np.eye(len(sites.gram))
-            posterior = solve_posterior(precision, scale * np.sqrt(own) * sites.projected)
-            solved.append(Gaussian(own, posterior=posterior))
+        scaled = Parameters(
+            parameters.frequencies, parameters.lengthscale, *scaled_sums(ends, scale)
+        )
         losses[factor * taper] = validation_loss(
-            validation, parameters.frequencies, deviations, *unit_moments(solved)
+            validation, parameters.frequencies, deviations, *unit_moments(scaled.gaussians())
         )
     best = min(losses, key=losses.__getitem__)
     return best if losses[best] < search.gain * losses[taper] else taper
