@@ -28,7 +28,7 @@ from undulatus.estimators.base import (
     make_generator,
     worst_outcome,
 )
-from undulatus.estimators.checkpoint import Checkpoint, fingerprint, state_sizes
+from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.fourier_parameters import fill_in_docstring
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import (
@@ -520,13 +520,9 @@ class FourierGPC(GaussianProcessClassifier):
         settings["class"] = type(self).__name__
         known_by = fingerprint(plan.data, settings)
         path = os.fspath(self.checkpoint)
-        sizes = state_sizes(
-            self.n_frequencies,
-            self.n_features_in_,
-            len(plan.data.overview.log_odds),
-            plan.data.n_rows,
-            learns=self._learns_frequencies,
-        )
+        D, d, C = self.n_frequencies, self.n_features_in_, len(plan.data.overview.log_odds)
+        t = C + (D * d if self._learns_frequencies else 1)
+        sizes = {"D": D, "d": d, "k": 2 * D, "C": C, "n": plan.data.n_rows, "t": t}
         numbers = range(1, self.n_estimators + 1)
         paths = [path] if self.n_estimators == 1 else [f"{path}.{number}" for number in numbers]
         kind = State if plan.stochastic else BatchState
