@@ -83,7 +83,7 @@ def fingerprint(
 
 def differences(fit: Mapping[str, str], stored: Mapping[str, str]) -> list[str]:
     """Return in words where the fingerprint of a fit differs from that in a checkpoint."""
-    words = []
+    words: list[str] = []
     for name in sorted(fit.keys() | stored.keys()):
         here, there = fit.get(name), stored.get(name)
         if here == there:
