@@ -33,7 +33,7 @@ are two ways back through them:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,6 @@ from undulatus.gp.features import amplitudes_and_delays
 from undulatus.gp.posterior import expected_sigmoid
 
 Array = npt.NDArray[Any]
-
-_QUARTILES, _MEDIAN, _ENDS = [2, 4], 3, [0, -1]
-"""Rows of ``feature_quantiles_``."""
-
-_QUARTILE_DISTANCE = 1.3489795
-"""Distance between the quartiles of a Gaussian with standard deviation one."""
 
 AFFINE_STEPS = (
     SpectralPCA,
@@ -121,18 +115,17 @@ def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
     With more than two classes, ``latent`` says of which: its place in ``classes_``.
     """
     check_is_fitted(classifier)
-    members = classifier.estimators_
-    count = len(members[0].latents)
+    fits = classifier.estimators_
+    count = len(fits[0].latents)
     if latent is None and count > 1:
         raise InputError(
             f"The classifier has {count} classes, with a latent function each. Say whose waves: "
             f"latent=0 to {count - 1}, the place of the class in classes_."
         )
-    latents = [fit.latents[latent or 0] for fit in members]
+    latents = [fit.latents[latent or 0] for fit in fits]
     parts = [amplitudes_and_delays(own.posterior.mean, own.signal_variance) for own in latents]
     # The latent mean of an ensemble is the mean of its estimators'.
-    amplitudes = np.concatenate([amplitude for amplitude, _ in parts]) / len(members)
-    delays = np.concatenate([delay for _, delay in parts])
+    amplitudes, delays = np.concatenate(parts, axis=1)
     centre, deviation = _distribution(classifier)
     # A warp is taken as linear around the middle of the features.
     origin, scale = classifier.standardisation_.linear_at(centre)
@@ -141,14 +134,14 @@ def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
     # cos(p) = cos(-p): take the sign for which the mean slope, a exp(-s²/2) sin(δ), is positive.
     delays = np.remainder(delays + np.pi, 2.0 * np.pi) - np.pi
     sign = np.where(delays < 0.0, -1.0, 1.0)
-    waves = Waves(frequencies * sign[:, None], amplitudes, delays * sign, centre, deviation)
+    frequencies, delays = frequencies * sign[:, None], delays * sign
+    waves = Waves(frequencies, amplitudes / len(fits), delays, centre, deviation)
     order = np.argsort(-waves.weights, kind="stable")
-    return Waves(
-        waves.frequencies[order],
-        waves.amplitudes[order],
-        waves.delays[order],
-        centre,
-        deviation,
+    return replace(
+        waves,
+        frequencies=frequencies[order],
+        amplitudes=waves.amplitudes[order],
+        delays=delays[order],
     )
 
 
@@ -180,12 +173,11 @@ def class_shares(classifier: GPC | FourierGPC) -> Array | None:
 
 def _distribution(classifier: FourierGPC) -> tuple[Array, Array]:
     """Return mean and deviation of the features; from quartiles where these are not known."""
-    quantiles = classifier.feature_quantiles_
-    if not classifier.standardize or classifier.standardisation_.warp is not None:
-        low, high = quantiles[_QUARTILES]
-        return quantiles[_MEDIAN], (high - low) / _QUARTILE_DISTANCE
+    lowest, _, low, median, high, _, highest = classifier.feature_quantiles_
     standardisation = classifier.standardisation_
-    lowest, highest = quantiles[_ENDS]
+    if not classifier.standardize or standardisation.warp is not None:
+        # The distance between the quartiles of a Gaussian with standard deviation one.
+        return median, (high - low) / 1.3489795
     # A constant feature has a scale of one, but no deviation exceeds the range.
     return standardisation.centre, np.minimum(standardisation.scale, highest - lowest)
 
@@ -241,25 +233,19 @@ def _multiply(rows: Array, matrix: Array) -> Array:
 
 
 def _affine_step(step: Any) -> AffineStep:
-    if isinstance(step, SpectralPCA):
-        noise = None if step.noise is None else step.noise_
-        parts = step.components_ / step.noise_, step.components_ * step.noise_
-        kept, share = step.explained_variance_.sum(), step.explained_variance_ratio_.sum()
-        lost = kept / share - kept if share > 0.0 else 0.0
-        left_out = step.noise_**2 * _left_out(step.components_, lost)
-        return AffineStep(step.mean_, *parts, left_out, uncorrelated=True, noise=noise)
-    if isinstance(step, (PCA, IncrementalPCA)):
-        scale = np.ones(len(step.components_))
-        if step.whiten:
-            # As in scikit-learn: components without variance are not divided by zero.
-            scale = np.maximum(np.sqrt(step.explained_variance_), np.finfo(np.float64).eps)
-        parts = step.components_ / scale[:, None], step.components_ * scale[:, None]
-        lost = step.noise_variance_ * (step.n_features_in_ - len(scale))
-        left_out = _left_out(step.components_, lost)
-        return AffineStep(step.mean_, *parts, left_out, uncorrelated=True)
+    if isinstance(step, (SpectralPCA, PCA, IncrementalPCA)):
+        return _principal_components(step)
     if isinstance(step, (StandardScaler, RobustScaler, MaxAbsScaler, MinMaxScaler)):
-        scale, centre = _scale_and_centre(step)
-        return AffineStep(centre, 1.0 / scale, scale, np.zeros(len(scale)), uncorrelated=False)
+        scale, centre = step.scale_, None
+        if isinstance(step, MinMaxScaler):
+            scale, centre = 1.0 / step.scale_, -step.min_ / step.scale_
+        elif isinstance(step, RobustScaler):
+            centre = step.center_
+        elif isinstance(step, StandardScaler) and step.with_mean:
+            centre = step.mean_
+        none = np.zeros(step.n_features_in_)
+        scale, centre = none + 1.0 if scale is None else scale, none if centre is None else centre
+        return AffineStep(centre, 1.0 / scale, scale, none, uncorrelated=False)
     taken = ", ".join(step_type.__name__ for step_type in AFFINE_STEPS)
     raise InputError(
         f"Frequencies cannot be carried back through a {type(step).__name__}, which is not known "
@@ -267,25 +253,26 @@ def _affine_step(step: Any) -> AffineStep:
     )
 
 
-def _left_out(components: Array, lost: float) -> Array:
-    """Return the variance of each feature outside the components, (d,), ``lost`` in total.
+def _principal_components(step: Any) -> AffineStep:
+    """Return the step from features, in units of their noise, to principal components.
 
-    It is assumed equal in every direction that was left out (Tipping & Bishop 1999,
-    doi:10.1111/1467-9868.00196).
+    The variance outside the components is assumed equal in every direction that was left out
+    (Tipping & Bishop 1999, doi:10.1111/1467-9868.00196).
     """
-    count, d = components.shape
+    components, spectral = step.components_, isinstance(step, SpectralPCA)
+    unit = step.noise_ if spectral else np.ones(components.shape[1])
+    scale = np.ones((len(components), 1))
+    if not spectral and step.whiten:
+        # As in scikit-learn: components without variance are not divided by zero.
+        scale[:, 0] = np.maximum(np.sqrt(step.explained_variance_), np.finfo(np.float64).eps)
+    kept, share = step.explained_variance_.sum(), step.explained_variance_ratio_.sum()
+    lost = max(kept / share - kept, 0.0) if share > 0.0 else 0.0
     beyond = np.maximum(1.0 - np.sum(components**2, axis=0), 0.0)
-    return np.asarray(beyond * max(lost, 0.0) / max(d - count, 1))
-
-
-def _scale_and_centre(step: Any) -> tuple[Array, Array]:
-    """Return the scale that a scaler divides by, and what it subtracts first, (d,) each."""
-    scale, centre = step.scale_, None
-    if isinstance(step, MinMaxScaler):
-        return 1.0 / scale, -step.min_ / scale
-    if isinstance(step, StandardScaler) and step.with_mean:
-        centre = step.mean_
-    elif isinstance(step, RobustScaler):
-        centre = step.center_
-    d = step.n_features_in_
-    return np.ones(d) if scale is None else scale, np.zeros(d) if centre is None else centre
+    return AffineStep(
+        step.mean_,
+        components / scale / unit,
+        components * scale * unit,
+        unit**2 * beyond * lost / max(len(unit) - len(components), 1),
+        uncorrelated=True,
+        noise=unit if spectral and step.noise is not None else None,
+    )
