@@ -146,7 +146,8 @@ def test_the_sites_of_latent_functions_do_not_depend_on_each_other(posterior, mo
     """Found together or one by one, they are the same to the tolerance of the ascent."""
     new, rows = draw(25, 2, 3), draw(50, seed=3)[0]
     together = fit(3, posterior, n_estimators=3).update(*new).predict_proba(rows)
-    monkeypatch.setattr(update, "STACK_BYTES", 1)
+    one_by_one = update.UpdateConfig(stack_bytes=1)
+    monkeypatch.setattr(update.find_sites, "__defaults__", (one_by_one,))
     alone = fit(3, posterior, n_estimators=3).update(*new).predict_proba(rows)
     assert_allclose(alone, together, atol=1e-9)
 
@@ -164,7 +165,7 @@ def test_enormous_weights_leave_the_digits_of_what_was_learned_before(kind, post
     model = fit(posterior=posterior) if kind == "fourier" else fit_exact(posterior=posterior)
     (X, y), rows = draw(6, seed=3), draw(100, seed=4)[0]
     plain = model.predict_proba(rows)
-    largest = update.LARGEST_WEIGHT[posterior == "variational"]
+    largest = update.UpdateConfig().largest_weight[posterior == "variational"]
     expected = model.update(X, 1 - y, np.full(6, largest)).predict_proba(rows)
     for weight in (1e21, 1e29):
         corrected = model.update(X, 1 - y, np.full(6, weight))
