@@ -154,7 +154,7 @@ def test_parts_share_the_whole_equally_and_are_named_in_order(told, clock):
     with working_on("learning"):
         for index, name in enumerate(["high", "night"]):
             with working_on(f"regime {name}", index, 2) as part:
-                part.report(1, 4, "member 1", at_most=True)
+                part.report(1, 4, "estimator 1", at_most=True)
                 clock[0] += 4.0
     assert [report.what for report in told.reports] == [
         "learning: regime high",
@@ -205,8 +205,8 @@ def test_a_fit_names_its_regime_its_member_and_its_step(told, moons):
         "learning: regime high (2 of 2)",
     ]
     details = " ".join(report.detail for report in told.reports)
-    assert "member 1 of 2, step" in details
-    assert "member 2 of 2, step" in details
+    assert "estimator 1 of 2, step" in details
+    assert "estimator 2 of 2, step" in details
     assert all("step" in report.detail or "pass" in report.detail for report in told.reports)
     shares = [report.share for report in told.reports]
     assert shares == sorted(shares)

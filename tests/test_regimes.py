@@ -54,7 +54,7 @@ def fitted(table, cloudy):
 def test_an_interrupt_in_one_regime_ends_the_fit_of_all(table, cloudy, monkeypatch):
     model = RegimeClassifier(small(), TWO).fit(table, cloudy)
 
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

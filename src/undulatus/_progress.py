@@ -50,7 +50,7 @@ class Progress:
     share: float | None
     """Of the whole task that is done, between 0 and 1; None if it is not known."""
     detail: str
-    """Counts and values, such as ``member 1 of 8, step 3 of about 12: validation NLL 0.04``."""
+    """Counts and values, such as ``estimator 1 of 8, step 3 of about 12: validation NLL 0.04``."""
     seconds_left: float | None
     at_most: bool
     """Whether it may be over sooner."""

@@ -57,7 +57,7 @@ def assert_same_model(one, other, X):
 def fit_and_interrupt(fitted, X, y, after):
     """Interrupt a fit after some iterations; it leaves a model if it is to keep one."""
 
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         if step == after:
             raise KeyboardInterrupt
 
@@ -245,7 +245,7 @@ def test_a_killed_and_continued_fit_equals_the_uninterrupted_one(
     whole = model(name).fit(X, y)
     path = tmp_path / "state"
 
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         if step == 2:
             raise Killed
 
@@ -285,7 +285,7 @@ def test_a_finished_fit_is_not_fitted_again(name, clouds, tmp_path, monkeypatch)
     whole = model(name, checkpoint=path).fit(X, y)
     steps = []
     monkeypatch.setattr(
-        ProgressLine, "__call__", lambda self, step, state, member: steps.append(step)
+        ProgressLine, "__call__", lambda self, step, state, estimator: steps.append(step)
     )
     assert_same_model(model(name, checkpoint=path).fit(X, y), whole, X)
     assert steps == []

@@ -46,14 +46,16 @@ def test_a_progress_line_of_estimators_counts_what_is_planned_of_all(capsys, clo
     line.note_pass(3, 3, "lower bound -9")
     clock[0] += 1.0
     line.finish(0)
-    line(1, "validation NLL 0.6", member=1)
+    line(1, "validation NLL 0.6", estimator=1)
     written = capsys.readouterr().err.splitlines()
-    assert written[1].startswith("VFFGPC: member 1 of 2, step 4 of about 10: validation NLL 0.4")
+    assert written[1].startswith(
+        "VFFGPC: estimator 1 of 2, step 4 of about 10: validation NLL 0.4"
+    )
     # Four of thirty took 12 s, fifteen 30 s.
     assert written[1].endswith("12 s elapsed, about 78 s left")
-    assert written[2].startswith("VFFGPC: member 1 of 2, pass 3 over all rows: lower bound -9")
+    assert written[2].startswith("VFFGPC: estimator 1 of 2, pass 3 over all rows: lower bound -9")
     assert written[2].endswith("30 s elapsed, about 25 s left")
-    assert written[3].startswith("VFFGPC: member 2 of 2, step 1 of about 10")
+    assert written[3].startswith("VFFGPC: estimator 2 of 2, step 1 of about 10")
 
 
 def test_the_steps_of_an_earlier_fit_tell_nothing_of_the_time_left(capsys, clock):

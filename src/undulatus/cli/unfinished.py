@@ -1,6 +1,6 @@
 """The state of an unfinished ``undulatus fit``, kept beside its output until the model is saved.
 
-A fit has a checkpoint for each classifier: for each regime, and each member of an ensemble.
+A fit has a checkpoint for each classifier: for each regime, and each estimator of an ensemble.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class UnfinishedFit:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint, to whose name ``.REGIME`` and ``.MEMBER`` are added."""
+        """The checkpoint, to whose name ``.REGIME`` and ``.NUMBER`` are added."""
         return self.output.with_name(f".{self.output.name}.checkpoint")
 
     def files(self) -> list[Path]:
@@ -31,14 +31,14 @@ class UnfinishedFit:
         return [path for end in ("", ".*") for path in self.checkpoint.parent.glob(f"{name}{end}")]
 
     def describe(self) -> list[str]:
-        """Return a line for each checkpoint: its regime, its member, its iterations."""
+        """Return a line for each checkpoint: its regime, its estimator, its iterations."""
         parts = {
             path: path.name.removeprefix(self.checkpoint.name).split(".")[1:]
             for path in self.files()
         }
 
         def order(path: Path) -> list[tuple[str, int]]:
-            # Member 2 comes before member 10.
+            # Estimator 2 comes before estimator 10.
             return [("", int(word)) if word.isdigit() else (word, 0) for word in parts[path]]
 
         return [_named(parts[path]) + _progress(path) for path in sorted(parts, key=order)]
@@ -51,8 +51,8 @@ class UnfinishedFit:
 
 
 def _named(parts: list[str]) -> str:
-    """Return the regime and member at the end of a file's name in words."""
-    words = [f"member {word}" if word.isdigit() else word for word in parts]
+    """Return the regime and estimator at the end of a file's name in words."""
+    words = [f"estimator {word}" if word.isdigit() else word for word in parts]
     return ", ".join(words) + ": " if words else ""
 
 

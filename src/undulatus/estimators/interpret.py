@@ -1,23 +1,23 @@
-r"""What a fitted Fourier classifier responds to: its waves, traced back through a pipeline.
+r"""What a fitted Fourier classifier responds to: its cosines, traced back through a pipeline.
 
-The latent mean is a sum of D waves of the features,
+The latent mean is a sum of D cosines of the features,
 
 .. math:: f(x) = \sum_i a_i \cos(\phi_i - \delta_i), \qquad \phi_i = w_i^\top (x - \bar x),
 
 with :math:`\bar x` the mean of the training rows, over which the phase :math:`\phi_i` has mean
-zero and standard deviation :math:`s_i`. A large amplitude alone does not make a wave matter: one
+zero and standard deviation :math:`s_i`. A large amplitude alone does not make a cosine matter: one
 whose phase hardly varies acts like a constant. With a Gaussian phase,
 
 .. math:: \mathrm{Var}[a \cos(\phi - \delta)]
     = \tfrac12 a^2 \bigl(1 - e^{-s^2}\bigr) \bigl(1 - e^{-s^2} \cos 2\delta\bigr),
 
-whose root is the wave's weight. Weights do not show whether waves cancel each other. A classifier
-of more than two classes has a latent function a class: the same frequencies, with amplitudes,
-delays and weights of its own.
+whose root is the cosine's weight. Weights do not show whether cosines cancel each other. A
+classifier of more than two classes has a latent function a class: the same frequencies, with
+amplitudes, delays and weights of its own.
 
 The deviation :math:`s_i^2 = \sum_c w_{ic}^2 \sigma_c^2` is exact for uncorrelated features, such
 as principal components. A model keeps only the variances :math:`\sigma_c^2` of its features: where
-they are correlated, a wave of their difference gets too large a deviation, and perhaps weight.
+they are correlated, a cosine of their difference gets too large a deviation, and perhaps weight.
 
 Before the classifier, a pipeline has steps from a row :math:`x` to :math:`y = M (x - c)`. There
 are two ways back through them:
@@ -61,18 +61,18 @@ AFFINE_STEPS = (
     MaxAbsScaler,
     RobustScaler,
 )
-"""Transformers that waves can be traced back through."""
+"""Transformers that cosines can be traced back through."""
 
-# Waves
+# Cosines
 
 
 @dataclass(frozen=True)
-class Waves:
-    r"""D waves of d features, the largest weight first.
+class Cosines:
+    r"""D cosines of d features, the largest weight first.
 
     The sign of a frequency is arbitrary. Here it points to where the latent mean rises on
     average, towards the second of two classes or the class whose latent function it is,
-    :math:`0 \le \delta \le \pi`. Only on average: a wave whose phase varies by several radians
+    :math:`0 \le \delta \le \pi`. Only on average: a cosine whose phase varies by several radians
     rises and falls.
     """
 
@@ -94,11 +94,11 @@ class Waves:
 
     @property
     def weights(self) -> Array:
-        """Standard deviation of each wave over the training rows, (D,)."""
-        return wave_deviation(self.amplitudes, self.delays, self.phase_deviations)
+        """Standard deviation of each cosine over the training rows, (D,)."""
+        return cosine_deviation(self.amplitudes, self.delays, self.phase_deviations)
 
 
-def wave_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) -> Array:
+def cosine_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) -> Array:
     """Return the standard deviation of a cos(φ - δ) for Gaussian φ with mean zero.
 
     The arguments (amplitude a, delay δ, deviation s of φ) broadcast.
@@ -109,8 +109,8 @@ def wave_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) ->
     return np.asarray(np.abs(amplitudes) * np.sqrt(0.5 * varying * bend))
 
 
-def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
-    """Return the waves of a fitted RFFGPC or VFFGPC; of an ensemble, of all estimators.
+def cosines_of(classifier: FourierGPC, latent: int | None = None) -> Cosines:
+    """Return the cosines of a fitted RFFGPC or VFFGPC; of an ensemble, of all estimators.
 
     With more than two classes, ``latent`` says of which: its place in ``classes_``.
     """
@@ -119,7 +119,7 @@ def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
     count = len(fits[0].latents)
     if latent is None and count > 1:
         raise InputError(
-            f"The classifier has {count} classes, with a latent function each. Say whose waves: "
+            f"The classifier has {count} classes, with a latent function each. Say whose cosines: "
             f"latent=0 to {count - 1}, the place of the class in classes_."
         )
     latents = [fit.latents[latent or 0] for fit in fits]
@@ -135,12 +135,12 @@ def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
     delays = np.remainder(delays + np.pi, 2.0 * np.pi) - np.pi
     sign = np.where(delays < 0.0, -1.0, 1.0)
     frequencies, delays = frequencies * sign[:, None], delays * sign
-    waves = Waves(frequencies, amplitudes / len(fits), delays, centre, deviation)
-    order = np.argsort(-waves.weights, kind="stable")
+    cosines = Cosines(frequencies, amplitudes / len(fits), delays, centre, deviation)
+    order = np.argsort(-cosines.weights, kind="stable")
     return replace(
-        waves,
+        cosines,
         frequencies=frequencies[order],
-        amplitudes=waves.amplitudes[order],
+        amplitudes=cosines.amplitudes[order],
         delays=delays[order],
     )
 
