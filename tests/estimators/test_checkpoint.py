@@ -126,7 +126,7 @@ each_state = pytest.mark.parametrize("make", STATES.values(), ids=["batch", "min
 
 
 def checkpoint(path, mark="mark", kind=BatchState):
-    return Checkpoint(path, {"data": mark, "kernel": "'rbf'"}, kind)
+    return Checkpoint(path, {"the data": mark, "kernel": "'rbf'"}, kind)
 
 
 def assert_same_state(found, expected):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, get_type_hints
@@ -71,7 +71,7 @@ def fingerprint(
         digest.update(np.ascontiguousarray(array).tobytes())
     for part in data.fingerprint_parts():
         digest.update(part)
-    texts = {"data": f"sha256:{digest.hexdigest()}"}
+    texts = {"the data": f"sha256:{digest.hexdigest()}"}
     for name, value in settings.items():
         # A continued fit takes its seeds from the checkpoint, as with None.
         text = "RandomState" if isinstance(value, np.random.RandomState) else repr(value)
@@ -83,14 +83,12 @@ def fingerprint(
 
 def differences(fit: Mapping[str, str], stored: Mapping[str, str]) -> list[str]:
     """Return in words where the fingerprint of a fit differs from that in a checkpoint."""
-    words: list[str] = []
+    words = []
     for name in sorted(fit.keys() | stored.keys()):
         here, there = fit.get(name), stored.get(name)
         if here == there:
             continue
-        if name == "data":
-            words.insert(0, "the data")
-        elif here is None or there is None or "sha256:" in here + there:
+        if here is None or there is None or "sha256:" in here + there:
             words.append(name)
         else:
             words.append(f"{name} ({here}, in the checkpoint {there})")
@@ -102,68 +100,60 @@ def differences(fit: Mapping[str, str], stored: Mapping[str, str]) -> list[str]:
     return words
 
 
+@dataclass(frozen=True)
 class Checkpoint(Generic[State]):
     """The state of one fit in one file.
 
     A state is a dataclass of arrays, plain values, tuples of plain values, and dataclasses of
     these. In the file every value is known by its path, such as ``parameters.frequencies``.
-    A file that this fit cannot continue is refused, never overwritten. ``sizes`` are those in
-    the shapes of the arrays, by the letters of ``_SHAPES``, as far as they are known.
+    A file that this fit cannot continue is refused, never overwritten.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        fingerprint: dict[str, str],
-        state: type[State],
-        sizes: Mapping[str, int] | None = None,
-    ) -> None:
-        self._path = Path(path)
-        self._fingerprint = fingerprint
-        self._state: type[State] = state
-        self._sizes = dict(sizes or {})
+    path: Path
+    fingerprint: dict[str, str]
+    state: type[State]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Those in the shapes of the arrays, by the letters of ``_SHAPES``, as far as known."""
 
     def save(self, state: State) -> None:
         """Write the state, atomically."""
-        values = {name: attrgetter(name)(state) for name in _find_hints(self._state)}
+        values = {name: attrgetter(name)(state) for name in _find_hints(self.state)}
         tensors = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
         plain = {name: v for name, v in values.items() if name not in tensors}
-        header = {"fingerprint": self._fingerprint, "n_iter": state.n_iter, "values": plain}
-        write_tensors(self._path, tensors, header)
+        header = {"fingerprint": self.fingerprint, "n_iter": state.n_iter, "values": plain}
+        write_tensors(self.path, tensors, header)
 
     def load(self) -> State | None:
         """Return the state to continue from, or None if there is no file yet."""
-        if not self._path.exists():
+        if not self.path.exists():
             return None
-        tensors, header = open_tensors(self._path)
+        tensors, header = open_tensors(self.path)
         if not isinstance(header, dict) or "fingerprint" not in header:
             raise ModelFileError(
-                self._path, "is not a checkpoint. Move it away, or choose another checkpoint."
+                self.path, "is not a checkpoint. Move it away, or choose another checkpoint."
             )
         try:
             require(header, _Header, "header")
         except FormError as error:
             raise self._refusal("was written by another version of undulatus") from error
-        found = differences(self._fingerprint, header["fingerprint"])
+        found = differences(self.fingerprint, header["fingerprint"])
         if found:
             raise self._refusal("belongs to another fit", found)
-        values, hints = header["values"] | tensors, _find_hints(self._state)
-        if set(values) != set(hints):
+        values: dict[str, Any] = header["values"] | tensors
+        if set(values) != set(_find_hints(self.state)):
             raise self._refusal("was written by another version of undulatus")
         try:
-            sizes = dict(self._sizes)
-            read = {name: _read(name, hints[name], value, sizes) for name, value in values.items()}
-            state: State = _build_state(self._state, read)
+            state: State = _read_state(self.state, values, dict(self.sizes))
             if state.n_iter != header["n_iter"]:
                 raise FormError(f"n_iter is {header['n_iter']}, but {state.n_iter} are there")
         except FormError as error:
-            raise ModelFileError(self._path, f"is a damaged checkpoint: {error}.") from error
+            raise ModelFileError(self.path, f"is a damaged checkpoint: {error}.") from error
         return state
 
     def _refusal(self, reason: str, differences: Sequence[str] = ()) -> InputError:
         lines = "".join(f"  differs: {difference}\n" for difference in differences)
         return InputError(
-            f"The checkpoint {self._path} {reason}, and is not overwritten.\n{lines}"
+            f"The checkpoint {self.path} {reason}, and is not overwritten.\n{lines}"
             f"Choose another checkpoint, or delete this one to start again (--restart on the "
             f"command line)."
         )
@@ -189,7 +179,21 @@ def _find_hints(kind: Any) -> dict[str, Any]:
     return hints
 
 
-def _read(name: str, hint: Any, value: Any, sizes: dict[str, int]) -> Any:
+def _read_state(
+    kind: Any, values: Mapping[str, Any], sizes: dict[str, int], prefix: str = ""
+) -> Any:
+    """Return the dataclass whose fields are the values at paths that begin with ``prefix``."""
+    parts = []
+    for name, hint in get_type_hints(kind).items():
+        path = prefix + name
+        if is_dataclass(hint):
+            parts.append(_read_state(hint, values, sizes, f"{path}."))
+        else:
+            parts.append(_read_value(path, hint, values[path], sizes))
+    return kind(*parts)
+
+
+def _read_value(name: str, hint: Any, value: Any, sizes: dict[str, int]) -> Any:
     """Return a value, or a :class:`FormError` unless it suits its field; note new ``sizes``."""
     if isinstance(value, StoredArray) and name in _SHAPES:
         axes, shape = _SHAPES[name], value.shape
@@ -205,15 +209,3 @@ def _read(name: str, hint: Any, value: Any, sizes: dict[str, int]) -> Any:
         raise FormError(f"{name} holds numbers that are not positive")
     # JSON knows no tuples.
     return tuple(value) if isinstance(value, list) else value
-
-
-def _build_state(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
-    """Return the dataclass whose fields are the values at paths that begin with ``prefix``."""
-    return kind(
-        *(
-            _build_state(hint, values, f"{prefix}{name}.")
-            if is_dataclass(hint)
-            else values[prefix + name]
-            for name, hint in get_type_hints(kind).items()
-        )
-    )

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -526,7 +527,7 @@ class FourierGPC(GaussianProcessClassifier):
         numbers = range(1, self.n_estimators + 1)
         paths = [path] if self.n_estimators == 1 else [f"{path}.{number}" for number in numbers]
         kind = State if plan.stochastic else BatchState
-        return [Checkpoint(own, known_by, kind, sizes) for own in paths]
+        return [Checkpoint(Path(own), known_by, kind, sizes) for own in paths]
 
     def _keep(self, fits: tuple[FourierFit, ...], plan: _Plan) -> None:
         self.estimators_ = fits
