@@ -247,6 +247,12 @@ def test_a_missing_condition_is_named_with_the_columns_found(fitted, table):
         fitted.predict(table.drop(columns="solar_zenith_angle"))
 
 
+def test_a_table_without_rows_is_refused(fitted, table, cloudy):
+    for call in (fitted.predict, fitted.predict_proba, lambda X: fitted.update(X, cloudy[:0])):
+        with pytest.raises(InputError, match="no rows"):
+            call(table[:0])
+
+
 def test_a_missing_feature_is_named_with_its_regime(table, cloudy):
     with pytest.raises(InputError, match=r"'night'.*BT9"):
         RegimeClassifier(regimes=TWO).fit(table.drop(columns="BT9"), cloudy)

@@ -372,6 +372,8 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(
                 f"Column {self.by!r}, which assigns rows to regimes, must hold numbers: {error}."
             ) from error
+        if not condition.size:
+            raise InputError("X has no rows.")
         if np.isnan(condition).any():
             raise InputError(
                 f"Column {self.by!r} is missing (NaN) in {np.isnan(condition).sum()} of "

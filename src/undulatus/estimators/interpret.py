@@ -146,7 +146,7 @@ def cosines_of(classifier: FourierGPC, latent: int | None = None) -> Cosines:
 
 
 def latent_functions(classifier: GPC | FourierGPC) -> tuple[Any, ...]:
-    """Return the latent functions of a fitted classifier, those of the first of its members.
+    """Return the latent functions of a fitted classifier, those of its first estimator.
 
     Two classes have one, more have one a class.
     """

@@ -14,8 +14,8 @@ class ProgressLine:
     """Progress of a fit, told to :mod:`undulatus._progress` and, if asked for, to standard error.
 
     There it is a line per iteration, or one that is rewritten on a terminal. ``verbose`` 0 writes
-    nothing; 2 never rewrites. Estimators of an ensemble may report from different threads; their
-    steps are counted together.
+    nothing; 2 never rewrites. Members may report from different threads; their steps are counted
+    together.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class ProgressLine:
     verbose : int
     steps : int
         Of an estimator: the most there may be or, if ``passes_cost`` is given, what is planned.
-    n_estimators : int
+    estimators : int
     passes_cost : float, optional
         How many steps take as long as the passes over all rows that follow them.
     """
@@ -33,7 +33,7 @@ class ProgressLine:
         name: str,
         verbose: int,
         steps: int,
-        n_estimators: int = 1,
+        estimators: int = 1,
         *,
         passes_cost: float | None = None,
     ) -> None:
@@ -41,8 +41,8 @@ class ProgressLine:
         self._verbose = verbose
         self._steps = steps
         self._at_most = passes_cost is None
-        self._all = steps + (passes_cost or 0.0)
-        self._done = [0.0] * n_estimators
+        self._passes_cost = passes_cost or 0.0
+        self._done = [0.0] * estimators
         self._earlier: dict[int, int] = {}
         self._lock = threading.Lock()
         self._work = Work("learning")
@@ -50,7 +50,7 @@ class ProgressLine:
         self._rewrites = verbose == 1 and sys.stderr.isatty()
 
     def __call__(self, step: int, state: str, estimator: int = 0) -> None:
-        """Report that a ``step`` of an estimator is done, and the state it reached."""
+        """Report that an estimator's ``step`` is done, and the state it reached."""
         with self._lock:
             # The first step of a fit that continues another is a later one.
             self._earlier.setdefault(estimator, step - 1)
@@ -60,13 +60,13 @@ class ProgressLine:
     def note_pass(self, number: int, usual: int, state: str, estimator: int = 0) -> None:
         """Report a pass over all rows, after an estimator's last step, of ``usual`` ones."""
         with self._lock:
-            done = self._steps + (self._all - self._steps) * min(number / usual, 1.0)
+            done = self._steps + self._passes_cost * min(number / usual, 1.0)
             self._tell(done, f"pass {number} over all rows: {state}", estimator)
 
     def finish(self, estimator: int) -> None:
         """Count an estimator as done, though it took fewer steps than planned."""
         with self._lock:
-            self._done[estimator] = self._all
+            self._done[estimator] = self._steps + self._passes_cost
 
     def close(self) -> None:
         """End the line."""
@@ -79,18 +79,18 @@ class ProgressLine:
             return
         # An estimator that starts anew does not go back.
         self._done[estimator] = max(self._done[estimator], done)
-        count = len(self._done)
+        estimators = len(self._done)
         progress = self._work.measure(
             sum(self._done),
-            count * self._all,
-            f"estimator {estimator + 1} of {count}, {state}" if count > 1 else state,
+            estimators * (self._steps + self._passes_cost),
+            f"estimator {estimator + 1} of {estimators}, {state}" if estimators > 1 else state,
             at_most=self._at_most,
             earlier=sum(self._earlier.values()),
         )
         tell(progress)
         if self._verbose:
             elapsed = duration_text(time.monotonic() - self._began)
-            parts = [progress.detail, f"{elapsed} elapsed", progress.time_left]
-            line = f"{self._name}: {', '.join(filter(None, parts))}"
+            said = [progress.detail, f"{elapsed} elapsed", progress.time_left]
+            line = f"{self._name}: {', '.join(filter(None, said))}"
             sys.stderr.write(f"\r{line}\x1b[K" if self._rewrites else f"{line}\n")
             sys.stderr.flush()

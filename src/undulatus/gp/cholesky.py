@@ -1,8 +1,8 @@
 """Cholesky factors, their inverses, and products with them, while other threads go on.
 
-SciPy's wrappers of BLAS and LAPACK hold Python's global lock, so that members of an ensemble, or
-blocks on other threads, would wait for each other. Here the same functions, as SciPy offers them
-to compiled code, are called without the lock.
+SciPy's wrappers of BLAS and LAPACK hold Python's global lock, so that the estimators of an
+ensemble, or blocks on other threads, would wait for each other. Here the same functions, as SciPy
+offers them to compiled code, are called without the lock.
 """
 
 from __future__ import annotations
