@@ -43,13 +43,13 @@ def info(model: Path) -> None:
         return
     for regime in fitted.regimes_:
         low, high = regime.edges
-        member = fitted.estimators_[regime.name]
+        classifier = fitted.estimators_[regime.name]
         _print(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
-        _print(f"classifier: {type(member).__name__}")
-        if hasattr(member, "steps"):
-            _print_steps(member)
+        _print(f"classifier: {type(classifier).__name__}")
+        if hasattr(classifier, "steps"):
+            _print_steps(classifier)
         else:
-            _print_classifier(member, regime.features)
+            _print_classifier(classifier, regime.features)
 
 
 def _print(line: str) -> None:

@@ -161,9 +161,9 @@ def explain(model: Any) -> tuple[Explanation, ...]:
     check_is_fitted(model, "estimators_")
     explanations: list[Explanation] = []
     for regime in model.regimes_:
-        member = model.estimators_[regime.name]
+        fitted = model.estimators_[regime.name]
         try:
-            explanations += _explain_one(member, regime.features, provenance, regime.name)
+            explanations += _explain_one(fitted, regime.features, provenance, regime.name)
         except InputError as error:
             raise InputError(f"Regime {regime.name!r}: {error}") from error
     return tuple(explanations)
