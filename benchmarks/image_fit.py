@@ -4,7 +4,8 @@ python -m benchmarks.image_fit [SIDE] [POLYGONS] [FOLDER]
 
 The image, SIDE x SIDE pixels of the 13 bands of the Sentinel-2 image repeated (uint16, tiles of
 512, deflate), is made once and kept in FOLDER: 2 GB for 10,980. The classifier is RFF-GPC with few
-waves; what is measured is opening, finding the labelled pixels and reading them. Prints JSON.
+frequencies; what is measured is opening, finding the labelled pixels and reading them. Prints
+JSON.
 """
 
 from __future__ import annotations

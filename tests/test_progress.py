@@ -154,7 +154,7 @@ def test_parts_share_the_whole_equally_and_are_named_in_order(told, clock):
     with working_on("learning"):
         for index, name in enumerate(["high", "night"]):
             with working_on(f"regime {name}", index, 2) as part:
-                part.report(1, 4, "member 1", at_most=True)
+                part.report(1, 4, "estimator 1", at_most=True)
                 clock[0] += 4.0
     assert [report.what for report in told.reports] == [
         "learning: regime high",

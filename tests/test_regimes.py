@@ -54,7 +54,7 @@ def fitted(table, cloudy):
 def test_an_interrupt_in_one_regime_ends_the_fit_of_all(table, cloudy, monkeypatch):
     model = RegimeClassifier(small(), TWO).fit(table, cloudy)
 
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -245,6 +245,12 @@ def test_an_array_without_names_is_refused(cloudy):
 def test_a_missing_condition_is_named_with_the_columns_found(fitted, table):
     with pytest.raises(InputError, match=r"solar_zenith_angle.*\n.*R1, BT9"):
         fitted.predict(table.drop(columns="solar_zenith_angle"))
+
+
+def test_a_table_without_rows_is_refused(fitted, table, cloudy):
+    for call in (fitted.predict, fitted.predict_proba, lambda X: fitted.update(X, cloudy[:0])):
+        with pytest.raises(InputError, match="no rows"):
+            call(table[:0])
 
 
 def test_a_missing_feature_is_named_with_its_regime(table, cloudy):
@@ -520,6 +526,19 @@ def test_a_pipeline_in_a_regime_takes_updates(table, cloudy):
     assert_allclose(model.forget().predict_proba(table), plain, atol=1e-9)
 
 
+def test_the_last_step_of_a_pipeline_gets_the_weights_and_groups_of_its_regime(table, cloudy):
+    groups = np.arange(len(table)) // 40
+    weight = np.random.default_rng(0).uniform(0.5, 2.0, len(table))
+    last = VFFGPC(5, n_estimators=1, random_state=0)
+    model = RegimeClassifier(make_pipeline(StandardScaler(), last), TWO)
+    model.fit(table, cloudy, sample_weight=weight, groups=groups)
+    own = (table["solar_zenith_angle"] >= 90.0).to_numpy()
+    rows = table.loc[own, ["BT9"]].to_numpy()
+    scaled = StandardScaler().fit_transform(rows)
+    alone = clone(last).fit(scaled, cloudy[own], sample_weight=weight[own], groups=groups[own])
+    assert_array_equal(model.estimators_["night"].predict_proba(rows), alone.predict_proba(scaled))
+
+
 def test_a_classifier_that_takes_no_updates_is_named(table, cloudy):
     model = RegimeClassifier(LogisticRegression(), TWO).fit(table, cloudy)
     with pytest.raises(InputError, match="Regime 'day': a LogisticRegression takes no updates"):
@@ -561,7 +580,7 @@ def test_masked_and_missing_labels_weights_and_groups_are_refused(table, cloudy)
     with pytest.raises(InputError, match="y has 2 of its 800 values masked"):
         unfitted.fit(table, masked)
     for name in ("sample_weight", "groups"):
-        with pytest.raises(InputError, match=f"'{name}' has 2 of its 800 values masked"):
+        with pytest.raises(InputError, match=f"{name} has 2 of its 800 values masked"):
             unfitted.fit(table, cloudy, **{name: masked})
     with pytest.raises(InputError, match=r"y contains None or NaN in 1 of 800 rows.*row 0\."):
         unfitted.fit(table, [None, *cloudy[1:]])

@@ -172,7 +172,7 @@ def give_back_freed_memory() -> None:
     """Let glibc give arrays of a mebibyte and more back as soon as they are freed.
 
     Otherwise it learns to keep those of up to 32 MiB, and memory grows by the gaps between them:
-    by a quarter over a map. New pages cost a map with few waves a quarter more CPU seconds.
+    by a quarter over a map. New pages cost a map with few frequencies a quarter more CPU seconds.
     """
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)

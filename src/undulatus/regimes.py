@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +33,6 @@ Array = npt.NDArray[Any]
 
 MEDIAN = "median"
 """An edge that ``fit`` sets to the median of the rows in the two regimes that meet there."""
-
-LEAST_ROWS_PER_CLASS = 10
-"""Rows of each class that a regime needs to be fitted."""
-
-COST_IN_ROWS = 40_000
-"""So many rows take as long as what is the same for a regime of any size: for progress alone."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +54,11 @@ class Regime:
         return float(self.low), float(self.high)
 
 
-_HIGH, _MID, _LOW, _NIGHT = REGIMES
-
 DAYLIGHT = (
-    Regime(_HIGH, 0.0, MEDIAN),
-    Regime(_MID, MEDIAN, LOW_SUN),
-    Regime(_LOW, LOW_SUN, NIGHT),
-    Regime(_NIGHT, NIGHT, math.inf, NIGHT_FEATURES),
+    Regime(REGIMES[0], 0.0, MEDIAN),
+    Regime(REGIMES[1], MEDIAN, LOW_SUN),
+    Regime(REGIMES[2], LOW_SUN, NIGHT),
+    Regime(REGIMES[3], NIGHT, math.inf, NIGHT_FEATURES),
 )
 """The paper's four regimes of daylight, by solar zenith angle in degrees."""
 
@@ -100,6 +93,8 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         Number of these columns.
     updates_ : tuple of tuples of str
         The regimes whose classifiers got rows in each ``update``; only after an update.
+    least_rows_per_class : int
+        Rows of each class that a regime needs to be fitted: 10.
 
     Examples
     --------
@@ -119,6 +114,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
     """
 
     updates_: tuple[tuple[str, ...], ...]
+    least_rows_per_class: ClassVar[int] = 10
 
     def __init__(
         self,
@@ -132,7 +128,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         self.by = by
         self.blend = blend
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit one classifier for each regime.
 
         Parameters
@@ -141,48 +137,43 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             A DataFrame, a structured array, or a mapping of columns; ``by`` is one of them.
         y : (n,) array
         sample_weight : (n,) array, optional
-        **fit_params
-            Further arguments of the classifiers' ``fit``, one value per row, such as ``groups``.
+        groups : (n,) array, optional
+            For classifiers that take groups, such as :class:`~undulatus.VFFGPC`. Of a Pipeline,
+            weights and groups are those of the last step.
         """
         condition = self._condition(X)
-        y = read_names(y, "y")
-        if y.shape != condition.shape:
-            raise InputError(f"y has shape {y.shape}, but {condition.shape} is needed.")
-        self.regimes_ = _resolve(tuple(self.regimes), condition, _column_names(X), self.by)
-        self._require_blend(self.regimes_)
+        y = _read_labels("y", y, len(condition))
+        weight = _read_labels("sample_weight", sample_weight, len(condition))
+        groups = _read_labels("groups", groups, len(condition))
+        self.regimes_ = _resolve(tuple(self.regimes), condition, _column_names(X), self)
         self.classes_ = np.unique(y)
-        assigned = self.assign(condition)
-        self._require_assigned(condition, assigned)
-        self._require_rows(assigned, y)
-        given = {"sample_weight": sample_weight, **fit_params}
-        extra = {name: read_column(given, name) for name, v in given.items() if v is not None}
+        assigned = self._assign_all(condition)
+        rows_of = [np.flatnonzero(assigned == index) for index in range(len(self.regimes_))]
+        for regime, rows in zip(self.regimes_, rows_of, strict=True):
+            self._require_rows(regime, y[rows])
         # Set last: a fit that fails or is interrupted leaves none.
         for name in {"estimators_", "updates_"} & set(vars(self)):
             delattr(self, name)
         estimators, count = {}, len(self.regimes_)
-        costs = [COST_IN_ROWS + int(np.sum(assigned == index)) for index in range(count)]
+        # What is the same for a regime of any size takes as long as 40,000 rows.
+        costs = [40_000 + len(rows) for rows in rows_of]
         with working_on("learning"):
-            for index, regime in enumerate(self.regimes_):
-                rows = np.flatnonzero(assigned == index)
-                own = {name: values[rows] for name, values in extra.items()}
+            for index, (regime, rows) in enumerate(zip(self.regimes_, rows_of, strict=True)):
                 part = f"regime {regime.name} ({index + 1} of {count})"
-                with working_on(part, sum(costs[:index]), sum(costs), costs[index]):
-                    estimators[regime.name] = self._fit_regime(regime, X, rows, y[rows], own)
+                with (
+                    working_on(part, sum(costs[:index]), sum(costs), costs[index]),
+                    _naming(regime),
+                ):
+                    estimators[regime.name] = _fitted(
+                        self._estimator_of(regime),
+                        _select_finite(X, regime, rows),
+                        y[rows],
+                        None if weight is None else weight[rows],
+                        None if groups is None else groups[rows],
+                    )
         self.estimators_ = estimators
         self._set_feature_names()
         return self
-
-    def _fit_regime(
-        self, regime: Regime, X: Any, rows: Array, y: Array, extra: dict[str, Array]
-    ) -> Any:
-        fitted = self._estimator_of(regime)
-        values = _select_columns(X, self._features(regime), rows)
-        try:
-            _require_finite(values, self._features(regime), rows)
-            fitted.fit(values, y, **extra)
-        except ValueError as error:
-            raise InputError(f"Regime {regime.name!r}: {error}") from error
-        return fitted
 
     @classmethod
     def from_fitted(
@@ -197,13 +188,11 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         All must have the same classes. ``regimes`` must have numbers as edges, and named
         features in the order of the columns that their classifiers were fitted on.
         """
-        regimes = tuple(regimes)
-        _require_contiguous(regimes)
         # With clones as parameter, the result can be fitted again.
-        unfitted = {name: clone(member) for name, member in estimators.items()}
-        model = cls(unfitted, regimes, by, blend)
-        model.regimes_ = regimes
-        model._require_blend(regimes)
+        unfitted = {name: clone(own) for name, own in estimators.items()}
+        model = cls(unfitted, tuple(regimes), by, blend)
+        _require_rising(_edges(model.regimes), blend)
+        model.regimes_ = model.regimes
         model.estimators_ = {regime.name: estimators[regime.name] for regime in model.regimes_}
         model.classes_ = _common_classes(model.estimators_)
         model._set_feature_names()
@@ -225,30 +214,19 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self, "estimators_")
         condition = self._condition(X)
-        y, assigned = read_names(y, "y"), self.assign(condition)
-        if y.shape != condition.shape:
-            raise InputError(f"y has shape {y.shape}, but {condition.shape} is needed.")
-        self._require_assigned(condition, assigned)
-        given = {"sample_weight": sample_weight}
-        weight = None if sample_weight is None else read_column(given, "sample_weight")
-        if weight is not None and weight.shape != y.shape:
-            raise InputError(f"sample_weight has shape {weight.shape}, but {y.shape} is needed.")
-        changed = {}
+        y = _read_labels("y", y, len(condition))
+        weight = _read_labels("sample_weight", sample_weight, len(condition))
+        assigned, changed = self._assign_all(condition), {}
         for index, regime in enumerate(self.regimes_):
             rows = np.flatnonzero(assigned == index)
-            if not rows.size:
-                continue
-            values = _select_columns(X, self._features(regime), rows)
-            try:
-                _require_finite(values, self._features(regime), rows)
-                changed[regime.name] = _updated(
-                    self.estimators_[regime.name],
-                    values,
-                    y[rows],
-                    None if weight is None else weight[rows],
-                )
-            except ValueError as error:
-                raise InputError(f"Regime {regime.name!r}: {error}") from error
+            if rows.size:
+                with _naming(regime):
+                    changed[regime.name] = _updated(
+                        self.estimators_[regime.name],
+                        _select_finite(X, regime, rows),
+                        y[rows],
+                        None if weight is None else weight[rows],
+                    )
         return self._changed(changed, (*getattr(self, "updates_", ()), tuple(changed)))
 
     def forget(self, update: int = -1) -> Self:
@@ -262,10 +240,11 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         position = find_update(update, len(updates))
         # A classifier has a part in some updates only: its own are counted from the last.
         later = Counter(name for names in updates[position:] for name in names)
-        changed = {
-            name: _without_update(self.estimators_[name], -later[name])
-            for name in updates.pop(position)
-        }
+        changed = {}
+        for name in updates.pop(position):
+            _, classifier = _split_pipeline(self.estimators_[name])
+            forgotten = classifier.forget(-later[name])
+            changed[name] = _with_classifier(self.estimators_[name], forgotten)
         return self._changed(changed, tuple(updates))
 
     def _changed(self, estimators: dict[str, Any], updates: tuple[tuple[str, ...], ...]) -> Self:
@@ -289,16 +268,12 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "estimators_")
         if self.blend:
             return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
-
-        def codes(estimator: Any, rows: Array) -> Array:
-            return np.asarray(np.searchsorted(self.classes_, estimator.predict(rows)))[:, None]
-
-        return np.asarray(self.classes_[self._mix(X, codes, 1)[:, 0].astype(np.intp)])
+        codes = self._mix(X, lambda own, rows: np.searchsorted(self.classes_, own.predict(rows)))
+        return np.asarray(self.classes_[codes[:, 0].astype(np.intp)])
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class, (n, classes), in the order of ``classes_``."""
-        width = self._n_classes()
-        return self._mix(X, lambda estimator, rows: estimator.predict_proba(rows), width)
+        return self._mix(X, lambda own, rows: own.predict_proba(rows))
 
     def decision_function(self, X: Any) -> Array:
         """Return a score, (n,), that is positive where the second class is likelier.
@@ -306,12 +281,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         It is that of the regime's classifier; where two regimes are blended, its mean. With more
         than two classes there is a score for each, (n, classes), the largest of the likeliest.
         """
-        width = self._n_latents()
-
-        def score(estimator: Any, rows: Array) -> Array:
-            return np.asarray(estimator.decision_function(rows)).reshape(-1, width)
-
-        return _per_latent(self._mix(X, score, width))
+        return _per_latent(self._mix(X, lambda own, rows: own.decision_function(rows)))
 
     def latent_mean_and_variance(self, X: Any) -> tuple[Array, Array]:
         """Return the mean and variance of the latent function, (n,) each.
@@ -319,13 +289,12 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         Where two regimes are blended, these are the moments of the mixture. With more than two
         classes each has a latent function of its own: (n, classes).
         """
-        width = self._n_latents()
 
-        def moments(estimator: Any, rows: Array) -> Array:
-            mean, variance = estimator.latent_mean_and_variance(rows)
+        def moments(own: Any, rows: Array) -> Array:
+            mean, variance = own.latent_mean_and_variance(rows)
             return np.column_stack([mean, variance + mean**2])
 
-        mean, second = np.split(self._mix(X, moments, 2 * width), 2, axis=1)
+        mean, second = np.split(self._mix(X, moments), 2, axis=1)
         return _per_latent(mean), _per_latent(np.maximum(second - mean**2, 0.0))
 
     def predict_proba_and_variance(self, X: Any) -> tuple[Array, Array]:
@@ -334,15 +303,15 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         With more than two classes the variance is that of each class, (n, classes). Half the cost
         of two calls.
         """
-        k, c = self._n_classes(), self._n_latents()
 
-        def probability_and_moments(estimator: Any, rows: Array) -> Array:
-            probability, variance = estimator.predict_proba_and_variance(rows)
-            mean = estimator.latent_mean(rows) if self.blend else np.zeros_like(variance)
+        def probability_and_moments(own: Any, rows: Array) -> Array:
+            probability, variance = own.predict_proba_and_variance(rows)
+            mean = own.latent_mean(rows) if self.blend else np.zeros_like(variance)
             return np.column_stack([probability, variance + mean**2, mean])
 
-        mixed = self._mix(X, probability_and_moments, k + 2 * c)
-        probability, second, mean = np.split(mixed, [k, k + c], axis=1)
+        mixed = self._mix(X, probability_and_moments)
+        probability, moments = np.split(mixed, [len(self.classes_)], axis=1)
+        second, mean = np.split(moments, 2, axis=1)
         return probability, _per_latent(np.maximum(second - mean**2, 0.0))
 
     def shares(self, condition: Array, assigned: Array) -> Iterator[tuple[Regime, Array, Array]]:
@@ -352,47 +321,42 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
         two within ``blend`` of an edge. ``assigned`` is the result of :meth:`assign` for the
         condition, (n,) float64; no regime has a share in rows outside all of them.
         """
+        last = len(self.regimes_) - 1
         for index, regime in enumerate(self.regimes_):
-            share = np.where(assigned < 0, 0.0, self._share(condition, index, assigned))
+            share = (assigned == index).astype(np.float64)
+            if self.blend:
+                low, high = regime.edges
+                # Far from the edge of a narrow blend the share overflows, and is clipped.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    above = (condition - low) / (2.0 * self.blend) if index > 0 else 0.5
+                    below = (high - condition) / (2.0 * self.blend) if index < last else 0.5
+                blended = np.clip(0.5 + np.minimum(above, below), 0.0, 1.0)
+                # Rounding must not take a row's own regime away from it.
+                share = np.maximum(np.where(assigned < 0, 0.0, blended), 1e-12 * share)
             rows = np.flatnonzero(share)
             yield regime, rows, share[rows]
 
     # Mixing the classifiers
 
-    def _mix(self, X: Any, evaluate: Callable[[Any, Array], Array], width: int) -> Array:
-        """Return ``evaluate(classifier, rows)`` of all rows, (n, width), blended at edges."""
+    def _mix(self, X: Any, evaluate: Callable[[Any, Array], Array]) -> Array:
+        """Return ``evaluate(classifier, rows)`` of all rows, a row each, blended at edges."""
         check_is_fitted(self, "estimators_")
         condition = self._condition(X)
-        assigned = self.assign(condition)
-        self._require_assigned(condition, assigned)
-        total = np.zeros((len(condition), width))
-        weight = np.zeros(len(condition))
+        assigned = self._assign_all(condition)
+        mixed, weight = np.zeros((len(condition), 0)), np.zeros((len(condition), 1))
         for index, (regime, rows, share) in enumerate(self.shares(condition, assigned)):
-            values = _select_columns(X, self._features(regime), rows)
+            values = _select_columns(X, regime, rows)
             if self.blend:
                 usable = (assigned[rows] == index) | np.isfinite(values).all(axis=1)
                 rows, share, values = rows[usable], share[usable], values[usable]
-            _require_finite(values, self._features(regime), rows)
+            _require_finite(values, regime, rows)
             if rows.size:
-                total[rows] += share[:, None] * evaluate(self.estimators_[regime.name], values)
-                weight[rows] += share
-        return total / weight[:, None]
-
-    def _share(self, condition: Array, index: int, assigned: Array) -> Array:
-        """Return the share of one regime in each row, (n,): 1 inside, linear across its edges."""
-        if not self.blend:
-            return (assigned == index).astype(np.float64)
-        low, high = self.regimes_[index].edges
-        share = np.ones(len(condition))
-        # Far from the edge of a narrow blend the share overflows, and is clipped to 0 or 1.
-        with np.errstate(over="ignore"):
-            if index > 0:
-                share = np.minimum(share, 0.5 + (condition - low) / (2.0 * self.blend))
-            if index + 1 < len(self.regimes_):
-                share = np.minimum(share, 0.5 + (high - condition) / (2.0 * self.blend))
-        share = np.clip(share, 0.0, 1.0)
-        # Rounding must not take a row's own regime away from it.
-        return np.where(assigned == index, np.maximum(share, 1e-12), share)
+                found = evaluate(self.estimators_[regime.name], values).reshape(rows.size, -1)
+                if not mixed.size:
+                    mixed = np.zeros((len(condition), found.shape[1]))
+                mixed[rows] += share[:, None] * found
+                weight[rows, 0] += share
+        return mixed / weight
 
     def _condition(self, X: Any) -> Array:
         names = _column_names(X)
@@ -408,6 +372,8 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(
                 f"Column {self.by!r}, which assigns rows to regimes, must hold numbers: {error}."
             ) from error
+        if not condition.size:
+            raise InputError("X has no rows.")
         if np.isnan(condition).any():
             raise InputError(
                 f"Column {self.by!r} is missing (NaN) in {np.isnan(condition).sum()} of "
@@ -415,15 +381,9 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             )
         return condition
 
-    def _require_blend(self, regimes: tuple[Regime, ...]) -> None:
-        narrowest = min(high - low for low, high in (regime.edges for regime in regimes))
-        if not 0.0 <= self.blend <= narrowest / 2.0:
-            raise InputError(
-                f"blend must lie between 0 and half of the narrowest regime ({narrowest / 2:g}), "
-                f"got {self.blend!r}."
-            )
-
-    def _require_assigned(self, condition: Array, assigned: Array) -> None:
+    def _assign_all(self, condition: Array) -> Array:
+        """Return the regime of each row, or raise if one is in none."""
+        assigned = self.assign(condition)
         if (assigned < 0).any():
             outside = condition[assigned < 0]
             low, high = self.regimes_[0].low, self.regimes_[-1].high
@@ -431,21 +391,18 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
                 f"{outside.size} rows lie in no regime: {self.by} is {outside[0]:g} in the first, "
                 f"where the regimes reach from {low} to {high}. Drop them, or add a regime."
             )
+        return assigned
 
-    def _require_rows(self, assigned: Array, y: Array) -> None:
-        for index, regime in enumerate(self.regimes_):
-            present = Counter(y[assigned == index].tolist())
-            counts = {label: present.get(label, 0) for label in self.classes_.tolist()}
-            if len(counts) < 2 or min(counts.values()) < LEAST_ROWS_PER_CLASS:
-                low, high = regime.edges
-                counted = ", ".join(
-                    f"{count} of class {label!r}" for label, count in counts.items()
-                )
-                raise InputError(
-                    f"Regime {regime.name!r} ({self.by} from {low:g} to {high:g}) has too few "
-                    f"rows to learn from: {counted}; {LEAST_ROWS_PER_CLASS} of each are needed.\n"
-                    f"Use data that cover it (in Python, or leave it out: regimes=...)."
-                )
+    def _require_rows(self, regime: Regime, y: Array) -> None:
+        counts = {label: int(np.sum(y == label)) for label in self.classes_.tolist()}
+        if len(counts) < 2 or min(counts.values()) < self.least_rows_per_class:
+            low, high = regime.edges
+            counted = ", ".join(f"{count} of class {label!r}" for label, count in counts.items())
+            raise InputError(
+                f"Regime {regime.name!r} ({self.by} from {low:g} to {high:g}) has too few rows to "
+                f"learn from: {counted}; {self.least_rows_per_class} of each are needed.\n"
+                f"Use data that cover it (in Python, or leave it out: regimes=...)."
+            )
 
     def _estimator_of(self, regime: Regime) -> Any:
         if self.estimator is None:
@@ -459,20 +416,35 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             )
         return clone(self.estimator[regime.name])
 
-    def _features(self, regime: Regime) -> tuple[str, ...]:
-        return regime.features or ()
-
-    def _n_classes(self) -> int:
-        check_is_fitted(self, "classes_")
-        return len(self.classes_)
-
-    def _n_latents(self) -> int:
-        return 1 if self._n_classes() == 2 else self._n_classes()
-
     def _set_feature_names(self) -> None:
-        needed = dict.fromkeys(name for regime in self.regimes_ for name in self._features(regime))
+        needed = dict.fromkeys(name for regime in self.regimes_ for name in regime.features or ())
         self.feature_names_in_ = np.array([*needed, self.by], dtype=object)
         self.n_features_in_ = len(self.feature_names_in_)
+
+
+def _read_labels(name: str, given: Any, count: int) -> Any:
+    """Return labels, weights or groups, (n,), or None if there are none."""
+    if given is None and name != "y":
+        return None
+    values = read_names(given, name)
+    if values.shape != (count,):
+        raise InputError(f"{name} has shape {values.shape}, but {(count,)} is needed.")
+    return values
+
+
+def _fitted(estimator: Any, values: Array, y: Array, weight: Any, groups: Any) -> Any:
+    """Fit a classifier, or a Pipeline, whose last step gets the weights and groups, if any."""
+    if weight is None and groups is None:
+        return estimator.fit(values, y)
+    before, classifier = _split_pipeline(estimator)
+    if before is not None:
+        values = before.fit_transform(values, y)
+        estimator.steps[:-1] = before.steps
+    if groups is None:
+        classifier.fit(values, y, sample_weight=weight)
+    else:
+        classifier.fit(values, y, sample_weight=weight, groups=groups)
+    return estimator
 
 
 def _updated(estimator: Any, values: Array, y: Array, sample_weight: Array | None) -> Any:
@@ -488,18 +460,11 @@ def _updated(estimator: Any, values: Array, y: Array, sample_weight: Array | Non
     return _with_classifier(estimator, classifier.update(values, y, sample_weight))
 
 
-def _without_update(estimator: Any, number: int) -> Any:
-    """Return a fitted classifier, or a Pipeline that ends in one, without an update."""
-    _, classifier = _split_pipeline(estimator)
-    return _with_classifier(estimator, classifier.forget(number))
-
-
 def _split_pipeline(estimator: Any) -> tuple[Any, Any]:
-    """Return the transformers of a Pipeline and its classifier; a classifier has none before."""
+    """Return the transformers of a Pipeline, None without any, and its classifier."""
     # Asked for its steps, since scikit-learn's pipelines load libraries that are not needed here.
-    if not hasattr(estimator, "steps"):
-        return None, estimator
-    return estimator[:-1], estimator.steps[-1][1]
+    steps = getattr(estimator, "steps", [("", estimator)])
+    return estimator[:-1] if len(steps) > 1 else None, steps[-1][1]
 
 
 def _with_classifier(estimator: Any, classifier: Any) -> Any:
@@ -532,39 +497,34 @@ def _common_classes(estimators: Mapping[str, Any]) -> Array:
 
 
 def _resolve(
-    regimes: tuple[Regime, ...], condition: Array, names: tuple[str, ...], by: str
+    regimes: tuple[Regime, ...], condition: Array, names: tuple[str, ...], model: RegimeClassifier
 ) -> tuple[Regime, ...]:
     """Return regimes with all edges as numbers and all features named.
 
-    ``names`` are all columns; ``by`` names the one whose values are ``condition``.
+    ``names`` are all columns; the model's ``by`` names the one whose values are ``condition``.
     """
-    _require_contiguous(regimes)
-    others = tuple(name for name in names if name != by)
-    medians = [
-        _median_between(condition, below, above) if below.high == MEDIAN else below.high
-        for below, above in pairwise(regimes)
-    ]
-    edges = [regimes[0].low, *medians, regimes[-1].high]
-    resolved = tuple(
-        replace(
-            regime,
-            low=float(edges[index]),
-            high=float(edges[index + 1]),
-            features=others if regime.features is None else tuple(regime.features),
-        )
-        for index, regime in enumerate(regimes)
-    )
-    for regime in resolved:
-        absent = [name for name in regime.features or () if name not in names]
+    edges = _edges(regimes)
+    for index in range(1, len(regimes)):
+        if edges[index] == MEDIAN:
+            low, high = edges[index - 1], edges[index + 1]
+            edges[index] = _median_between(condition, low, high, regimes[index - 1].name)
+    _require_rising(edges, model.blend)
+    resolved = []
+    others = tuple(name for name in names if name != model.by)
+    for regime, (low, high) in zip(regimes, pairwise(edges), strict=True):
+        features = others if regime.features is None else tuple(regime.features)
+        absent = [name for name in features if name not in names]
         if absent:
             raise InputError(
                 f"Regime {regime.name!r} needs columns that X does not have: "
                 f"{', '.join(absent)}.\n  found: {', '.join(names)}"
             )
-    return resolved
+        resolved.append(Regime(regime.name, float(low), float(high), features))
+    return tuple(resolved)
 
 
-def _require_contiguous(regimes: tuple[Regime, ...]) -> None:
+def _edges(regimes: tuple[Regime, ...]) -> list[float | str]:
+    """Return where regimes begin and the last one ends."""
     names = [regime.name for regime in regimes]
     if not regimes or len(set(names)) < len(names):
         raise InputError(f"regimes must have distinct names, got {names}.")
@@ -574,29 +534,45 @@ def _require_contiguous(regimes: tuple[Regime, ...]) -> None:
                 f"regimes must be contiguous from the lowest up, but {below.name!r} ends at "
                 f"{below.high!r} and {above.name!r} begins at {above.low!r}."
             )
-    known = [edge for regime in regimes for edge in (regime.low, regime.high) if edge != MEDIAN]
-    if MEDIAN in (regimes[0].low, regimes[-1].high) or any(
-        not high > low for low, high in (r.edges for r in regimes if MEDIAN not in (r.low, r.high))
-    ):
-        raise InputError(f"regimes must have rising edges with numbers at the ends, got {known}.")
+    return [*(regime.low for regime in regimes), regimes[-1].high]
 
 
-def _median_between(condition: Array, below: Regime, above: Regime) -> float:
-    if MEDIAN in (below.low, above.high):
-        raise InputError(f"Two edges in a row are {MEDIAN!r}: around {below.name!r}.")
-    inside = condition[(condition >= float(below.low)) & (condition < float(above.high))]
+def _require_rising(edges: list[float | str], blend: float) -> None:
+    # Medians between two numbers have been found.
+    if MEDIAN in edges or not all(low < high for low, high in pairwise(map(float, edges))):
+        raise InputError(f"regimes must have rising edges with numbers at the ends, got {edges}.")
+    narrowest = min(np.diff(np.array(edges, dtype=np.float64)))
+    if not 0.0 <= blend <= narrowest / 2.0:
+        raise InputError(
+            f"blend must lie between 0 and half of the narrowest regime ({narrowest / 2:g}), "
+            f"got {blend!r}."
+        )
+
+
+def _median_between(condition: Array, low: float | str, high: float | str, name: str) -> float:
+    """Return the median of the rows of two regimes, of which ``name`` is the lower one."""
+    if high == MEDIAN:
+        raise InputError(f"Two edges in a row are {MEDIAN!r}: around {name!r}.")
+    inside = condition[(condition >= float(low)) & (condition < float(high))]
     if not inside.size:
         raise InputError(
-            f"Regimes {below.name!r} and {above.name!r} meet at the median of their rows, but "
-            f"there are none from {below.low} to {above.high}. Use data that cover them."
+            f"Regime {name!r} meets the next at the median of their rows, but there are none "
+            f"from {low} to {high}. Use data that cover them."
         )
     return float(np.median(inside))
 
 
+@contextmanager
+def _naming(regime: Regime) -> Iterator[None]:
+    """Let errors of a classifier name its regime."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(f"Regime {regime.name!r}: {error}") from error
+
+
 def _column_names(X: Any) -> tuple[str, ...]:
-    if isinstance(X, Mapping):
-        return tuple(map(str, X))
-    columns = getattr(X, "columns", None)
+    columns = X if isinstance(X, Mapping) else getattr(X, "columns", None)
     if columns is None:
         columns = getattr(getattr(X, "dtype", None), "names", None)
     if columns is None:
@@ -607,14 +583,19 @@ def _column_names(X: Any) -> tuple[str, ...]:
     return tuple(map(str, columns))
 
 
-def _select_columns(X: Any, names: Iterable[str], rows: Array) -> Array:
-    return np.column_stack([read_column(X, name)[rows] for name in names])
+def _select_columns(X: Any, regime: Regime, rows: Array) -> Array:
+    return np.column_stack([read_column(X, name)[rows] for name in regime.features or ()])
 
 
-def _require_finite(values: Array, names: tuple[str, ...], rows: Array) -> None:
+def _select_finite(X: Any, regime: Regime, rows: Array) -> Array:
+    values = _select_columns(X, regime, rows)
+    _require_finite(values, regime, rows)
+    return values
+
+
+def _require_finite(values: Array, regime: Regime, rows: Array) -> None:
     """Raise, naming the user's row and column, if a value is NaN or infinite."""
-    missing = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros((0, 0), bool)
-    if missing.any():
-        row, column = np.argwhere(missing)[0]
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row, column = np.argwhere(~np.isfinite(values))[0]
         found = "NaN" if np.isnan(values[row, column]) else "infinity"
-        raise NotFiniteError(found, int(rows[row]), repr(names[column]))
+        raise NotFiniteError(found, int(rows[row]), repr((regime.features or ())[column]))

@@ -854,7 +854,7 @@ def test_a_model_file_is_described(runner, tmp_path, moons, model):
     assert "features: 2 (IR_108, VIS006)" in lines
     assert f"lower bound on the log evidence: {load_model(path).lower_bound_:.6g}" in lines
     assert any(line.startswith("precision: double") for line in lines)
-    assert ("members of the ensemble: 3" in lines) == (getattr(model, "n_estimators", 1) == 3)
+    assert ("estimators of the ensemble: 3" in lines) == (getattr(model, "n_estimators", 1) == 3)
 
 
 @pytest.mark.parametrize(
@@ -891,7 +891,7 @@ def test_info_says_how_a_fit_went_beside_chance_level(runner, tmp_path, moons):
     )
     lowest = [own.min() for own in smoothed]
     assert f"{np.mean(lowest):.3g} nats a row" in said
-    assert f"the mean of 2 members ({min(lowest):.3g} to {max(lowest):.3g})" in said
+    assert f"the mean of 2 estimators ({min(lowest):.3g} to {max(lowest):.3g})" in said
     assert said.endswith("the class shares alone give 0.693")
     for unexplained in ("held back", "stopped", "starting lengthscale", "jitter"):
         assert unexplained not in "".join(lines)

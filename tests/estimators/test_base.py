@@ -535,7 +535,7 @@ def test_an_interrupted_fit_ends_and_leaves_no_model(name, moons, monkeypatch):
     X, y = moons
     fitted, steps = model(name, tol=0.0), []
 
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         steps.append(step)
         raise KeyboardInterrupt
 

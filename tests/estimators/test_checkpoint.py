@@ -13,8 +13,8 @@ from undulatus._files import write_tensors
 from undulatus.errors import InputError, ModelFileError
 from undulatus.estimators.checkpoint import (
     Checkpoint,
-    Fingerprint,
     count_iterations,
+    differences,
     fingerprint,
 )
 from undulatus.estimators.progress_line import ProgressLine
@@ -57,7 +57,7 @@ def assert_same_model(one, other, X):
 def fit_and_interrupt(fitted, X, y, after):
     """Interrupt a fit after some iterations; it leaves a model if it is to keep one."""
 
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         if step == after:
             raise KeyboardInterrupt
 
@@ -126,7 +126,7 @@ each_state = pytest.mark.parametrize("make", STATES.values(), ids=["batch", "min
 
 
 def checkpoint(path, mark="mark", kind=BatchState):
-    return Checkpoint(path, Fingerprint(mark, {"kernel": "'rbf'"}), kind)
+    return Checkpoint(path, {"the data": mark, "kernel": "'rbf'"}, kind)
 
 
 def assert_same_state(found, expected):
@@ -203,11 +203,11 @@ def test_differences_show_short_values_and_only_name_long_ones():
     other = fingerprint(
         row_data(np.ones((4, 1))), {"kernel": "matern32", "tol": 0.1, "frequencies": [1] * 90}
     )
-    assert one.differences(other) == [
+    assert differences(one, other) == [
         "frequencies",
         "kernel ('rbf', in the checkpoint 'matern32')",
     ]
-    assert one.differences(one) == []
+    assert differences(one, one) == []
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
@@ -245,7 +245,7 @@ def test_a_killed_and_continued_fit_equals_the_uninterrupted_one(
     whole = model(name).fit(X, y)
     path = tmp_path / "state"
 
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         if step == 2:
             raise Killed
 
@@ -285,7 +285,7 @@ def test_a_finished_fit_is_not_fitted_again(name, clouds, tmp_path, monkeypatch)
     whole = model(name, checkpoint=path).fit(X, y)
     steps = []
     monkeypatch.setattr(
-        ProgressLine, "__call__", lambda self, step, state, member: steps.append(step)
+        ProgressLine, "__call__", lambda self, step, state, estimator: steps.append(step)
     )
     assert_same_model(model(name, checkpoint=path).fit(X, y), whole, X)
     assert steps == []

@@ -540,7 +540,7 @@ def test_a_warm_start_with_other_columns_is_an_input_error(moons, clouds):
 def interrupt(monkeypatch):
     """A context that interrupts fits as soon as the second iteration is done."""
 
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         if step == 2:
             raise KeyboardInterrupt
 

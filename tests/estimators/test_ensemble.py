@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import InputError
 from undulatus.estimators import base, classifier
-from undulatus.estimators.interpret import waves_of
+from undulatus.estimators.interpret import cosines_of
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.gp.posterior import scaled_mean
 from undulatus.regimes import Regime, RegimeClassifier
@@ -211,7 +211,7 @@ def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
     assert_allclose(mean, means.mean(axis=0), rtol=1e-10, atol=1e-12)
     assert_allclose(variance, variances.mean(axis=0) + means.var(axis=0), rtol=1e-10)
     assert_allclose(ensemble.ensemble_std(X), means.std(axis=0), rtol=1e-6, atol=1e-12)
-    # The same waves, summed in another way.
+    # The same cosines, summed in another way.
     assert_allclose(ensemble.latent_mean(X), mean, rtol=1e-9, atol=1e-10)
     probability, again = ensemble.predict_proba_and_variance(X)
     assert_array_equal(again, variance)
@@ -224,7 +224,7 @@ def test_the_variance_follows_the_law_of_total_variance(name, fitted, moons):
 
 
 @each_model
-def test_estimators_whose_waves_go_on_for_ever_differ_more_away_from_the_data(name, moons):
+def test_estimators_whose_cosines_go_on_for_ever_differ_more_away_from_the_data(name, moons):
     X, y = moons
     ensemble = model(name, taper=0.0, warp=False).fit(X, y)
     assert ensemble.ensemble_std(5.0 * X).mean() > ensemble.ensemble_std(X).mean()
@@ -249,13 +249,13 @@ def test_predictions_do_not_depend_on_the_blocks(clouds, precision, tolerance):
     assert_allclose(np.concatenate(rows), ensemble.predict_proba(X), rtol=0, atol=tolerance)
 
 
-def test_the_waves_of_all_estimators_sum_to_the_latent_mean(moons):
+def test_the_cosines_of_all_estimators_sum_to_the_latent_mean(moons):
     X, y = moons
     ensemble = model("batch VFFGPC", posterior="bound", warp=False, taper=0.0).fit(X, y)
-    waves = waves_of(ensemble)
-    assert len(waves.amplitudes) == 12
-    phase = (X - waves.centre) @ waves.frequencies.T
-    total = (waves.amplitudes * np.cos(phase - waves.delays)).sum(axis=1)
+    cosines = cosines_of(ensemble)
+    assert len(cosines.amplitudes) == 12
+    phase = (X - cosines.centre) @ cosines.frequencies.T
+    total = (cosines.amplitudes * np.cos(phase - cosines.delays)).sum(axis=1)
     assert_allclose(total, ensemble.latent_mean(X), rtol=1e-9, atol=1e-9)
 
 
@@ -278,7 +278,7 @@ def on_progress(call):
     """A context in which ``call(step, member)`` takes the place of progress lines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            ProgressLine, "__call__", lambda self, step, state, member: call(step, member)
+            ProgressLine, "__call__", lambda self, step, state, estimator: call(step, estimator)
         )
         yield
 

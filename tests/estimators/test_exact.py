@@ -166,7 +166,7 @@ def test_an_interrupt_keeps_the_finished_iterations(moons, monkeypatch):
     # An interrupted fit hands out the bound's posterior, without further passes.
     short = GPC(max_iter=2, tol=0.0, posterior="bound").fit(X, y)
 
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         if step == 2:
             raise KeyboardInterrupt
 

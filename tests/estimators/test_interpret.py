@@ -1,4 +1,4 @@
-"""Waves of a classifier sum to its latent mean, and go back through the steps of a pipeline."""
+"""Cosines of a classifier sum to its latent mean, and go back through the steps of a pipeline."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -23,13 +23,13 @@ from undulatus.estimators.interpret import (
     AFFINE_STEPS,
     affine_steps,
     class_shares,
+    cosine_deviation,
+    cosines_of,
     latent_functions,
-    wave_deviation,
-    waves_of,
 )
 from undulatus.estimators.pca import SpectralPCA
 
-# Waves that go on for ever, in features that enter the model without a warp.
+# Cosines that go on for ever, in features that enter the model without a warp.
 PLAIN = {"n_estimators": 1, "random_state": 0, "warp": False, "taper": 0.0, "posterior": "bound"}
 
 
@@ -43,100 +43,100 @@ def deviation_and_error(samples):
 
 @pytest.mark.parametrize("turn", [0.05, 0.5, 1.0, 2.0, 6.0])
 @pytest.mark.parametrize("delay", [0.0, 0.4, 1.5, 2.5, np.pi])
-def test_the_weight_is_the_deviation_of_the_wave_over_gaussian_phases(turn, delay):
+def test_the_weight_is_the_deviation_of_the_cosine_over_gaussian_phases(turn, delay):
     phases = np.random.default_rng(0).normal(0.0, turn, 200_000)
     found, error = deviation_and_error(3.0 * np.cos(phases - delay))
-    weight = wave_deviation(np.array(3.0), np.array(delay), np.array(turn))
+    weight = cosine_deviation(np.array(3.0), np.array(delay), np.array(turn))
     assert abs(weight - found) <= 5.0 * error
 
 
 @given(st.floats(0.0, 1e3), st.floats(-np.pi, np.pi), st.floats(0.0, 50.0))
 def test_no_weight_exceeds_the_amplitude(amplitude, delay, turn):
-    weight = wave_deviation(np.array(amplitude), np.array(delay), np.array(turn))
+    weight = cosine_deviation(np.array(amplitude), np.array(delay), np.array(turn))
     assert 0.0 <= weight <= amplitude * (1.0 + 1e-12)
 
 
 def test_weights_of_small_phases_keep_their_digits():
-    # To first order a wave is a slope, a sin(delay); the next order is s² of it.
-    weight = wave_deviation(np.array(2.0), np.array(1.0), np.array(1e-9))
+    # To first order a cosine is a slope, a sin(delay); the next order is s² of it.
+    weight = cosine_deviation(np.array(2.0), np.array(1.0), np.array(1e-9))
     assert_allclose(weight, 2.0 * 1e-9 * np.sin(1.0), rtol=1e-12)
 
 
-def test_a_wave_whose_phase_does_not_vary_has_no_weight():
-    assert wave_deviation(np.array(5.0), np.array(1.0), np.array(0.0)) == 0.0
+def test_a_cosine_whose_phase_does_not_vary_has_no_weight():
+    assert cosine_deviation(np.array(5.0), np.array(1.0), np.array(0.0)) == 0.0
 
 
 @pytest.mark.parametrize("kind", [RFFGPC, VFFGPC])
 @pytest.mark.parametrize("standardize", [True, False])
-def test_waves_sum_to_the_latent_mean(clouds, kind, standardize):
+def test_cosines_sum_to_the_latent_mean(clouds, kind, standardize):
     X, y = clouds
     X = X / [15.0, 0.2, 4.0]
     model = kind(7, standardize=standardize, max_iter=3, tol=1.0, **PLAIN).fit(X, y)
-    waves = waves_of(model)
-    phases = (X - waves.centre) @ waves.frequencies.T
-    found = np.cos(phases - waves.delays) @ waves.amplitudes
+    cosines = cosines_of(model)
+    phases = (X - cosines.centre) @ cosines.frequencies.T
+    found = np.cos(phases - cosines.delays) @ cosines.amplitudes
     assert_allclose(found, model.decision_function(X), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", [RFFGPC, VFFGPC])
-def test_waves_and_the_prior_mean_sum_to_the_latent_mean(clouds, kind):
+def test_cosines_and_the_prior_mean_sum_to_the_latent_mean(clouds, kind):
     X, y = clouds
     options = PLAIN | {"posterior": "variational"}
     model = kind(7, max_iter=3, tol=1.0, **options).fit(X, y)
-    waves = waves_of(model)
-    phases = (X - waves.centre) @ waves.frequencies.T
+    cosines = cosines_of(model)
+    phases = (X - cosines.centre) @ cosines.frequencies.T
     found = (
-        np.cos(phases - waves.delays) @ waves.amplitudes
+        np.cos(phases - cosines.delays) @ cosines.amplitudes
         + model.estimators_[0].latents[0].prior_mean
     )
     assert model.estimators_[0].latents[0].prior_mean < -0.5
     assert_allclose(found, model.latent_mean(X), rtol=1e-9, atol=1e-9)
 
 
-def test_waves_of_warped_features_have_the_value_and_slope_of_the_latent_mean_at_the_medians(
+def test_cosines_of_warped_features_have_the_value_and_slope_of_the_latent_mean_at_the_medians(
     clouds,
 ):
     X, y = clouds
     model = RFFGPC(7, **(PLAIN | {"warp": True})).fit(X, y)
-    waves = waves_of(model)
+    cosines = cosines_of(model)
     medians = model.feature_quantiles_[3]
-    assert_array_equal(waves.centre, medians)
+    assert_array_equal(cosines.centre, medians)
     # At the medians all phases are zero.
-    value = waves.amplitudes @ np.cos(waves.delays)
-    slope = (waves.amplitudes * np.sin(waves.delays)) @ waves.frequencies
+    value = cosines.amplitudes @ np.cos(cosines.delays)
+    slope = (cosines.amplitudes * np.sin(cosines.delays)) @ cosines.frequencies
     assert_allclose(model.latent_mean(medians[None]), value, rtol=1e-9)
     step = 1e-5 * np.diag(X.std(axis=0))
     difference = model.latent_mean(medians + step) - model.latent_mean(medians - step)
     assert_allclose(difference / (2.0 * step.diagonal()), slope, rtol=1e-6, atol=1e-8)
 
 
-def test_waves_are_sorted_by_weight_and_point_towards_the_second_class(clouds):
-    waves = waves_of(RFFGPC(20, n_estimators=1, random_state=0).fit(*clouds))
-    assert (np.diff(waves.weights) <= 0.0).all()
-    assert (waves.delays >= 0.0).all()
-    assert (waves.delays <= np.pi).all()
+def test_cosines_are_sorted_by_weight_and_point_towards_the_second_class(clouds):
+    cosines = cosines_of(RFFGPC(20, n_estimators=1, random_state=0).fit(*clouds))
+    assert (np.diff(cosines.weights) <= 0.0).all()
+    assert (cosines.delays >= 0.0).all()
+    assert (cosines.delays <= np.pi).all()
 
 
-def test_weights_are_the_deviations_of_waves_over_uncorrelated_training_rows():
+def test_weights_are_the_deviations_of_cosines_over_uncorrelated_training_rows():
     rng = np.random.default_rng(0)
     raw = rng.normal(size=(4000, 6)) @ rng.normal(size=(6, 6))
     X = PCA(4).fit_transform(raw)
     model = RFFGPC(8, max_iter=3, tol=1.0, **PLAIN).fit(X, X[:, 0] > X[:, 1])
-    waves = waves_of(model)
-    phases = (X - waves.centre) @ waves.frequencies.T
-    assert_allclose(phases.std(axis=0), waves.phase_deviations, rtol=1e-9)
-    found, error = deviation_and_error(waves.amplitudes * np.cos(phases - waves.delays))
-    assert (np.abs(waves.weights - found) <= 5.0 * error).all()
+    cosines = cosines_of(model)
+    phases = (X - cosines.centre) @ cosines.frequencies.T
+    assert_allclose(phases.std(axis=0), cosines.phase_deviations, rtol=1e-9)
+    found, error = deviation_and_error(cosines.amplitudes * np.cos(phases - cosines.delays))
+    assert (np.abs(cosines.weights - found) <= 5.0 * error).all()
 
 
 def test_a_constant_feature_adds_nothing_to_a_phase(clouds):
     X, y = clouds
     with_constant = np.column_stack([X, np.full(len(X), 7.0)])
-    waves = waves_of(RFFGPC(5, **PLAIN).fit(with_constant, y))
-    assert waves.deviation[-1] == 0.0
+    cosines = cosines_of(RFFGPC(5, **PLAIN).fit(with_constant, y))
+    assert cosines.deviation[-1] == 0.0
     assert_allclose(
-        waves.phase_deviations,
-        np.linalg.norm(waves.frequencies[:, :3] * X.std(axis=0), axis=1),
+        cosines.phase_deviations,
+        np.linalg.norm(cosines.frequencies[:, :3] * X.std(axis=0), axis=1),
         rtol=1e-9,
     )
 
@@ -144,10 +144,10 @@ def test_a_constant_feature_adds_nothing_to_a_phase(clouds):
 def test_without_standardisation_deviations_come_from_quartiles(clouds):
     X, y = clouds
     scaled = X / [15.0, 0.2, 4.0]
-    waves = waves_of(RFFGPC(5, standardize=False, **PLAIN).fit(scaled, y))
+    cosines = cosines_of(RFFGPC(5, standardize=False, **PLAIN).fit(scaled, y))
     # Quartiles of 200 Gaussian values have a standard error of 7 %; three features, so allow 4.
-    assert_allclose(waves.deviation, scaled.std(axis=0), rtol=0.28)
-    assert_array_equal(waves.centre, np.quantile(scaled, 0.5, axis=0, method="inverted_cdf"))
+    assert_allclose(cosines.deviation, scaled.std(axis=0), rtol=0.28)
+    assert_array_equal(cosines.centre, np.quantile(scaled, 0.5, axis=0, method="inverted_cdf"))
 
 
 # More than two classes
@@ -161,22 +161,22 @@ def three_classes(rows=400):
 
 @pytest.mark.parametrize("kind", [RFFGPC, VFFGPC])
 @pytest.mark.parametrize("posterior", ["bound", "variational"])
-def test_waves_and_the_level_of_each_class_sum_to_its_latent_mean(kind, posterior):
+def test_cosines_and_the_level_of_each_class_sum_to_its_latent_mean(kind, posterior):
     X, y = three_classes()
     options = PLAIN | {"posterior": posterior, "solver": "batch"}
     model = kind(7, max_iter=3, tol=1.0, **options).fit(X, y)
     latent_mean = model.latent_mean(X)
     for place, own in enumerate(model.estimators_[0].latents):
-        waves = waves_of(model, place)
-        phases = (X - waves.centre) @ waves.frequencies.T
-        found = np.cos(phases - waves.delays) @ waves.amplitudes + own.prior_mean
+        cosines = cosines_of(model, place)
+        phases = (X - cosines.centre) @ cosines.frequencies.T
+        found = np.cos(phases - cosines.delays) @ cosines.amplitudes + own.prior_mean
         assert_allclose(found, latent_mean[:, place], rtol=1e-9, atol=1e-9)
 
 
-def test_waves_of_many_classes_need_to_know_whose():
+def test_cosines_of_many_classes_need_to_know_whose():
     model = RFFGPC(4, tol=1.0, **PLAIN).fit(*three_classes())
     with pytest.raises(InputError, match=r"3 classes, with a latent function each.*latent=0 to 2"):
-        waves_of(model)
+        cosines_of(model)
 
 
 @pytest.mark.parametrize("kind", [GPC(tol=1.0), RFFGPC(5, n_estimators=2, tol=1.0)])
@@ -195,9 +195,9 @@ def test_the_posterior_of_the_bound_does_not_know_the_shares_of_classes():
     assert class_shares(model) is None
 
 
-def test_waves_of_an_unfitted_classifier_are_an_error():
+def test_cosines_of_an_unfitted_classifier_are_an_error():
     with pytest.raises(NotFittedError):
-        waves_of(RFFGPC())
+        cosines_of(RFFGPC())
 
 
 # Steps before the classifier

@@ -210,7 +210,7 @@ def test_checkpoints_continue_a_fit_of_many_classes(data, unseen, tmp_path):
         assert continued.n_iter_ > 2
 
 
-def interrupt_at_two(self, step, state, member=0):
+def interrupt_at_two(self, step, state, estimator=0):
     if step == 2:
         raise KeyboardInterrupt
 

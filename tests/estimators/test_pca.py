@@ -10,7 +10,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from undulatus import RFFGPC
 from undulatus.errors import InputError
-from undulatus.estimators import pca
 from undulatus.estimators.pca import SpectralPCA
 
 
@@ -37,7 +36,7 @@ def test_scikit_learns_checks_pass(estimator, check):
 
 @pytest.mark.parametrize("block", [512, 64, 7])
 def test_the_components_are_those_of_a_full_decomposition(spectra, full, block, monkeypatch):
-    monkeypatch.setattr(pca, "BLOCK_ROWS", block)
+    monkeypatch.setattr(SpectralPCA, "block_rows", block)
     X, noise = spectra
     found = SpectralPCA(10, noise=noise).fit(X)
     assert subspace_angles(found.components_.T, full.components_.T).max() < 1e-9

@@ -355,7 +355,7 @@ def test_a_killed_worker_causes_a_retry_and_the_same_bits(data, client, tmp_path
 
 
 def stop_after(fitted, arrays, after):
-    def call(self, step, state, member=0):
+    def call(self, step, state, estimator=0):
         if step == after:
             raise KeyboardInterrupt
 
@@ -376,7 +376,7 @@ def test_a_fit_continued_from_its_checkpoint_gives_the_same_bits(name, data, tmp
     steps = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            ProgressLine, "__call__", lambda self, step, state, member: steps.append(step)
+            ProgressLine, "__call__", lambda self, step, state, estimator: steps.append(step)
         )
         rest = model(name, checkpoint=path).fit(*arrays)
     assert steps[0] == after + 1

@@ -15,9 +15,16 @@ from tests.gp.problems import (
     some_gaussian,
 )
 
-from undulatus.gp import update
 from undulatus.gp.posterior import LatentFit, solve_posterior
-from undulatus.gp.update import NewRows, RowSpace, Sites, combine, find_sites, mean_and_root
+from undulatus.gp.update import (
+    NewRows,
+    RowSpace,
+    Sites,
+    UpdateConfig,
+    combine,
+    find_sites,
+    mean_and_root,
+)
 
 BOUNDS = {True: expected_bound, False: quadratic_bound}
 both_posteriors = pytest.mark.parametrize("variational", BOUNDS, ids=["expected", "quadratic"])
@@ -148,13 +155,13 @@ def test_rows_that_are_taken_away_leave_no_trace(variational):
 
 
 @both_posteriors
-def test_latent_functions_do_not_depend_on_each_other(variational, monkeypatch):
+def test_latent_functions_do_not_depend_on_each_other(variational):
     latents = [some_latent(seed, b=0.3 * seed) for seed in range(3)]
     rows = some_rows(n=25)
     together = find_sites([new_rows(own, rows) for own in latents], variational)
     alone = [find_sites([new_rows(own, rows)], variational)[0] for own in latents]
-    monkeypatch.setattr(update, "STACK_BYTES", 1)
-    apart = find_sites([new_rows(own, rows) for own in latents], variational)
+    one_by_one = UpdateConfig(stack_bytes=1)
+    apart = find_sites([new_rows(own, rows) for own in latents], variational, one_by_one)
     # To the tolerance of the ascent.
     for one, other, same in zip(together, alone, apart, strict=True):
         for sites in (one, same):
@@ -188,7 +195,7 @@ def test_a_row_may_outweigh_everything(variational):
 @both_posteriors
 def test_a_row_counts_at_most_so_much_that_what_was_learned_keeps_its_digits(variational):
     latent, (z, untapered, sign, _) = some_latent(), some_rows(n=3)
-    most = update.LARGEST_WEIGHT[variational] / latent.signal_variance
+    most = UpdateConfig().largest_weight[variational] / latent.signal_variance
     found = []
     for weight in (most, 1e6 * most):
         rows = z, untapered, sign, np.full(3, weight)

@@ -231,7 +231,7 @@ def test_too_few_waves_leave_open_whether_rff_reaches_gpc(made_up):
 
     verdict = finding_on(made_up, "rff-nears-gpc", change).verdicts["batch"]
     assert verdict.word == UNTESTED
-    assert "fewer waves than the paper's 200" in verdict.why
+    assert "fewer frequencies than the paper's 200" in verdict.why
     assert len(verdict.numbers) == 4
 
 

@@ -119,7 +119,9 @@ def test_a_panel_has_units_and_every_method_and_size(table, panel):
     axis = Figure().subplots()
     draw_panel(axis, table, panel, FigureStyle(table))
     labels = axis.get_xlabel(), axis.get_ylabel()
-    assert all(label.endswith((", s", ", %")) or label == "number of waves D" for label in labels)
+    assert all(
+        label.endswith((", s", ", %")) or label == "number of frequencies D" for label in labels
+    )
     # Three sizes of each of three methods; error bars are not lines.
     lines = [line for line in axis.get_lines() if len(line.get_xdata())]
     assert len(lines) == 9

@@ -43,13 +43,13 @@ def info(model: Path) -> None:
         return
     for regime in fitted.regimes_:
         low, high = regime.edges
-        member = fitted.estimators_[regime.name]
+        classifier = fitted.estimators_[regime.name]
         _print(f"\n{regime.name}: {fitted.by} from {low:g} to {high:g}")
-        _print(f"classifier: {type(member).__name__}")
-        if hasattr(member, "steps"):
-            _print_steps(member)
+        _print(f"classifier: {type(classifier).__name__}")
+        if hasattr(classifier, "steps"):
+            _print_steps(classifier)
         else:
-            _print_classifier(member, regime.features)
+            _print_classifier(classifier, regime.features)
 
 
 def _print(line: str) -> None:
@@ -114,7 +114,7 @@ def _print_classifier(classifier: Any, features: Any) -> None:
     names = "" if features is None else f" ({', '.join(map(str, features))})"
     _print(f"features: {classifier.n_features_in_}{names}")
     if len(getattr(classifier, "estimators_", ())) > 1:
-        _print(f"members of the ensemble: {len(classifier.estimators_)}")
+        _print(f"estimators of the ensemble: {len(classifier.estimators_)}")
     _print(f"latent functions: {len(latent_functions(classifier))}")
     shares = class_shares(classifier)
     if shares is not None:
@@ -158,9 +158,9 @@ def _count_text(count: Any) -> str:
 
 
 def _lowest_losses(losses: list[Any]) -> list[float]:
-    """Return the lowest loss of each member along the way, of means of three as they count."""
-    members = losses if losses and isinstance(losses[0], list) else [losses]
-    windows = [[own[max(0, i - 2) : i + 1] for i in range(len(own))] for own in members if own]
+    """Return the lowest loss of each estimator along the way, of means of three as they count."""
+    each = losses if losses and isinstance(losses[0], list) else [losses]
+    windows = [[own[max(0, i - 2) : i + 1] for i in range(len(own))] for own in each if own]
     return [min(sum(window) / len(window) for window in own) for own in windows]
 
 
@@ -171,7 +171,7 @@ def _validation_text(lowest: list[float], shares: Any) -> str:
     mean = sum(lowest) / len(lowest)
     text = f"{mean:.3g} nats a row, of rows kept aside while learning"
     if len(lowest) > 1:
-        text += f", the mean of {len(lowest)} members ({min(lowest):.3g} to {max(lowest):.3g})"
+        text += f", the mean of {len(lowest)} estimators ({min(lowest):.3g} to {max(lowest):.3g})"
     if shares is None:
         return text
     chance = float(entr(shares).sum())

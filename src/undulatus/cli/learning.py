@@ -607,7 +607,7 @@ def suggest(
 
     Writes points at pixels that stand for what MODEL is not sure of, with an empty field for the
     class: fill it in (in QGIS, for example), and give the file to undulatus update or fit. Beside
-    it are the class that MODEL suggests and its probability, how far the members of an ensemble
+    it are the class that MODEL suggests and its probability, how far the estimators of an ensemble
     disagree, the entropy of the probabilities and the information that a label holds (nats), the
     distance from the training data, and a rank. None are where pixels were held out for scores.
     """

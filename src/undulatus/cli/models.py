@@ -375,8 +375,8 @@ def _illustrate(
 def explain(model: Path, output: Path | None) -> None:
     """Show which channels or features MODEL looks at.
 
-    Prints the waves with the largest weights, draws them, and writes all of them to a table. With
-    more than two classes: for each class, and the importance of channels or features for all.
+    Prints the cosines with the largest weights, draws them, and writes all of them to a table.
+    With more than two classes: for each class, and the importance of channels or features for all.
     """
     from undulatus.products.explain import draw_explanation, summary_lines, write_csv
     from undulatus.products.explain import explain as explain_model

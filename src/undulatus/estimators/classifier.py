@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,7 +29,7 @@ from undulatus.estimators.base import (
     make_generator,
     worst_outcome,
 )
-from undulatus.estimators.checkpoint import Checkpoint, fingerprint, state_sizes
+from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.fourier_parameters import fill_in_docstring
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import (
@@ -519,17 +520,13 @@ class FourierGPC(GaussianProcessClassifier):
         settings["class"] = type(self).__name__
         known_by = fingerprint(plan.data, settings)
         path = os.fspath(self.checkpoint)
-        sizes = state_sizes(
-            self.n_frequencies,
-            self.n_features_in_,
-            len(plan.data.overview.log_odds),
-            plan.data.n_rows,
-            learns=self._learns_frequencies,
-        )
+        D, d, C = self.n_frequencies, self.n_features_in_, len(plan.data.overview.log_odds)
+        t = C + (D * d if self._learns_frequencies else 1)
+        sizes = {"D": D, "d": d, "k": 2 * D, "C": C, "n": plan.data.n_rows, "t": t}
         numbers = range(1, self.n_estimators + 1)
         paths = [path] if self.n_estimators == 1 else [f"{path}.{number}" for number in numbers]
         kind = State if plan.stochastic else BatchState
-        return [Checkpoint(own, known_by, kind, sizes) for own in paths]
+        return [Checkpoint(Path(own), known_by, kind, sizes) for own in paths]
 
     def _keep(self, fits: tuple[FourierFit, ...], plan: _Plan) -> None:
         self.estimators_ = fits

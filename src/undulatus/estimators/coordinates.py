@@ -33,7 +33,7 @@ def posterior_coordinates(
     Parameters
     ----------
     model : RFFGPC, VFFGPC or GPC
-        Fitted. A GPC has no waves: coordinates are its standardised features.
+        Fitted. A GPC has no frequencies: coordinates are its standardised features.
     X : (n, d) array or table
     rng : Generator
         Of the projection.
@@ -56,15 +56,17 @@ def posterior_coordinates(
     coordinates = np.zeros((len(x), width))
     means = np.empty((len(fits), len(fits[0].latents), len(x)))
     for number, (fit, share) in enumerate(zip(fits, shares[:, 0], strict=True)):
-        waves = fourier_features(x, fit.frequencies)
+        features = fourier_features(x, fit.frequencies)
         known, untapered = share[:, None], np.sqrt(1.0 - share**2)[:, None]
         for latent, own in enumerate(fit.latents):
             scale = np.sqrt(own.signal_variance)
-            of_posterior, of_prior = rng.normal(scale=scale, size=(2, waves.shape[1], width))
-            coordinates += known * (waves @ (own.posterior.root.T @ of_posterior))
+            of_posterior, of_prior = rng.normal(scale=scale, size=(2, features.shape[1], width))
+            coordinates += known * (features @ (own.posterior.root.T @ of_posterior))
             if kept is not None:
-                coordinates += untapered * (waves @ of_prior)
-            means[number, latent] = own.prior_mean + scale * share * (waves @ own.posterior.mean)
+                coordinates += untapered * (features @ of_prior)
+            means[number, latent] = own.prior_mean + scale * share * (
+                features @ own.posterior.mean
+            )
     for apart in np.moveaxis(means - means.mean(axis=0), 1, 0):
         coordinates += apart.T @ rng.normal(size=(len(fits), width))
     return coordinates / np.sqrt(width * len(fits))

@@ -92,10 +92,8 @@ class FourierFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self._validate_params()
             rows = validate_rows(self, X, reset=True)
         summary = summarise(rows, None, 1, column_namer(self))
-        if isinstance(self.lengthscale, str):
-            self.lengthscale_ = 0.5 * mean_distance(summary.variance)
-        else:
-            self.lengthscale_ = float(self.lengthscale)
+        auto, given = 0.5 * mean_distance(summary.variance), self.lengthscale
+        self.lengthscale_ = auto if isinstance(given, str) else float(given)
         # Drawn, and divided by the lengthscale.
         self._require_memory(2 * 8.0 * self.n_frequencies * self.n_features_in_)
         rng = make_generator(self.random_state)

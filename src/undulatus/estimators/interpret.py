@@ -1,23 +1,23 @@
-r"""What a fitted Fourier classifier responds to: its waves, traced back through a pipeline.
+r"""What a fitted Fourier classifier responds to: its cosines, traced back through a pipeline.
 
-The latent mean is a sum of D waves of the features,
+The latent mean is a sum of D cosines of the features,
 
 .. math:: f(x) = \sum_i a_i \cos(\phi_i - \delta_i), \qquad \phi_i = w_i^\top (x - \bar x),
 
 with :math:`\bar x` the mean of the training rows, over which the phase :math:`\phi_i` has mean
-zero and standard deviation :math:`s_i`. A large amplitude alone does not make a wave matter: one
+zero and standard deviation :math:`s_i`. A large amplitude alone does not make a cosine matter: one
 whose phase hardly varies acts like a constant. With a Gaussian phase,
 
 .. math:: \mathrm{Var}[a \cos(\phi - \delta)]
     = \tfrac12 a^2 \bigl(1 - e^{-s^2}\bigr) \bigl(1 - e^{-s^2} \cos 2\delta\bigr),
 
-whose root is the wave's weight. Weights do not show whether waves cancel each other. A classifier
-of more than two classes has a latent function a class: the same frequencies, with amplitudes,
-delays and weights of its own.
+whose root is the cosine's weight. Weights do not show whether cosines cancel each other. A
+classifier of more than two classes has a latent function a class: the same frequencies, with
+amplitudes, delays and weights of its own.
 
 The deviation :math:`s_i^2 = \sum_c w_{ic}^2 \sigma_c^2` is exact for uncorrelated features, such
 as principal components. A model keeps only the variances :math:`\sigma_c^2` of its features: where
-they are correlated, a wave of their difference gets too large a deviation, and perhaps weight.
+they are correlated, a cosine of their difference gets too large a deviation, and perhaps weight.
 
 Before the classifier, a pipeline has steps from a row :math:`x` to :math:`y = M (x - c)`. There
 are two ways back through them:
@@ -33,7 +33,7 @@ are two ways back through them:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,6 @@ from undulatus.gp.posterior import expected_sigmoid
 
 Array = npt.NDArray[Any]
 
-_QUARTILES, _MEDIAN, _ENDS = [2, 4], 3, [0, -1]
-"""Rows of ``feature_quantiles_``."""
-
-_QUARTILE_DISTANCE = 1.3489795
-"""Distance between the quartiles of a Gaussian with standard deviation one."""
-
 AFFINE_STEPS = (
     SpectralPCA,
     PCA,
@@ -67,18 +61,18 @@ AFFINE_STEPS = (
     MaxAbsScaler,
     RobustScaler,
 )
-"""Transformers that waves can be traced back through."""
+"""Transformers that cosines can be traced back through."""
 
-# Waves
+# Cosines
 
 
 @dataclass(frozen=True)
-class Waves:
-    r"""D waves of d features, the largest weight first.
+class Cosines:
+    r"""D cosines of d features, the largest weight first.
 
     The sign of a frequency is arbitrary. Here it points to where the latent mean rises on
     average, towards the second of two classes or the class whose latent function it is,
-    :math:`0 \le \delta \le \pi`. Only on average: a wave whose phase varies by several radians
+    :math:`0 \le \delta \le \pi`. Only on average: a cosine whose phase varies by several radians
     rises and falls.
     """
 
@@ -100,11 +94,11 @@ class Waves:
 
     @property
     def weights(self) -> Array:
-        """Standard deviation of each wave over the training rows, (D,)."""
-        return wave_deviation(self.amplitudes, self.delays, self.phase_deviations)
+        """Standard deviation of each cosine over the training rows, (D,)."""
+        return cosine_deviation(self.amplitudes, self.delays, self.phase_deviations)
 
 
-def wave_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) -> Array:
+def cosine_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) -> Array:
     """Return the standard deviation of a cos(φ - δ) for Gaussian φ with mean zero.
 
     The arguments (amplitude a, delay δ, deviation s of φ) broadcast.
@@ -115,24 +109,23 @@ def wave_deviation(amplitudes: Array, delays: Array, phase_deviations: Array) ->
     return np.asarray(np.abs(amplitudes) * np.sqrt(0.5 * varying * bend))
 
 
-def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
-    """Return the waves of a fitted RFFGPC or VFFGPC; of an ensemble, of all estimators.
+def cosines_of(classifier: FourierGPC, latent: int | None = None) -> Cosines:
+    """Return the cosines of a fitted RFFGPC or VFFGPC; of an ensemble, of all estimators.
 
     With more than two classes, ``latent`` says of which: its place in ``classes_``.
     """
     check_is_fitted(classifier)
-    members = classifier.estimators_
-    count = len(members[0].latents)
+    fits = classifier.estimators_
+    count = len(fits[0].latents)
     if latent is None and count > 1:
         raise InputError(
-            f"The classifier has {count} classes, with a latent function each. Say whose waves: "
+            f"The classifier has {count} classes, with a latent function each. Say whose cosines: "
             f"latent=0 to {count - 1}, the place of the class in classes_."
         )
-    latents = [fit.latents[latent or 0] for fit in members]
+    latents = [fit.latents[latent or 0] for fit in fits]
     parts = [amplitudes_and_delays(own.posterior.mean, own.signal_variance) for own in latents]
     # The latent mean of an ensemble is the mean of its estimators'.
-    amplitudes = np.concatenate([amplitude for amplitude, _ in parts]) / len(members)
-    delays = np.concatenate([delay for _, delay in parts])
+    amplitudes, delays = np.concatenate(parts, axis=1)
     centre, deviation = _distribution(classifier)
     # A warp is taken as linear around the middle of the features.
     origin, scale = classifier.standardisation_.linear_at(centre)
@@ -141,14 +134,14 @@ def waves_of(classifier: FourierGPC, latent: int | None = None) -> Waves:
     # cos(p) = cos(-p): take the sign for which the mean slope, a exp(-s²/2) sin(δ), is positive.
     delays = np.remainder(delays + np.pi, 2.0 * np.pi) - np.pi
     sign = np.where(delays < 0.0, -1.0, 1.0)
-    waves = Waves(frequencies * sign[:, None], amplitudes, delays * sign, centre, deviation)
-    order = np.argsort(-waves.weights, kind="stable")
-    return Waves(
-        waves.frequencies[order],
-        waves.amplitudes[order],
-        waves.delays[order],
-        centre,
-        deviation,
+    frequencies, delays = frequencies * sign[:, None], delays * sign
+    cosines = Cosines(frequencies, amplitudes / len(fits), delays, centre, deviation)
+    order = np.argsort(-cosines.weights, kind="stable")
+    return replace(
+        cosines,
+        frequencies=frequencies[order],
+        amplitudes=cosines.amplitudes[order],
+        delays=delays[order],
     )
 
 
@@ -180,12 +173,11 @@ def class_shares(classifier: GPC | FourierGPC) -> Array | None:
 
 def _distribution(classifier: FourierGPC) -> tuple[Array, Array]:
     """Return mean and deviation of the features; from quartiles where these are not known."""
-    quantiles = classifier.feature_quantiles_
-    if not classifier.standardize or classifier.standardisation_.warp is not None:
-        low, high = quantiles[_QUARTILES]
-        return quantiles[_MEDIAN], (high - low) / _QUARTILE_DISTANCE
+    lowest, _, low, median, high, _, highest = classifier.feature_quantiles_
     standardisation = classifier.standardisation_
-    lowest, highest = quantiles[_ENDS]
+    if not classifier.standardize or standardisation.warp is not None:
+        # The distance between the quartiles of a Gaussian with standard deviation one.
+        return median, (high - low) / 1.3489795
     # A constant feature has a scale of one, but no deviation exceeds the range.
     return standardisation.centre, np.minimum(standardisation.scale, highest - lowest)
 
@@ -241,25 +233,19 @@ def _multiply(rows: Array, matrix: Array) -> Array:
 
 
 def _affine_step(step: Any) -> AffineStep:
-    if isinstance(step, SpectralPCA):
-        noise = None if step.noise is None else step.noise_
-        parts = step.components_ / step.noise_, step.components_ * step.noise_
-        kept, share = step.explained_variance_.sum(), step.explained_variance_ratio_.sum()
-        lost = kept / share - kept if share > 0.0 else 0.0
-        left_out = step.noise_**2 * _left_out(step.components_, lost)
-        return AffineStep(step.mean_, *parts, left_out, uncorrelated=True, noise=noise)
-    if isinstance(step, (PCA, IncrementalPCA)):
-        scale = np.ones(len(step.components_))
-        if step.whiten:
-            # As in scikit-learn: components without variance are not divided by zero.
-            scale = np.maximum(np.sqrt(step.explained_variance_), np.finfo(np.float64).eps)
-        parts = step.components_ / scale[:, None], step.components_ * scale[:, None]
-        lost = step.noise_variance_ * (step.n_features_in_ - len(scale))
-        left_out = _left_out(step.components_, lost)
-        return AffineStep(step.mean_, *parts, left_out, uncorrelated=True)
+    if isinstance(step, (SpectralPCA, PCA, IncrementalPCA)):
+        return _principal_components(step)
     if isinstance(step, (StandardScaler, RobustScaler, MaxAbsScaler, MinMaxScaler)):
-        scale, centre = _scale_and_centre(step)
-        return AffineStep(centre, 1.0 / scale, scale, np.zeros(len(scale)), uncorrelated=False)
+        scale, centre = step.scale_, None
+        if isinstance(step, MinMaxScaler):
+            scale, centre = 1.0 / step.scale_, -step.min_ / step.scale_
+        elif isinstance(step, RobustScaler):
+            centre = step.center_
+        elif isinstance(step, StandardScaler) and step.with_mean:
+            centre = step.mean_
+        none = np.zeros(step.n_features_in_)
+        scale, centre = none + 1.0 if scale is None else scale, none if centre is None else centre
+        return AffineStep(centre, 1.0 / scale, scale, none, uncorrelated=False)
     taken = ", ".join(step_type.__name__ for step_type in AFFINE_STEPS)
     raise InputError(
         f"Frequencies cannot be carried back through a {type(step).__name__}, which is not known "
@@ -267,25 +253,26 @@ def _affine_step(step: Any) -> AffineStep:
     )
 
 
-def _left_out(components: Array, lost: float) -> Array:
-    """Return the variance of each feature outside the components, (d,), ``lost`` in total.
+def _principal_components(step: Any) -> AffineStep:
+    """Return the step from features, in units of their noise, to principal components.
 
-    It is assumed equal in every direction that was left out (Tipping & Bishop 1999,
-    doi:10.1111/1467-9868.00196).
+    The variance outside the components is assumed equal in every direction that was left out
+    (Tipping & Bishop 1999, doi:10.1111/1467-9868.00196).
     """
-    count, d = components.shape
+    components, spectral = step.components_, isinstance(step, SpectralPCA)
+    unit = step.noise_ if spectral else np.ones(components.shape[1])
+    scale = np.ones((len(components), 1))
+    if not spectral and step.whiten:
+        # As in scikit-learn: components without variance are not divided by zero.
+        scale[:, 0] = np.maximum(np.sqrt(step.explained_variance_), np.finfo(np.float64).eps)
+    kept, share = step.explained_variance_.sum(), step.explained_variance_ratio_.sum()
+    lost = max(kept / share - kept, 0.0) if share > 0.0 else 0.0
     beyond = np.maximum(1.0 - np.sum(components**2, axis=0), 0.0)
-    return np.asarray(beyond * max(lost, 0.0) / max(d - count, 1))
-
-
-def _scale_and_centre(step: Any) -> tuple[Array, Array]:
-    """Return the scale that a scaler divides by, and what it subtracts first, (d,) each."""
-    scale, centre = step.scale_, None
-    if isinstance(step, MinMaxScaler):
-        return 1.0 / scale, -step.min_ / scale
-    if isinstance(step, StandardScaler) and step.with_mean:
-        centre = step.mean_
-    elif isinstance(step, RobustScaler):
-        centre = step.center_
-    d = step.n_features_in_
-    return np.ones(d) if scale is None else scale, np.zeros(d) if centre is None else centre
+    return AffineStep(
+        step.mean_,
+        components / scale / unit,
+        components * scale * unit,
+        unit**2 * beyond * lost / max(len(unit) - len(components), 1),
+        uncorrelated=True,
+        noise=unit if spectral and step.noise is not None else None,
+    )

@@ -25,15 +25,6 @@ from undulatus.gp.data import map_blocks, require_finite
 
 Array = npt.NDArray[Any]
 
-BLOCK_ROWS = 512
-"""Rows read at a time: 17 MB of IASI spectra."""
-
-ROWS_PER_FEATURE = 0.25
-"""Up to this many rows per feature, the n x n products of rows are decomposed instead."""
-
-LANCZOS_FEATURES = 200
-"""From this many features on, leading eigenvectors are found by Lanczos' method."""
-
 TASK = "principal components"
 """What is under way while components are found, to those who are told of progress."""
 
@@ -69,6 +60,8 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     n_features_in_ : int
     feature_names_in_ : array of str
         Only if ``X`` has named columns.
+    block_rows : int
+        Rows read at a time: 512, which are 17 MB of IASI spectra.
 
     Examples
     --------
@@ -79,6 +72,8 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     >>> components.transform(spectra).shape
     (50, 3)
     """
+
+    block_rows: ClassVar[int] = 512
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -119,7 +114,8 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 f"Use at most {min(n, d)}."
             )
         self.noise_ = self._read_noise(d)
-        if n <= ROWS_PER_FEATURE * d and d >= LANCZOS_FEATURES:
+        # For few rows their products, (n, n), are the smaller matrix.
+        if 4 * n <= d and d >= 200:
             values, vectors, total = self._decompose_rows(rows)
         else:
             with working_on(TASK):
@@ -165,9 +161,11 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             require_finite(raw, columns, block.start)
             scores[block] = (raw.astype(dtype) - mean) @ weights
 
-        blocks = map_blocks(transform_block, rows.shape[0], BLOCK_ROWS, count_threads(self.n_jobs))
+        blocks = map_blocks(
+            transform_block, rows.shape[0], self.block_rows, count_threads(self.n_jobs)
+        )
         for done, _ in enumerate(blocks, 1):
-            progress(min(done * BLOCK_ROWS, len(scores)), len(scores))
+            progress(min(done * self.block_rows, len(scores)), len(scores))
         return scores
 
     def _read_noise(self, d: int) -> Array:
@@ -188,14 +186,12 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         require_finite(raw, column_namer(self), 0)
         self.mean_ = raw.mean(axis=0, dtype=np.float64)
         x = (raw - self.mean_) / self.noise_
-        products = x @ x.T
-        n, total = len(x), float(np.trace(products))
+        n, freedom = len(x), max(len(x) - 1, 1)
+        products = x @ x.T / freedom
         values, turns = eigh(products, subset_by_index=[n - self.n_components, n - 1])
         vectors = x.T @ turns[:, ::-1]
-        lengths = np.linalg.norm(vectors, axis=0)
-        vectors /= np.maximum(lengths, np.finfo(np.float64).tiny)
-        freedom = max(n - 1, 1)
-        return np.maximum(values[::-1], 0.0) / freedom, vectors, total / freedom
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=0), np.finfo(np.float64).tiny)
+        return np.maximum(values[::-1], 0.0), vectors, float(np.trace(products))
 
     def _accumulate(self, rows: Any, work: Work) -> tuple[Array, Array]:
         """Return the lower triangle of the covariance in units of the noise, and the mean."""
@@ -203,32 +199,30 @@ class SpectralPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         columns = column_namer(self)
         covariance = np.zeros((d, d), order="F")
         total = np.zeros(d)
-        shift = None
-        for first in range(0, n, BLOCK_ROWS):
-            raw = np.asarray(rows[first : first + BLOCK_ROWS])
+        shift = np.zeros(0)
+        for first in range(0, n, self.block_rows):
+            raw = np.asarray(rows[first : first + self.block_rows])
             require_finite(raw, columns, first)
-            if shift is None:
+            if not shift.size:
                 # Sums of squares about a point near the mean keep their digits.
                 shift = raw.mean(axis=0, dtype=np.float64)
             x = np.asfortranarray((raw - shift) / self.noise_)
             total += x.sum(axis=0)
             covariance = dsyrk(1.0, x, beta=1.0, c=covariance, trans=1, lower=1, overwrite_c=1)
-            work.report(min(first + BLOCK_ROWS, n), n)
+            work.report(min(first + self.block_rows, n), n)
         away = total / n
         for column in range(d):
             covariance[column:, column] -= n * away[column:] * away[column]
         covariance /= max(n - 1, 1)
-        assert shift is not None
         return covariance, shift + away * self.noise_
 
 
 def _leading(covariance: Array, count: int, work: Work) -> tuple[Array, Array]:
     """Return the largest eigenvalues of a lower triangle, and their vectors (d, count)."""
     d = len(covariance)
-    if count >= d // 2 or d < LANCZOS_FEATURES:
-        full = np.tril(covariance)
-        full += np.tril(full, -1).T
-        values, vectors = np.linalg.eigh(full)
+    # Lanczos' method is the faster one for few vectors of a large matrix.
+    if count >= d // 2 or d < 200:
+        values, vectors = np.linalg.eigh(covariance, UPLO="L")
     else:
         calls = itertools.count(1)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -41,13 +42,11 @@ def _draw_normal(rng: np.random.Generator, n_frequencies: int, n_features: int) 
     return rng.standard_normal((n_frequencies, n_features))
 
 
-def _draw_student(
-    rng: np.random.Generator, n_frequencies: int, n_features: int, freedom: int
-) -> Array:
+def _draw_student(freedom: int, rng: np.random.Generator, D: int, d: int) -> Array:
     # The radii have their own generator, so that a larger D only appends frequencies.
-    normal = _draw_normal(rng, n_frequencies, n_features)
+    normal = _draw_normal(rng, D, d)
     (radial,) = rng.spawn(1)
-    return normal / np.sqrt(radial.chisquare(freedom, size=(n_frequencies, 1)) / freedom)
+    return normal / np.sqrt(radial.chisquare(freedom, size=(D, 1)) / freedom)
 
 
 def _matern32(s: Array) -> Array:
@@ -65,15 +64,15 @@ def _matern52_slope(s: Array) -> Array:
     return -5.0 / 6.0 * (1.0 + r) * np.exp(-r)
 
 
+def _matern32_slope(s: Array) -> Array:
+    return -1.5 * np.exp(-np.sqrt(3.0 * s))
+
+
 KERNELS: dict[str, Kernel] = {
     "rbf": Kernel(_draw_normal, lambda s: np.exp(-0.5 * s), lambda s: -0.5 * np.exp(-0.5 * s)),
     # A Matérn kernel of smoothness ν has a Student-t spectrum with 2ν degrees of freedom.
-    "matern32": Kernel(
-        lambda rng, n, d: _draw_student(rng, n, d, 3),
-        _matern32,
-        lambda s: -1.5 * np.exp(-np.sqrt(3.0 * s)),
-    ),
-    "matern52": Kernel(lambda rng, n, d: _draw_student(rng, n, d, 5), _matern52, _matern52_slope),
+    "matern32": Kernel(partial(_draw_student, 3), _matern32, _matern32_slope),
+    "matern52": Kernel(partial(_draw_student, 5), _matern52, _matern52_slope),
 }
 
 

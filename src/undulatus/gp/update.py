@@ -28,29 +28,28 @@ from undulatus.gp.inference import AscentConfig, Gaussian, ascend
 from undulatus.gp.likelihood import EXPECTED, QUADRATIC, Bound
 from undulatus.gp.posterior import LatentFit, Posterior, solve_posterior
 
-START_PASSES = 5
-"""Updates of ξ before the first step to the best Gaussian."""
 
-ASCENT_TOL = 1e-6
-"""Steps are guarded by the bound until one raises it by less than this share of its size: after
-that its digits end before those of the sites."""
+@dataclass(frozen=True)
+class UpdateConfig:
+    """How the sites of new rows are found."""
 
-SMALLEST_CHANGE = 1e-11
-"""Sites have converged when a step changes all of them by less than this share ..."""
-
-MOST_STEPS = 500
-"""... or after so many."""
-
-LARGEST_WEIGHT = {False: 1e7, True: 1e18}
-"""Most that a row counts, over the signal variance: beyond it sites of the paper's bound (False),
-whose precision grows with the weight, or of the best Gaussian (True), where it grows with its
-logarithm, leave no digits of what was learned before."""
-
-HISTORY = 5
-"""Steps from which the next one is extrapolated."""
-
-STACK_BYTES = 32 * 2**20
-"""Latent functions are solved for together while their roots take no more than this."""
+    start_passes: int = 5
+    """Updates of ξ before the first step to the best Gaussian."""
+    ascent_tol: float = 1e-6
+    """Steps are guarded by the bound until one raises it by less than this share of its size:
+    after that its digits end before those of the sites."""
+    smallest_change: float = 1e-11
+    """Sites have converged when a step changes all of them by less than this share ..."""
+    most_steps: int = 500
+    """... or after so many."""
+    history: int = 5
+    """Steps from which the next one is extrapolated."""
+    largest_weight: tuple[float, float] = (1e7, 1e18)
+    """Most that a row counts, over the signal variance: beyond it sites of the paper's bound,
+    whose precision grows with the weight, or of the best Gaussian, where it grows with its
+    logarithm, leave no digits of what was learned before."""
+    stack_bytes: int = 32 * 2**20
+    """Latent functions are solved for together while their roots take no more than this."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,6 @@ class Sites:
 
     precision: Array
     projected: Array
-
-    @property
-    def both(self) -> Array:
-        """One after the other, (L, 2 n)."""
-        return np.concatenate([self.precision, self.projected], axis=1)
 
     def mix(self, other: Sites, share: float) -> Sites:
         """Return these sites moved towards ``other`` by a share of the way."""
@@ -128,27 +122,24 @@ def combine(latent: LatentFit, features: Array, factors: Sites, sign: float) -> 
 # The sites
 
 
-def find_sites(latents: Sequence[NewRows], variational: bool) -> list[Sites]:
+def find_sites(
+    latents: Sequence[NewRows], variational: bool, config: UpdateConfig = UpdateConfig()
+) -> list[Sites]:
     """Return the sites of the same new rows for each of several latent functions."""
-    at_once = max(1, STACK_BYTES // max(latents[0].root.nbytes, 1))
+    at_once = max(1, config.stack_bytes // max(latents[0].root.nbytes, 1))
     found = []
     for first in range(0, len(latents), at_once):
-        sites = _find_together(
-            RowSpace.stack(latents[first : first + at_once], LARGEST_WEIGHT[variational]),
-            variational,
-        )
+        some = latents[first : first + at_once]
+        space = RowSpace.stack(some, config.largest_weight[variational])
+        start = space.solve(0, Sites(0.25 * space.weight, 0.5 * space.weight * space.sign), 1.0)
+        (end,) = ascend(space, QUADRATIC, [start], AscentConfig(config.start_passes))
+        bound = EXPECTED if variational else QUADRATIC
+        if variational:
+            ascent = AscentConfig(config.most_steps, config.ascent_tol, largest_share=1.0)
+            (end,) = ascend(space, bound, [end.gaussian], ascent)
+        sites = _converge(space, bound, end.gaussian.sites, config)
         found += [Sites(*own) for own in zip(sites.precision, sites.projected, strict=True)]
     return found
-
-
-def _find_together(space: RowSpace, variational: bool) -> Sites:
-    weight = space.weight
-    start = space.solve(0, Sites(0.25 * weight, 0.5 * weight * space.sign), 1.0)
-    (end,) = ascend(space, QUADRATIC, [start], AscentConfig(START_PASSES))
-    if not variational:
-        return _converge(space, QUADRATIC, end.gaussian.sites)
-    (end,) = ascend(space, EXPECTED, [end.gaussian], AscentConfig(MOST_STEPS, ASCENT_TOL, 1.0))
-    return _converge(space, EXPECTED, end.gaussian.sites)
 
 
 class _Directions(NamedTuple):
@@ -249,38 +240,33 @@ def _divide_all(roots: Array, lower: Array) -> tuple[Array, Array]:
     return alone[None], spread[None]
 
 
-def _converge(space: RowSpace, bound: Bound, sites: Sites) -> Sites:
+def _converge(space: RowSpace, bound: Bound, sites: Sites, config: UpdateConfig) -> Sites:
     """Return the sites that a full step does not change, from some close to them.
 
     Steps are extrapolated from the last few (Anderson 1965, doi:10.1145/321296.321305): plain ones
     would halve the distance at best.
     """
-    positions: list[Array] = []
+    targets: list[Array] = []
     steps: list[Array] = []
     best, least = sites, np.inf
-    for _ in range(MOST_STEPS):
+    for _ in range(config.most_steps):
         [(target, _)] = space.evaluate(bound, [0], [space.solve(0, sites, 1.0)])
-        change = _largest_change(sites.precision, target.precision)
+        # As a share; rows of weight zero have no precision, before and after.
+        smallest = np.maximum(sites.precision, np.finfo(np.float64).tiny)
+        change = float(np.max(np.abs(target.precision - sites.precision) / smallest))
         if change < least:
             best, least = target, change
-        if least <= SMALLEST_CHANGE:
+        if least <= config.smallest_change:
             break
-        positions = [*positions, target.both][-HISTORY:]
-        steps = [*steps, target.both - sites.both][-HISTORY:]
-        guess = target.both
+        guess = np.concatenate([target.precision, target.projected], axis=1)
+        step = guess - np.concatenate([sites.precision, sites.projected], axis=1)
+        targets, steps = [*targets, guess][-config.history :], [*steps, step][-config.history :]
         if len(steps) > 1:
             changes = np.diff(steps, axis=0).transpose(1, 2, 0)
-            shares = np.linalg.pinv(changes) @ steps[-1][..., None]
-            guess = guess - (np.diff(positions, axis=0).transpose(1, 2, 0) @ shares)[..., 0]
-        following = Sites(*np.split(guess, 2, axis=1))
-        if np.any(following.precision < 0.5 * target.precision):
+            shares = np.linalg.pinv(changes) @ step[..., None]
+            guess = guess - (np.diff(targets, axis=0).transpose(1, 2, 0) @ shares)[..., 0]
+        sites = Sites(*np.split(guess, 2, axis=1))
+        if np.any(sites.precision < 0.5 * target.precision):
             # Too far: begin anew from a plain step.
-            following, positions, steps = target, [], []
-        sites = following
+            sites, targets, steps = target, [], []
     return best
-
-
-def _largest_change(before: Array, after: Array) -> float:
-    """Return the largest change of a precision, as a share of it."""
-    # Rows of weight zero have no precision, before and after.
-    return float(np.max(np.abs(after - before) / np.maximum(before, np.finfo(np.float64).tiny)))

@@ -103,18 +103,18 @@ def _load_model_of(names: list[str], path: Path) -> RegimeClassifier | None:
 
 def _fit_again(best: dict[str, Trial], data: Path, say: Callable[[str], None]) -> RegimeClassifier:
     manifest = read_manifest(data)
-    members, shares = {}, {}
+    fitted, shares = {}, {}
     for regime, trial in best.items():
         say(f"maps: fitting {trial.id} again")
         problem = open_problem(data, trial.part, trial.run)
-        members[regime] = fit_trial(trial, problem).classifier
+        fitted[regime] = fit_trial(trial, problem).classifier
         shares[regime] = problem.cloud_share
     regimes = [
         replace(regime, features=regime.features or FEATURES)
         for regime in daylight_regimes(manifest["daytime_median_degrees"])
-        if regime.name in members
+        if regime.name in fitted
     ]
-    model = RegimeClassifier.from_fitted(members, regimes)
+    model = RegimeClassifier.from_fitted(fitted, regimes)
     model.provenance_ = Provenance(
         chain="landmarks",
         method=", ".join(sorted({trial.method for trial in best.values()})),

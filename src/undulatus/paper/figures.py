@@ -61,13 +61,13 @@ class Panel:
     y: str
 
     @property
-    def against_waves(self) -> bool:
+    def against_frequencies(self) -> bool:
         """Whether the panel is against D, of which GPC has none."""
         return self.x == "D"
 
 
 LABELS = {
-    "D": "number of waves D",
+    "D": "number of frequencies D",
     "accuracy": "accuracy on test rows, %",
     "train_accuracy": "accuracy on training rows, %",
     "fit_cpu_seconds": "CPU time to train, s",
@@ -139,8 +139,8 @@ def _draw_comparison(
     png, pdf = _finish(figure, run, shown, style, title, folder / name)
     caption = (
         f"{_points_text(shown, run)} "
-        f"Lines are wider and darker the more rows a method learned from. GPC has no waves: its "
-        f"lines are level, its points single. Bars are standard errors."
+        f"Lines are wider and darker the more rows a method learned from. GPC has no frequencies: "
+        f"its lines are level, its points single. Bars are standard errors."
     )
     return WrittenFigure(name, title, png, pdf, caption, _alt(shown, regimes))
 
@@ -165,7 +165,7 @@ def _draw_overfitting(
     png, pdf = _finish(figure, run, table, style, title, folder / "overfitting")
     caption = (
         f"Accuracy on the rows a method learned from (left) and on others (right), against the "
-        f"number of waves. Where the left rises and the right falls, it over-fits. "
+        f"number of frequencies. Where the left rises and the right falls, it over-fits. "
         f"{_points_text(table, run)}"
     )
     vff = table[table["method"] == "vff"]
@@ -198,7 +198,7 @@ def _draw_with_limits(
 ) -> None:
     draw_panel(axis, inside, panel, style)
     axis.set_ylim(style.limits(panel.y, regime))
-    if not panel.against_waves:
+    if not panel.against_frequencies:
         axis.set_xlim(style.limits(panel.x, regime))
 
 
@@ -271,18 +271,18 @@ class FigureStyle:
 
 def draw_panel(axis: Axes, table: pd.DataFrame, panel: Panel, style: FigureStyle) -> None:
     """Draw the means of a regime: a line for each method and n; GPC has level lines or points."""
-    waves = sorted({int(D) for D in style.table["D"] if D > 0})
+    frequencies = sorted({int(D) for D in style.table["D"] if D > 0})
     for method in ("gpc", "rff", "vff"):
         for n, rows in table[table["method"] == method].groupby("n"):
             line = style.line(method, int(n))
             known = rows.dropna(subset=[panel.y]).sort_values("D")
-            if method == "gpc" and panel.against_waves:
+            if method == "gpc" and panel.against_frequencies:
                 line.pop("marker")
                 for value in _scaled(known, panel.y):
                     axis.axhline(value, **line)
             else:
                 _draw_line(axis, known, panel, line)
-    _set_axes(axis, panel, waves)
+    _set_axes(axis, panel, frequencies)
 
 
 def _draw_line(axis: Axes, rows: pd.DataFrame, panel: Panel, line: dict[str, Any]) -> None:
@@ -295,17 +295,17 @@ def _scaled(rows: pd.DataFrame, column: str) -> pd.Series:
     return rows[column] * 100.0 if column.endswith("accuracy") else rows[column]
 
 
-def _set_axes(axis: Axes, panel: Panel, waves: Sequence[int]) -> None:
+def _set_axes(axis: Axes, panel: Panel, frequencies: Sequence[int]) -> None:
     for name, which in ((panel.x, axis.xaxis), (panel.y, axis.yaxis)):
         if name.endswith("seconds"):
             (axis.set_xscale if which is axis.xaxis else axis.set_yscale)("log")
             which.set_major_locator(LogLocator(10.0, numticks=7))
-    if panel.against_waves and waves:
+    if panel.against_frequencies and frequencies:
         axis.set_xscale("log")
-        axis.xaxis.set_major_locator(FixedLocator(_ticks(waves)))
+        axis.xaxis.set_major_locator(FixedLocator(_ticks(frequencies)))
         axis.xaxis.set_minor_locator(NullLocator())
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
-        axis.set_xlim(waves[0] / 1.15, waves[-1] * 1.15)
+        axis.set_xlim(frequencies[0] / 1.15, frequencies[-1] * 1.15)
     axis.set_xlabel(LABELS[panel.x])
     axis.set_ylabel(LABELS[panel.y])
     axis.grid(color="#dddddd", linewidth=0.6)
@@ -313,10 +313,10 @@ def _set_axes(axis: Axes, panel: Panel, waves: Sequence[int]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _ticks(waves: Sequence[int]) -> list[int]:
-    """Return numbers of waves far enough apart for ticks; the largest is one of them."""
+def _ticks(frequencies: Sequence[int]) -> list[int]:
+    """Return numbers of frequencies far enough apart for ticks; the largest is one of them."""
     kept: list[int] = []
-    for D in sorted(waves, reverse=True):
+    for D in sorted(frequencies, reverse=True):
         if not kept or kept[-1] >= TICKS_APART * D:
             kept.append(D)
     return kept[::-1]
@@ -368,10 +368,10 @@ def _notes(run: Run) -> list[str]:
         where = regimes_in(rows["regime"])
         why = " or ".join(sorted(set(rows["status"])))
         inside = f" ({', '.join(where)})" if where else ""
-        waves = sorted({int(D) for D in rows["D"] if D > 0})
-        with_waves = f", D = {span(waves)}" if waves else ""
+        frequencies = sorted({int(D) for D in rows["D"] if D > 0})
+        with_d = f", D = {span(frequencies)}" if frequencies else ""
         notes.append(
-            f"Not shown: {len(rows)} trials of {METHOD_NAMES[method]}, n = {count(n)}{with_waves}"
+            f"Not shown: {len(rows)} trials of {METHOD_NAMES[method]}, n = {count(n)}{with_d}"
             f"{inside}: {why}."
         )
     return notes
@@ -413,7 +413,8 @@ def _alt(shown: pd.DataFrame, regimes: Iterable[str]) -> str:
         accuracies.append(f"{regime + ': ' if regime else ''}{', '.join(best)}")
     return (
         "Line plots of accuracy and of CPU times to train and to test against the number of "
-        f"waves, and of accuracy against training time. Best accuracies: {'; '.join(accuracies)}."
+        "frequencies, and of accuracy against training time. "
+        f"Best accuracies: {'; '.join(accuracies)}."
     )
 
 

@@ -47,7 +47,7 @@ from undulatus.paper.verdicts import (
 NEAR = 0.01
 """RFF-GPC is near GPC if it is behind by at most this share of pixels."""
 
-MOST_WAVES = 200
+MOST_FREQUENCIES = 200
 """The paper's largest D."""
 
 STALLED = 0.001
@@ -97,32 +97,33 @@ def rff_trains_faster(trials: pd.DataFrame) -> Verdict:
 
 
 def rff_nears_gpc(trials: pd.DataFrame) -> Verdict:
-    """Hold if RFF-GPC clearly nears GPC from the fewest to the most waves, and reaches it.
+    """Hold if RFF-GPC clearly nears GPC from the fewest to the most frequencies, and reaches it.
 
     It reaches GPC if it is at most one percentage point behind, at the largest n tried with both.
-    There is no verdict if it nears GPC without reaching it, with fewer waves than the paper's 200.
+    There is no verdict if it nears GPC without reaching it, with fewer frequencies than the
+    paper's 200.
     """
     rff, gpc = (values_of(trials, method, "accuracy") for method in ("rff", "gpc"))
     behind = (gpc.droplevel("D") - rff).dropna().reorder_levels(PAIRED_BY)
-    comparisons, used, too_few_waves = [], [], False
+    comparisons, used, too_few = [], [], False
     for regime in _regimes_of(behind):
         gaps = _at_largest_n(behind.loc[[regime]])
-        waves = gaps.index.get_level_values("D")
-        fewest, most = waves.min(), waves.max()
+        frequencies = gaps.index.get_level_values("D")
+        fewest, most = frequencies.min(), frequencies.max()
         first, last = (gaps.xs(D, level="D") for D in (fewest, most))
         start, end, nearer = estimate(first), estimate(last), estimate(first - last)
         if fewest == most or start is None or end is None or nearer is None:
             continue
         reached = end.mean <= NEAR
-        too_few_waves |= nearer.above() and not reached and most < MOST_WAVES
+        too_few |= nearer.above() and not reached and most < MOST_FREQUENCIES
         text = f"{regime}: GPC is {points(start)} points ahead at D = {fewest}, {points(end)} at "
         holds = reached and (nearer.above() or start.mean <= 0.0)
         comparisons.append(Comparison(holds, f"{text}D = {most}"))
         used.append(gaps)
     if not comparisons:
         return untested("No n was tried both with GPC and with two values of D of RFF-GPC.")
-    if too_few_waves:
-        why = f"RFF-GPC nears GPC, but with fewer waves than the paper's {MOST_WAVES}."
+    if too_few:
+        why = f"RFF-GPC nears GPC, but with fewer frequencies than the paper's {MOST_FREQUENCIES}."
         return untested(why, comparisons, _sizes(pd.concat(used)))
     return all_hold(comparisons, _sizes(pd.concat(used)))
 
@@ -180,15 +181,15 @@ def _shape(table: pd.DataFrame) -> tuple[int, int]:
 
 def _gains(table: pd.DataFrame) -> pd.DataFrame:
     """Return the gains of each run from growing n, D and both, and from single doublings."""
-    n, waves = sorted(table.columns), sorted(table.index.get_level_values("D").unique())
-    fewest, most = (table.xs(D, level="D") for D in (waves[0], waves[-1]))
-    at_least_n = pd.concat({D: table.xs(D, level="D")[n[0]] for D in waves}, axis=1)
+    n, frequencies = sorted(table.columns), sorted(table.index.get_level_values("D").unique())
+    fewest, most = (table.xs(D, level="D") for D in (frequencies[0], frequencies[-1]))
+    at_least_n = pd.concat({D: table.xs(D, level="D")[n[0]] for D in frequencies}, axis=1)
     gains = {
         "both": most[n[-1]] - fewest[n[0]],
         "n": fewest[n[-1]] - fewest[n[0]],
         "D": most[n[0]] - fewest[n[0]],
     }
-    for name, accuracies, sizes in (("n", fewest, n), ("D", at_least_n, waves)):
+    for name, accuracies, sizes in (("n", fewest, n), ("D", at_least_n, frequencies)):
         for end, (a, b) in (("first", sizes[:2]), ("last", sizes[-2:])):
             gains[f"{end} {name}"] = (accuracies[b] - accuracies[a]) / np.log2(b / a)
     for name in ("n", "D"):
@@ -238,7 +239,7 @@ def coast_corrected(trials: pd.DataFrame) -> Verdict:
     """Hold if VFF-GPC is clearly right more often than its labels at the coast, in each regime.
 
     Right means equal to the truth, which only a simulator has. The model with the most rows and
-    waves counts.
+    frequencies counts.
     """
     model, label = (
         values_of(trials, "vff", name) for name in ("coast_accuracy", "coast_label_accuracy")
@@ -260,17 +261,17 @@ def coast_corrected(trials: pd.DataFrame) -> Verdict:
 def cheaper_to_train(trials: pd.DataFrame) -> Verdict:
     """Hold if both methods on 300,000 rows train in less CPU time than GPC on 15,000.
 
-    Each regime is compared at the most waves for which the time is known. Times at sizes that
-    were not tried follow the growth of those that were, and are marked as extrapolated. Exponents
-    are bounded against the claim: ours is at least 1, because fixed costs hide the growth in small
-    trials; GPC's is at most 3.
+    Each regime is compared at the most frequencies for which the time is known. Times at sizes
+    that were not tried follow the growth of those that were, and are marked as extrapolated.
+    Exponents are bounded against the claim: ours is at least 1, because fixed costs hide the
+    growth in small trials; GPC's is at most 3.
     """
     comparisons = []
     for regime in regimes_in(trials["regime"]):
         inside = trials[trials["regime"] == regime]
         by_size = _means_by_size(inside, "gpc", "fit_cpu_seconds", 0)
         exact = time_at_size(by_size, LARGEST_EXACT, most=3.0)
-        ours = {method: _time_with_most_waves(inside, method) for method in ("rff", "vff")}
+        ours = {method: _time_with_most_frequencies(inside, method) for method in ("rff", "vff")}
         known = {method: found for method, found in ours.items() if found is not None}
         if exact is None or len(known) < len(ours):
             continue
@@ -289,10 +290,12 @@ def cheaper_to_train(trials: pd.DataFrame) -> Verdict:
     return all_hold(comparisons, "CPU time, mean over runs")
 
 
-def _time_with_most_waves(trials: pd.DataFrame, method: str) -> tuple[int, TimeAtSize] | None:
-    """Return the most waves for which the time at the largest n is known, and that time."""
-    waves = trials.loc[trials["method"] == method, "D"].unique()
-    for D in sorted(waves, reverse=True):
+def _time_with_most_frequencies(
+    trials: pd.DataFrame, method: str
+) -> tuple[int, TimeAtSize] | None:
+    """Return the most frequencies for which the time at the largest n is known, and that time."""
+    frequencies = trials.loc[trials["method"] == method, "D"].unique()
+    for D in sorted(frequencies, reverse=True):
         by_size = _means_by_size(trials, method, "fit_cpu_seconds", D)
         time = time_at_size(by_size, LARGEST, least=1.0)
         if time is not None:
@@ -354,8 +357,8 @@ def _slope(logs: pd.Series) -> Estimate | None:
 def hundredfold_faster(trials: pd.DataFrame) -> Verdict:
     """Hold if GPC on 15,000 rows takes over 100 times as long to test as each method.
 
-    Each regime is compared at the most waves, which are slowest. GPC's time at a size that was
-    not tried is extrapolated as :math:`n^a` with a between 1 and 2.
+    Each regime is compared at the most frequencies, which are slowest. GPC's time at a size that
+    was not tried is extrapolated as :math:`n^a` with a between 1 and 2.
     """
     comparisons = []
     for regime in regimes_in(trials["regime"]):
@@ -393,11 +396,11 @@ def _by_regime(values: pd.Series) -> list[tuple[str, Estimate]]:
 
 def _sizes(values: pd.Series) -> str:
     """Return the sizes and numbers of runs that values are from."""
-    n, waves = (values.index.get_level_values(name) for name in ("n", "D"))
+    n, frequencies = (values.index.get_level_values(name) for name in ("n", "D"))
     settings = [name for name in values.index.names if name != "run"]
-    with_waves = [D for D in waves if D > 0]
-    frequencies = f"D = {span(with_waves)}; " if with_waves else ""
-    return f"n = {span(n)}; {frequencies}{runs_text(values.groupby(settings).size())}"
+    used = [D for D in frequencies if D > 0]
+    frequencies_text = f"D = {span(used)}; " if used else ""
+    return f"n = {span(n)}; {frequencies_text}{runs_text(values.groupby(settings).size())}"
 
 
 CLAIMS = (
@@ -416,14 +419,15 @@ CLAIMS = (
     Claim(
         "rff-nears-gpc",
         LANDMARKS,
-        "With few features, RFF-GPC becomes as accurate as GPC on the same rows as waves are "
-        "added.",
+        "With few features, RFF-GPC becomes as accurate as GPC on the same rows as frequencies "
+        "are added.",
         rff_nears_gpc,
     ),
     Claim(
         "n-and-d-together",
         LANDMARKS,
-        "Accuracy grows if rows and waves are increased together, and stalls if only one is.",
+        "Accuracy grows if rows and frequencies are increased together, and stalls if only one "
+        "is.",
         grow_together,
     ),
     Claim(

@@ -177,9 +177,9 @@ def not_done_table(run: Run) -> Table | None:
     rows = []
     for (method, solver, n, status, reason), trials in run.not_done.groupby(alike):
         where = regimes_in(trials["regime"])
-        waves = [int(D) for D in trials["D"] if D > 0]
+        frequencies = [int(D) for D in trials["D"] if D > 0]
         words = [METHOD_NAMES.get(method, method), solver, ", ".join(where), status, reason]
-        rows.append([*words, count(n), span(waves), str(len(trials))])
+        rows.append([*words, count(n), span(frequencies), str(len(trials))])
     head = ["method", "solver", "regimes", "what", "why", "n", "D", "trials"]
     return Table("Trials not done", head, rows, words=5)
 

@@ -22,7 +22,7 @@ FOURIER = ("rff", "vff")
 
 @dataclass(frozen=True)
 class Grid:
-    """Trials of some methods: every size with every number of waves, ``runs`` times each.
+    """Trials of some methods: every size with every number of frequencies, ``runs`` times each.
 
     ``sizes`` are the paper's n, None for all rows; ``frequencies`` are its D, empty for GPC.
     """

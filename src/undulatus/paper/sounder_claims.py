@@ -46,7 +46,7 @@ FEW, MANY = 2, 25
 ALL_LEARNED = 0.99
 """Share of training spectra that counts as about all."""
 
-MANY_WAVES = 100
+MANY_FREQUENCIES = 100
 """Least D that can show over-fitting, or RFF-GPC at its best."""
 
 ENOUGH = 5_000
@@ -92,21 +92,21 @@ def best_near_five(trials: pd.DataFrame) -> Verdict:
 
     With fewer than 5,000 rows there is no verdict.
     """
-    by_waves = _by_waves(trials, "vff", "accuracy")
-    waves = list(by_waves.columns)
+    by_frequencies = _by_frequencies(trials, "vff", "accuracy")
+    frequencies = list(by_frequencies.columns)
     low, high = NEAR_FIVE
-    near = [D for D in waves if low <= D <= high]
-    if not near or min(waves) > FEW or max(waves) < MANY:
+    near = [D for D in frequencies if low <= D <= high]
+    if not near or min(frequencies) > FEW or max(frequencies) < MANY:
         return untested(
             f"VFF-GPC was not tried with D of at most {FEW}, {low} to {high}, and at least {MANY}."
         )
-    best, nearest = by_waves.mean().idxmax(), by_waves[near].mean().idxmax()
-    text = f"best at D = {best}, {share(by_waves[best].mean())}"
+    best, nearest = by_frequencies.mean().idxmax(), by_frequencies[near].mean().idxmax()
+    text = f"best at D = {best}, {share(by_frequencies[best].mean())}"
     if best != nearest:
-        text += f"; {share(by_waves[nearest].mean())} at D = {nearest}"
-    ends = f"{share(by_waves[waves[0]].mean())} at D = {waves[0]} and "
-    ends += f"{share(by_waves[waves[-1]].mean())} at D = {waves[-1]}"
-    comparisons, folds = [Comparison(best in near, f"{text}; {ends}")], _folds(len(by_waves))
+        text += f"; {share(by_frequencies[nearest].mean())} at D = {nearest}"
+    ends = f"{share(by_frequencies[frequencies[0]].mean())} at D = {frequencies[0]} and "
+    ends += f"{share(by_frequencies[frequencies[-1]].mean())} at D = {frequencies[-1]}"
+    comparisons, folds = [Comparison(best in near, f"{text}; {ends}")], _folds(len(by_frequencies))
     n = int(trials.loc[trials["method"] == "vff", "n"].max())
     if n < ENOUGH:
         return untested(_too_few_rows(n), comparisons, folds)
@@ -117,9 +117,12 @@ def over_fits(trials: pd.DataFrame) -> Verdict:
     """Hold if VFF-GPC at its largest D has learned its training rows, and is clearly worse.
 
     It has learned them if it is right in 99 % of them; it is worse if its test accuracy is below
-    that of its best D. If it has not, or is not, with fewer than 100 waves, there is no verdict.
+    that of its best D. If it has not, or is not, with fewer than 100 frequencies, there is no
+    verdict.
     """
-    learned, test = (_by_waves(trials, "vff", name) for name in ("train_accuracy", "accuracy"))
+    learned, test = (
+        _by_frequencies(trials, "vff", name) for name in ("train_accuracy", "accuracy")
+    )
     both = learned.columns.intersection(test.columns)
     if len(both) < 2:
         return untested("VFF-GPC's training accuracy is not known at two values of D.")
@@ -132,8 +135,8 @@ def over_fits(trials: pd.DataFrame) -> Verdict:
     text += f"{share(learned[best].mean())} to {share(learned[most].mean())}, on others from "
     text += f"{share(test[best].mean())} to {share(test[most].mean())}: {points(loss)} points lost"
     comparisons, folds = [Comparison(holds, text)], _folds(loss.runs)
-    if not holds and most < MANY_WAVES:
-        return untested(f"D ends at {most}, below {MANY_WAVES}.", comparisons, folds)
+    if not holds and most < MANY_FREQUENCIES:
+        return untested(f"D ends at {most}, below {MANY_FREQUENCIES}.", comparisons, folds)
     return all_hold(comparisons, folds)
 
 
@@ -141,7 +144,7 @@ def rff_below_gpc(trials: pd.DataFrame) -> Verdict:
     """Hold if the best RFF-GPC is clearly less accurate than GPC on as many rows.
 
     There is no verdict if GPC is not ahead but had fewer rows than RFF-GPC and than 10,000, nor if
-    it is ahead of a RFF-GPC with fewer than 100 waves, which is bound to be behind.
+    it is ahead of a RFF-GPC with fewer than 100 frequencies, which is bound to be behind.
     """
     rff, gpc = _side_by_side(trials, "rff")
     if rff is None or gpc is None:
@@ -154,9 +157,9 @@ def rff_below_gpc(trials: pd.DataFrame) -> Verdict:
     if not lead.above() and gpc.n < min(rff.n, ENOUGH_EXACT):
         why = f"GPC had {count(gpc.n)} rows, fewer than the {count(rff.n)} of RFF-GPC."
         return untested(why, comparisons, folds)
-    most = _by_waves(trials, "rff", "accuracy", rff.n).columns.max()
-    if lead.above() and most < MANY_WAVES:
-        why = f"RFF-GPC was tried with D of at most {most}, below {MANY_WAVES}."
+    most = _by_frequencies(trials, "rff", "accuracy", rff.n).columns.max()
+    if lead.above() and most < MANY_FREQUENCIES:
+        why = f"RFF-GPC was tried with D of at most {most}, below {MANY_FREQUENCIES}."
         return untested(why, comparisons, folds)
     return all_hold(comparisons, folds)
 
@@ -203,7 +206,7 @@ def _compare_times(
 
 @dataclass(frozen=True)
 class _Setting:
-    """A method with n rows and D waves (0 for GPC), and its accuracies by fold."""
+    """A method with n rows and D frequencies (0 for GPC), and its accuracies by fold."""
 
     method: str
     n: int
@@ -212,12 +215,12 @@ class _Setting:
 
     def text(self, folds: pd.Index) -> str:
         """Return the setting and its accuracy on some folds."""
-        waves = f"D = {self.D}, " if self.D else ""
+        frequencies = f"D = {self.D}, " if self.D else ""
         accuracy = share(self.accuracy[folds].mean())
-        return f"{METHOD_NAMES[self.method]} {accuracy} ({waves}n = {count(self.n)})"
+        return f"{METHOD_NAMES[self.method]} {accuracy} ({frequencies}n = {count(self.n)})"
 
 
-def _by_waves(
+def _by_frequencies(
     trials: pd.DataFrame, method: str, measure: str, n: int | None = None
 ) -> pd.DataFrame:
     """Return a measure at n rows (None: the most): a row for each fold, a column for each D.
@@ -234,12 +237,12 @@ def _by_waves(
 
 def _best_setting(trials: pd.DataFrame, method: str, n: int | None = None) -> _Setting | None:
     """Return a method with the D of its highest mean accuracy, at n rows (None: the most)."""
-    by_waves = _by_waves(trials, method, "accuracy", n)
-    if by_waves.empty:
+    by_frequencies = _by_frequencies(trials, method, "accuracy", n)
+    if by_frequencies.empty:
         return None
     rows = int(trials.loc[trials["method"] == method, "n"].max()) if n is None else n
-    D = int(by_waves.mean().idxmax())
-    return _Setting(method, rows, D, by_waves[D])
+    D = int(by_frequencies.mean().idxmax())
+    return _Setting(method, rows, D, by_frequencies[D])
 
 
 def _best_exact(trials: pd.DataFrame, n: int | None = None) -> _Setting | None:
@@ -289,8 +292,8 @@ CLAIMS = (
     Claim(
         "over-fits",
         SOUNDER,
-        "With more waves VFF-GPC over-fits: it is right on nearly all training spectra, and less "
-        "often on others.",
+        "With more frequencies VFF-GPC over-fits: it is right on nearly all training spectra, and "
+        "less often on others.",
         over_fits,
     ),
     Claim(

@@ -57,7 +57,7 @@ CELL, LEAST_AREA = 32, 20
 MONTH_DAYS = 30
 
 MONTH_FREQUENCIES, MONTH_PIXELS = 100, 50_000
-"""Waves, and training pixels for each regime: a fit takes a minute."""
+"""Frequencies, and training pixels for each regime: a fit takes a minute."""
 
 PICTURED = 4
 """Daytime acquisitions in the picture of the month, those where the two masks differ most."""

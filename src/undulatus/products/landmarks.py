@@ -140,8 +140,8 @@ def fit_scene(
     groups = {} if method == "gpc" else {"groups": day}
     model = RegimeClassifier(classifiers, regimes=daylight_regimes(split.median))
     model.fit(columns, y, **groups)
-    for member in model.estimators_.values():
-        forget_checkpoint(member)
+    for classifier in model.estimators_.values():
+        forget_checkpoint(classifier)
     model.provenance_ = Provenance(
         chain="landmarks",
         method=method,

@@ -33,7 +33,7 @@ VARIANCE, DISTANCE = "cloud_latent_variance", "cloud_training_distance"
 """... how far that can be trusted, ..."""
 
 DISAGREEMENT = "cloud_disagreement"
-"""... for an ensemble also how far its members differ, ..."""
+"""... for an ensemble also how far its estimators differ, ..."""
 
 QUALITY = "quality_flag"
 """... and the same in bits."""
@@ -176,7 +176,7 @@ class _Layers:
         )
 
     def disagreement(self, of_what: str) -> xr.DataArray:
-        """Return how far the members of an ensemble differ."""
+        """Return how far the estimators of an ensemble differ."""
         return self.of(
             "disagreement",
             long_name=f"standard deviation of the {of_what} over the members of the ensemble",

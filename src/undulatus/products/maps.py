@@ -110,7 +110,7 @@ def map_scene(
         NaN if the classifier has none, the distance
         (:meth:`undulatus.products.training_range.TrainingRange.distance`) if it is not one of
         ours. Maps of ensembles also have ``cloud_disagreement`` or ``class_disagreement``
-        (float32), the standard deviation of the latent mean over the members, NaN where the
+        (float32), the standard deviation of the latent mean over the estimators, NaN where the
         classifier is a single model; of more than two classes it is that of the likeliest.
     """
     require_room_for_regimes(model)

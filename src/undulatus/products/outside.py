@@ -110,8 +110,8 @@ def _compare(
     for regime, classifier, features, rows in rows_by_classifier(model, values, names, sun):
         if not len(rows):
             continue
-        reduced, member = reduce_features(classifier, rows)
-        learned = TrainingRange.of(member)
+        reduced, last = reduce_features(classifier, rows)
+        learned = TrainingRange.of(last)
         if learned is not None:
             outside = int(np.count_nonzero(learned.distance(reduced) > beyond))
             yield _Comparison(regime, classifier, features, rows, reduced, learned, outside)

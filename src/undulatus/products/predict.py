@@ -72,9 +72,9 @@ def prediction_type(model: Any) -> np.dtype[Any]:
     """Return the structured type of what a model says of a pixel.
 
     The probability of each class, the variance of each latent function (two classes have one), the
-    standard deviation of the latent mean over the members of an ensemble, the distance from what
-    was learned (:meth:`~undulatus.products.training_range.TrainingRange.distance`), and bits of
-    quality.
+    standard deviation of the latent mean over the estimators of an ensemble, the distance from
+    what was learned (:meth:`~undulatus.products.training_range.TrainingRange.distance`), and bits
+    of quality.
     """
     n_classes = len(model.classes_)
     return np.dtype(
@@ -423,8 +423,8 @@ def prepare_model(model: Any) -> Any:
     """
     copied = copy.copy(model)
     if isinstance(model, RegimeClassifier):
-        members = model.estimators_.items()
-        copied.estimators_ = {name: prepare_model(member) for name, member in members}
+        fitted = model.estimators_.items()
+        copied.estimators_ = {name: prepare_model(own) for name, own in fitted}
         return copied
     if isinstance(model, Pipeline):
         copied.steps = [(name, prepare_model(step)) for name, step in model.steps]
@@ -489,12 +489,14 @@ def _predict_alike(model: Any, values: Array, predictions: Array) -> None:
     """Predict all pixels that have every value with one model."""
     complete = finite_rows(values)
     if complete.any():
-        reduced, member = reduce_features(model, values if complete.all() else values[complete])
-        probability, variance, _, disagreement = _predict_rows(member, reduced)
+        reduced, classifier = reduce_features(
+            model, values if complete.all() else values[complete]
+        )
+        probability, variance, _, disagreement = _predict_rows(classifier, reduced)
         predictions["probability"][complete] = probability
         predictions["variance"][complete] = variance
         predictions["disagreement"][complete] = disagreement
-        predictions["distance"][complete] = _training_distance(member, reduced)
+        predictions["distance"][complete] = _training_distance(classifier, reduced)
 
 
 def _predict_by_regime(
@@ -504,7 +506,7 @@ def _predict_by_regime(
     condition = sun.astype(np.float64)
     assigned = model.assign(condition)
     complete = np.zeros(len(values), bool)
-    # Probabilities, second moments and means of latent functions, disagreement of members, and
+    # Probabilities, second moments and means of latent functions, disagreement of estimators, and
     # the shares they count with.
     k = len(model.classes_)
     c = _count_latents(k)
@@ -519,9 +521,9 @@ def _predict_by_regime(
             continue
         rows, share, inside = rows[finite], share[finite], inside[finite]
         complete[rows[inside]] = True
-        reduced, member = reduce_features(model.estimators_[regime.name], own[finite])
-        predictions["distance"][rows[inside]] = _training_distance(member, reduced[inside])
-        total[rows] += share[:, None] * _moments(member, reduced, bool(model.blend))
+        reduced, classifier = reduce_features(model.estimators_[regime.name], own[finite])
+        predictions["distance"][rows[inside]] = _training_distance(classifier, reduced[inside])
+        total[rows] += share[:, None] * _moments(classifier, reduced, bool(model.blend))
         weight[rows] += share
     mixed = total[complete] / weight[complete, None]
     probability, second, mean, disagreement = np.split(mixed, [k, k + c, k + 2 * c], axis=1)
@@ -530,12 +532,12 @@ def _predict_by_regime(
     predictions["disagreement"][complete] = disagreement[:, 0]
 
 
-def _moments(member: Any, values: Array, blended: bool) -> Array:
+def _moments(classifier: Any, values: Array, blended: bool) -> Array:
     """Return what mixes linearly: probabilities, second moments, means and disagreement.
 
     Without blending the means count as 0, so that the second moments are the variances.
     """
-    probability, variance, mean, disagreement = _predict_rows(member, values)
+    probability, variance, mean, disagreement = _predict_rows(classifier, values)
     if not blended or np.isnan(mean).all():
         mean = np.zeros(mean.shape)
     return np.column_stack([probability, variance + mean**2, mean, disagreement])
@@ -580,42 +582,42 @@ def reduce_features(model: Any, values: Array) -> tuple[Array, Any]:
     return np.asarray(reduced), model.steps[-1][1]
 
 
-def _training_distance(member: Any, values: Array) -> Array | float:
-    learned = TrainingRange.of(member)
+def _training_distance(classifier: Any, values: Array) -> Array | float:
+    learned = TrainingRange.of(classifier)
     return np.nan if learned is None else learned.distance(values)
 
 
-def _predict_rows(member: Any, values: Array) -> tuple[Array, Array, Array, Array]:
+def _predict_rows(classifier: Any, values: Array) -> tuple[Array, Array, Array, Array]:
     """Return probabilities (n, k), latent variances and means (n, k or 1), and disagreement (n,).
 
     What the classifier does not have is NaN.
     """
     n = len(values)
     absent = np.full(n, np.nan)
-    if not hasattr(member, "predict_in_full"):
-        probabilities = member.predict_proba(values)
+    if not hasattr(classifier, "predict_in_full"):
+        probabilities = classifier.predict_proba(values)
         unknown = np.full((n, _count_latents(probabilities.shape[1])), np.nan)
         return probabilities, unknown, unknown, absent
     try:
-        found = member.predict_in_full(values)
+        found = classifier.predict_in_full(values)
     except PhaseTooLargeError:
-        return _predict_near_rows(member, values)
-    disagreement = found.ensemble_std if has_ensemble(member) else absent
+        return _predict_near_rows(classifier, values)
+    disagreement = found.ensemble_std if has_ensemble(classifier) else absent
     variance, mean = (latent.reshape(n, -1) for latent in (found.variance, found.mean))
     return found.probabilities, variance, mean, disagreement
 
 
-def _predict_near_rows(member: Any, values: Array) -> tuple[Array, Array, Array, Array]:
+def _predict_near_rows(classifier: Any, values: Array) -> tuple[Array, Array, Array, Array]:
     """Return what :func:`_predict_rows` does, NaN for rows that are too far out to be classified.
 
     One broken pixel, such as a fill value that nobody declared, then leaves the others a map.
     """
-    near = ~member.out_of_domain(values)
-    n, k = len(values), len(member.classes_)
+    near = ~classifier.out_of_domain(values)
+    n, k = len(values), len(classifier.classes_)
     probabilities, disagreement = np.full((n, k), np.nan), np.full(n, np.nan)
     variance, mean = np.full((2, n, _count_latents(k)), np.nan)
     if near.any():
-        found = _predict_rows(member, values[near])
+        found = _predict_rows(classifier, values[near])
         probabilities[near], variance[near], mean[near], disagreement[near] = found
     return probabilities, variance, mean, disagreement
 

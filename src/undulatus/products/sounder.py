@@ -318,8 +318,8 @@ def _score_strata(
     known = np.isfinite(probability) & (labels <= 1)
     strata = {("all", ""): np.ones(len(labels), bool), **rows_by_stratum(spectra)}
     rows = []
-    for (stratum, value), members in strata.items():
-        chosen = known & members
+    for (stratum, value), inside in strata.items():
+        chosen = known & inside
         if chosen.any():
             scores = score(labels[chosen] == 1, probability[chosen].astype(np.float64))
             rows.append(StratumScores(stratum, value, reference, int(chosen.sum()), scores))
@@ -339,8 +339,8 @@ def _score_by_class(
     cells = cell_names(spectra)
     strata = {("all", ""): np.ones(len(known), bool), **rows_by_stratum(spectra)}
     rows = []
-    for (stratum, value), members in strata.items():
-        chosen = known & members
+    for (stratum, value), inside in strata.items():
+        chosen = known & inside
         if chosen.any():
             scores = score_classes(
                 model.classes_[truth.codes[chosen]],

@@ -8,11 +8,11 @@ A label at a pixel with latent mean and variance :math:`\mu, s` tells about
 
 nats of its latent function, where p is the predictive probability and c the expected curvature of
 the likelihood; with more than two classes, the sum over their latent functions. The variance
-holds what members of an ensemble disagree on, and grows to that of the prior outside of training.
-The pixels with the largest information are alike, and do not stand for the image: the points are
-the middles of clusters, each with about an equal part of all pixels and of their information.
-Clusters are made in coordinates in which pixels are near if a label of one tells about the other
-(:mod:`undulatus.estimators.coordinates`), and if they look alike.
+holds what the estimators of an ensemble disagree on, and grows to that of the prior outside of
+training. The pixels with the largest information are alike, and do not stand for the image: the
+points are the middles of clusters, each with about an equal part of all pixels and of their
+information. Clusters are made in coordinates in which pixels are near if a label of one tells
+about the other (:mod:`undulatus.estimators.coordinates`), and if they look alike.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def suggest_labels(
     GeoDataFrame, or DataFrame of an image without coordinate reference system
         A row for each point, those with most information first: the field to fill in (``class``),
         ``suggested`` (the likeliest class) with its ``probability``, ``disagreement`` (of the
-        members, see :func:`undulatus.products.map_scene`), ``entropy`` of the probabilities and
+        estimators, see :func:`undulatus.products.map_scene`), ``entropy`` of the probabilities and
         ``information`` (nats), ``distance`` outside of training, ``rank`` from 1, ``row`` and
         ``column`` from zero, and the centre of the pixel as geometry.
     """

@@ -124,13 +124,13 @@ def balanced_sample(
     """
     drawn = {}
     for name, allowed in groups.items():
-        members = [np.flatnonzero(allowed & (label == value)) for value in classes]
+        rows_of = [np.flatnonzero(allowed & (label == value)) for value in classes]
         part = size // len(classes)
         if len(classes) == 2:
-            part = min(part, *map(len, members))
+            part = min(part, *map(len, rows_of))
         picked = [
             rng.choice(which, min(part, len(which)), replace=False, shuffle=False)
-            for which in members
+            for which in rows_of
         ]
         drawn[name] = np.sort(np.concatenate(picked))
     return drawn

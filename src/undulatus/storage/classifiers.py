@@ -70,11 +70,11 @@ LARGEST = 1e100
 LARGEST_OF_ROOTS = {"double": 1e50, "single": 1e6}
 """Entries of a root by the precision of predictions; those of a fit are at most about 1 ..."""
 
-LARGEST_OF_WAVES = {"double": LARGEST, "single": 1e12}
+LARGEST_OF_FREQUENCIES = {"double": LARGEST, "single": 1e12}
 """... and frequencies and weights: sums of their products and squares must not overflow."""
 
 FARTHEST = 1e18
-"""Standardised training values: beyond this no row can be classified, whatever the waves."""
+"""Standardised training values: beyond this no row can be classified, whatever the frequencies."""
 
 LARGEST_INVERSE = 1e12
 """Norm of a factor's inverse; by its definition the inverse of a GPC's is at most about 1."""
@@ -372,16 +372,16 @@ def _estimator_forms(
 ) -> Forms:
     shape = stored["frequencies"].shape if "frequencies" in stored else ()
     k = 2 * shape[0] if shape else 0
-    waves, roots = LARGEST_OF_WAVES[precision], LARGEST_OF_ROOTS[precision]
+    frequencies, roots = LARGEST_OF_FREQUENCIES[precision], LARGEST_OF_ROOTS[precision]
     root = "posterior_root" if latents is None else "0/posterior_root"
     own = {
         "lower_bounds": Form((None,), up_to(inf), schema.MOST_BOUNDS),
-        "posterior_mean": Form((k,), up_to(waves)),
+        "posterior_mean": Form((k,), up_to(frequencies)),
         "posterior_root": triangle_form(stored, root, k, roots),
     }
     if latents is not None:
         own = _numbered(len(latents), own)
-    return {"frequencies": Form((None, d), up_to(waves)), **own}
+    return {"frequencies": Form((None, d), up_to(frequencies)), **own}
 
 
 def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:

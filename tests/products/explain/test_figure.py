@@ -10,8 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from undulatus.errors import InputError
-from undulatus.products.explain.figure import GAS_COLOURS, MOST_BARS, MOST_WAVES, draw_explanation
-from undulatus.products.explain.waves import overall_importance
+from undulatus.products.explain.cosines import overall_importance
+from undulatus.products.explain.figure import (
+    GAS_COLOURS,
+    MOST_BARS,
+    MOST_COSINES,
+    draw_explanation,
+)
 from undulatus.scenes.channels import GASES
 
 LONG = "a_feature_with_a_long_name"
@@ -25,7 +30,7 @@ def scores(explanation, **changes):
 
 
 @pytest.fixture(
-    params=["spectra", "many waves", "one wave", "no pattern", "scores", "scores, no pattern",
+    params=["spectra", "many cosines", "one cosine", "no pattern", "scores", "scores, no pattern",
             "features", "regimes", "many features", "classes", "classes of regimes",
             "classes of spectra", "classes of scores"]
 )  # fmt: skip
@@ -35,8 +40,8 @@ def shown(request, explanation, spectral, of_classes):
     pattern = rng.uniform(-1.0, 1.0, (4, 300))
     return {
         "spectra": lambda: (spectral(5),),
-        "many waves": lambda: (spectral(20),),
-        "one wave": lambda: (spectral(1),),
+        "many cosines": lambda: (spectral(20),),
+        "one cosine": lambda: (spectral(1),),
         "no pattern": lambda: (spectral(3, pattern=None, unit="standard deviations"),),
         "scores": lambda: (scores(explanation, pattern=pattern),),
         "scores, no pattern": lambda: (scores(explanation),),
@@ -51,9 +56,9 @@ def shown(request, explanation, spectral, of_classes):
             *of_classes(explanation, ("cloud", "land", "sea"), "day"),
             *of_classes(explanation, ("cloud", "land", "sea"), "night", ("BT9", "BT10")),
         ),
-        "classes of spectra": lambda: of_classes(spectral, ("clear", "low", "high"), waves=4),
+        "classes of spectra": lambda: of_classes(spectral, ("clear", "low", "high"), cosines=4),
         "classes of scores": lambda: of_classes(
-            lambda **options: scores(explanation, **options), ("clear", "low", "high"), waves=4
+            lambda **options: scores(explanation, **options), ("clear", "low", "high"), cosines=4
         ),
     }[request.param]()
 
@@ -63,7 +68,7 @@ def drawn(shown, tmp_path, monkeypatch):
     """Return the figure that was saved."""
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda self, path: (figures.append(self), path.touch()))
-    draw_explanation(shown, tmp_path / "waves.png")
+    draw_explanation(shown, tmp_path / "cosines.png")
     (figure,) = figures
     return figure
 
@@ -103,7 +108,7 @@ def test_no_text_overlaps_another_or_leaves_the_picture(drawn, monkeypatch):
 
 
 def test_a_picture_is_a_readable_png_of_a_sensible_size(shown, tmp_path):
-    path = tmp_path / "waves.png"
+    path = tmp_path / "cosines.png"
     draw_explanation(shown, path)
     picture = matplotlib.image.imread(path)
     assert 800 <= picture.shape[1] <= 4000
@@ -112,23 +117,23 @@ def test_a_picture_is_a_readable_png_of_a_sensible_size(shown, tmp_path):
 
 
 def test_the_suffix_pdf_gives_a_pdf(explanation, tmp_path):
-    draw_explanation((explanation(),), tmp_path / "waves.pdf")
-    assert (tmp_path / "waves.pdf").read_bytes()[:5] == b"%PDF-"
+    draw_explanation((explanation(),), tmp_path / "cosines.pdf")
+    assert (tmp_path / "cosines.pdf").read_bytes()[:5] == b"%PDF-"
 
 
 def test_another_suffix_is_refused(explanation, tmp_path):
-    with pytest.raises(InputError, match=r"must be a \.png or \.pdf file, not .*waves\.jpg"):
-        draw_explanation((explanation(),), tmp_path / "waves.jpg")
+    with pytest.raises(InputError, match=r"must be a \.png or \.pdf file, not .*cosines\.jpg"):
+        draw_explanation((explanation(),), tmp_path / "cosines.jpg")
 
 
-@pytest.mark.parametrize("shown", ["many waves"], indirect=True)
-def test_the_waves_of_the_largest_weight_are_drawn_with_their_shares(drawn, shown):
+@pytest.mark.parametrize("shown", ["many cosines"], indirect=True)
+def test_the_cosines_of_the_largest_weight_are_drawn_with_their_shares(drawn, shown):
     titles = [axis.get_title(loc="left") for axis in drawn.axes if axis.get_title(loc="left")]
-    assert len(titles) == MOST_WAVES + 1
+    assert len(titles) == MOST_COSINES + 1
     for number, (title, share) in enumerate(zip(titles, shown[0].shares, strict=False), 1):
-        if number <= MOST_WAVES:
-            assert title.startswith(f"wave {number}: {100 * share:.0f} % of the weight")
-    share_drawn = 100 * shown[0].shares[:MOST_WAVES].sum()
+        if number <= MOST_COSINES:
+            assert title.startswith(f"cosine {number}: {100 * share:.0f} % of the weight")
+    share_drawn = 100 * shown[0].shares[:MOST_COSINES].sum()
     assert f"{share_drawn:.0f} %" in titles[-1]
 
 

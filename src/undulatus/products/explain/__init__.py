@@ -1,8 +1,8 @@
-"""What a model looks at: its waves by channel or feature, as numbers, tables and pictures."""
+"""What a model looks at: its cosines by channel or feature, as numbers, tables and pictures."""
 
+from undulatus.products.explain.cosines import Explanation, explain, overall_importance
 from undulatus.products.explain.figure import draw_explanation
 from undulatus.products.explain.table import summary_lines, write_csv
-from undulatus.products.explain.waves import Explanation, explain, overall_importance
 
 __all__ = [
     "Explanation",

@@ -1,4 +1,4 @@
-"""Explanations as pictures: waves with absorption bands behind them, or bars of features."""
+"""Explanations as pictures: cosines with absorption bands behind them, or bars of features."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from matplotlib.ticker import MaxNLocator
 
 from undulatus._files import atomic_write
 from undulatus.errors import InputError
-from undulatus.products.explain.table import ALL_CLASSES
-from undulatus.products.explain.waves import (
+from undulatus.products.explain.cosines import (
     KELVIN,
     Explanation,
     by_regime,
     overall_importance,
 )
+from undulatus.products.explain.table import ALL_CLASSES
 from undulatus.products.panels import place_axes
 from undulatus.scenes.channels import ABSORPTION_BANDS, GASES
 from undulatus.scenes.spectra import COMPONENTS, SCORES
 
 Array = npt.NDArray[Any]
 
-MOST_WAVES = 6
-"""Waves drawn one by one, at most."""
+MOST_COSINES = 6
+"""Cosines drawn one by one, at most."""
 
 MOST_BARS = 20
 """Features drawn in a panel, at most."""
@@ -77,10 +77,10 @@ def draw_explanation(
 ) -> None:
     """Write a PNG or PDF of what :func:`undulatus.products.explain.explain` found.
 
-    For spectra: the mean spectrum with absorption bands, then the six waves of the largest weight,
-    each with its pattern and, in a strip below, its frequency, then all waves together. For other
-    features: bars of their importance, one panel per regime. With more than two classes: all waves
-    together, or bars, for all classes and for each of them.
+    For spectra: the mean spectrum with absorption bands, then the six cosines of the largest
+    weight, each with its pattern and, in a strip below, its frequency, then all cosines together.
+    For other features: bars of their importance, one panel per regime. With more than two
+    classes: all cosines together, or bars, for all classes and for each of them.
 
     Parameters
     ----------
@@ -121,10 +121,10 @@ def _spectrum_height(explanation: Explanation) -> float:
 
 
 def _height(explanation: Explanation) -> float:
-    waves = min(len(explanation.weights), MOST_WAVES)
+    cosines = min(len(explanation.weights), MOST_COSINES)
     above = _spectrum_height(explanation)
     strip = 0.0 if explanation.pattern is None else _STRIP + _GAP
-    return above + waves * (_TITLE + _CURVE + _GAP + strip) + _TITLE + _CURVE + 0.5
+    return above + cosines * (_TITLE + _CURVE + _GAP + strip) + _TITLE + _CURVE + 0.5
 
 
 def _draw_curves(explanations: Sequence[Explanation], title: str) -> Figure:
@@ -146,18 +146,18 @@ def _tall_figure(heights: list[float], title: str, note: str) -> tuple[Figure, l
 
 
 def _draw_class_curves(explanations: Sequence[Explanation], title: str) -> Figure:
-    """Draw all waves together, for all classes and for each: these have the same waves."""
+    """Draw all cosines together, for all classes and for each: these have the same cosines."""
     groups, first = by_regime(explanations), explanations[0]
     curve = _TITLE + _CURVE + _GAP
     heights = [_spectrum_height(group[0]) + (len(group) + 1) * curve + 0.5 for group in groups]
-    how = "share of the waves' phases that goes with each component"
+    how = "share of the cosines' phases that goes with each component"
     if first.wavenumbers is not None:
-        how = "share of the waves' phases that goes with each channel"
+        how = "share of the cosines' phases that goes with each channel"
     if first.unit == KELVIN:
-        how = "change of the spectrum that goes with one standard deviation of a wave's phase"
+        how = "change of the spectrum that goes with one standard deviation of a cosine's phase"
     note = (
-        f"{how[0].upper()}{how[1:]}, over all waves, by their weight for a class.\n"
-        f"Classes have the same waves with weights of their own. Each curve has its own scale."
+        f"{how[0].upper()}{how[1:]}, over all cosines, by their weight for a class.\n"
+        f"Classes have the same cosines with weights of their own. Each curve has its own scale."
     )
     figure, tops = _tall_figure(heights, title, note)
     for group, top in zip(groups, tops, strict=True):
@@ -180,10 +180,10 @@ def _draw_one(figure: Figure, explanation: Explanation, top: float) -> None:
     column = _Column(figure, top)
     if explanation.wavenumbers is not None:
         _draw_spectrum(column, explanation)
-    shown = min(len(explanation.weights), MOST_WAVES)
-    for wave in range(shown):
-        _draw_wave(column, explanation, wave)
-    title = _all_waves_title(explanation, shown)
+    shown = min(len(explanation.weights), MOST_COSINES)
+    for cosine in range(shown):
+        _draw_cosine(column, explanation, cosine)
+    title = _all_cosines_title(explanation, shown)
     axis = _draw_importance(column, explanation, explanation.importance, title)
     _label_places(axis, explanation)
 
@@ -206,19 +206,19 @@ def _label_places(axis: Axes, explanation: Explanation) -> None:
     axis.set_xlabel(what, fontsize=10)
 
 
-def _draw_wave(column: _Column, explanation: Explanation, wave: int) -> None:
+def _draw_cosine(column: _Column, explanation: Explanation, cosine: int) -> None:
     column.top += _TITLE
     axis = column.add(_CURVE)
-    axis.set_title(_wave_title(explanation, wave), fontsize=10.5, loc="left")
+    axis.set_title(_cosine_title(explanation, cosine), fontsize=10.5, loc="left")
     axis.axhline(0.0, color=_LINE_COLOUR, linewidth=0.8)
-    _draw_values(axis, explanation, explanation.profile[wave], _PATTERN_COLOUR)
+    _draw_values(axis, explanation, explanation.profile[cosine], _PATTERN_COLOUR)
     if explanation.pattern is None:
         _label(axis, "direction")
         return
     _label(axis, "K" if explanation.unit == KELVIN else "correlation")
     strip = column.add(_STRIP)
-    _draw_values(strip, explanation, explanation.frequency[wave], _FILTER_COLOUR)
-    limit = 1.08 * max(float(np.nanmax(np.abs(explanation.frequency[wave]))), 1e-12)
+    _draw_values(strip, explanation, explanation.frequency[cosine], _FILTER_COLOUR)
+    limit = 1.08 * max(float(np.nanmax(np.abs(explanation.frequency[cosine]))), 1e-12)
     strip.set_ylim(-limit, limit)
     strip.set_yticks([0.0], ["filter"], fontsize=9, color=_FILTER_COLOUR)
 
@@ -293,19 +293,19 @@ def _set_component_axis(axis: Axes) -> None:
     axis.set_xticks(list(ticks), list(ticks.values()))
 
 
-def _wave_title(explanation: Explanation, wave: int) -> str:
+def _cosine_title(explanation: Explanation, cosine: int) -> str:
     regime = f"{explanation.regime}, " if explanation.regime else ""
-    title = f"{regime}wave {wave + 1}: {100 * explanation.shares[wave]:.0f} % of the weight"
+    title = f"{regime}cosine {cosine + 1}: {100 * explanation.shares[cosine]:.0f} % of the weight"
     if explanation.pattern is None:
         return title
-    return f"{title}, phase varies by {explanation.phase_deviations[wave]:.1f} rad"
+    return f"{title}, phase varies by {explanation.phase_deviations[cosine]:.1f} rad"
 
 
-def _all_waves_title(explanation: Explanation, shown: int) -> str:
+def _all_cosines_title(explanation: Explanation, shown: int) -> str:
     regime = f"{explanation.regime}, " if explanation.regime else ""
     count = len(explanation.weights)
     mean = "root mean square" if explanation.unit == KELVIN else "mean square"
-    title = f"{regime}all waves together: {mean} of {count}, by weight"
+    title = f"{regime}all cosines together: {mean} of {count}, by weight"
     if shown < count:
         title += f"; those above have {100 * explanation.shares[:shown].sum():.0f} % of it"
     return title
@@ -316,14 +316,14 @@ def _footnote(explanation: Explanation) -> str:
     part = "component" if explanation.wavenumbers is None else "channel"
     if explanation.pattern is None:
         return (
-            f"Share of each {part} in a wave's phase, with {part}s taken as uncorrelated; squares "
-            f"sum to one; {sign}.\n"
+            f"Share of each {part} in a cosine's phase, with {part}s taken as uncorrelated; "
+            f"squares sum to one; {sign}.\n"
             f"This cannot show what {part}s have in common: fit with SpectralPCA before the "
             f"classifier to see patterns."
         )
-    what = "correlation with a wave's phase"
+    what = "correlation with a cosine's phase"
     if explanation.unit == KELVIN:
-        what = "change of the spectrum that goes with one standard deviation of a wave's phase"
+        what = "change of the spectrum that goes with one standard deviation of a cosine's phase"
     return (
         f"Black: {what}; {sign}, which means little if the phase varies by more than 2 rad.\n"
         f"Grey: the filter, by how much the phase turns when one {part} alone changes by "
@@ -380,11 +380,11 @@ def _draw_bars(explanations: Sequence[Explanation], title: str) -> Figure:
             left, top = labels + number * (labels + width), head + down * step
             _draw_ranking(place_axes(figure, left, top, width, height), bars, most, highest)
     note = (
-        "Importance: share in the phases of the waves, by weight. Features are taken as "
+        "Importance: share in the phases of the cosines, by weight. Features are taken as "
         "uncorrelated, so the difference of two that vary together counts for too much."
     )
     if explanations[0].pattern is not None:
-        note = "Importance: share of the variance of the waves' phases that goes with a feature."
+        note = "Importance: share of the variance of the cosines' phases that goes with a feature."
     note = "\n".join(wrap(note, int(13 * size[0])))
     figure.text(0.15 / size[0], 0.12 / size[1], note, fontsize=9, style="italic")
     return figure

@@ -1,4 +1,4 @@
-"""Explanations as tables: all channels in a file, the waves of the largest weight as text."""
+"""Explanations as tables: all channels in a file, the cosines of the largest weight as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from undulatus._files import atomic_write
 from undulatus._plain import cell_text
-from undulatus.products.explain.waves import (
+from undulatus.products.explain.cosines import (
     KELVIN,
     Explanation,
     by_regime,
@@ -24,7 +24,7 @@ from undulatus.scenes.channels import ABSORPTION_BANDS, WINDOWS, absorbers
 Array = npt.NDArray[Any]
 
 MOST_LINES = 10
-"""Waves listed as text, by default."""
+"""Cosines listed as text, by default."""
 
 ALL_CLASSES = "all classes"
 """Stands for the class where all of them are taken together."""
@@ -37,9 +37,9 @@ def write_csv(explanations: Sequence[Explanation], path: str | Path) -> None:
     """Write a row for each channel or feature, of each regime and class if there are several.
 
     Columns are ``wavenumber`` and ``absorbers``, or ``feature``; ``importance``; and for each
-    wave, by rank, ``wave_1_pattern`` and ``wave_1_frequency``, or ``wave_1_direction`` in place of
-    a pattern that is not known. With more than two classes, ``importance_for_all`` is that for all
-    of them together. Lines that begin with ``#`` give units and the weights of the waves;
+    cosine, by rank, ``wave_1_pattern`` and ``wave_1_frequency``, or ``wave_1_direction`` in place
+    of a pattern that is not known. With more than two classes, ``importance_for_all`` is that for
+    all of them together. Lines that begin with ``#`` give units and the weights of the cosines;
     ``pandas.read_csv(path, comment="#")`` reads the table.
     """
     path = Path(path)
@@ -73,14 +73,14 @@ def _write_header(explanation: Explanation, file: TextIO) -> None:
         f"# importance: {importance}\n"
         f"# wave, weight, share of weight, amplitude, standard deviation of its phase (radians)\n"
     )
-    waves = zip(
+    cosines = zip(
         explanation.weights,
         explanation.shares,
         explanation.amplitudes,
         explanation.phase_deviations,
         strict=True,
     )
-    for rank, values in enumerate(waves, 1):
+    for rank, values in enumerate(cosines, 1):
         file.write(f"# {rank}, {', '.join(f'{value:.6g}' for value in values)}\n")
 
 
@@ -101,13 +101,13 @@ def _columns(explanations: Sequence[Explanation], most: int) -> list[str]:
     first = explanations[0]
     place = ["feature"] if first.wavenumbers is None else ["wavenumber", "absorbers"]
     profile = "direction" if first.pattern is None else "pattern"
-    waves = chain.from_iterable(
+    cosines = chain.from_iterable(
         (f"wave_{rank}_{profile}", f"wave_{rank}_frequency") for rank in range(1, most + 1)
     )
     regime = ["regime"] if len(by_regime(explanations)) > 1 else []
     if first.of_class:
-        return [*regime, "class", *place, "importance", "importance_for_all", *waves]
-    return [*regime, *place, "importance", *waves]
+        return [*regime, "class", *place, "importance", "importance_for_all", *cosines]
+    return [*regime, *place, "importance", *cosines]
 
 
 def _rows(
@@ -136,11 +136,11 @@ def _rounded(value: float) -> float:
 
 
 def summary_lines(explanations: Sequence[Explanation], most: int = MOST_LINES) -> list[str]:
-    """Return a table for the terminal: waves by weight, and where each is strongest.
+    """Return a table for the terminal: cosines by weight, and where each is strongest.
 
     The number beside a region of the spectrum is the mean pattern there, in K; beside a feature,
     it is the correlation with the phase or the signed share in it. The phase's deviation is given
-    if it is known. At most ``most`` waves are listed; the last line is for all waves together.
+    if it is known. At most ``most`` cosines are listed; the last line is for all cosines together.
     More than two classes have a table each, and a line for all of them.
     """
     lines: list[str] = []
@@ -148,26 +148,28 @@ def summary_lines(explanations: Sequence[Explanation], most: int = MOST_LINES) -
         for explanation in group:
             if explanation.heading:
                 lines += [*([""] if lines else []), explanation.heading]
-            lines += _wave_lines(explanation, most)
+            lines += _cosine_lines(explanation, most)
         if group[0].of_class:
             first = group[0]
             regime = f"regime {first.regime}, " if first.regime else ""
-            regions = _all_waves_regions(first, overall_importance(group))
+            regions = _all_cosines_regions(first, overall_importance(group))
             lines += ["", f"{regime}{ALL_CLASSES}", _line(first, "all", "100.0%", "", regions)]
     return lines
 
 
-def _wave_lines(explanation: Explanation, most: int) -> list[str]:
-    lines = [_line(explanation, "wave", "weight", "phase", "strongest in")]
-    waves = zip(explanation.shares, explanation.phase_deviations, explanation.profile, strict=True)
-    for rank, (share, deviation, profile) in enumerate(waves, 1):
+def _cosine_lines(explanation: Explanation, most: int) -> list[str]:
+    lines = [_line(explanation, "cosine", "weight", "phase", "strongest in")]
+    cosines = zip(
+        explanation.shares, explanation.phase_deviations, explanation.profile, strict=True
+    )
+    for rank, (share, deviation, profile) in enumerate(cosines, 1):
         if rank > most:
             lines.append(f"      and {len(explanation.weights) - most} more")
             break
-        regions = _wave_regions(explanation, profile)
+        regions = _cosine_regions(explanation, profile)
         phase = f"{deviation:.1f} rad"
         lines.append(_line(explanation, str(rank), f"{share:.1%}", phase, regions))
-    everything = _all_waves_regions(explanation, explanation.importance)
+    everything = _all_cosines_regions(explanation, explanation.importance)
     return [*lines, _line(explanation, "all", "100.0%", "", everything)]
 
 
@@ -197,7 +199,7 @@ def strongest(explanation: Explanation, profile: Array) -> list[tuple[str, float
     return [(name, float(part.mean())) for name, part in ranked]
 
 
-def _wave_regions(explanation: Explanation, profile: Array) -> str:
+def _cosine_regions(explanation: Explanation, profile: Array) -> str:
     if explanation.unit == KELVIN:
         form = "{} ({:+.1f} K)"
     else:
@@ -205,7 +207,7 @@ def _wave_regions(explanation: Explanation, profile: Array) -> str:
     return _region_texts(explanation, profile, form)
 
 
-def _all_waves_regions(explanation: Explanation, importance: Array) -> str:
+def _all_cosines_regions(explanation: Explanation, importance: Array) -> str:
     if explanation.unit == KELVIN:
         return _region_texts(explanation, importance, "{} ({:.1f} K)")
     profile = importance if explanation.wavenumbers is None else np.sqrt(importance)

@@ -1,6 +1,6 @@
 """Scenes, spectra, images and maps from disk: opened lazily, whatever their format.
 
-Files as a sensor delivers them are recognised by their names and opened by a member of
+Files as a sensor delivers them are recognised by their names and opened by an entry of
 :data:`SENSORS`; to add a sensor, list it there.
 """
 

@@ -14,17 +14,17 @@ from sklearn.preprocessing import QuantileTransformer, StandardScaler
 
 from undulatus import GPC, RFFGPC, VFFGPC
 from undulatus.errors import InputError
-from undulatus.estimators.interpret import waves_of
+from undulatus.estimators.interpret import cosines_of
 from undulatus.estimators.pca import SpectralPCA
+from undulatus.products.explain.cosines import by_regime, explain, overall_importance
 from undulatus.products.explain.table import strongest
-from undulatus.products.explain.waves import by_regime, explain, overall_importance
 from undulatus.regimes import Regime, RegimeClassifier
 from undulatus.scenes.channels import ABSORPTION_BANDS, CHANNELS, WAVENUMBERS, WINDOWS
 from undulatus.scenes.radiometry import blackbody_radiance, brightness_temperature, radiance_slope
 
 NOISE_K = 0.2
 OZONE = "O3 980-1080"
-# Waves in features that are linear in those given, so that covariances are exact.
+# Cosines in features that are linear in those given, so that covariances are exact.
 PLAIN = {"n_estimators": 1, "warp": False, "taper": 0.0, "posterior": "bound", "random_state": 0}
 
 
@@ -59,8 +59,8 @@ def ozone_model(spectra):
 
 def pattern_of_rows(model, X):
     """Return Cov(x, phase) / deviation of the phase, computed from rows, and the phases."""
-    waves = waves_of(model[-1])
-    phases = (model[:-1].transform(X) - waves.centre) @ waves.frequencies.T
+    cosines = cosines_of(model[-1])
+    phases = (model[:-1].transform(X) - cosines.centre) @ cosines.frequencies.T
     phases = phases - phases.mean(axis=0)
     return phases.T @ (X - X.mean(axis=0)) / len(X) / phases.std(axis=0)[:, None], phases
 
@@ -103,12 +103,12 @@ def test_frequencies_are_turns_of_the_phase_by_the_noise_of_one_channel(spectra,
     (found,) = explain(ozone_model)
     assert found.frequency_step == "noise"
     X = spectra[0][:1]
-    waves = waves_of(ozone_model[-1])
+    cosines = cosines_of(ozone_model[-1])
     reduce = ozone_model[:-1]
     for channel in (0, 1500, 8460):
         shifted = X.copy()
         shifted[0, channel] += NOISE_K
-        turned = (reduce.transform(shifted) - reduce.transform(X)) @ waves.frequencies.T
+        turned = (reduce.transform(shifted) - reduce.transform(X)) @ cosines.frequencies.T
         assert_allclose(found.frequency[:, channel], turned[0], rtol=1e-6, atol=1e-9)
 
 
@@ -180,7 +180,7 @@ def test_frequencies_of_features_are_turns_by_their_deviation_or_noise(table, st
     (found,) = explain(model)
     step = X.std(axis=0) if found.frequency_step != "noise" else np.arange(1.0, 7.0)
     shifted = model[:-1].transform(X[:1] + np.diag(step)) - model[:-1].transform(X[:1])
-    turned = shifted @ waves_of(model[-1]).frequencies.T
+    turned = shifted @ cosines_of(model[-1]).frequencies.T
     assert_allclose(found.frequency, turned.T, rtol=3e-3, atol=1e-6)
 
 
@@ -253,7 +253,7 @@ def test_models_without_names_number_their_features(moons):
     assert_allclose(found.shares.sum(), 1.0, rtol=1e-12)
 
 
-def test_the_waves_of_an_ensemble_are_those_of_its_members(moons):
+def test_the_cosines_of_an_ensemble_are_those_of_its_members(moons):
     (found,) = explain(RFFGPC(5, n_estimators=3, random_state=0).fit(*moons))
     assert len(found.weights) == 15
     assert_allclose(found.shares.sum(), 1.0, rtol=1e-12)
@@ -285,7 +285,7 @@ def test_every_class_is_explained_by_its_own_latent_function(seasons):
         assert importance[name]["c"] < 0.2
 
 
-def test_the_importance_for_all_classes_is_that_of_all_their_waves_by_weight(seasons):
+def test_the_importance_for_all_classes_is_that_of_all_their_cosines_by_weight(seasons):
     found = explain(seasons)
     expected, total = np.zeros(3), 0.0
     for one in found:
@@ -314,7 +314,7 @@ def test_classes_of_regimes_are_explained_regime_by_regime():
     ]
 
 
-# Models without waves
+# Models without cosines
 
 
 @pytest.mark.parametrize("model", [GPC(), LogisticRegression()], ids=["GPC", "LogisticRegression"])

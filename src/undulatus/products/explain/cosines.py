@@ -1,8 +1,8 @@
-r"""What a model looks at: its waves, carried back to the channels or features of its input.
+r"""What a model looks at: its cosines, carried back to the channels or features of its input.
 
-A classifier on Fourier features is a sum of waves (:mod:`undulatus.estimators.interpret`), and a
-wave has a frequency :math:`w_i`. If a model classifies components of spectra, the frequency is
-carried back through them to every channel. Two curves then describe a wave (Haufe et al. 2014,
+A classifier on Fourier features is a sum of cosines (:mod:`undulatus.estimators.interpret`), and a
+cosine has a frequency :math:`w_i`. If a model classifies components of spectra, the frequency is
+carried back through them to every channel. Two curves then describe a cosine (Haufe et al. 2014,
 doi:10.1016/j.neuroimage.2013.10.067):
 
 - the *frequency* is the filter: by how many radians the phase turns when one channel alone changes
@@ -18,11 +18,11 @@ doi:10.1016/j.neuroimage.2013.10.067):
   component, :math:`p_{ic} = \sigma_c \sum_k e_{kc} \lambda_k w_{ik} / s_i`.
 
 A pattern needs the covariance of the classifier's input. Principal components are uncorrelated, so
-theirs is known. Without them, features are taken as uncorrelated, and a wave has only a
+theirs is known. Without them, features are taken as uncorrelated, and a cosine has only a
 *direction*, :math:`w_{ic} \sigma_c / s_i`, where :math:`\sigma_c` is the standard deviation of a
 feature.
 
-A classifier of more than two classes has a latent function a class, over the same waves, which
+A classifier of more than two classes has a latent function a class, over the same cosines, which
 weigh differently for each: there is an explanation a class, and :func:`overall_importance` says
 how much a channel or feature counts in all of them.
 """
@@ -41,7 +41,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from undulatus.errors import InputError
 from undulatus.estimators.classifier import FourierGPC
-from undulatus.estimators.interpret import AffineStep, Waves, affine_steps, waves_of
+from undulatus.estimators.interpret import AffineStep, Cosines, affine_steps, cosines_of
 from undulatus.products.provenance import Provenance
 from undulatus.regimes import RegimeClassifier
 from undulatus.scenes.channels import WAVENUMBERS
@@ -62,10 +62,10 @@ _COLDEST = 100.0
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """The D waves of a classifier over d channels or features, in order of falling weight.
+    """The D cosines of a classifier over d channels or features, in order of falling weight.
 
     Signs are such that the latent mean rises on average, towards ``towards``. They mean little for
-    a wave whose phase varies by several radians.
+    a cosine whose phase varies by several radians.
     """
 
     regime: str
@@ -81,11 +81,11 @@ class Explanation:
     mean_spectrum: Array | None
     """In K, (d,); None if the features are not channels."""
     weights: Array
-    """Standard deviation of each wave over the training rows, (D,)."""
+    """Standard deviation of each cosine over the training rows, (D,)."""
     amplitudes: Array
     """(D,)."""
     phase_deviations: Array
-    """Standard deviation of each wave's phase over the training rows, radians, (D,)."""
+    """Standard deviation of each cosine's phase over the training rows, radians, (D,)."""
     frequency: Array
     """By how much the phase turns per ``frequency_step`` of a channel, radians, (D, d)."""
     frequency_step: str
@@ -105,7 +105,7 @@ class Explanation:
 
     @property
     def shares(self) -> Array:
-        """Share of each wave in the sum of all weights, (D,)."""
+        """Share of each cosine in the sum of all weights, (D,)."""
         return np.asarray(self.weights / max(self.weights.sum(), np.finfo(np.float64).tiny))
 
     @property
@@ -117,7 +117,7 @@ class Explanation:
 
     @property
     def importance(self) -> Array:
-        """How much each channel or feature counts in all waves together, by their shares, (d,).
+        """How much each channel or feature counts in all cosines together, by their shares, (d,).
 
         For patterns in K, the root of their mean square. Otherwise the mean square, which is the
         share of the phases' variance that goes with a feature; for directions it sums to one.
@@ -129,7 +129,7 @@ class Explanation:
 def overall_importance(explanations: Sequence[Explanation]) -> Array:
     """Return how much each channel or feature counts for all classes of a regime, (d,).
 
-    As :attr:`Explanation.importance`, by the weights of the waves of all latent functions.
+    As :attr:`Explanation.importance`, by the weights of the cosines of all latent functions.
     """
     total = sum(float(one.weights.sum()) for one in explanations)
     square = sum(one.weights @ one.profile**2 for one in explanations)
@@ -161,9 +161,9 @@ def explain(model: Any) -> tuple[Explanation, ...]:
     check_is_fitted(model, "estimators_")
     explanations: list[Explanation] = []
     for regime in model.regimes_:
-        member = model.estimators_[regime.name]
+        fitted = model.estimators_[regime.name]
         try:
-            explanations += _explain_one(member, regime.features, provenance, regime.name)
+            explanations += _explain_one(fitted, regime.features, provenance, regime.name)
         except InputError as error:
             raise InputError(f"Regime {regime.name!r}: {error}") from error
     return tuple(explanations)
@@ -176,19 +176,21 @@ def _explain_one(
     classifier, steps = _split_model(model)
     classes = classifier.classes_.tolist()
     if len(classes) == 2:
-        waves = waves_of(classifier)
-        return [_explain_waves(waves, steps, names, provenance, regime, classes[1])]
+        cosines = cosines_of(classifier)
+        return [_explain_cosines(cosines, steps, names, provenance, regime, classes[1])]
     return [
         replace(
-            _explain_waves(waves_of(classifier, place), steps, names, provenance, regime, label),
+            _explain_cosines(
+                cosines_of(classifier, place), steps, names, provenance, regime, label
+            ),
             of_class=str(label),
         )
         for place, label in enumerate(classes)
     ]
 
 
-def _explain_waves(
-    waves: Waves,
+def _explain_cosines(
+    cosines: Cosines,
     steps: list[AffineStep],
     names: Any,
     provenance: Provenance,
@@ -196,11 +198,11 @@ def _explain_waves(
     rising: Any,
 ) -> Explanation:
     """Explain one latent function, which rises towards the class ``rising``."""
-    mean, frequencies = waves.centre[None], waves.frequencies
+    mean, frequencies = cosines.centre[None], cosines.frequencies
     for step in reversed(steps):
         mean = step.centre + step.restore(mean)
         frequencies = step.carry_back(frequencies)
-    deviations = _deviations(waves, steps)
+    deviations = _deviations(cosines, steps)
     noise = steps[0].noise if steps else None
     label = provenance.label
     wavenumbers = np.array(provenance.wavenumbers or WAVENUMBERS)
@@ -209,7 +211,7 @@ def _explain_waves(
     kelvins, per_unit = None, _or_one(deviations)
     if is_spectrum:
         kelvins, per_unit = _in_kelvins(measurement, wavenumbers, mean[0])
-    pattern = _pattern(waves, steps)
+    pattern = _pattern(cosines, steps)
     if measurement == SCORES and pattern is not None:
         # EUMETSAT computes its components from radiances divided by their noise.
         noise = np.ones(len(deviations))
@@ -220,9 +222,9 @@ def _explain_waves(
         names=_names(measurement, wavenumbers, names, len(deviations)),
         wavenumbers=wavenumbers if is_spectrum else None,
         mean_spectrum=kelvins,
-        weights=waves.weights,
-        amplitudes=waves.amplitudes,
-        phase_deviations=waves.phase_deviations,
+        weights=cosines.weights,
+        amplitudes=cosines.amplitudes,
+        phase_deviations=cosines.phase_deviations,
         frequency=frequencies * (deviations if noise is None else noise),
         frequency_step=DEVIATIONS if noise is None else NOISE_STEP,
         pattern=None if pattern is None else pattern / per_unit,
@@ -245,22 +247,24 @@ def _split_model(model: Any) -> tuple[FourierGPC, list[AffineStep]]:
     return model, affine_steps(before)
 
 
-def _deviations(waves: Waves, steps: list[AffineStep]) -> Array:
+def _deviations(cosines: Cosines, steps: list[AffineStep]) -> Array:
     """Return the standard deviation of each channel over the training rows, (d,)."""
     mixed = any(step.restoring.ndim == 2 for step in steps)
-    parts = np.diag(waves.deviation) if mixed else waves.deviation[None]
-    left_out = np.zeros((1, len(waves.deviation)))
+    parts = np.diag(cosines.deviation) if mixed else cosines.deviation[None]
+    left_out = np.zeros((1, len(cosines.deviation)))
     for step in reversed(steps):
         parts = step.restore(parts)
         left_out = step.restore_variances(left_out)
     return np.sqrt(np.sum(parts**2, axis=0) + left_out[0])
 
 
-def _pattern(waves: Waves, steps: list[AffineStep]) -> Array | None:
+def _pattern(cosines: Cosines, steps: list[AffineStep]) -> Array | None:
     """Return Cov(x, φ) / s in units of the channels, (D, d); None without components."""
     if not any(step.uncorrelated for step in steps):
         return None
-    pattern = waves.frequencies * waves.deviation**2 / _or_one(waves.phase_deviations)[:, None]
+    pattern = (
+        cosines.frequencies * cosines.deviation**2 / _or_one(cosines.phase_deviations)[:, None]
+    )
     for step in reversed(steps):
         pattern = step.restore(pattern)
     return pattern
