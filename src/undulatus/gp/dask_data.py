@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Concatenate
+from typing import Any
 
 import dask
 import dask.array as da
@@ -26,8 +26,6 @@ from undulatus.errors import InputError
 from undulatus.gp.backends import Array, Backend, make_backend
 from undulatus.gp.backends.numpy import recycling
 from undulatus.gp.data import (
-    Block,
-    Parameters,
     Pixels,
     Result,
     Standardisation,
@@ -36,10 +34,8 @@ from undulatus.gp.data import (
     unmasked,
 )
 from undulatus.gp.moments import (
-    ClassMoments,
     LabelledChunk,
     apply_class_weights,
-    class_moments,
     encode,
     require_phases_of_rows,
 )
@@ -54,9 +50,9 @@ class LabelledArrays:
     """Dask arrays of rows (n, d), labels, weights and groups (n,), with the same row chunks."""
 
     rows: da.Array
-    labels: da.Array
-    weight: da.Array | None
-    groups: da.Array | None
+    labels: da.Array | None = None
+    weight: da.Array | None = None
+    groups: da.Array | None = None
 
     @classmethod
     def align(
@@ -71,7 +67,7 @@ class LabelledArrays:
         def like_rows(given: Any, name: str) -> da.Array | None:
             if given is None:
                 return None
-            if np.shape(given)[:1] != rows.shape[:1] or len(np.shape(given)) != 1:
+            if np.shape(given) != rows.shape[:1]:
                 raise InputError(
                     f"Found input variables with inconsistent numbers of samples: X has "
                     f"{rows.shape[0]} rows, {name} has shape {np.shape(given)}. If a size is "
@@ -81,28 +77,33 @@ class LabelledArrays:
                 return given.rechunk((rows.chunks[0],))
             return da.from_array(np.asarray(given), chunks=(rows.chunks[0],)).persist()
 
-        aligned = like_rows(labels, "y")
-        assert aligned is not None
-        return cls(rows, aligned, like_rows(weight, "sample_weight"), like_rows(groups, "groups"))
-
-    @property
-    def first_rows(self) -> Array:
-        """Number of the first row of each chunk, (chunks,)."""
-        return np.cumsum([0, *self.rows.chunks[0][:-1]], dtype=np.int64)
+        return cls(
+            rows,
+            like_rows(labels, "y"),
+            like_rows(weight, "sample_weight"),
+            like_rows(groups, "groups"),
+        )
 
     def each(self, function: Callable[..., Any], *parameters: Any) -> list[Any]:
-        """Return ``function(chunk, *parameters)`` of each chunk, as delayed values."""
-        task = ChunkTask(
-            function, parameters, self.first_rows, self.weight is not None, self.groups is not None
-        )
-        arrays = [self.labels, self.weight, self.groups]
-        columns = [_as_column(array) for array in arrays if array is not None]
-        return _map_chunks(task, self.rows, *columns)
+        """Return ``function(chunk, *parameters)`` of each chunk, as delayed values.
 
-    def class_moments(self, columns: Callable[[int], str]) -> ClassMoments:
-        """Return what one pass over all chunks finds."""
-        (total,) = dask.compute(_tree_sum(self.each(class_moments, columns)))
-        return total
+        A chunk is read and processed in one dask task.
+        """
+        given = {"y": self.labels, "sample_weight": self.weight, "groups": self.groups}
+        columns = {name: array for name, array in given.items() if array is not None}
+        first_rows = np.cumsum([0, *self.rows.chunks[0]], dtype=np.int64)
+        task = ChunkTask(function, parameters, first_rows, tuple(columns))
+        results = da.map_blocks(
+            _run_task,
+            self.rows,
+            *(da.map_blocks(_as_column, array, new_axis=1) for array in columns.values()),
+            # Not traversed: it holds no graphs, and may hold large arrays.
+            task=dask.delayed(task, traverse=False, pure=True),
+            dtype=object,
+            meta=np.empty((0, 0), dtype=object),
+            chunks=((1,) * self.rows.numblocks[0], (1,)),
+        )
+        return list(results.to_delayed(optimize_graph=True)[:, 0])
 
 
 @dataclass(frozen=True)
@@ -114,15 +115,9 @@ class PixelReader:
     standardisation: Standardisation
     xp: Backend
     rows_per_block: int
-    latent: int | None = None
-    """With more than two classes, the one that is told from the rest; None keeps all apart."""
 
     def __call__(self, chunk: LabelledChunk) -> Pixels:
         """Return the chunk's pixels of positive weight."""
-        pixels = self._read(chunk)
-        return pixels if self.latent is None else pixels.against_rest(self.latent)
-
-    def _read(self, chunk: LabelledChunk) -> Pixels:
         codes, weight = self.classes_and_weights(chunk)
         rows, groups = chunk.rows, chunk.groups
         if weight is not None and not weight.all():
@@ -190,64 +185,43 @@ class ChunkedPixels:
     @property
     def n_latents(self) -> int:
         """Number of latent functions: one for two classes, otherwise one a class."""
-        return count_latents(len(self.reader.labels)) if self.reader.latent is None else 1
+        return count_latents(len(self.reader.labels))
 
     def on(self, device: str, tf32: bool, n_frequencies: int) -> ChunkedPixels:
         """Return the same pixels, computed on a device in each chunk's task."""
         size = device_block_rows(n_frequencies, self.dtype.itemsize)
         xp = make_backend(self.dtype, device, tf32)
-        reader = replace(self.reader, xp=xp, rows_per_block=size)
-        return replace(self, reader=reader)
+        return replace(self, reader=replace(self.reader, xp=xp, rows_per_block=size))
 
-    def against_rest(self, latent: int) -> ChunkedPixels:
-        """Return the pixels of two classes that a latent function separates."""
-        if self.n_latents == 1:
-            return self
-        return replace(self, reader=replace(self.reader, latent=latent))
+    def each(self, function: Callable[..., Any], *parameters: Any) -> list[Any]:
+        """Return ``function(chunk, reader, *parameters)`` of each chunk with pixels, delayed."""
+        parts = self.arrays.each(function, self.reader, *parameters)
+        return [part for part, used in zip(parts, self.used, strict=True) if used]
 
     def total(
         self,
-        function: Callable[Concatenate[Block, Parameters], Result],
+        function: Callable[..., Result],
         add_up: Callable[[Iterator[Result]], Result],
-        *parameters: Parameters.args,
-        **named: Parameters.kwargs,
+        *parameters: Any,
     ) -> Result:
         """Return ``function(block, *parameters)`` of all blocks, added up in a tree of chunks."""
-        totals = self.arrays.each(chunk_total, self.reader, function, add_up, parameters, named)
-        with _large_parameters():
-            (total,) = dask.compute(_tree_sum(self._where_used(totals)))
-        return total
+        return tree_sum(self.each(chunk_total, function, add_up, parameters))
 
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
         edges = np.cumsum([0, *self.used])
         wanted = np.diff(np.searchsorted(chosen, edges)) > 0
         parts = self.arrays.each(take_from_chunk, self.reader, chosen, edges)
-        with _large_parameters():
-            (taken,) = dask.compute(
-                [part for part, want in zip(parts, wanted, strict=True) if want]
-            )
+        taken = compute([parts[number] for number in np.flatnonzero(wanted)])
         return concatenate_pixels(taken, self.threads)
 
     def gather(self) -> Pixels:
         """Return all pixels, in memory."""
         return self.take(np.arange(self.n_rows))
 
-    def digests(self, digest: Callable[[Pixels], str]) -> list[str]:
-        """Return a digest of the pixels of each chunk that has any."""
-        parts = self.arrays.each(chunk_digest, self.reader, digest)
-        (digests,) = dask.compute(self._where_used(parts))
-        return list(digests)
-
     def require_phases(self, frequencies: Array, columns: Callable[[int], str]) -> None:
         """Raise, naming row and column, if a phase of any pixel has lost its digits."""
-        parts = self.arrays.each(far_row_error, self.reader, frequencies, columns)
-        (errors,) = dask.compute(parts)
-        for error in filter(None, errors):
-            raise error
-
-    def _where_used(self, parts: list[Any]) -> list[Any]:
-        return [part for part, used in zip(parts, self.used, strict=True) if used]
+        compute(self.each(require_phases_of_chunk, frequencies, columns))
 
 
 # Functions of one chunk, run in its task
@@ -259,10 +233,9 @@ def chunk_total(
     function: Callable[..., Result],
     add_up: Callable[[Iterator[Result]], Result],
     parameters: tuple[Any, ...],
-    named: dict[str, Any],
 ) -> Result:
     """Return a function of the chunk's blocks, added up."""
-    return reader(chunk).total(function, add_up, *parameters, **named)
+    return reader(chunk).total(function, add_up, *parameters)
 
 
 def take_from_chunk(
@@ -273,26 +246,15 @@ def take_from_chunk(
     return reader(chunk).take(chosen[first:last] - edges[chunk.number])
 
 
-def chunk_digest(
-    chunk: LabelledChunk, reader: PixelReader, digest: Callable[[Pixels], str]
-) -> str:
-    """Return a digest of the chunk's pixels."""
-    return digest(reader(chunk))
-
-
-def far_row_error(
+def require_phases_of_chunk(
     chunk: LabelledChunk, reader: PixelReader, frequencies: Array, columns: Callable[[int], str]
-) -> InputError | None:
-    """Return the error that names the chunk's first row that lies too far out, if any."""
+) -> None:
+    """Raise, naming row and column, if a row of positive weight lies too far out."""
     _, weight = reader.classes_and_weights(chunk)
     absent = None if weight is None else weight == 0
-    try:
-        require_phases_of_rows(
-            chunk.rows, absent, reader.standardisation, frequencies, columns, chunk.first_row
-        )
-    except InputError as error:
-        return error
-    return None
+    require_phases_of_rows(
+        chunk.rows, absent, reader.standardisation, frequencies, columns, chunk.first_row
+    )
 
 
 def concatenate_pixels(parts: list[Pixels], threads: int) -> Pixels:
@@ -324,20 +286,21 @@ def whole_rows(rows: da.Array) -> da.Array:
 
 
 def map_rows(function: Callable[[Array, int], Array], rows: da.Array, width: int) -> Array:
-    """Return ``function(chunk, first_row)`` of all chunks, (n, width), reading each once.
-
-    If several chunks raise an :class:`InputError`, that of the first chunk is raised.
-    """
-    rows = whole_rows(rows)
-    first_rows = np.cumsum([0, *rows.chunks[0]], dtype=np.int64)
-    with _large_parameters():
-        (parts,) = dask.compute(_map_chunks(RowsTask(function, first_rows, width), rows))
+    """Return ``function(chunk, first_row)`` of all chunks, (n, width), reading each once."""
+    parts = compute(LabelledArrays(whole_rows(rows)).each(_function_of_rows, function))
     output = np.empty((rows.shape[0], width), order="F")
-    for first_row, part in zip(first_rows, parts, strict=False):
-        if isinstance(part, InputError):
-            raise part
-        output[first_row : first_row + len(part)] = part
+    first = 0
+    for part in parts:
+        if part is not None:
+            output[first : first + len(part)] = part
+            first += len(part)
     return output
+
+
+def _function_of_rows(
+    chunk: LabelledChunk, function: Callable[[Array, int], Array]
+) -> Array | None:
+    return function(chunk.rows, chunk.first_row) if len(chunk.rows) else None
 
 
 # Tasks and graphs
@@ -345,94 +308,79 @@ def map_rows(function: Callable[[Array, int], Array], rows: da.Array, width: int
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """A function of labelled chunks: one node in the graph, however many chunks there are."""
+    """A function of labelled chunks: one node in the graph, however many chunks there are.
+
+    ``names`` are those of the columns that are given besides the rows.
+    """
 
     function: Callable[..., Any]
     parameters: tuple[Any, ...]
     first_rows: Array
-    weighted: bool
-    grouped: bool
+    names: tuple[str, ...]
 
     def __call__(self, number: int, rows: Array, *columns: Array) -> Any:
-        """Return the function of one chunk, given its rows, labels, weights and groups."""
-        rest = [np.asarray(column)[:, 0] for column in columns]
-        labels = rest.pop(0)
-        weight = rest.pop(0).astype(np.float64) if self.weighted else None
-        groups = rest.pop(0) if self.grouped else None
-        first_row = int(self.first_rows[number])
-        chunk = LabelledChunk(number, first_row, unmasked(rows), labels, weight, groups)
-        # dask runs several chunks at a time, so a chunk needs no threads of its own.
-        with single_threaded_blas(), recycling():
-            return self.function(chunk, *self.parameters)
+        """Return the function of one chunk, or the error it causes.
 
-
-@dataclass(frozen=True)
-class RowsTask:
-    """A function of the rows of each chunk."""
-
-    function: Callable[[Array, int], Array]
-    first_rows: Array
-    width: int
-
-    def __call__(self, number: int, rows: Array) -> Array | InputError:
-        """Return the function of one chunk's rows, or the error they cause."""
-        if not len(rows):
-            return np.empty((0, self.width))
+        Errors are returned, not raised: that of the first chunk is to be raised, not that of the
+        fastest.
+        """
         try:
-            with single_threaded_blas():
-                return self.function(unmasked(rows), int(self.first_rows[number]))
+            given = {
+                name: unmasked(column, name)[:, 0]
+                for name, column in zip(self.names, columns, strict=True)
+            }
+            weight = given.get("sample_weight")
+            chunk = LabelledChunk(
+                number,
+                int(self.first_rows[number]),
+                unmasked(rows),
+                given.get("y"),
+                None if weight is None else weight.astype(np.float64),
+                given.get("groups"),
+            )
+            # dask runs several chunks at a time, so a chunk needs no threads of its own.
+            with single_threaded_blas(), recycling():
+                return self.function(chunk, *self.parameters)
         except InputError as error:
             return error
 
 
-def _map_chunks(task: ChunkTask | RowsTask, rows: da.Array, *columns: da.Array) -> list[Any]:
-    """Return the delayed result of each chunk, which is read and processed in one dask task."""
-    results = da.map_blocks(
-        _run_task,
-        rows,
-        *columns,
-        # Not traversed: it holds no graphs, and may hold large arrays.
-        task=dask.delayed(task, traverse=False, pure=True),
-        dtype=object,
-        meta=np.empty((0, 0), dtype=object),
-        chunks=((1,) * rows.numblocks[0], (1,)),
-    )
-    return list(results.to_delayed(optimize_graph=True)[:, 0])
-
-
-def _run_task(*arrays: Array, task: ChunkTask | RowsTask, block_id: tuple[int, ...]) -> Any:
+def _run_task(*arrays: Array, task: ChunkTask, block_id: tuple[int, ...]) -> Any:
     return task(block_id[0], *arrays)
 
 
-def _as_column(array: da.Array) -> da.Array:
-    return da.map_blocks(
-        _add_axis,
-        array,
-        new_axis=1,
-        chunks=(array.chunks[0], (1,)),
-        meta=np.empty((0, 0), dtype=array.dtype),
-    )
+def _as_column(values: Array) -> Array:
+    return values[:, None]
 
 
-def _add_axis(values: Array) -> Array:
-    return unmasked(values, "y, sample_weight or groups")[:, None]
-
-
-def _tree_sum(parts: list[Any]) -> Any:
+def tree_sum(parts: list[Any]) -> Any:
+    """Return the sum of delayed values; raise the first that is an error."""
     add = dask.delayed(_add, pure=True)
     while len(parts) > 1:
         parts = [add(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-    return parts[0]
+    return compute(parts)[0]
 
 
 def _add(parts: list[Any]) -> Any:
     # By `+`, not in place: the results of other tasks may be needed again there.
-    return reduce(operator.add, parts)
+    return next((part for part in parts if isinstance(part, InputError)), None) or reduce(
+        operator.add, parts
+    )
 
 
-def _large_parameters() -> Any:
-    """Return a context in which distributed does not warn about large parameters in a graph."""
-    # Setting this before distributed is imported would hide its own defaults.
-    if "distributed" not in sys.modules:
-        return nullcontext()
-    return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"})
+def compute(parts: list[Any]) -> list[Any]:
+    """Return delayed values, computed; raise the first that is an error."""
+    # distributed warns about large parameters in a graph. Setting this before it is imported
+    # would hide its own defaults.
+    large = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
+    with dask.config.set(large) if "distributed" in sys.modules else nullcontext():
+        computed = dask.compute(*parts)
+    for part in computed:
+        if isinstance(part, InputError):
+            raise part
+    return list(computed)
+
+
+def load(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arrays in memory, those of dask computed together."""
+    return tuple(dask.compute(*arrays, traverse=False))

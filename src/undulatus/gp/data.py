@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,16 @@ import scipy.linalg  # noqa: F401  (loads SciPy's BLAS, so that `single_threaded
 
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-from undulatus.gp.backends import HOST, Array, Backend, is_tensor, make_backend
+from undulatus.gp.backends import (
+    HOST,
+    Array,
+    Backend,
+    backend_of,
+    is_array,
+    make_backend,
+)
 
 Result = TypeVar("Result")
-
-Parameters = ParamSpec("Parameters")
 
 BLOCK_BYTES = 16 * 2**20
 """Bytes of features in a block: large enough that threads on many cores, which take turns between
@@ -104,19 +109,15 @@ class PixelSource(Protocol):
 
     def total(
         self,
-        function: Callable[Concatenate[Block, Parameters], Result],
+        function: Callable[..., Result],
         add_up: Callable[[Iterator[Result]], Result],
-        *parameters: Parameters.args,
-        **named: Parameters.kwargs,
+        *parameters: Any,
     ) -> Result:
         """Return ``function(block, *parameters)`` of all blocks, added up in order.
 
         ``function`` and ``add_up`` may run in another process, and more than once. ``add_up``
         may overwrite the results it is given; two of its own results are added by ``+``.
         """
-
-    def against_rest(self, latent: int) -> PixelSource:
-        """Return the pixels of two classes that a latent function separates."""
 
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
@@ -185,7 +186,7 @@ class Pixels:
     @property
     def in_memory(self) -> bool:
         """Whether single rows can be picked, rather than only slices read."""
-        return isinstance(self.rows, np.ndarray) or is_tensor(self.rows)
+        return is_array(self.rows)
 
     def on(self, device: str, tf32: bool, n_frequencies: int) -> Pixels:
         """Return the same pixels, computed on a device; they are moved there if they fit."""
@@ -200,7 +201,7 @@ class Pixels:
         )
 
     def _read(self, rows: slice) -> Any:
-        return self.rows[rows] if is_tensor(self.rows) else unmasked(self.rows[rows])
+        return unmasked(self.rows[rows])
 
     def block(self, rows: slice) -> Block:
         """Return the standardised pixels of ``rows``."""
@@ -211,8 +212,7 @@ class Pixels:
 
         They may be those of several members, (M, n), if the rows are standardised already.
         """
-        if is_tensor(self.rows):
-            chosen = self.xp.move(chosen)
+        chosen = backend_of(self.rows).move(chosen)
         return self._block(self.rows[chosen], chosen, slice(0, chosen.shape[-1]))
 
     def _block(self, raw: Any, chosen: Any, rows: slice) -> Block:
@@ -258,13 +258,12 @@ class Pixels:
 
     def total(
         self,
-        function: Callable[Concatenate[Block, Parameters], Result],
+        function: Callable[..., Result],
         add_up: Callable[[Iterator[Result]], Result],
-        *parameters: Parameters.args,
-        **named: Parameters.kwargs,
+        *parameters: Any,
     ) -> Result:
         """Return ``function(block, *parameters)`` of all blocks, added up in order."""
-        return add_up(self.map(lambda block: function(block, *parameters, **named)))
+        return add_up(self.map(lambda block: function(block, *parameters)))
 
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
@@ -275,12 +274,6 @@ class Pixels:
             weight=None if self.weight is None else self.weight[chosen],
             groups=None if self.groups is None else self.groups[chosen],
         )
-
-    def against_rest(self, latent: int) -> Pixels:
-        """Return the same pixels with two classes: that of a latent function, and the rest."""
-        if self.n_latents == 1:
-            return self
-        return replace(self, codes=self.codes == latent, n_classes=2)
 
     def gather(self) -> Pixels:
         """Return all pixels, in memory."""
@@ -426,10 +419,8 @@ def map_blocks(
 
 def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
     """Return the sorted row numbers ``chosen`` of ``rows``, read in slices unless in memory."""
-    if is_tensor(rows):
-        return rows[make_backend(np.float64, str(rows.device)).move(chosen)]
-    if isinstance(rows, np.ndarray):
-        return np.asarray(rows[chosen])
+    if is_array(rows):
+        return unmasked(rows[backend_of(rows).move(chosen)])
     parts = [np.empty((0, rows.shape[1]), dtype=rows.dtype)]
     for start in range(0, rows.shape[0], rows_per_block):
         first, last = np.searchsorted(chosen, [start, start + rows_per_block])
@@ -442,15 +433,15 @@ def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
 # Checks
 
 
-def unmasked(values: Any, name: str = "X") -> Array:
-    """Return values as an array; raise if some are masked, which would count as numbers there."""
+def unmasked(values: Any, name: str = "X") -> Any:
+    """Return values as an array, or a tensor; raise if some are masked: they would be numbers."""
     if np.ma.is_masked(values):
         raise InputError(
             f"{name} has {np.count_nonzero(np.ma.getmaskarray(values)):,} of its "
             f"{np.size(values):,} values masked.\nDrop these rows, or fill the values "
             f"(numpy.ma.filled) with something that is true of them."
         )
-    return np.asarray(values)
+    return backend_of(values).move(values)
 
 
 def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:
