@@ -41,11 +41,6 @@ def some_gaussian(seed=0, k=10, signal_variance=1.7, prior_mean=0.0):
     return Gaussian(signal_variance, prior_mean, posterior, sites)
 
 
-def against_rest(pixels, latent):
-    """The same pixels with two classes: that of a latent function, and the rest."""
-    return replace(pixels, codes=pixels.codes == latent, n_classes=2)
-
-
 def repeat_rows(pixels, counts):
     """The same pixels, each given as often as its count, without weights."""
     rows = np.repeat(np.arange(pixels.n_rows), counts)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from tests.gp.problems import (
-    against_rest,
     assert_same,
     central_differences,
     dense_features,
@@ -298,7 +297,7 @@ def test_the_value_is_the_bound_of_dense_formulas(learn_frequencies, classes):
     pixels, expected = evidence.pixels, 0.0
     z, _ = dense_features(pixels.rows, evidence.frequencies(theta))
     for c, (gamma, xi) in enumerate(zip(evidence.signal_variances(theta), xis, strict=True)):
-        v = pixels.weight * np.where(against_rest(pixels, c).codes, 0.5, -0.5)
+        v = pixels.weight * np.where(pixels.against_rest(c).codes, 0.5, -0.5)
         A = np.eye(10) + gamma * (z.T * (2.0 * pixels.weight * lambda_xi(xi))) @ z
         projected = np.sqrt(gamma) * z.T @ v
         fitted = projected @ np.linalg.solve(A, projected) - np.linalg.slogdet(A)[1]
@@ -378,7 +377,7 @@ def test_the_gradients_of_several_latent_functions_add_up():
     precision = evidence.local.precision
     alone = [
         evidence_gradient(
-            against_rest(evidence.pixels, c), frequencies, [gaussians[c]], precision[c : c + 1]
+            evidence.pixels.against_rest(c), frequencies, [gaussians[c]], precision[c : c + 1]
         )
         for c in range(3)
     ]

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from tests.gp.problems import against_rest
 
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
 from undulatus.gp.backends import make_backend
@@ -511,11 +510,12 @@ def test_with_more_than_two_classes_each_latent_function_has_its_own_targets():
         one = block.against_rest(latent)
         assert_array_equal(one.v, expected)
         assert one.codes is None
-        alone = against_rest(pixels, latent)
+        alone = pixels.against_rest(latent)
         assert alone.n_latents == 1
         assert_array_equal(alone.block(slice(4, 15)).v, expected)
         assert_array_equal(alone.block(slice(4, 15)).weight, block.weight)
     two = some_pixels()
+    assert two.against_rest(0) is two
     block = two.block(slice(0, 5))
     assert block.against_rest(0) is block
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, log_expit
 from tests.gp.problems import (
-    against_rest,
     assert_same,
     central_differences,
     dense_divergence,
@@ -649,7 +648,7 @@ def test_classes_fitted_together_are_those_fitted_one_by_one(variational, share)
     for latent, found in enumerate(together):
         alone = replace(
             space,
-            pixels=against_rest(space.pixels, latent),
+            pixels=space.pixels.against_rest(latent),
             log_odds=[[-1.5, -1.0, -1.2, -0.5][latent]],
         )
         start = some_gaussian(latent, signal_variance=[0.5, 1.0, 3.0, 8.0][latent])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tests.gp.problems import (
-    against_rest,
     assert_same,
     central_differences,
     dense_features,
@@ -73,7 +72,7 @@ def slow_steps(task, state, steps):
     mean_w = square_w = mean_s = square_s = 0.0
     sigma = state.parameters.lengthscale
     signs = np.array(
-        [np.where(against_rest(pixels, c).codes, 1.0, -1.0) for c in range(len(gammas))]
+        [np.where(pixels.against_rest(c).codes, 1.0, -1.0) for c in range(len(gammas))]
     )
     weights = np.ones(pixels.n_rows) if pixels.weight is None else pixels.weight
 

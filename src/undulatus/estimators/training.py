@@ -7,10 +7,8 @@ comes to this process.
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +39,7 @@ from undulatus.gp.moments import (
     FeatureMoments,
     LabelledChunk,
     apply_class_weights,
-    class_moments,
+    count_classes,
     require_phases_of_rows,
     require_weights,
     summarise,
@@ -264,8 +262,8 @@ def prepare_chunks(
     """Return a dask array that passed ``validate_rows``, with labels and weights, ready to fit.
 
     Few rows are taken into memory, so that the model is that of the same rows in an array. Of
-    many, one pass over all chunks finds mistakes, the classes, and how to standardise; equal ones
-    are not merged.
+    many, one pass over labels and weights finds the classes, and one over the rows how to
+    standardise; equal ones are not merged.
     """
     # Imported here: dask takes long to import, and only its arrays need it.
     from undulatus.gp.dask_data import ChunkedPixels, LabelledArrays, PixelReader, load, tree_sum
@@ -280,24 +278,30 @@ def prepare_chunks(
         weight = dask_array(sample_weight) if weighted else read_weights(sample_weight, n)
         group = dask_array(groups) if grouped else read_groups(groups, n)
         arrays = LabelledArrays.align(rows, labels, weight, group)
-        seen = tree_sum(arrays.each(class_moments, options.columns))
+        seen = tree_sum(arrays.without_rows().each(count_classes))
         classes = seen.labels if known is None else known
-        totals = np.array([moments.total_weight for moments in seen.moments])
-        factors = weigh_classes(name, options.class_weight, classes, totals)
-    by_class = seen.moments
-    if factors is not None:
-        by_class = [own.reweight(factor) for own, factor in zip(by_class, factors, strict=True)]
-    summary = reduce(operator.add, by_class)
-    summary.require_moderate(options.columns)
+        factors = weigh_classes(name, options.class_weight, classes, seen.totals)
     # Rows are taken as they are: how they are standardised does not matter yet.
     as_given = Standardisation(np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
     reader = PixelReader(seen.labels, factors, as_given, HOST, QUANTILE_ROWS)
     pixels = ChunkedPixels(arrays, reader, seen.used)
+    summary = tree_sum(arrays.each(_summarise_chunk, reader, options.columns))
+    summary.require_moderate(options.columns)
     some = pixels.take(spread_out(pixels.n_rows, QUANTILE_ROWS))
-    trained = np.array([own.total_weight for own in by_class])
-    overview = look_over(summary, some.rows, some.weight, classes, totals, trained, options)
+    trained = seen.totals if factors is None else seen.totals * factors
+    overview = look_over(summary, some.rows, some.weight, classes, seen.totals, trained, options)
     reader = replace(reader, standardisation=overview.standardisation)
     return ChunkedData(overview, replace(pixels, reader=reader))
+
+
+def _summarise_chunk(
+    chunk: LabelledChunk, reader: PixelReader, columns: Callable[[int], str]
+) -> FeatureMoments:
+    pixels = reader(chunk)
+    # Rows of zero weight are left out, but must be finite like the others.
+    if pixels.n_rows < len(chunk.rows):
+        summarise(chunk.rows, None, 1, columns, chunk.first_row)
+    return summarise(pixels.rows, pixels.weight, 1, columns, chunk.first_row)
 
 
 def merge_equal_rows(
@@ -434,12 +438,10 @@ def weigh_classes(
 def _require_weight_of_each(classifier: str, classes: Array, totals: Array) -> None:
     require_weights(totals)
     if not totals.all():
-        lacking = f"there are none of positive weight of {_name_some(classes[totals == 0])}"
-        if len(classes) == 2:
-            lacking = "only one class has rows of positive weight"
         raise InputError(
             f"{classifier} needs rows of {'both' if len(classes) == 2 else 'all'} classes, but "
-            f"{lacking}. Check sample_weight and class_weight."
+            f"there are none of positive weight of {_name_some(classes[totals == 0])}. Check "
+            f"sample_weight and class_weight."
         )
 
 

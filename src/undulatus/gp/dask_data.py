@@ -47,12 +47,13 @@ FAN_IN = 8
 
 @dataclass(frozen=True)
 class LabelledArrays:
-    """Dask arrays of rows (n, d), labels, weights and groups (n,), with the same row chunks."""
+    """Dask arrays of rows (n, d), and of y, sample_weight and groups (n,) in the same row chunks.
+
+    ``columns`` has those that are given, by these names.
+    """
 
     rows: da.Array
-    labels: da.Array | None = None
-    weight: da.Array | None = None
-    groups: da.Array | None = None
+    columns: dict[str, da.Array]
 
     @classmethod
     def align(
@@ -62,48 +63,46 @@ class LabelledArrays:
 
         Arrays in memory are sent to the scheduler once, rather than with every graph.
         """
-        rows = whole_rows(rows)
-
-        def like_rows(given: Any, name: str) -> da.Array | None:
+        rows, columns = whole_rows(rows), {}
+        for name, given in ("y", labels), ("sample_weight", weight), ("groups", groups):
             if given is None:
-                return None
+                continue
             if np.shape(given) != rows.shape[:1]:
                 raise InputError(
                     f"Found input variables with inconsistent numbers of samples: X has "
                     f"{rows.shape[0]} rows, {name} has shape {np.shape(given)}. If a size is "
                     f"nan, call {name}.compute_chunk_sizes() first."
                 )
-            if isinstance(given, da.Array):
-                return given.rechunk((rows.chunks[0],))
-            return da.from_array(np.asarray(given), chunks=(rows.chunks[0],)).persist()
-
-        return cls(
-            rows,
-            like_rows(labels, "y"),
-            like_rows(weight, "sample_weight"),
-            like_rows(groups, "groups"),
-        )
+            if not isinstance(given, da.Array):
+                given = da.from_array(np.asarray(given), chunks=(rows.chunks[0],)).persist()
+            columns[name] = given.rechunk((rows.chunks[0],))
+        return cls(rows, columns)
 
     def each(self, function: Callable[..., Any], *parameters: Any) -> list[Any]:
         """Return ``function(chunk, *parameters)`` of each chunk, as delayed values.
 
         A chunk is read and processed in one dask task.
         """
-        given = {"y": self.labels, "sample_weight": self.weight, "groups": self.groups}
-        columns = {name: array for name, array in given.items() if array is not None}
         first_rows = np.cumsum([0, *self.rows.chunks[0]], dtype=np.int64)
-        task = ChunkTask(function, parameters, first_rows, tuple(columns))
         results = da.map_blocks(
             _run_task,
             self.rows,
-            *(da.map_blocks(_as_column, array, new_axis=1) for array in columns.values()),
+            *(da.map_blocks(_as_column, array, new_axis=1) for array in self.columns.values()),
             # Not traversed: it holds no graphs, and may hold large arrays.
-            task=dask.delayed(task, traverse=False, pure=True),
+            task=dask.delayed(
+                ChunkTask(function, parameters, first_rows, tuple(self.columns)),
+                traverse=False,
+                pure=True,
+            ),
             dtype=object,
             meta=np.empty((0, 0), dtype=object),
             chunks=((1,) * self.rows.numblocks[0], (1,)),
         )
         return list(results.to_delayed(optimize_graph=True)[:, 0])
+
+    def without_rows(self) -> LabelledArrays:
+        """Return the columns alone: the only feature is y."""
+        return replace(self, rows=da.map_blocks(_as_column, self.columns["y"], new_axis=1))
 
 
 @dataclass(frozen=True)
@@ -287,7 +286,7 @@ def whole_rows(rows: da.Array) -> da.Array:
 
 def map_rows(function: Callable[[Array, int], Array], rows: da.Array, width: int) -> Array:
     """Return ``function(chunk, first_row)`` of all chunks, (n, width), reading each once."""
-    parts = compute(LabelledArrays(whole_rows(rows)).each(_function_of_rows, function))
+    parts = compute(LabelledArrays(whole_rows(rows), {}).each(_function_of_rows, function))
     output = np.empty((rows.shape[0], width), order="F")
     first = 0
     for part in parts:

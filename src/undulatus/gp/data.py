@@ -275,6 +275,12 @@ class Pixels:
             groups=None if self.groups is None else self.groups[chosen],
         )
 
+    def against_rest(self, latent: int) -> Pixels:
+        """Return the same pixels with two classes: that of a latent function, and the rest."""
+        if self.n_latents == 1:
+            return self
+        return replace(self, codes=self.codes == latent, n_classes=2)
+
     def gather(self) -> Pixels:
         """Return all pixels, in memory."""
         return self if self.in_memory else self.take(np.arange(self.n_rows))

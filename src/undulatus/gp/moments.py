@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -88,12 +88,6 @@ class FeatureMoments:
         """The weighted variance of each feature, (d,)."""
         return self.squares / max(self.total_weight, TINY)
 
-    def reweight(self, factor: float) -> FeatureMoments:
-        """Return the moments of the same rows with ``factor`` times their weights."""
-        return replace(
-            self, total_weight=self.total_weight * factor, squares=self.squares * factor
-        )
-
     def require_moderate(self, columns: Callable[[int], str]) -> None:
         """Raise, naming the column, if values are too large to be used."""
         largest = np.maximum(self.high, -self.low)
@@ -107,10 +101,13 @@ class FeatureMoments:
 
 
 def summarise(
-    rows: Any, weight: Array | None, threads: int, columns: Callable[[int], str]
+    rows: Any,
+    weight: Array | None,
+    threads: int,
+    columns: Callable[[int], str],
+    first_row: int = 0,
 ) -> FeatureMoments:
     """Read the data once; raise, naming row and column, at the first value that is no number."""
-    n, d = rows.shape
     xp = backend_of(rows)
 
     def block_moments(block: slice) -> FeatureMoments:
@@ -118,11 +115,13 @@ def summarise(
         moments = FeatureMoments.of_rows(x, None if weight is None else weight[block], xp)
         # A NaN is both the smallest and the largest value.
         if not np.isfinite([moments.low, moments.high]).all():
-            require_finite(to_host(x), columns, block.start)
+            require_finite(to_host(x), columns, first_row + block.start)
         return moments
 
+    n, d = rows.shape
     size = TENSOR_ROWS if xp.on_device else block_rows(d, 8)
-    total = reduce(operator.add, map_blocks(block_moments, n, size, threads))
+    parts = map_blocks(block_moments, n, size, threads)
+    total = reduce(operator.add, parts, FeatureMoments.empty(d))
     total.require_moderate(columns)
     return total
 
@@ -143,54 +142,47 @@ class LabelledChunk:
 
 
 @dataclass(frozen=True)
-class ClassMoments:
-    """What one pass over chunks of labelled rows finds; those of chunks can be added.
+class ClassCounts:
+    """What one pass over labels and weights in chunks finds; those of chunks can be added.
 
     Attributes
     ----------
     labels : array
         Distinct labels, sorted, at most ``MOST_LABELS``.
-    moments : tuple of FeatureMoments
-        For each label, of its rows of positive weight; empty if there are too many labels.
+    totals : array
+        Weight of the rows of each label.
     used : tuple of int
         Number of rows of positive weight in each chunk.
     """
 
     labels: Array
-    moments: tuple[FeatureMoments, ...]
+    totals: Array
     used: tuple[int, ...]
 
-    def __add__(self, other: ClassMoments) -> ClassMoments:
-        labels = np.unique(np.concatenate([self.labels, other.labels]))[:MOST_LABELS]
-        moments: dict[Any, FeatureMoments] = {}
-        if len(labels) < MOST_LABELS:
-            for part in (self, other):
-                for label, own in zip(part.labels.tolist(), part.moments, strict=True):
-                    moments[label] = moments[label] + own if label in moments else own
-        ordered = tuple(moments[label] for label in labels.tolist() if moments)
-        return ClassMoments(labels, ordered, self.used + other.used)
+    def __add__(self, other: ClassCounts) -> ClassCounts:
+        labels, totals = _add_up(
+            np.concatenate([self.labels, other.labels]),
+            np.concatenate([self.totals, other.totals]),
+        )
+        return ClassCounts(labels, totals, self.used + other.used)
 
 
-def class_moments(chunk: LabelledChunk, columns: Callable[[int], str]) -> ClassMoments:
-    """Return the class moments of one chunk; rows of weight zero must be finite too."""
-    n, d = chunk.rows.shape
-    weight = np.ones(n) if chunk.weight is None else chunk.weight
+def count_classes(chunk: LabelledChunk) -> ClassCounts:
+    """Return the labels of one chunk that occur, with their weights, checked."""
+    weight = np.ones(len(chunk.labels)) if chunk.weight is None else chunk.weight
     if not np.all((weight >= 0) & np.isfinite(weight)):
         raise InputError("Negative values, NaN or infinity in sample_weight.")
     require_known(chunk.labels, "y", chunk.first_row)
     if chunk.groups is not None:
         require_known(chunk.groups, "groups", chunk.first_row)
-    labels = np.unique(chunk.labels)[:MOST_LABELS]
-    moments = [FeatureMoments.empty(d) for _ in labels if len(labels) < MOST_LABELS]
-    size = block_rows(d, 8)
-    for start in range(0, n if moments else 0, size):
-        block = slice(start, start + size)
-        x = np.asarray(chunk.rows[block], dtype=np.float64)
-        require_finite(x, columns, chunk.first_row + start)
-        for i, label in enumerate(labels):
-            own = (chunk.labels[block] == label) & (weight[block] > 0)
-            moments[i] = moments[i] + FeatureMoments.of_rows(x[own], weight[block][own])
-    return ClassMoments(labels, tuple(moments), (int(np.count_nonzero(weight)),))
+    return ClassCounts(*_add_up(chunk.labels, weight), (int(np.count_nonzero(weight)),))
+
+
+def _add_up(labels: Array, weight: Array) -> tuple[Array, Array]:
+    """Return distinct labels, sorted, and the weight of each."""
+    distinct, numbers = np.unique(labels, return_inverse=True)
+    totals = np.bincount(numbers, weight, len(distinct))
+    return distinct[:MOST_LABELS], totals[:MOST_LABELS]
 
 
 def require_weights(weight: Array) -> None:
