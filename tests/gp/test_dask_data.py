@@ -207,9 +207,9 @@ def test_the_parameters_are_one_node_and_each_chunk_one_task(monkeypatch):
     one_pass(ChunkedPixels(arrays, reader, (N // n_chunks,) * n_chunks))
     (graph,) = graphs
     names = [key[0] if isinstance(key, tuple) else key for key in graph]
-    assert sum(name.startswith("ChunkTask-") for name in names) == 1
+    assert sum(name.startswith("tuple-") for name in names) == 1
     # Reading a chunk and computing its rows is part of its task.
-    assert sum(name.startswith("_run_task-") for name in names) == n_chunks
+    assert sum(name.startswith("_run-") for name in names) == n_chunks
     sums = sum(name.startswith("_add-") for name in names)
     assert sums == -(-n_chunks // FAN_IN) + 1
     labels_nodes = n_chunks

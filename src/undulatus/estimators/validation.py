@@ -5,10 +5,9 @@ Rows may be arrays, named tables, memory maps, dask arrays, or anything that can
 
 from __future__ import annotations
 
-import sys
+import traceback
 import warnings
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -188,20 +187,19 @@ def warn_of_groups_for_splits_alone(classifier: str) -> None:
     It does so without metadata routing, and tells no estimator: only its own frames know. Those of
     other processes (``n_jobs``) are not seen.
     """
-    routed = sklearn.get_config()["enable_metadata_routing"]
-    frame: FrameType | None = None if routed else sys._getframe(2)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("sklearn.model_selection"):
-            known = frame.f_locals
-            given = known.get("groups", (known.get("params") or {}).get("groups"))
-            if given is not None:
-                warnings.warn(
-                    f"groups split the rows, but {classifier} learns without them: what it holds "
-                    f"back has rows of groups it learns from. Call sklearn.set_config("
-                    f"enable_metadata_routing=True) first, which passes groups on; or "
-                    f"set_fit_request(groups=False), too, if they are for the split alone.",
-                    UserWarning,
-                    stacklevel=3,
-                )
-                return
-        frame = frame.f_back
+    if sklearn.get_config()["enable_metadata_routing"]:
+        return
+    for frame, _ in traceback.walk_stack(None):
+        known = frame.f_locals
+        if not frame.f_globals.get("__name__", "").startswith("sklearn.model_selection"):
+            continue
+        if known.get("groups", (known.get("params") or {}).get("groups")) is not None:
+            warnings.warn(
+                f"groups split the rows, but {classifier} learns without them: what it holds "
+                f"back has rows of groups it learns from. Call sklearn.set_config("
+                f"enable_metadata_routing=True) first, which passes groups on; or "
+                f"set_fit_request(groups=False), too, if they are for the split alone.",
+                UserWarning,
+                stacklevel=3,
+            )
+            return

@@ -84,16 +84,14 @@ class LabelledArrays:
         A chunk is read and processed in one dask task.
         """
         first_rows = np.cumsum([0, *self.rows.chunks[0]], dtype=np.int64)
+        task = function, parameters, first_rows, tuple(self.columns)
         results = da.map_blocks(
-            _run_task,
+            _run,
             self.rows,
             *(da.map_blocks(_as_column, array, new_axis=1) for array in self.columns.values()),
-            # Not traversed: it holds no graphs, and may hold large arrays.
-            task=dask.delayed(
-                ChunkTask(function, parameters, first_rows, tuple(self.columns)),
-                traverse=False,
-                pure=True,
-            ),
+            # One node of the graph, however many chunks there are. It is not traversed: it holds
+            # no graphs, and may hold large arrays.
+            task=dask.delayed(task, traverse=False, pure=True),
             dtype=object,
             meta=np.empty((0, 0), dtype=object),
             chunks=((1,) * self.rows.numblocks[0], (1,)),
@@ -305,47 +303,30 @@ def _function_of_rows(
 # Tasks and graphs
 
 
-@dataclass(frozen=True)
-class ChunkTask:
-    """A function of labelled chunks: one node in the graph, however many chunks there are.
+def _run(rows: Array, *columns: Array, task: tuple[Any, ...], block_id: tuple[int, ...]) -> Any:
+    """Return a function of one chunk, given its rows and columns, or the error it causes.
 
-    ``names`` are those of the columns that are given besides the rows.
+    Errors are returned, not raised: that of the first chunk is to be raised, not of the fastest.
     """
-
-    function: Callable[..., Any]
-    parameters: tuple[Any, ...]
-    first_rows: Array
-    names: tuple[str, ...]
-
-    def __call__(self, number: int, rows: Array, *columns: Array) -> Any:
-        """Return the function of one chunk, or the error it causes.
-
-        Errors are returned, not raised: that of the first chunk is to be raised, not that of the
-        fastest.
-        """
-        try:
-            given = {
-                name: unmasked(column, name)[:, 0]
-                for name, column in zip(self.names, columns, strict=True)
-            }
-            weight = given.get("sample_weight")
-            chunk = LabelledChunk(
-                number,
-                int(self.first_rows[number]),
-                unmasked(rows),
-                given.get("y"),
-                None if weight is None else weight.astype(np.float64),
-                given.get("groups"),
-            )
-            # dask runs several chunks at a time, so a chunk needs no threads of its own.
-            with single_threaded_blas(), recycling():
-                return self.function(chunk, *self.parameters)
-        except InputError as error:
-            return error
-
-
-def _run_task(*arrays: Array, task: ChunkTask, block_id: tuple[int, ...]) -> Any:
-    return task(block_id[0], *arrays)
+    function, parameters, first_rows, names = task
+    try:
+        given = {
+            name: unmasked(column, name)[:, 0] for name, column in zip(names, columns, strict=True)
+        }
+        weight = given.get("sample_weight")
+        chunk = LabelledChunk(
+            block_id[0],
+            int(first_rows[block_id[0]]),
+            unmasked(rows),
+            given.get("y"),
+            None if weight is None else weight.astype(np.float64),
+            given.get("groups"),
+        )
+        # dask runs several chunks at a time, so a chunk needs no threads of its own.
+        with single_threaded_blas(), recycling():
+            return function(chunk, *parameters)
+    except InputError as error:
+        return error
 
 
 def _as_column(values: Array) -> Array:
