@@ -440,7 +440,9 @@ def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
 
 
 def unmasked(values: Any, name: str = "X") -> Any:
-    """Return values as an array, or a tensor; raise if some are masked: they would be numbers."""
+    """Return an array, or a tensor as it is; raise if values are masked, which would count."""
+    if type(values) is np.ndarray:
+        return values
     if np.ma.is_masked(values):
         raise InputError(
             f"{name} has {np.count_nonzero(np.ma.getmaskarray(values)):,} of its "

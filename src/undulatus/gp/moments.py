@@ -1,9 +1,8 @@
-"""One pass over the rows before a fit: moments of the features, classes, and mistakes.
+"""Passes over the data before a fit: moments of the features, classes, and mistakes.
 
-:func:`summarise` reads rows in memory or on disk. For rows in chunks, :func:`class_moments`
-gives the moments of each class in one chunk, and those of chunks add up to those of the whole:
-one reduction finds the classes, how to standardise under any class weights, and the first
-mistake in the data.
+:func:`summarise` reads rows in memory or on disk, or those of one chunk; the moments of chunks add
+up to those of the whole. So do the classes and weights that :func:`count_classes` finds in chunks
+of labels, and the first mistake is named by its row in the whole.
 """
 
 from __future__ import annotations
