@@ -5,7 +5,7 @@ Rows may be arrays, named tables, memory maps, dask arrays, or anything that can
 
 from __future__ import annotations
 
-import traceback
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -189,14 +189,14 @@ def warn_of_groups_for_splits_alone(classifier: str) -> None:
     """
     if sklearn.get_config()["enable_metadata_routing"]:
         return
-    for frame, _ in traceback.walk_stack(None):
-        known = frame.f_locals
-        if not frame.f_globals.get("__name__", "").startswith("sklearn.model_selection"):
+    for caller in inspect.stack(context=0):
+        known = caller.frame.f_locals
+        if not caller.frame.f_globals.get("__name__", "").startswith("sklearn.model_selection"):
             continue
         if known.get("groups", (known.get("params") or {}).get("groups")) is not None:
             warnings.warn(
-                f"groups split the rows, but {classifier} learns without them: what it holds "
-                f"back has rows of groups it learns from. Call sklearn.set_config("
+                f"groups split the rows, but {classifier} learns without them: its validation "
+                f"rows are of groups it learns from. Call sklearn.set_config("
                 f"enable_metadata_routing=True) first, which passes groups on; or "
                 f"set_fit_request(groups=False), too, if they are for the split alone.",
                 UserWarning,
