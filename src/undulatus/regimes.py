@@ -24,8 +24,8 @@ from undulatus._daylight import LOW_SUN, NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus._progress import working_on
 from undulatus.errors import InputError, NotFiniteError
 from undulatus.estimators import VFFGPC
-from undulatus.estimators.training import read_column, read_names
 from undulatus.estimators.updates import find_update
+from undulatus.estimators.validation import read_column, read_names
 
 __all__ = ["DAYLIGHT", "MEDIAN", "Regime", "RegimeClassifier"]
 

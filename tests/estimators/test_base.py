@@ -312,7 +312,7 @@ def test_one_class_is_an_error_that_names_it(name, moons):
         (np.zeros(7), "inconsistent numbers"),
         (np.linspace(0, 1, 120), "[Uu]nknown label type"),
         (np.where(np.arange(120) == 5, np.nan, 1.0), "y contains NaN"),
-        (pd.Series([None, *["cloud"] * 119]), "y contains NaN"),
+        (pd.Series([None, *["cloud"] * 119]), "y contains None or NaN"),
         (np.zeros((120, 2), dtype=int), "label type|y should be"),
     ],
     ids=["none", "too few", "continuous", "NaN", "missing", "two columns"],

@@ -376,7 +376,7 @@ FAULTS = (
         lambda shop: shop.fit(
             model=shop.classifier(class_weight="balanced"), sample_weight=1.0 - shop.y
         ),
-        refused(InputError, "only one class has rows of positive weight"),
+        refused(InputError, r"none of positive weight of 1\."),
     ),
     Fault(
         "a class weight that is NaN",

@@ -20,14 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from undulatus._progress import report_block
 from undulatus._system import count_threads
 from undulatus.errors import as_input_errors
-from undulatus.estimators.training import (
-    DataOptions,
-    Overview,
-    column_namer,
-    into_memory,
-    is_chunked,
-    validate_rows,
-)
+from undulatus.estimators.training import DataOptions, Overview
 from undulatus.estimators.updates import (
     Update,
     extended_range,
@@ -36,6 +29,7 @@ from undulatus.estimators.updates import (
     with_changes,
     without_update,
 )
+from undulatus.estimators.validation import column_namer, into_memory, is_chunked, validate_rows
 from undulatus.gp.backends import (
     Array,
     as_tensor,

@@ -34,14 +34,17 @@ from undulatus.estimators.fourier_parameters import fill_in_docstring
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import (
     TrainingData,
-    column_namer,
-    is_chunked,
+    prepare_chunks,
     prepare_rows,
-    require_even_weights,
     spread_out,
-    warn_of_groups_for_splits_alone,
 )
 from undulatus.estimators.updates import add_to_ensemble, take_from_ensemble
+from undulatus.estimators.validation import (
+    column_namer,
+    is_chunked,
+    require_even_weights,
+    warn_of_groups_for_splits_alone,
+)
 from undulatus.gp.backends import Array, find_device, make_backend, to_host
 from undulatus.gp.batch import BatchConfig, BatchFit, BatchState, batch_posterior, fit_batch
 from undulatus.gp.data import PHASE_LIMIT, Pixels, PixelSource, block_rows, require_phases
@@ -258,8 +261,6 @@ class FourierGPC(GaussianProcessClassifier):
         rows, options = self._check_input(X, merge=self.solver != "stochastic", threads=threads)
         data: TrainingData
         if is_chunked(rows):
-            from undulatus.estimators.training_dask import prepare_chunks
-
             if self.solver == "batch":
                 raise InputError(
                     'solver="batch" needs the data in memory, but X is a dask array. Pass '

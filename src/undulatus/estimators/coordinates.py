@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from undulatus.estimators.training import validate_rows
+from undulatus.estimators.validation import validate_rows
 from undulatus.gp.backends import HOST, Array, to_host
 from undulatus.gp.features import fourier_features
 

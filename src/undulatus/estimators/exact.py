@@ -14,7 +14,8 @@ from undulatus.estimators.base import (
     worst_outcome,
 )
 from undulatus.estimators.progress_line import ProgressLine
-from undulatus.estimators.training import Overview, column_namer, prepare_rows
+from undulatus.estimators.training import Overview, prepare_rows
+from undulatus.estimators.validation import column_namer
 from undulatus.gp.backends import Array
 from undulatus.gp.data import require_lengths
 from undulatus.gp.exact import (

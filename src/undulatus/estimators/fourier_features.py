@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from undulatus._system import available_memory
 from undulatus.errors import NotEnoughMemoryError, as_input_errors
 from undulatus.estimators.base import make_generator
-from undulatus.estimators.training import column_namer, into_memory, validate_rows
+from undulatus.estimators.validation import column_namer, into_memory, validate_rows
 from undulatus.gp.backends import Array
 from undulatus.gp.data import require_finite, require_phases, unmasked
 from undulatus.gp.features import fourier_features

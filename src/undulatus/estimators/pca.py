@@ -20,7 +20,7 @@ from undulatus._progress import Work, working_on
 from undulatus._system import count_threads
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.base import JOBS_CONSTRAINT
-from undulatus.estimators.training import column_namer, validate_rows
+from undulatus.estimators.validation import column_namer, validate_rows
 from undulatus.gp.data import map_blocks, require_finite
 
 Array = npt.NDArray[Any]

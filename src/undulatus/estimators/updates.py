@@ -12,7 +12,7 @@ import numpy as np
 
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, as_input_errors
-from undulatus.estimators.training import column_namer, read_weights, validate_rows
+from undulatus.estimators.validation import column_namer, read_weights, validate_rows
 from undulatus.gp.backends import HOST, Array, on_host, to_host
 from undulatus.gp.data import require_finite, unmasked
 from undulatus.gp.moments import encode

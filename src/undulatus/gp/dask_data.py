@@ -32,10 +32,8 @@ from undulatus.gp.data import (
     unmasked,
 )
 from undulatus.gp.moments import (
-    ClassMoments,
     LabelledChunk,
     apply_class_weights,
-    class_moments,
     encode,
     require_phases_of_rows,
 )
@@ -47,12 +45,13 @@ FAN_IN = 8
 
 @dataclass(frozen=True)
 class LabelledArrays:
-    """Dask arrays of rows (n, d), labels, weights and groups (n,), with the same row chunks."""
+    """Dask arrays of rows (n, d), and of y, sample_weight and groups (n,) in the same row chunks.
+
+    ``columns`` has those that are given, by these names.
+    """
 
     rows: da.Array
-    labels: da.Array
-    weight: da.Array | None
-    groups: da.Array | None
+    columns: dict[str, da.Array]
 
     @classmethod
     def align(
@@ -62,43 +61,44 @@ class LabelledArrays:
 
         Arrays in memory are sent to the scheduler once, rather than with every graph.
         """
-        rows = whole_rows(rows)
-
-        def like_rows(given: Any, name: str) -> da.Array | None:
+        rows, columns = whole_rows(rows), {}
+        for name, given in ("y", labels), ("sample_weight", weight), ("groups", groups):
             if given is None:
-                return None
-            if np.shape(given)[:1] != rows.shape[:1] or len(np.shape(given)) != 1:
+                continue
+            if np.shape(given) != rows.shape[:1]:
                 raise InputError(
                     f"Found input variables with inconsistent numbers of samples: X has "
                     f"{rows.shape[0]} rows, {name} has shape {np.shape(given)}. If a size is "
                     f"nan, call {name}.compute_chunk_sizes() first."
                 )
-            if isinstance(given, da.Array):
-                return given.rechunk((rows.chunks[0],))
-            return da.from_array(np.asarray(given), chunks=(rows.chunks[0],)).persist()
-
-        aligned = like_rows(labels, "y")
-        assert aligned is not None
-        return cls(rows, aligned, like_rows(weight, "sample_weight"), like_rows(groups, "groups"))
-
-    @property
-    def first_rows(self) -> Array:
-        """Number of the first row of each chunk, (chunks,)."""
-        return np.cumsum([0, *self.rows.chunks[0][:-1]], dtype=np.int64)
+            if not isinstance(given, da.Array):
+                given = da.from_array(np.asarray(given), chunks=(rows.chunks[0],)).persist()
+            columns[name] = given.rechunk((rows.chunks[0],))
+        return cls(rows, columns)
 
     def each(self, function: Callable[..., Any], *parameters: Any) -> list[Any]:
-        """Return ``function(chunk, *parameters)`` of each chunk, as delayed values."""
-        task = ChunkTask(
-            function, parameters, self.first_rows, self.weight is not None, self.groups is not None
-        )
-        arrays = [self.labels, self.weight, self.groups]
-        columns = [_as_column(array) for array in arrays if array is not None]
-        return _map_chunks(task, self.rows, *columns)
+        """Return ``function(chunk, *parameters)`` of each chunk, as delayed values.
 
-    def class_moments(self, columns: Callable[[int], str]) -> ClassMoments:
-        """Return what one pass over all chunks finds."""
-        (total,) = dask.compute(_tree_sum(self.each(class_moments, columns), _add))
-        return total
+        A chunk is read and processed in one dask task.
+        """
+        first_rows = np.cumsum([0, *self.rows.chunks[0]], dtype=np.int64)
+        task = function, parameters, first_rows, tuple(self.columns)
+        results = da.map_blocks(
+            _run,
+            self.rows,
+            *(da.map_blocks(_as_column, array, new_axis=1) for array in self.columns.values()),
+            # One node of the graph, however many chunks there are. It is not traversed: it holds
+            # no graphs, and may hold large arrays.
+            task=dask.delayed(task, traverse=False, pure=True),
+            dtype=object,
+            meta=np.empty((0, 0), dtype=object),
+            chunks=((1,) * self.rows.numblocks[0], (1,)),
+        )
+        return list(results.to_delayed(optimize_graph=True)[:, 0])
+
+    def without_rows(self) -> LabelledArrays:
+        """Return the columns alone: the only feature is y."""
+        return replace(self, rows=da.map_blocks(_as_column, self.columns["y"], new_axis=1))
 
 
 @dataclass(frozen=True)
@@ -186,49 +186,35 @@ class ChunkedPixels:
         """Return the same pixels, computed on a device in each chunk's task."""
         size = device_block_rows(n_frequencies, self.dtype.itemsize)
         xp = make_backend(self.dtype, device, tf32)
-        reader = replace(self.reader, xp=xp, rows_per_block=size)
-        return replace(self, reader=reader)
+        return replace(self, reader=replace(self.reader, xp=xp, rows_per_block=size))
+
+    def each(self, function: Callable[..., Any], *parameters: Any) -> list[Any]:
+        """Return ``function(chunk, reader, *parameters)`` of each chunk with pixels, delayed."""
+        parts = self.arrays.each(function, self.reader, *parameters)
+        return [part for part, used in zip(parts, self.used, strict=True) if used]
 
     def total(self, function: Callable[..., list[Array]], *parameters: Any) -> list[Array]:
         """Return the sum over all blocks, in a tree of chunks, of the arrays ``function`` returns.
 
         It is called with a block and the parameters.
         """
-        totals = self.arrays.each(chunk_total, self.reader, function, *parameters)
-        with _large_parameters():
-            (total,) = dask.compute(_tree_sum(self._where_used(totals), _add_arrays))
-        return list(total)
+        return list(tree_sum(self.each(chunk_total, function, *parameters), add_arrays))
 
     def take(self, chosen: Array) -> Pixels:
         """Return the pixels of the sorted row numbers ``chosen``, in memory."""
         edges = np.cumsum([0, *self.used])
         wanted = np.diff(np.searchsorted(chosen, edges)) > 0
         parts = self.arrays.each(take_from_chunk, self.reader, chosen, edges)
-        with _large_parameters():
-            (taken,) = dask.compute(
-                [part for part, want in zip(parts, wanted, strict=True) if want]
-            )
+        taken = compute([parts[number] for number in np.flatnonzero(wanted)])
         return concatenate_pixels(taken, self.threads)
 
     def gather(self) -> Pixels:
         """Return all pixels, in memory."""
         return self.take(np.arange(self.n_rows))
 
-    def digests(self, digest: Callable[[Pixels], str]) -> list[str]:
-        """Return a digest of the pixels of each chunk that has any."""
-        parts = self.arrays.each(chunk_digest, self.reader, digest)
-        (digests,) = dask.compute(self._where_used(parts))
-        return list(digests)
-
     def require_phases(self, frequencies: Array, columns: Callable[[int], str]) -> None:
         """Raise, naming row and column, if a phase of any pixel has lost its digits."""
-        parts = self.arrays.each(far_row_error, self.reader, frequencies, columns)
-        (errors,) = dask.compute(parts)
-        for error in filter(None, errors):
-            raise error
-
-    def _where_used(self, parts: list[Any]) -> list[Any]:
-        return [part for part, used in zip(parts, self.used, strict=True) if used]
+        compute(self.each(require_phases_of_chunk, frequencies, columns))
 
 
 # Functions of one chunk, run in its task
@@ -252,26 +238,15 @@ def take_from_chunk(
     return reader(chunk).take(chosen[first:last] - edges[chunk.number])
 
 
-def chunk_digest(
-    chunk: LabelledChunk, reader: PixelReader, digest: Callable[[Pixels], str]
-) -> str:
-    """Return a digest of the chunk's pixels."""
-    return digest(reader(chunk))
-
-
-def far_row_error(
+def require_phases_of_chunk(
     chunk: LabelledChunk, reader: PixelReader, frequencies: Array, columns: Callable[[int], str]
-) -> InputError | None:
-    """Return the error that names the chunk's first row that lies too far out, if any."""
+) -> None:
+    """Raise, naming row and column, if a row of positive weight lies too far out."""
     _, weight = reader.classes_and_weights(chunk)
     absent = None if weight is None else weight == 0
-    try:
-        require_phases_of_rows(
-            chunk.rows, absent, reader.standardisation, frequencies, columns, chunk.first_row
-        )
-    except InputError as error:
-        return error
-    return None
+    require_phases_of_rows(
+        chunk.rows, absent, reader.standardisation, frequencies, columns, chunk.first_row
+    )
 
 
 def concatenate_pixels(parts: list[Pixels], threads: int) -> Pixels:
@@ -303,121 +278,88 @@ def whole_rows(rows: da.Array) -> da.Array:
 
 
 def map_rows(function: Callable[[Array, int], Array], rows: da.Array, width: int) -> Array:
-    """Return ``function(chunk, first_row)`` of all chunks, (n, width), reading each once.
-
-    If several chunks raise an :class:`InputError`, that of the first chunk is raised.
-    """
-    rows = whole_rows(rows)
-    first_rows = np.cumsum([0, *rows.chunks[0]], dtype=np.int64)
-    with _large_parameters():
-        (parts,) = dask.compute(_map_chunks(RowsTask(function, first_rows, width), rows))
+    """Return ``function(chunk, first_row)`` of all chunks, (n, width), reading each once."""
+    parts = compute(LabelledArrays(whole_rows(rows), {}).each(_function_of_rows, function))
     output = np.empty((rows.shape[0], width), order="F")
-    for first_row, part in zip(first_rows, parts, strict=False):
-        if isinstance(part, InputError):
-            raise part
-        output[first_row : first_row + len(part)] = part
+    first = 0
+    for part in parts:
+        if part is not None:
+            output[first : first + len(part)] = part
+            first += len(part)
     return output
+
+
+def _function_of_rows(
+    chunk: LabelledChunk, function: Callable[[Array, int], Array]
+) -> Array | None:
+    return function(chunk.rows, chunk.first_row) if len(chunk.rows) else None
 
 
 # Tasks and graphs
 
 
-@dataclass(frozen=True)
-class ChunkTask:
-    """A function of labelled chunks: one node in the graph, however many chunks there are."""
+def _run(rows: Array, *columns: Array, task: tuple[Any, ...], block_id: tuple[int, ...]) -> Any:
+    """Return a function of one chunk, given its rows and columns, or the error it causes.
 
-    function: Callable[..., Any]
-    parameters: tuple[Any, ...]
-    first_rows: Array
-    weighted: bool
-    grouped: bool
-
-    def __call__(self, number: int, rows: Array, *columns: Array) -> Any:
-        """Return the function of one chunk, given its rows, labels, weights and groups."""
-        rest = [np.asarray(column)[:, 0] for column in columns]
-        labels = rest.pop(0)
-        weight = rest.pop(0).astype(np.float64) if self.weighted else None
-        groups = rest.pop(0) if self.grouped else None
-        first_row = int(self.first_rows[number])
-        chunk = LabelledChunk(number, first_row, unmasked(rows), labels, weight, groups)
+    Errors are returned, not raised: that of the first chunk is to be raised, not of the fastest.
+    """
+    function, parameters, first_rows, names = task
+    try:
+        given = {
+            name: unmasked(column, name)[:, 0] for name, column in zip(names, columns, strict=True)
+        }
+        weight = given.get("sample_weight")
+        chunk = LabelledChunk(
+            block_id[0],
+            int(first_rows[block_id[0]]),
+            unmasked(rows),
+            given.get("y"),
+            None if weight is None else weight.astype(np.float64),
+            given.get("groups"),
+        )
         # dask runs several chunks at a time, so a chunk needs no threads of its own.
         with single_threaded_blas():
-            return self.function(chunk, *self.parameters)
+            return function(chunk, *parameters)
+    except InputError as error:
+        return error
 
 
-@dataclass(frozen=True)
-class RowsTask:
-    """A function of the rows of each chunk."""
-
-    function: Callable[[Array, int], Array]
-    first_rows: Array
-    width: int
-
-    def __call__(self, number: int, rows: Array) -> Array | InputError:
-        """Return the function of one chunk's rows, or the error they cause."""
-        if not len(rows):
-            return np.empty((0, self.width))
-        try:
-            with single_threaded_blas():
-                return self.function(unmasked(rows), int(self.first_rows[number]))
-        except InputError as error:
-            return error
+def _as_column(values: Array) -> Array:
+    return values[:, None]
 
 
-def _map_chunks(task: ChunkTask | RowsTask, rows: da.Array, *columns: da.Array) -> list[Any]:
-    """Return the delayed result of each chunk, which is read and processed in one dask task."""
-    results = da.map_blocks(
-        _run_task,
-        rows,
-        *columns,
-        # Not traversed: it holds no graphs, and may hold large arrays.
-        task=dask.delayed(task, traverse=False, pure=True),
-        dtype=object,
-        meta=np.empty((0, 0), dtype=object),
-        chunks=((1,) * rows.numblocks[0], (1,)),
-    )
-    return list(results.to_delayed(optimize_graph=True)[:, 0])
-
-
-def _run_task(*arrays: Array, task: ChunkTask | RowsTask, block_id: tuple[int, ...]) -> Any:
-    return task(block_id[0], *arrays)
-
-
-def _as_column(array: da.Array) -> da.Array:
-    return da.map_blocks(
-        _add_axis,
-        array,
-        new_axis=1,
-        chunks=(array.chunks[0], (1,)),
-        meta=np.empty((0, 0), dtype=array.dtype),
-    )
-
-
-def _add_axis(values: Array) -> Array:
-    return unmasked(values, "y, sample_weight or groups")[:, None]
-
-
-def _tree_sum(parts: list[Any], add: Callable[[list[Any]], Any]) -> Any:
-    add_some = dask.delayed(add, pure=True)
+def tree_sum(parts: list[Any], add: Callable[[Any, Any], Any] = operator.add) -> Any:
+    """Return the sum of delayed values; raise the first that is an error."""
+    add_some = dask.delayed(_add, pure=True)
     while len(parts) > 1:
-        parts = [add_some(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-    return parts[0]
+        parts = [add_some(parts[i : i + FAN_IN], add) for i in range(0, len(parts), FAN_IN)]
+    return compute(parts)[0]
 
 
-# By `+`, not in place: the results of other tasks may be needed again there.
+def add_arrays(own: list[Array], other: list[Array]) -> list[Array]:
+    """Return the sums of arrays, new ones: the results of other tasks may be needed again."""
+    return [a + b for a, b in zip(own, other, strict=True)]
 
 
-def _add(parts: list[Any]) -> Any:
-    return reduce(operator.add, parts)
+def _add(parts: list[Any], add: Callable[[Any, Any], Any]) -> Any:
+    return next((part for part in parts if isinstance(part, InputError)), None) or reduce(
+        add, parts
+    )
 
 
-def _add_arrays(parts: list[list[Array]]) -> list[Array]:
-    return [reduce(operator.add, own) for own in zip(*parts, strict=True)]
+def compute(parts: list[Any]) -> list[Any]:
+    """Return delayed values, computed; raise the first that is an error."""
+    # distributed warns about large parameters in a graph. Setting this before it is imported
+    # would hide its own defaults.
+    large = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
+    with dask.config.set(large) if "distributed" in sys.modules else nullcontext():
+        computed = dask.compute(*parts)
+    for part in computed:
+        if isinstance(part, InputError):
+            raise part
+    return list(computed)
 
 
-def _large_parameters() -> Any:
-    """Return a context in which distributed does not warn about large parameters in a graph."""
-    # Setting this before distributed is imported would hide its own defaults.
-    if "distributed" not in sys.modules:
-        return nullcontext()
-    return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"})
+def load(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arrays in memory, those of dask computed together."""
+    return tuple(dask.compute(*arrays, traverse=False))

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError, NotFiniteError, PhaseTooLargeError
-from undulatus.gp.backends import HOST, Array, Backend, is_tensor, make_backend, to_host
+from undulatus.gp.backends import HOST, Array, Backend, backend_of, is_array, make_backend, to_host
 
 if TYPE_CHECKING:
     from undulatus.gp.dask_data import ChunkedPixels
@@ -142,7 +142,7 @@ class Pixels:
         return pixels.standardised(self.dtype) if fits else pixels
 
     def _read(self, rows: slice) -> Any:
-        return self.rows[rows] if is_tensor(self.rows) else unmasked(self.rows[rows])
+        return unmasked(self.rows[rows])
 
     def block(self, chosen: slice | Array, raw: Any = None) -> Block:
         """Return the standardised pixels of a slice, or of row numbers in their order.
@@ -156,7 +156,7 @@ class Pixels:
             raw = self._read(rows) if raw is None else raw
         else:
             rows, there = slice(0, chosen.shape[-1]), xp.move(chosen)
-            raw = self.rows[there if is_tensor(self.rows) else chosen]
+            raw = self.rows[backend_of(self.rows).move(chosen)]
         x = xp.move(raw)
         if self.standardisation is not None:
             x = self.standardisation(x, self.xp.dtype, xp)
@@ -214,8 +214,7 @@ class Pixels:
 
     def gather(self) -> Pixels:
         """Return all pixels, in memory."""
-        in_memory = isinstance(self.rows, np.ndarray) or is_tensor(self.rows)
-        return self if in_memory else self.take(np.arange(self.n_rows))
+        return self if is_array(self.rows) else self.take(np.arange(self.n_rows))
 
     def standardised(self, dtype: npt.DTypeLike) -> Pixels:
         """Return the same pixels in memory, standardised once and for all, in ``dtype``."""
@@ -350,10 +349,8 @@ def map_blocks(
 
 def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
     """Return the sorted row numbers ``chosen`` of ``rows``, read in slices unless in memory."""
-    if is_tensor(rows):
-        return rows[make_backend(np.float64, str(rows.device)).move(chosen)]
-    if isinstance(rows, np.ndarray):
-        return np.asarray(rows[chosen])
+    if is_array(rows):
+        return unmasked(rows[backend_of(rows).move(chosen)])
     parts = [np.empty((0, rows.shape[1]), dtype=rows.dtype)]
     for start in range(0, rows.shape[0], rows_per_block):
         first, last = np.searchsorted(chosen, [start, start + rows_per_block])
@@ -366,15 +363,17 @@ def read_rows(rows: Any, chosen: Array, rows_per_block: int) -> Array:
 # Checks
 
 
-def unmasked(values: Any, name: str = "X") -> Array:
-    """Return values as an array; raise if some are masked, which would count as numbers there."""
+def unmasked(values: Any, name: str = "X") -> Any:
+    """Return an array, or a tensor as it is; raise if values are masked, which would count."""
+    if type(values) is np.ndarray:
+        return values
     if np.ma.is_masked(values):
         raise InputError(
             f"{name} has {np.count_nonzero(np.ma.getmaskarray(values)):,} of its "
             f"{np.size(values):,} values masked.\nDrop these rows, or fill the values "
             f"(numpy.ma.filled) with something that is true of them."
         )
-    return np.asarray(values)
+    return backend_of(values).move(values)
 
 
 def require_finite(rows: Array, columns: Callable[[int], str], first_row: int = 0) -> None:

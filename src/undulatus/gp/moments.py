@@ -1,22 +1,24 @@
-"""One pass over the rows before a fit: moments of the features, classes, and mistakes.
+"""Passes over the data before a fit: moments of the features, classes, and mistakes.
 
-:func:`summarise` reads rows in memory or on disk. For rows in chunks, :func:`class_moments`
-gives the moments of each class in one chunk, and those of chunks add up to those of the whole:
-one reduction finds the classes, how to standardise under any class weights, and the first
-mistake in the data.
+:func:`summarise` reads rows in memory or on disk, or those of one chunk; the moments of chunks add
+up to those of the whole. So do the classes and weights that :func:`count_classes` finds in chunks
+of labels, and the first mistake is named by its row in the whole.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from undulatus.errors import InputError
-from undulatus.gp.backends import Array, is_tensor, make_backend, to_host
+from undulatus.gp.backends import HOST, Array, Backend, backend_of, to_host
 from undulatus.gp.data import (
+    TINY,
     Standardisation,
     block_rows,
     map_blocks,
@@ -39,19 +41,12 @@ MOST_LABELS = 1000
 
 
 @dataclass(frozen=True)
-class FeatureSummary:
-    """Weighted mean and variance, smallest and largest value of each feature, (d,) each."""
-
-    mean: Array
-    variance: Array
-    low: Array
-    high: Array
-    total_weight: float
-
-
-@dataclass(frozen=True)
 class FeatureMoments:
-    """Moments of features that can be added; ``squares`` are weighted, about the mean, (d,)."""
+    """Weighted moments of each feature, (d,), that can be added.
+
+    ``squares`` are the sums of squares about the mean; ``low`` and ``high`` the smallest and
+    largest value.
+    """
 
     total_weight: float
     mean: Array
@@ -60,16 +55,16 @@ class FeatureMoments:
     high: Array
 
     @classmethod
-    def of_rows(cls, x: Array, weight: Array | None = None) -> FeatureMoments:
+    def of_rows(cls, x: Array, weight: Array | None = None, xp: Backend = HOST) -> FeatureMoments:
         """Return the moments of double-precision rows (n, d); without rows, all are zero."""
-        d = x.shape[1]
         if not len(x):
-            return cls.empty(d)
-        w = np.ones(len(x)) if weight is None else np.asarray(weight, dtype=np.float64)
-        total = float(w.sum())
+            return cls.empty(x.shape[1])
+        w = xp.ones_like(x[:, 0]) if weight is None else xp.double(weight)
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = w @ x / total if total > 0 else np.zeros(d)
-            return cls(total, mean, w @ (x - mean) ** 2, x.min(axis=0), x.max(axis=0))
+            total = float(w.sum())
+            mean = w @ x / max(total, TINY)
+            squares = w @ (x - mean) ** 2
+        return cls(total, *map(to_host, (mean, squares, xp.amin(x, 0), xp.amax(x, 0))))
 
     @classmethod
     def empty(cls, d: int) -> FeatureMoments:
@@ -79,7 +74,7 @@ class FeatureMoments:
     def __add__(self, other: FeatureMoments) -> FeatureMoments:
         # Chan's update: exact for blocks, without cancellation for a mean far from zero.
         total, w = self.total_weight, other.total_weight
-        both = max(total + w, np.finfo(float).tiny)
+        both = max(total + w, TINY)
         with np.errstate(over="ignore", invalid="ignore"):
             step = other.mean - self.mean
             squares = self.squares + (other.squares + step**2 * (total * w / both))
@@ -87,194 +82,143 @@ class FeatureMoments:
         low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
         return FeatureMoments(total + w, mean, squares, low, high)
 
-    def reweight(self, factor: float) -> FeatureMoments:
-        """Return the moments of the same rows with ``factor`` times their weights."""
-        return replace(
-            self, total_weight=self.total_weight * factor, squares=self.squares * factor
-        )
+    @property
+    def variance(self) -> Array:
+        """The weighted variance of each feature, (d,)."""
+        return self.squares / max(self.total_weight, TINY)
 
-    def summary(self, columns: Callable[[int], str]) -> FeatureSummary:
-        """Return the summary; raise, naming the column, if its values are too large."""
-        variance = self.squares / max(self.total_weight, np.finfo(float).tiny)
+    def require_moderate(self, columns: Callable[[int], str]) -> None:
+        """Raise, naming the column, if values are too large to be used."""
         largest = np.maximum(self.high, -self.low)
-        usable = np.isfinite(variance) & (largest < LARGEST_VALUE)
+        usable = np.isfinite(self.variance) & (largest < LARGEST_VALUE)
         if not usable.all():
             column = int(np.argmin(usable))
             raise InputError(
                 f"Values in column {columns(column)} are too large to be used: up to "
                 f"{largest[column]:.3g}. Drop rows with fill values, or rescale the column."
             )
-        return FeatureSummary(self.mean, variance, self.low, self.high, self.total_weight)
 
 
 def summarise(
-    rows: Any, weight: Array | None, threads: int, columns: Callable[[int], str]
-) -> FeatureSummary:
-    """Read the data once; raise, naming row and column, at the first NaN or infinity."""
-    n, d = rows.shape
+    rows: Any,
+    weight: Array | None,
+    threads: int,
+    columns: Callable[[int], str],
+    first_row: int = 0,
+) -> FeatureMoments:
+    """Read the data once; raise, naming row and column, at the first value that is no number."""
+    xp = backend_of(rows)
 
     def block_moments(block: slice) -> FeatureMoments:
-        if is_tensor(rows):
-            return _moments_of_tensor(rows[block], weight, block, columns)
-        x = np.asarray(unmasked(rows[block]), dtype=np.float64)
-        require_finite(x, columns, first_row=block.start)
-        return FeatureMoments.of_rows(x, None if weight is None else weight[block])
+        x = xp.double(unmasked(rows[block]))
+        moments = FeatureMoments.of_rows(x, None if weight is None else weight[block], xp)
+        # A NaN is both the smallest and the largest value.
+        if not np.isfinite([moments.low, moments.high]).all():
+            require_finite(to_host(x), columns, first_row + block.start)
+        return moments
 
-    total = FeatureMoments.empty(d)
-    size = TENSOR_ROWS if is_tensor(rows) else block_rows(d, 8)
-    for moments in map_blocks(block_moments, n, size, threads):
-        total = total + moments
-    return total.summary(columns)
-
-
-def _moments_of_tensor(
-    rows: Any, weight: Array | None, block: slice, columns: Callable[[int], str]
-) -> FeatureMoments:
-    """Return the moments of rows on a device, computed there."""
-    xp = make_backend(np.float64, str(rows.device))
-    x = xp.double(rows)
-    if not bool(xp.isfinite(x.sum())):
-        require_finite(to_host(x), columns, first_row=block.start)
-    w = xp.ones_like(x[:, 0]) if weight is None else xp.double(weight[block])
-    total = float(w.sum())
-    mean = w @ x / max(total, float(np.finfo(float).tiny))
-    found = mean, w @ (x - mean) ** 2, x.amin(0), x.amax(0)
-    return FeatureMoments(total, *map(to_host, found))
+    n, d = rows.shape
+    size = TENSOR_ROWS if xp.on_device else block_rows(d, 8)
+    parts = map_blocks(block_moments, n, size, threads)
+    total = reduce(operator.add, parts, FeatureMoments.empty(d))
+    total.require_moderate(columns)
+    return total
 
 
 @dataclass(frozen=True)
 class LabelledChunk:
-    """A chunk of the user's data, in memory; its first row is row ``first_row`` of the whole."""
+    """A chunk of the user's data, in memory; its first row is row ``first_row`` of the whole.
+
+    Rows (n, d) that are to be classified have no labels.
+    """
 
     number: int
     first_row: int
     rows: Array
-    labels: Array
+    labels: Any
     weight: Array | None
     groups: Array | None
 
 
 @dataclass(frozen=True)
-class ClassMoments:
-    """What one pass over chunks of labelled rows finds; those of chunks can be added.
+class ClassCounts:
+    """What one pass over labels and weights in chunks finds; those of chunks can be added.
 
     Attributes
     ----------
     labels : array
         Distinct labels, sorted, at most ``MOST_LABELS``.
-    moments : tuple of FeatureMoments
-        For each label, of its rows of positive weight; empty if there are too many labels.
+    totals : array
+        Weight of the rows of each label.
     used : tuple of int
         Number of rows of positive weight in each chunk.
-    error : InputError or None
-        The first mistake in the data, if any.
     """
 
     labels: Array
-    moments: tuple[FeatureMoments, ...]
+    totals: Array
     used: tuple[int, ...]
-    error: InputError | None
 
-    def __add__(self, other: ClassMoments) -> ClassMoments:
-        labels = np.unique(np.concatenate([self.labels, other.labels]))[:MOST_LABELS]
-        moments: dict[Any, FeatureMoments] = {}
-        for part in (self, other):
-            for label, own in zip(part.labels.tolist(), part.moments, strict=False):
-                moments[label] = moments[label] + own if label in moments else own
-        return ClassMoments(
-            labels,
-            tuple(moments[label] for label in labels.tolist())
-            if len(labels) < MOST_LABELS
-            else (),
-            self.used + other.used,
-            self.error or other.error,
+    def __add__(self, other: ClassCounts) -> ClassCounts:
+        labels, totals = _add_up(
+            np.concatenate([self.labels, other.labels]),
+            np.concatenate([self.totals, other.totals]),
         )
+        return ClassCounts(labels, totals, self.used + other.used)
 
 
-def class_moments(chunk: LabelledChunk, columns: Callable[[int], str]) -> ClassMoments:
-    """Return the class moments of one chunk; rows of weight zero must be finite too."""
-    no_labels = np.unique(chunk.labels[:0])
-    try:
-        _require_usable(chunk)
-        labels = np.unique(chunk.labels)[:MOST_LABELS]
-        few = len(labels) < MOST_LABELS
-        moments = _moments_by_label(chunk, labels, columns) if few else ()
-    except InputError as error:
-        # Returned, not raised: the error to report is that of the first chunk, not the fastest.
-        return ClassMoments(no_labels, (), (0,), error)
-    used = len(chunk.rows) if chunk.weight is None else int(np.count_nonzero(chunk.weight))
-    return ClassMoments(labels, moments, (used,), None)
-
-
-def _require_usable(chunk: LabelledChunk) -> None:
-    if chunk.labels.dtype.kind == "f" and not np.isfinite(chunk.labels).all():
-        raise InputError("Input y contains NaN or infinity. Drop the rows without a label.")
-    if chunk.weight is not None and not np.isfinite(chunk.weight).all():
-        raise InputError("Input sample_weight contains NaN or infinity.")
-    if chunk.weight is not None and np.any(chunk.weight < 0):
-        raise InputError("Negative values in data passed to `sample_weight`.")
-    if chunk.weight is not None:
-        require_weights(chunk.weight)
+def count_classes(chunk: LabelledChunk) -> ClassCounts:
+    """Return the labels of one chunk that occur, with their weights, checked."""
+    weight = np.ones(len(chunk.labels)) if chunk.weight is None else chunk.weight
+    if not np.all((weight >= 0) & np.isfinite(weight)):
+        raise InputError("Negative values, NaN or infinity in sample_weight.")
+    require_known(chunk.labels, "y", chunk.first_row)
     if chunk.groups is not None:
         require_known(chunk.groups, "groups", chunk.first_row)
-    if chunk.labels.dtype.kind == "O":
-        require_known(chunk.labels, "y", chunk.first_row)
+    return ClassCounts(*_add_up(chunk.labels, weight), (int(np.count_nonzero(weight)),))
+
+
+def _add_up(labels: Array, weight: Array) -> tuple[Array, Array]:
+    """Return distinct labels, sorted, and the weight of each."""
+    distinct, numbers = np.unique(labels, return_inverse=True)
+    totals = np.bincount(numbers, weight, len(distinct))
+    return distinct[:MOST_LABELS], totals[:MOST_LABELS]
 
 
 def require_weights(weight: Array) -> None:
-    """Raise if weights, which are finite and not negative, are too large to be added up."""
-    largest = float(np.max(weight, initial=0.0))
-    if largest * len(weight) > LARGEST_WEIGHT:
-        with np.errstate(over="ignore"):
-            total = float(np.sum(weight))
-        if total > LARGEST_WEIGHT:
-            raise InputError(
-                f"The weights of the rows are too large: up to {largest:.3g}, and {total:.3g} in "
-                f"all, where {LARGEST_WEIGHT:g} is the most. Divide sample_weight, or the numbers "
-                f"of class_weight, by their mean."
-            )
+    """Raise if weights >= 0, of rows or of classes, are all zero or too large to be added up."""
+    with np.errstate(over="ignore"):
+        total = float(np.sum(weight))
+    if total == 0:
+        raise InputError("Weights of rows must not all be zero: no row is left to fit.")
+    if not total <= LARGEST_WEIGHT:
+        raise InputError(
+            f"The weights of the rows are too large: up to {np.max(weight):.3g}, and {total:.3g} "
+            f"in all, where {LARGEST_WEIGHT:g} is the most. Divide sample_weight, or the numbers "
+            f"of class_weight, by their mean."
+        )
 
 
 def require_known(values: Array, name: str, first_row: int = 0) -> None:
-    """Raise, naming the first row, if labels or groups (n,) hold None, NaN or NaT."""
+    """Raise, naming the first row, if labels or groups (n,) hold None, NaN, NaT or infinity."""
     kind = values.dtype.kind
     if kind == "O":
         missing = np.fromiter(map(_is_missing, values), dtype=bool, count=len(values))
     elif kind in "fcmM":
-        missing = np.asarray(values != values)
+        missing = ~np.isfinite(values)
     else:
         return
     if missing.any():
         raise InputError(
-            f"Input {name} contains None or NaN in {np.count_nonzero(missing):,} of "
-            f"{len(values):,} rows, first in row {first_row + int(np.argmax(missing))}. Drop "
-            f"these rows, or give them a {'label' if name == 'y' else 'group'}."
+            f"Input {name} contains {'NaN or infinity' if kind in 'fc' else 'None or NaN'} in "
+            f"{np.count_nonzero(missing):,} of {len(values):,} rows, first in row "
+            f"{first_row + int(np.argmax(missing))}. Drop these rows, or give them a "
+            f"{'label' if name == 'y' else 'group'}."
         )
 
 
 def _is_missing(value: Any) -> bool:
     # pandas' NA does not say whether it equals itself.
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
-
-
-def _moments_by_label(
-    chunk: LabelledChunk, labels: Array, columns: Callable[[int], str]
-) -> tuple[FeatureMoments, ...]:
-    n, d = chunk.rows.shape
-    moments = [FeatureMoments.empty(d) for _ in labels]
-    size = block_rows(d, 8)
-    for start in range(0, n, size):
-        block = slice(start, start + size)
-        x = np.asarray(chunk.rows[block], dtype=np.float64)
-        require_finite(x, columns, chunk.first_row + start)
-        weight = None if chunk.weight is None else chunk.weight[block]
-        for i, label in enumerate(labels):
-            of_label = chunk.labels[block] == label
-            if weight is not None:
-                of_label &= weight > 0
-            own = None if weight is None else weight[of_label]
-            moments[i] = moments[i] + FeatureMoments.of_rows(x[of_label], own)
-    return tuple(moments)
 
 
 def encode(labels: Array, classes: Array) -> Array:

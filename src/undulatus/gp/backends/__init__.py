@@ -80,6 +80,16 @@ def is_tensor(values: Any) -> bool:
     return type(values).__module__.partition(".")[0] == "torch" and hasattr(values, "detach")
 
 
+def is_array(values: Any) -> bool:
+    """Whether this is an array of numpy or a tensor of torch: single rows of it can be picked."""
+    return isinstance(values, np.ndarray) or is_tensor(values)
+
+
+def backend_of(values: Any) -> Backend:
+    """Return where to compute with values in double precision: where they are."""
+    return make_backend(np.float64, str(values.device)) if is_tensor(values) else HOST
+
+
 def on_host(values: Any) -> Any:
     """Return an array on a device, of any library, as one of numpy; anything else as it is."""
     tensor = as_tensor(values)
