@@ -56,13 +56,13 @@ def count_threads(n_jobs: int | None) -> int:
     None is all cores, or fewer if OMP_NUM_THREADS says so; below 0 it is cores + 1 + n_jobs. Use
     it for our own threads that do array work: they take the place of those of BLAS.
     """
+    if n_jobs is not None and n_jobs > 0:
+        return n_jobs
     cores = count_cores()
     limit = os.environ.get("OMP_NUM_THREADS", "")
     if limit.isdigit() and int(limit) > 0:
         cores = min(cores, int(limit))
-    if n_jobs is None:
-        return cores
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+    return cores if n_jobs is None else max(1, cores + 1 + n_jobs)
 
 
 def processor_name() -> str:

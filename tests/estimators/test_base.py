@@ -17,9 +17,10 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from undulatus import GPC, RFFGPC, VFFGPC, FourierFeatures, UndulatusError
 from undulatus.errors import InputError, PhaseTooLargeError
-from undulatus.estimators import base, classifier, exact, training
+from undulatus.estimators import classifier, exact, training
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import QUANTILES
+from undulatus.gp import model as gp_model
 from undulatus.gp.kernels import KERNELS
 from undulatus.gp.posterior import expected_sigmoid
 
@@ -217,9 +218,9 @@ def test_prior_correction_is_relative_to_the_training_shares(name, clouds):
 def test_labels_of_a_corrected_model_need_variances_only_near_their_boundary(clouds, monkeypatch):
     X, y = clouds
     corrected = model("RFFGPC", prior_correction=[0.9, 0.1]).fit(X, y)
-    seen, real = [], base.pooled_log_odds
+    seen, real = [], gp_model.pooled_log_odds
     monkeypatch.setattr(
-        base, "pooled_log_odds", lambda *given: seen.append(given[0].shape[2]) or real(*given)
+        gp_model, "pooled_log_odds", lambda *given: seen.append(given[0].shape[2]) or real(*given)
     )
     labels = corrected.predict(X)
     assert 0 < sum(seen) < len(X) / 2

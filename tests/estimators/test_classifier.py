@@ -18,10 +18,11 @@ from undulatus.estimators import classifier, training
 from undulatus.estimators.classifier import BATCH_ROWS
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.gp import data, learning
-from undulatus.gp.backends import HOST
+from undulatus.gp.backends import make_backend
 from undulatus.gp.kernels import KERNELS, mean_distance
 from undulatus.gp.minibatch import Batch, Config
 from undulatus.gp.search import BoundSearch, HalvingSearch, choose_start
+from undulatus.gp.taper import range_share
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -1084,6 +1085,6 @@ def test_no_training_row_is_beyond_the_range_in_the_precision_of_prediction():
     X = np.c_[rng.random((3_000, 2)), rng.integers(0, 2, (3_000, 6))].astype(np.float32)
     y = X[:, 0] + X[:, 2] > 1.0
     fitted = VFFGPC(5, n_estimators=1, precision="single", max_iter=2, random_state=0).fit(X, y)
-    model = fitted._model()
-    x = fitted.standardisation_(X, fitted._prediction_dtype())
-    assert model.training_range.share(x, HOST) is None
+    x = fitted.standardisation_(X, np.float32)
+    ends = fitted._model(make_backend(np.float32)).taper.ends
+    assert range_share(x, ends) is None

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from undulatus import GPC, RFFGPC, VFFGPC, estimators, load_model, save_model
 from undulatus.errors import NotFiniteError, PhaseTooLargeError
-from undulatus.estimators import classifier, compute_on
+from undulatus.estimators import compute_on, prediction
 from undulatus.gp import backends
 from undulatus.gp.minibatch import Batch
 
@@ -37,7 +37,7 @@ def device(request, monkeypatch):
         def find_cpu(device, X=None):
             return "cpu" if device == "cpu" else find(device, X)
 
-        for module in (backends, estimators, classifier):
+        for module in (backends, estimators, prediction):
             monkeypatch.setattr(module, "find_device", find_cpu)
     return request.param
 

@@ -18,9 +18,10 @@ from sklearn.preprocessing import StandardScaler
 
 from undulatus import RFFGPC, VFFGPC
 from undulatus.errors import InputError
-from undulatus.estimators import base, classifier
+from undulatus.estimators import classifier
 from undulatus.estimators.interpret import cosines_of
 from undulatus.estimators.progress_line import ProgressLine
+from undulatus.gp import model as gp_model
 from undulatus.gp.posterior import scaled_mean
 from undulatus.regimes import Regime, RegimeClassifier
 
@@ -194,9 +195,9 @@ def test_labels_need_variances_only_where_estimators_differ(fitted, moons, monke
     divided = (ends > 0).any(axis=(0, 1)) & (ends <= 0).any(axis=(0, 1))
     assert 0 < divided.sum() < 0.8 * len(X)
     seen = []
-    real = base.pooled_log_odds
+    real = gp_model.pooled_log_odds
     monkeypatch.setattr(
-        base, "pooled_log_odds", lambda *given: seen.append(given[0].shape[2]) or real(*given)
+        gp_model, "pooled_log_odds", lambda *given: seen.append(given[0].shape[2]) or real(*given)
     )
     ensemble.predict(X)
     assert seen == [divided.sum()]

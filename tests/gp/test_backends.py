@@ -195,7 +195,7 @@ def test_rows_of_any_type_arrive_on_a_device_unchanged(dtype):
 # Rows to results on a device
 
 
-def on_device(longest_row=1e6, far_row=100.0, xp=SINGLE_THERE, make=None):
+def on_device(longest_row=1e6, xp=SINGLE_THERE, make=None):
     from undulatus.gp.backends.streaming import RowFunctionOnDevice
 
     checked = []
@@ -205,7 +205,7 @@ def on_device(longest_row=1e6, far_row=100.0, xp=SINGLE_THERE, make=None):
 
     standardisation = Standardisation(np.ones(3), np.full(3, 2.0))
     function = RowFunctionOnDevice(
-        columns, 2, standardisation, xp, longest_row, far_row,
+        columns, 2, standardisation, xp, longest_row,
         lambda first, raw: checked.append((first, raw.copy())),
     )  # fmt: skip
     return function, checked

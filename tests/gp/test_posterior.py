@@ -18,8 +18,6 @@ from undulatus.gp.posterior import (
     mean_of,
     share_of_tolerance,
     solve_posterior,
-    stage_root,
-    tolerant_probability,
     variance_root,
 )
 
@@ -271,17 +269,20 @@ def test_a_root_is_zero_below_the_diagonal_that_ends_in_its_last_entry(k):
         assert_array_equal(root, np.triu(root, r - k))
 
 
-def test_a_truncated_root_has_one_column_for_each_direction_kept():
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-2])
+def test_a_truncated_root_has_the_directions_kept(tolerance):
     posterior, _ = some_posterior(90)
-    variances = np.linalg.eigvalsh(posterior.covariance)
-    gamma, tolerance = 3.0, 1e-3
+    variances, gamma = np.linalg.eigvalsh(posterior.covariance), 3.0
     root = variance_root(posterior, gamma, tolerance)
     kept = variances * gamma * PROBABILITY_PER_VARIANCE > tolerance
     assert 0 < kept.sum() < 90
-    assert root.shape == (90, kept.sum())
+    # Square if there are many: as fast as the exact one.
+    few = kept.sum() < 45
+    assert few == (tolerance == 1e-2)
+    assert root.shape == (90, kept.sum() if few else 90)
     # What is left of the covariance: the eigenvalues that were kept.
-    found = np.linalg.eigvalsh(root.T @ root)
-    assert_allclose(found, variances[kept], rtol=1e-9)
+    found = np.linalg.eigvalsh(root @ root.T)
+    assert_allclose(found, np.where(kept, variances, 0.0), rtol=1e-9, atol=1e-15)
 
 
 def test_moments_in_single_precision_follow_those_in_double():
@@ -300,35 +301,6 @@ def test_moments_in_single_precision_follow_those_in_double():
 # Probabilities
 
 
-@given(
-    seeds,
-    st.sampled_from([1e-6, 1e-4, 1e-3, 1e-2, 0.1]),
-    st.floats(0.1, 300.0),
-    st.floats(-3.0, 3.0),
-    st.floats(0.0, 2.0),
-    st.sampled_from([0.0, 1.5]),
-)
-def test_a_tolerant_probability_is_within_its_tolerance(
-    seed, tolerance, signal_variance, b, prior_variance, shift
-):
-    rng = np.random.default_rng(seed)
-    k = int(rng.integers(2, 30))
-    wide = rng.normal(size=(k, k)) * np.exp(rng.normal(loc=3.0, scale=3.0, size=k))
-    posterior = solve_posterior(wide @ wide.T + np.eye(k), rng.normal(scale=30.0, size=k))
-    z = rng.normal(size=(50, k))
-    z *= np.sqrt(signal_variance) / np.linalg.norm(z, axis=1, keepdims=True)
-    allowed = tolerance * share_of_tolerance(shift)
-    root = stage_root(posterior, signal_variance, allowed, np.float64)
-    assume(root is not None)
-    found = tolerant_probability(
-        z, posterior.mean, b, root, tolerance, np.full(50, prior_variance), shift
-    )
-    variance = np.sum((z @ posterior.root.T) ** 2, axis=1) + prior_variance
-    exact = expected_sigmoid(z @ posterior.mean + b, variance, shift)
-    # Either the middle of an interval of twice the tolerance, or a truncated variance.
-    assert np.abs(found - exact).max() <= tolerance * (1 + 1e-9) + 1e-12
-
-
 @pytest.mark.parametrize("shift", [-4.0, 0.0, 0.5, 3.0])
 def test_the_share_of_a_tolerance_allows_for_the_slope_where_odds_are_multiplied(shift):
     mean, variance = np.meshgrid(np.linspace(-20, 20, 4001), np.linspace(1e-6, 5, 50))
@@ -337,12 +309,6 @@ def test_the_share_of_a_tolerance_allows_for_the_slope_where_odds_are_multiplied
     # A bound, but no idle one: at most three times as steep as what there is.
     assert steepest * share_of_tolerance(shift) > 0.33 * PROBABILITY_PER_VARIANCE
     assert steepest * share_of_tolerance(shift) <= PROBABILITY_PER_VARIANCE
-
-
-def test_two_stages_are_not_used_if_they_would_not_be_faster():
-    # The prior: every direction has the same variance.
-    posterior = solve_posterior(np.eye(12), np.zeros(12))
-    assert stage_root(posterior, 12.0, 1e-3, np.float64) is None
 
 
 @given(reals)

@@ -15,10 +15,10 @@ from undulatus.gp.taper import (
     EXCESS,
     SMALLEST_MARGIN,
     Taper,
-    TrainingRange,
     frequency_deviations,
     kept_share,
     prior_mean,
+    range_share,
     tapered_features,
 )
 
@@ -30,10 +30,8 @@ FAR = np.array([[1e3, -1e3], [0.0, 1e3]])
 """Rows where no feature is left: 1e3 times a deviation of 0.1 is a share of exp(-5000)."""
 
 
-def some_range(d=2):
-    return TrainingRange.from_quantiles(
-        np.full(d, -2.0), np.full(d, -0.5), np.full(d, 0.7), np.full(d, 2.5)
-    )
+ENDS = np.outer([-2.0, -0.5, 0.7, 2.5], np.ones(2))
+"""Smallest value, quartiles and largest value of two features."""
 
 
 def some_taper(signal_variance=1.7, log_odds=-1.2, share=0.1, shift=0.0, dtype=np.float64):
@@ -43,7 +41,7 @@ def some_taper(signal_variance=1.7, log_odds=-1.2, share=0.1, shift=0.0, dtype=n
     return Taper(
         xp,
         xp.array(np.full((1, 2), share)) if share else None,
-        some_range().on(xp),
+        xp.array(ENDS),
         xp.array([[[signal_variance]]]),
         xp.array([[[own]]]),
         shift,
@@ -60,7 +58,9 @@ def moments_at(x, taper, posterior, frequencies):
     """Latent mean and variance, (n,) each: of untapered features, then tapered."""
     z = fourier_features(x, frequencies, taper.signal_variance.item())
     mean, variance = latent_moments(z, posterior)
-    return (own[0, 0] for own in taper.moments(x, mean[None, None], variance[None, None]))
+    return (
+        own[0, 0] for own in taper.moments(taper.share(x), mean[None, None], variance[None, None])
+    )
 
 
 # The share of the features
@@ -125,7 +125,7 @@ def test_tapers_have_the_precision_of_the_rows(dtype):
     assert found.dtype == dtype
     assert_allclose(found, exact, rtol=1e-12 if dtype == np.float64 else 1e-4)
     ones = np.ones((1, 1, 9), dtype)
-    for part in some_taper(shift=0.5, dtype=dtype).moments(x.astype(dtype), ones, ones):
+    for part in some_taper(shift=0.5, dtype=dtype).moments(found, ones, ones):
         assert part.dtype == dtype
 
 
@@ -135,8 +135,8 @@ def test_tapers_have_the_precision_of_the_rows(dtype):
 @given(seeds)
 def test_within_the_range_features_are_not_tapered_any_further(seed):
     x = np.random.default_rng(seed).uniform(-2.0, 2.5, size=(20, 2))
-    assert some_range().share(x, HOST) is None
-    assert some_range().share(np.array([[-2.0, -2.0], [2.5, 2.5]]), HOST) is None
+    assert range_share(x, ENDS) is None
+    assert range_share(np.array([[-2.0, -2.0], [2.5, 2.5]]), ENDS) is None
     assert_array_equal(some_taper().share(x)[0, 0], kept_share(x, np.full(2, 0.1)))
 
 
@@ -146,7 +146,7 @@ def test_beyond_the_range_the_share_falls_with_the_distance(distance, factor, co
     for excess in (distance, factor * distance):
         x = np.ones((2, 2))
         x[:, column] = [-2.0 - excess, 2.5 + excess]
-        shares.append(some_range().share(x, HOST))
+        shares.append(range_share(x, ENDS))
         # In units of the distance between the end and its quartile: 1.5 below, 1.8 above.
         expected = np.exp(-0.5 * EXCESS * (excess / np.array([1.5, 1.8])) ** 2)
         assert_allclose(shares[-1], expected, rtol=1e-10)
@@ -156,26 +156,23 @@ def test_beyond_the_range_the_share_falls_with_the_distance(distance, factor, co
 
 def test_a_row_within_the_range_is_not_tapered_because_another_is_outside():
     x = np.array([[0.0, 0.0], [9.0, 0.0], [2.5, -2.0]])
-    found = some_range().share(x, HOST)
+    found = range_share(x, ENDS)
     assert_array_equal(found[[0, 2]], 1.0)
     assert found[1] < 1e-6
 
 
 def test_the_excess_of_all_features_adds_up():
     both, one, other = np.array([[3.0, -3.0], [3.0, 0.0], [0.0, -3.0]])[:, None]
-    within = some_range()
-    product = within.share(one, HOST) * within.share(other, HOST)
-    assert_allclose(within.share(both, HOST), product, rtol=1e-12)
+    product = range_share(one, ENDS) * range_share(other, ENDS)
+    assert_allclose(range_share(both, ENDS), product, rtol=1e-12)
 
 
 def test_a_feature_that_hardly_varied_has_a_margin():
-    constant = np.zeros(1)
-    within = TrainingRange.from_quantiles(constant, constant, constant, constant)
-    assert_array_equal(within.below, SMALLEST_MARGIN)
-    assert_array_equal(within.above, SMALLEST_MARGIN)
-    assert within.share(np.zeros((1, 1)), HOST) is None
-    found = within.share(np.array([[SMALLEST_MARGIN]]), HOST)
-    assert_allclose(found, np.exp(-0.5 * EXCESS), rtol=1e-12)
+    constant = np.zeros((4, 1))
+    assert range_share(np.zeros((1, 1)), constant) is None
+    for sign in (-1.0, 1.0):
+        found = range_share(np.array([[sign * SMALLEST_MARGIN]]), constant)
+        assert_allclose(found, np.exp(-0.5 * EXCESS), rtol=1e-12)
 
 
 # The prior
@@ -234,7 +231,7 @@ def test_far_away_a_shift_of_the_log_odds_is_added_to_them(signal_variance, log_
 def test_where_nothing_is_tapered_a_shift_is_added_to_the_latent_mean(shift):
     moments = np.full((1, 1, 1), 0.4), np.full((1, 1, 1), 0.9)
     plain, shifted = (
-        some_taper(shift=own).moments(np.zeros((1, 2)), *moments) for own in (0.0, shift)
+        some_taper(shift=own).moments(np.ones((1, 1, 1)), *moments) for own in (0.0, shift)
     )
     assert_allclose(shifted[0] - plain[0], shift, rtol=0, atol=1e-14)
     assert_array_equal(shifted[1], plain[1])
@@ -246,10 +243,9 @@ def test_without_a_taper_nothing_but_prior_mean_and_shift_is_added(seed, shift):
     taper, x = some_taper(share=0.0, shift=shift), 100.0 * rng.normal(size=(9, 2))
     own_mean, own_variance = rng.normal(size=(1, 1, 9)), rng.uniform(0.1, 2.0, (1, 1, 9))
     assert taper.share(x) is None
-    mean, variance = taper.moments(x, own_mean, own_variance)
+    mean, variance = taper.moments(taper.share(x), own_mean, own_variance)
     assert_array_equal(variance, own_variance)
     assert_array_equal(mean, own_mean + (taper.prior_mean + shift))
-    assert_array_equal(taper.mean(x, own_mean), mean)
 
 
 @given(seeds, st.floats(-3.0, 3.0))
@@ -258,13 +254,13 @@ def test_several_estimators_and_latent_functions_are_each_as_alone(seed, shift):
     x, (mean, variance) = 3.0 * rng.normal(size=(9, 2)), rng.uniform(0.1, 2.0, (2, 2, 3, 9))
     gammas, b = rng.uniform(0.5, 3.0, (2, 3, 1)), rng.normal(size=(2, 3, 1))
     deviations = rng.uniform(0.0, 0.3, (2, 2))
-    together = Taper(HOST, deviations, some_range(), gammas, b, shift)
-    found = together.moments(x, mean, variance)
-    assert_array_equal(together.mean(x, mean), found[0])
+    together = Taper(HOST, deviations, ENDS, gammas, b, shift)
+    found = together.moments(together.share(x), mean, variance)
     for m, c in np.ndindex(2, 3):
         own = slice(m, m + 1), slice(c, c + 1)
-        alone = Taper(HOST, deviations[m : m + 1], some_range(), gammas[own], b[own], shift)
-        for part, expected in zip(found, alone.moments(x, mean[own], variance[own]), strict=True):
+        alone = Taper(HOST, deviations[m : m + 1], ENDS, gammas[own], b[own], shift)
+        alone_moments = alone.moments(alone.share(x), mean[own], variance[own])
+        for part, expected in zip(found, alone_moments, strict=True):
             assert_allclose(part[own], expected, rtol=1e-12)
 
 

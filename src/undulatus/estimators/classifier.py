@@ -31,6 +31,7 @@ from undulatus.estimators.base import (
 )
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.fourier_parameters import fill_in_docstring
+from undulatus.estimators.prediction import per_latent
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import (
     TrainingData,
@@ -45,7 +46,7 @@ from undulatus.estimators.validation import (
     require_even_weights,
     warn_of_groups_for_splits_alone,
 )
-from undulatus.gp.backends import Array, find_device, make_backend, to_host
+from undulatus.gp.backends import Array, Backend, make_backend, to_host
 from undulatus.gp.batch import BatchConfig, BatchFit, BatchState, batch_posterior, fit_batch
 from undulatus.gp.data import PHASE_LIMIT, Pixels, PixelSource, block_rows, require_phases
 from undulatus.gp.ensemble import fit_ensemble, require_memory
@@ -59,11 +60,10 @@ from undulatus.gp.learning import (
     minibatch_posterior,
 )
 from undulatus.gp.minibatch import Config, Start, State
-from undulatus.gp.model import WeightModel
+from undulatus.gp.model import Model, WeightModel
 from undulatus.gp.posterior import FourierFit, Posterior, mean_of, same_length
 from undulatus.gp.search import along_features, choose_lengthscale, choose_start
 from undulatus.gp.splits import Split, leave_out
-from undulatus.gp.taper import TrainingRange
 
 DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
@@ -559,27 +559,16 @@ class FourierGPC(GaussianProcessClassifier):
 
     # Prediction
 
-    def _model(self) -> WeightModel:
-        ends = self.standardisation_(
-            self.feature_quantiles_[RANGE_AND_QUARTILES], self._prediction_dtype()
-        )
-        # The ends of the range are rounded as rows are: none at an end counts as beyond it.
+    def _model(self, xp: Backend) -> WeightModel:
         return WeightModel(
             self.estimators_,
-            TrainingRange.from_quantiles(*ends),
-            self.variance_tolerance,
+            # Rounded as rows are: none at an end of the range counts as beyond it.
+            self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], xp.dtype),
+            xp,
             self._prior_shift,
+            self.variance_tolerance,
             self._latent_shift,
         )
-
-    def _find_device(self, X: Any) -> str | None:
-        return find_device(self.device, X)
-
-    def _prediction_dtype(self) -> np.dtype[Any]:
-        # Models of 0.1.0 predict in the precision that they were trained in.
-        report = self.fit_report_
-        precision = report.get("prediction_precision", report["precision"])
-        return np.dtype(np.float32 if precision == "single" else np.float64)
 
     def _choose_prediction_precision(self, pixels: PixelSource) -> str:
         """Return ``"single"`` if that is as good as double, unless the user chose."""
@@ -590,15 +579,11 @@ class FourierGPC(GaussianProcessClassifier):
             return trained
         some = pixels.take(spread_out(pixels.n_rows, COMPARED_ROWS))
         x = to_host(some.block(slice(0, some.n_rows)).x)
-        columns = []
-        for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
-            self.fit_report_["prediction_precision"] = (
-                "single" if dtype == np.float32 else "double"
-            )
-            model = self._model().on(make_backend(dtype))
-            found = self._probabilities_and_variance(model, x.astype(dtype))
-            columns.append(np.array(found[1 : len(self.classes_)]))
-        return "single" if np.abs(columns[0] - columns[1]).max() <= SINGLE_ERROR else trained
+        single, double = (
+            np.array(self._model(make_backend(dtype)).probabilities(x.astype(dtype)))
+            for dtype in (np.float32, np.float64)
+        )
+        return "single" if np.abs(single - double).max() <= SINGLE_ERROR else trained
 
     def ensemble_std(self, X: Any) -> Array:
         """Return the standard deviation of the latent mean over the estimators, (n,) or (n, k).
@@ -606,11 +591,7 @@ class FourierGPC(GaussianProcessClassifier):
         Zero for a single model. Where it is large, what the ensemble says depends on which rows
         and which start an estimator happened to have. With more than two classes, that of each.
         """
-
-        def columns(model: Any, x: Array) -> tuple[Array, ...]:
-            return tuple(model.xp.std(model.xp.double(model.means(x)), axis=0))
-
-        return self._per_latent(self._evaluate(X, columns, self._n_latents))
+        return per_latent(self._at(X).columns(Model.deviation, self._n_latents))
 
     # Corrections
 

@@ -51,7 +51,7 @@ def posterior_coordinates(
     if not hasattr(model, "n_frequencies"):
         return np.asarray(x)
     fits = model.estimators_
-    kept = model._model().on(HOST).taper.share(x)
+    kept = model._model(HOST).taper.share(x)
     shares = np.ones((len(fits), 1, len(x))) if kept is None else kept
     coordinates = np.zeros((len(x), width))
     means = np.empty((len(fits), len(fits[0].latents), len(x)))

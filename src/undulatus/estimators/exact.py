@@ -16,7 +16,7 @@ from undulatus.estimators.base import (
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import Overview, prepare_rows
 from undulatus.estimators.validation import column_namer
-from undulatus.gp.backends import Array
+from undulatus.gp.backends import Array, Backend
 from undulatus.gp.data import require_lengths
 from undulatus.gp.exact import (
     ExactFit,
@@ -310,8 +310,12 @@ class GPC(GaussianProcessClassifier):
         """Outer iterations done, the most of any latent function."""
         return max(len(fit.bounds) - 1 for fit in self.latents_)
 
-    def _model(self) -> FunctionModel:
+    def _model(self, xp: Backend) -> FunctionModel:
         # An exact process returns to its prior by itself.
         return FunctionModel(
-            self.training_, find_kernel(self.kernel), self.latents_, self._latent_shift
+            self.training_,
+            find_kernel(self.kernel),
+            self.latents_,
+            self._prior_shift,
+            self._latent_shift,
         )

@@ -1,38 +1,32 @@
 """Fitted models as functions of standardised rows: weights of features, or functions.
 
-``model.on(xp)`` prepares what blocks of rows need where they are computed. It has ``means(x)``,
-the latent means (M, C, n) of M estimators with C latent functions each, and ``moments(x)``, these
-and the latent variances, both with tapers and prior means.
+A :class:`Model` has latent means and variances (M, C, n) of M estimators with C latent functions
+each, with tapers and prior means, and what follows from these: columns, (n,) each, of
+probabilities, of scores, and of the moments of the mixture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import numpy as np
 
-from undulatus._system import single_threaded_blas
 from undulatus.gp.backends import HOST, Array, Backend
-from undulatus.gp.backends.numpy import far_row
 from undulatus.gp.data import block_rows, device_prediction_rows, longest_row
+from undulatus.gp.ensemble import (
+    pooled_log_odds,
+    pooled_log_probabilities,
+    pooled_moments,
+    pooled_probabilities,
+)
 from undulatus.gp.exact import ExactFit, exact_covariance, exact_moments
 from undulatus.gp.features import amplitudes_and_delays, sum_of_waves
 from undulatus.gp.kernels import Kernel
-from undulatus.gp.posterior import (
-    FourierFit,
-    LatentFit,
-    Posterior,
-    StagedRoot,
-    share_of_tolerance,
-    stage_root,
-    tolerant_probability,
-    variance_root,
-)
-from undulatus.gp.taper import Taper, TrainingRange, frequency_deviations, tapered_features
+from undulatus.gp.posterior import FourierFit, scaled_mean, share_of_tolerance, variance_root
+from undulatus.gp.taper import Taper, frequency_deviations
 
 STAGGERED_ROWS = 16
 """A block of predictions has fewer rows: waves a power of two apart share the same cache lines."""
@@ -40,238 +34,218 @@ STAGGERED_ROWS = 16
 LENGTH_LIMIT = 1e100
 """Squared distances from longer rows than this overflow."""
 
-_ROOTS: WeakKeyDictionary[Posterior, dict[tuple[str, float], Any]] = WeakKeyDictionary()
-"""Roots of variances by posterior, name and tolerance: each takes an eigendecomposition."""
+Columns = tuple[Array, ...]
+"""Of a block of n rows, (n,) each."""
 
 
-class Prepared(Protocol):
-    """A model where blocks of rows are computed."""
+class Model(ABC):
+    """A fitted model where blocks of rows are computed, and what follows from its moments."""
 
     xp: Backend
     rows_per_block: int
     longest_row: float
     """Standardised rows that are longer lie too far out to be classified."""
-    far_row: float
-    """Longer ones need phases in double precision."""
     n_estimators: int
     signal_variance: Array
     """Of each latent function, (M, C, 1): no latent variance is larger."""
+    shift: Array
+    """Of the log odds of the second class, (1,), or of the logarithm of each probability, (k,)."""
 
+    @abstractmethod
     def means(self, x: Array) -> Array:
         """Return latent means, (M, C, n)."""
 
+    @abstractmethod
     def moments(self, x: Array) -> tuple[Array, Array]:
         """Return latent means and variances in double precision, (M, C, n) each."""
 
-    def tolerant_probability(self, x: Array) -> Array | None:
-        """Return the probability of the second class, (n,), if there is a faster way to it."""
+    def probabilities(self, x: Array) -> Columns:
+        """Return the probability of each class."""
+        return pooled_probabilities(*self.moments(x), self.shift, self.xp)
+
+    def scores(self, x: Array) -> Columns:
+        """Return the log odds of the second class, or the logarithm of each probability.
+
+        Of a single model of two classes without a shift it is the latent mean, which has their
+        sign.
+        """
+        if self.signal_variance.shape[1] > 1:
+            return pooled_log_probabilities(*self.moments(x), self.shift, self.xp)
+        if self._mean_decides:
+            return (self.means(x)[0, 0],)
+        return (pooled_log_odds(*self.moments(x), self.shift, self.xp),)
+
+    def signs(self, x: Array) -> Columns:
+        """Return numbers with the sign of the log odds of the second of two classes."""
+        xp, means = self.xp, self.means(x)[:, 0]
+        if self._mean_decides:
+            return (means[0],)
+        shift = float(self.shift[0])
+        # No variance is larger than the prior's, so an estimator's log odds lie between these.
+        ends = [means + shift, scaled_mean(means, self.signal_variance[:, 0], xp) + shift]
+        positive = xp.concatenate(ends) > 0
+        # Probabilities on one side of 1/2 have their mean there: no variance is needed.
+        result = 2.0 * xp.double(positive.all(0)) - 1.0
+        unclear = xp.flatnonzero(positive.any(0) & ~positive.all(0))
+        if len(unclear):
+            result[unclear] = pooled_log_odds(*self.moments(x[unclear]), self.shift, xp)
+        return (result,)
+
+    @property
+    def _mean_decides(self) -> bool:
+        """Whether the latent mean of two classes has the sign of the log odds."""
+        return self.n_estimators == 1 and not self.shift.any()
+
+    def mean(self, x: Array) -> Columns:
+        """Return the mean of each latent function."""
+        return tuple(self.xp.mean(self.means(x), axis=0))
+
+    def deviation(self, x: Array) -> Columns:
+        """Return the standard deviation of each latent mean over the estimators."""
+        return tuple(self.xp.std(self.xp.double(self.means(x)), axis=0))
+
+    def mean_and_variance(self, x: Array) -> Columns:
+        """Return the mean of each latent function, then the variance of each."""
+        mean, variance = pooled_moments(*self.moments(x), self.xp)
+        return (*mean, *variance)
+
+    def probabilities_and_variance(self, x: Array) -> Columns:
+        """Return the probability of each class, and the variance of each latent function."""
+        means, variances = self.moments(x)
+        probabilities = pooled_probabilities(means, variances, self.shift, self.xp)
+        return (*probabilities, *pooled_moments(means, variances, self.xp)[1])
+
+    def everything(self, x: Array) -> Columns:
+        """Return probabilities, means, variances, and the deviation of the likeliest class."""
+        xp, (means, variances) = self.xp, self.moments(x)
+        probabilities = pooled_probabilities(means, variances, self.shift, xp)
+        mean, variance = pooled_moments(means, variances, xp)
+        deviation = xp.std(means, axis=0)
+        likeliest = xp.stack(probabilities).argmax(0), np.arange(len(x))
+        of_likeliest = deviation[likeliest] if len(mean) > 1 else deviation[0]
+        return (*probabilities, *mean, *variance, of_likeliest)
 
 
-@dataclass(frozen=True)
-class WeightModel:
-    """Weights of Fourier features, of one estimator or of an ensemble."""
+class WeightModel(Model):
+    """Weights of Fourier features, of one estimator or of an ensemble.
 
-    fits: Sequence[FourierFit]
-    training_range: TrainingRange
-    variance_tolerance: float = 0.0
-    """Largest error in probability by the variance."""
-    shift: Array | None = None
-    """Of the log odds of the second class, (1,), which the tolerance has to allow for."""
-    latent_shift: float = 0.0
-    """Of the latent mean, by models of earlier versions."""
+    ``ends`` (4, d) are the smallest value, the quartiles and the largest value of standardised
+    features. ``variance_tolerance`` is the largest error in probability by the variance.
+    ``latent_shift`` is added to the latent mean by models of earlier versions.
+    """
 
-    def on(self, xp: Backend) -> PreparedWeights:
-        """Return the model where blocks of rows are computed."""
-        return PreparedWeights(self, xp)
-
-
-class PreparedWeights:
-    """A :class:`WeightModel` where blocks of rows are computed."""
-
-    def __init__(self, model: WeightModel, xp: Backend) -> None:
-        self.model, self.xp = model, xp
-        fits = model.fits
-        d = len(fits[0].frequencies)
+    def __init__(
+        self,
+        fits: Sequence[FourierFit],
+        ends: Array,
+        xp: Backend,
+        shift: Array,
+        variance_tolerance: float = 0.0,
+        latent_shift: float = 0.0,
+    ) -> None:
+        self.fits, self.xp, self.shift = fits, xp, shift
+        self.n_estimators, d = len(fits), len(fits[0].frequencies)
         on_host = block_rows(2 * d, xp.dtype.itemsize) - STAGGERED_ROWS
         self.rows_per_block = device_prediction_rows(d, xp) if xp.on_device else on_host
-        every = np.concatenate([fit.frequencies for fit in fits])
-        self.longest_row, self.far_row = longest_row(every), far_row(every)
-        self.n_estimators = len(fits)
+        self.longest_row = longest_row(np.concatenate([fit.frequencies for fit in fits]))
         self._frequencies = [xp.move(fit.frequencies) for fit in fits]
         self.signal_variance = xp.array(
             [[[own.signal_variance] for own in fit.latents] for fit in fits]
         )
-        deviations = [frequency_deviations(fit.frequencies, fit.taper) for fit in fits]
-        tapered = any(own is not None for own in deviations)
+        prior_means = xp.array([[[own.prior_mean] for own in fit.latents] for fit in fits])
+        each = [frequency_deviations(fit.frequencies, fit.taper) for fit in fits]
+        zeros, deviations = np.zeros(len(ends[0])), None
+        if any(own is not None for own in each):
+            deviations = xp.array(np.array([zeros if own is None else own for own in each]))
         self.taper = Taper(
-            xp,
-            xp.array(
-                np.array([np.zeros(every.shape[1]) if own is None else own for own in deviations])
-            )
-            if tapered
-            else None,
-            model.training_range.on(xp) if tapered else None,
-            self.signal_variance,
-            xp.array([[[own.prior_mean] for own in fit.latents] for fit in fits]),
-            model.latent_shift,
+            xp, deviations, xp.array(ends), self.signal_variance, prior_means, latent_shift
         )
-
-    # Means
+        self._tolerance = variance_tolerance
+        if variance_tolerance and len(shift) == 1:
+            self._tolerance *= share_of_tolerance(float(shift[0]))
 
     @cached_property
     def _waves(self) -> list[tuple[Any, Any]]:
         """Amplitudes and delays of each estimator of two classes, (D,) each."""
-        pairs = [
-            amplitudes_and_delays(own.posterior.mean, own.signal_variance)
-            for fit in self.model.fits
-            for own in fit.latents
-        ]
-        return [(self.xp.move(amplitudes), self.xp.move(delays)) for amplitudes, delays in pairs]
+        waves = []
+        for fit in self.fits:
+            (own,) = fit.latents
+            pair = amplitudes_and_delays(own.posterior.mean, own.signal_variance)
+            waves.append((self.xp.move(pair[0]), self.xp.move(pair[1])))
+        return waves
 
     @cached_property
     def _weights(self) -> list[Any]:
         """Weights of cosines and sines of each estimator, (C, 2D)."""
-        return [
-            self.xp.array([_scale(own, fit) * own.posterior.mean for own in fit.latents])
-            for fit in self.model.fits
-        ]
+        weights = []
+        for fit in self.fits:
+            gammas = np.array([[own.signal_variance] for own in fit.latents])
+            means = np.array([own.posterior.mean for own in fit.latents])
+            weights.append(self.xp.array(np.sqrt(gammas / len(fit.frequencies)) * means))
+        return weights
+
+    @cached_property
+    def _roots(self) -> list[list[Any]]:
+        """Roots of the variance of each estimator's latent functions, for cosines and sines."""
+        roots: list[list[Any]] = [[] for _ in self.fits]
+        for fit, of_fit in zip(self.fits, roots, strict=True):
+            for own in fit.latents:
+                root = variance_root(own.posterior, own.signal_variance, self._tolerance)
+                scale = np.sqrt(own.signal_variance / len(fit.frequencies))
+                of_fit.append(self.xp.array(np.asfortranarray(scale * root)))
+        return roots
 
     def means(self, x: Array) -> Array:
         """Return latent means, (M, C, n)."""
         xp = self.xp
-        if len(self.model.fits[0].latents) == 1:
+        if self.signal_variance.shape[1] == 1:
             pairs = zip(self._frequencies, self._waves, strict=True)
             means = xp.stack([sum_of_waves(x, w, *own, xp) for w, own in pairs])[:, None]
         else:
             pairs = zip(self._frequencies, self._weights, strict=True)
             means = xp.stack([own @ xp.waves(x, w, by_column=True).T for w, own in pairs])
-        return self.taper.mean(x, means)
-
-    # Variances
-
-    @cached_property
-    def _roots(self) -> list[list[tuple[Any, Any]]]:
-        """Mean and root of each latent function of each estimator, for waves without a scale."""
-        prepared = []
-        for fit in self.model.fits:
-            own_roots = [(_scale(own, fit), own) for own in fit.latents]
-            prepared.append(
-                [
-                    (
-                        self.xp.array(scale * own.posterior.mean),
-                        self.xp.array(
-                            np.asfortranarray(scale * self._root(own, "root", variance_root))
-                        ),
-                    )
-                    for scale, own in own_roots
-                ]
-            )
-        return prepared
+        return self.taper.moments(self.taper.share(x), means, 0.0)[0]
 
     def moments(self, x: Array) -> tuple[Array, Array]:
         """Return latent means and variances in double precision, (M, C, n) each."""
-        xp, means, variances = self.xp, [], []
-        for w, roots in zip(self._frequencies, self._roots, strict=True):
-            z, last = xp.waves(x, w, by_column=True), len(roots) - 1
-            found = [
-                xp.moments(z, mean, root, overwrite=i == last)
-                for i, (mean, root) in enumerate(roots)
-            ]
-            means.append(xp.stack([mean for mean, _ in found]))
-            variances.append(xp.stack([variance for _, variance in found]))
-        mean, variance = self.taper.moments(x, xp.stack(means), xp.stack(variances))
+        xp, found = self.xp, []
+        for w, weights, roots in zip(self._frequencies, self._weights, self._roots, strict=True):
+            z = xp.cosines_and_sines(xp.phases(x, w, by_column=True))
+            for number, (mean, root) in enumerate(zip(weights, roots, strict=True), 1):
+                # The last latent function may overwrite the features.
+                found.append(xp.moments(z, mean, root, overwrite=number == len(roots)))
+        shape = (self.n_estimators, -1, len(x))
+        means, variances = (xp.stack(own).reshape(shape) for own in zip(*found, strict=True))
+        mean, variance = self.taper.moments(self.taper.share(x), means, variances)
         return xp.double(mean), xp.double(variance)
 
-    def _root(self, own: LatentFit, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
-        """Return a root of the variance, made once for a posterior and a tolerance."""
-        roots = _ROOTS.setdefault(own.posterior, {})
-        tolerance = self.model.variance_tolerance
-        if self.model.shift is not None and len(self.model.shift) == 1:
-            tolerance *= share_of_tolerance(float(self.model.shift[0]))
-        key = (name, tolerance)
-        if key not in roots:
-            with single_threaded_blas():
-                roots[key] = make(own.posterior, own.signal_variance, tolerance, *arguments)
-        return roots[key]
 
-    @cached_property
-    def _staged(self) -> StagedRoot | None:
-        # An ensemble's labels depend on the variances too, and must agree with its probabilities:
-        # both come from the truncated roots.
-        (fit, *others), tolerance = self.model.fits, self.model.variance_tolerance
-        if tolerance == 0.0 or others or len(fit.latents) > 1:
-            return None
-        found: StagedRoot | None = self._root(fit.latents[0], "staged", stage_root, self.xp.dtype)
-        if found is None:
-            return None
-        return StagedRoot(self.xp.array(found.first), self.xp.array(found.rest), found.remainder)
-
-    def tolerant_probability(self, x: Array) -> Array | None:
-        """Return the probability of the second class, (n,), if there is a faster way to it."""
-        if self._staged is None:
-            return None
-        xp, (own,) = self.xp, self.model.fits[0].latents
-        z, _ = tapered_features(x, self._frequencies[0], None, xp)
-        z *= float(np.sqrt(own.signal_variance))
-        share = self.taper.share(x)
-        ones = xp.ones_like(x[:, 0])
-        if share is not None:
-            ones = share[0, 0]
-            z *= ones[:, None]
-        untapered = (1.0 - ones**2) * own.signal_variance
-        prior = self.taper.mean(x, 0.0 * ones[None, None])[0, 0]
-        shift = 0.0 if self.model.shift is None else float(self.model.shift[0])
-        return tolerant_probability(
-            z,
-            xp.array(own.posterior.mean),
-            prior,
-            self._staged,
-            self.model.variance_tolerance,
-            untapered,
-            shift,
-            xp,
-        )
-
-
-def _scale(own: LatentFit, fit: FourierFit) -> float:
-    """Return what features of a latent function have before cosines and sines, √(γ/D)."""
-    return float(np.sqrt(own.signal_variance / len(fit.frequencies)))
-
-
-@dataclass(frozen=True)
-class FunctionModel:
-    """Latent functions at the training rows: the exact process."""
-
-    training: Array
-    kernel: Kernel
-    fits: Sequence[ExactFit]
-    latent_shift: float = 0.0
-
-    def on(self, xp: Backend) -> PreparedFunctions:
-        """Return the model where blocks of rows are computed."""
-        return PreparedFunctions(self)
-
-
-class PreparedFunctions:
-    """A :class:`FunctionModel` in double precision on the processor."""
+class FunctionModel(Model):
+    """Latent functions at the training rows, the exact process, on the processor."""
 
     xp = HOST
-    longest_row = far_row = LENGTH_LIMIT
+    longest_row = LENGTH_LIMIT
     n_estimators = 1
 
-    def __init__(self, model: FunctionModel) -> None:
-        self.model = model
-        self.rows_per_block = block_rows(len(model.training), 8)
-        self.signal_variance = np.array([[[fit.signal_variance] for fit in model.fits]])
-        self._prior_means = np.array([[fit.prior_mean] for fit in model.fits]) + model.latent_shift
+    def __init__(
+        self,
+        training: Array,
+        kernel: Kernel,
+        fits: Sequence[ExactFit],
+        shift: Array,
+        latent_shift: float = 0.0,
+    ) -> None:
+        self.training, self.kernel, self.fits, self.shift = training, kernel, fits, shift
+        self.rows_per_block = block_rows(len(training), 8)
+        self.signal_variance = np.array([[[fit.signal_variance] for fit in fits]])
+        self._prior_means = np.array([[fit.prior_mean] for fit in fits]) + latent_shift
 
     def means(self, x: Array) -> Array:
         """Return latent means, (1, C, n)."""
-        training, kernel = self.model.training, self.model.kernel
         means = [
-            exact_covariance(x, training, kernel, fit.signal_variance, fit.lengthscale)
+            exact_covariance(x, self.training, self.kernel, fit.signal_variance, fit.lengthscale)
             @ fit.posterior.alpha
-            for fit in self.model.fits
+            for fit in self.fits
         ]
         return (np.array(means) + self._prior_means)[None]
 
@@ -280,17 +254,13 @@ class PreparedFunctions:
         found = [
             exact_moments(
                 x,
-                self.model.training,
-                self.model.kernel,
+                self.training,
+                self.kernel,
                 fit.signal_variance,
                 fit.lengthscale,
                 fit.posterior,
             )
-            for fit in self.model.fits
+            for fit in self.fits
         ]
         means, variances = (np.array(own) for own in zip(*found, strict=True))
         return (means + self._prior_means)[None], variances[None]
-
-    def tolerant_probability(self, x: Array) -> Array | None:
-        """Return None: there is no faster way to the probability."""
-        return None

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import cho_solve, eigh, rq
 
+from undulatus._system import single_threaded_blas
 from undulatus.gp.backends import HOST, Array, Backend
 from undulatus.gp.cholesky import factorise, invert_triangle
 
 PROBABILITY_PER_VARIANCE = 0.044
 """The steepest slope of the predictive probability in the latent variance."""
 
-FIRST_VARIANCE = 0.2
-"""The first stage of a tolerant prediction uses the directions that may add more than this to
-a variance ..."""
-
-FIRST_SHARE = 1.0 / 3.0
-"""... if they are at most this share of all directions: beyond it, two stages are slower than
-one."""
+_ROOTS: WeakKeyDictionary[Posterior, dict[float, Array]] = WeakKeyDictionary()
+"""Truncated roots by posterior and smallest variance: each takes an eigendecomposition."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,15 +133,25 @@ def variance_root(posterior: Posterior, signal_variance: float, tolerance: float
     times that in probability. ``tolerance`` bounds the error in probability.
 
     R is upper triangular: entries below the diagonal that ends in its last row and column
-    are zero.
+    are zero. If at most half the directions are dropped it is square, and its first columns are
+    zero.
     """
     if tolerance == 0.0:
         return posterior.root.T
-    eigenvalues, basis = eigh(posterior.covariance)
-    kept = eigenvalues * signal_variance * PROBABILITY_PER_VARIANCE > tolerance
-    truncated = basis[:, kept] * np.sqrt(eigenvalues[kept])
-    # A rotation from the right does not change |Rᵗz|.
-    return np.asarray(rq(truncated, mode="economic")[0]) if kept.any() else truncated
+    smallest = tolerance / (signal_variance * PROBABILITY_PER_VARIANCE)
+    roots = _ROOTS.setdefault(posterior, {})
+    if smallest not in roots:
+        with single_threaded_blas():
+            eigenvalues, basis = eigh(posterior.covariance)
+            kept = eigenvalues > smallest
+            truncated = basis[:, kept] * np.sqrt(eigenvalues[kept])
+            # A rotation from the right does not change |Rᵗz|.
+            root = rq(truncated, mode="economic")[0] if kept.any() else truncated
+            dropped = len(kept) - kept.sum()
+            # A square triangle takes half the time of a rectangle of its size.
+            few = 2 * dropped <= len(kept)
+            roots[smallest] = np.pad(root, ((0, 0), (dropped, 0))) if few else root
+    return roots[smallest]
 
 
 def share_of_tolerance(shift: float) -> float:
@@ -156,69 +162,6 @@ def share_of_tolerance(shift: float) -> float:
     """
     steepest = PROBABILITY_PER_VARIANCE + np.pi / 64.0 * abs(shift)
     return float(PROBABILITY_PER_VARIANCE / steepest)
-
-
-@dataclass(frozen=True)
-class StagedRoot:
-    """A truncated root in two stages: the directions of largest variance, and the rest.
-
-    ``first`` (k, r₁) and ``rest`` (k, r₂) hold eigenvectors times the square root of their
-    eigenvalue; ``remainder`` bounds the variance that ``first`` leaves out.
-    """
-
-    first: Array
-    rest: Array
-    remainder: float
-
-
-def stage_root(
-    posterior: Posterior, signal_variance: float, tolerance: float, dtype: npt.DTypeLike
-) -> StagedRoot | None:
-    """Return the root for :func:`tolerant_probability`, or None if it would not be faster."""
-    eigenvalues, basis = eigh(posterior.covariance)
-    eigenvalues, basis = eigenvalues[::-1], basis[:, ::-1]
-    kept = int(np.sum(eigenvalues * signal_variance * PROBABILITY_PER_VARIANCE > tolerance))
-    first = min(int(np.sum(eigenvalues * signal_variance > FIRST_VARIANCE)), kept)
-    if first > FIRST_SHARE * len(eigenvalues):
-        return None
-    root = (basis[:, :kept] * np.sqrt(eigenvalues[:kept])).astype(dtype)
-    left_out = float(eigenvalues[first]) if first < len(eigenvalues) else 0.0
-    return StagedRoot(
-        np.ascontiguousarray(root[:, :first]),
-        np.ascontiguousarray(root[:, first:]),
-        max(left_out, 0.0) * signal_variance,
-    )
-
-
-def tolerant_probability(
-    z: Array,
-    mean: Array,
-    prior_mean: Array | float,
-    root: StagedRoot,
-    tolerance: float,
-    prior_variance: Array | float = 0.0,
-    shift: float = 0.0,
-    xp: Backend = HOST,
-) -> Array:
-    """Return the probability of the second class at features ``z`` (n, k), within ``tolerance``.
-
-    The probability is monotonic in the variance, which lies between that of the first
-    directions and that plus the remainder. Where the probabilities at both ends differ by at
-    most twice the tolerance, their middle is returned; only the other rows, close to the
-    boundary, need the rest of the directions. ``prior_mean`` and ``prior_variance`` (n,) are
-    added to the mean and the variance, ``shift`` to the log odds of the probability.
-    """
-    latent = xp.double(z @ mean) + prior_mean
-    rotated = z @ root.first
-    low = xp.double(xp.row_dots(rotated, rotated)) + prior_variance
-    ends = [expected_sigmoid(latent, v, shift, xp) for v in (low, low + root.remainder)]
-    probability = 0.5 * (ends[0] + ends[1])
-    unsure = xp.flatnonzero(xp.abs(ends[0] - ends[1]) > 2.0 * tolerance)
-    if len(unsure):
-        rotated = z[unsure] @ root.rest
-        variance = low[unsure] + xp.row_dots(rotated, rotated)
-        probability[unsure] = expected_sigmoid(latent[unsure], variance, shift, xp)
-    return probability
 
 
 def expected_sigmoid(

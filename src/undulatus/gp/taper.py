@@ -24,6 +24,7 @@ probability there the share of the class in the training data (Eq. 12 with varia
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -79,43 +80,23 @@ def prior_mean(log_odds: float, signal_variance: float) -> float:
     return float(log_odds * np.sqrt(1.0 + np.pi / 8.0 * signal_variance))
 
 
-@dataclass(frozen=True)
-class TrainingRange:
-    """The range of each standardised feature, and how fast the taper falls beyond, (d,) each."""
+def range_share(x: Array, ends: Array, xp: Backend = HOST) -> Array | None:
+    """Return the factor on the share at ``x`` (n, d), or None if no row is outside the range.
 
-    low: Array
-    high: Array
-    below: Array
-    """Distance from the lowest value to the first quartile."""
-    above: Array
-    """Distance from the third quartile to the highest value."""
-
-    @classmethod
-    def from_quantiles(cls, low: Array, first: Array, third: Array, high: Array) -> TrainingRange:
-        """Return the range from smallest value, quartiles and largest value, (d,) each."""
-        below, above = (np.maximum(gap, SMALLEST_MARGIN) for gap in (first - low, high - third))
-        return cls(low, high, below, above)
-
-    def on(self, xp: Backend) -> TrainingRange:
-        """Return the same, with its numbers where rows will be and in their precision."""
-        return TrainingRange(*map(xp.array, (self.low, self.high, self.below, self.above)))
-
-    def share(self, x: Array, xp: Backend) -> Array | None:
-        """Return the factor on the share at ``x`` (n, d), or None if no row is outside."""
-        if xp.on_device:
-            # To find the rows outside would wait for the device.
-            return self._share_of(x, xp)
-        outside = np.flatnonzero(((x < self.low) | (x > self.high)).any(axis=1))
+    ``ends`` (4, d) are the smallest value, the quartiles and the largest value of each feature.
+    """
+    low, first, third, high = ends
+    # To find the rows outside would wait for a device.
+    outside: Array | slice = slice(None)
+    if not xp.on_device:
+        outside = np.flatnonzero(((x < low) | (x > high)).any(axis=1))
         if not len(outside):
             return None
-        factor = np.ones(len(x), dtype=x.dtype)
-        factor[outside] = self._share_of(x[outside], xp)
-        return factor
-
-    def _share_of(self, x: Array, xp: Backend) -> Array:
-        excess = xp.maximum(self.low - x, 0.0) / self.below
-        excess += xp.maximum(x - self.high, 0.0) / self.above
-        return xp.exp(-0.5 * EXCESS * xp.row_dots(excess, excess))
+    excess = xp.maximum(low - x[outside], 0.0) / xp.maximum(first - low, SMALLEST_MARGIN)
+    excess += xp.maximum(x[outside] - high, 0.0) / xp.maximum(high - third, SMALLEST_MARGIN)
+    factor = xp.ones_like(x[:, 0])
+    factor[outside] = xp.exp(-0.5 * EXCESS * xp.row_dots(excess, excess))
+    return factor
 
 
 @dataclass(frozen=True)
@@ -128,7 +109,8 @@ class Taper:
     xp: Backend
     deviations: Array | None
     """Of each feature's frequencies, (M, d); None if features go on for ever."""
-    training_range: TrainingRange | None
+    ends: Array
+    """Smallest value, quartiles and largest value of each standardised feature, (4, d)."""
     signal_variance: Array
     """(M, C, 1)"""
     prior_mean: Array
@@ -139,34 +121,22 @@ class Taper:
 
     def share(self, x: Array) -> Array | None:
         """Return the share d of the features that is kept, (M, 1, n); None if it is 1."""
-        if self.deviations is None or self.training_range is None:
+        if self.deviations is None:
             return None
         kept, within = (
             kept_share(x, self.deviations, self.xp),
-            self.training_range.share(x, self.xp),
+            range_share(x, self.ends, self.xp),
         )
         return (kept if within is None else kept * within)[..., None, :]
 
-    def mean(self, x: Array, mean: Array) -> Array:
-        """Return latent means at ``x`` (n, d), given those of untapered features, (M, C, n)."""
-        share = self.share(x)
-        if share is None:
-            return mean + (self.prior_mean + self.shift)
-        untapered = (1.0 - share**2) * self.signal_variance
-        return share * mean + self._prior_mean(untapered)
-
-    def moments(self, x: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+    def moments(
+        self, share: Array | None, mean: Array, variance: Array | float
+    ) -> tuple[Array, Any]:
         """Return latent means and variances, given those of untapered features, (M, C, n)."""
-        share = self.share(x)
         if share is None:
             return mean + (self.prior_mean + self.shift), variance
         untapered = (1.0 - share**2) * self.signal_variance
-        return (
-            share * mean + self._prior_mean(untapered),
-            share**2 * variance + untapered,
-        )
-
-    def _prior_mean(self, untapered: Array) -> Array:
-        if self.shift == 0.0:
-            return self.prior_mean
-        return self.prior_mean + self.shift * self.xp.sqrt(1.0 + np.pi / 8.0 * untapered)
+        prior_mean = self.prior_mean
+        if self.shift:
+            prior_mean = prior_mean + self.shift * self.xp.sqrt(1.0 + np.pi / 8.0 * untapered)
+        return share * mean + prior_mean, share**2 * variance + untapered

@@ -97,8 +97,8 @@ def on_host(values: Any) -> Any:
 
 
 def same_library(result: Any, given: Any) -> Any:
-    """Return a tensor as an array of the library that ``given`` is of."""
-    if is_tensor(given):
+    """Return a tensor as an array of the library that ``given`` is of; an array as it is."""
+    if is_tensor(given) or not is_tensor(result):
         return result
     return given.__array_namespace__().from_dlpack(result.contiguous())
 

@@ -136,20 +136,21 @@ class NumpyBackend:
                 phase[far] = np.remainder(exact, 2.0 * np.pi)
         return phase
 
-    def cosines_and_sines(self, phase: Array, out: Array) -> Array:
-        """Write [cos P, sin P], (n, 2D), to ``out``.
+    def cosines_and_sines(self, phase: Array) -> Array:
+        """Return [cos P, sin P], (n, 2D), in the workspace and in the order of the phases.
 
         In double precision both come from one tangent of the half angle, t = tan(P/2): cos P =
         (1 - t²)/(1 + t²) and sin P = 2t/(1 + t²). Numpy vectorises its double tangent but not
         its double cosine and sine; the absolute error is a few units in the last place of 1.
         """
-        d = phase.shape[1]
+        n, d = phase.shape
+        by_column = not phase.flags.c_contiguous
+        out = self.workspace.take("features", (n, 2 * d), phase.dtype, by_column)
         cosine, sine = out[:, :d], out[:, d:]
         if phase.dtype == np.float32:
             np.cos(phase, out=cosine)
             np.sin(phase, out=sine)
             return out
-        by_column = not phase.flags.c_contiguous
         tangent = self.workspace.take("tangents", phase.shape, phase.dtype, by_column)
         share = self.workspace.take("shares", phase.shape, phase.dtype, by_column)
         np.multiply(phase, 0.5, out=tangent)
@@ -179,8 +180,7 @@ class NumpyBackend:
         if x.ndim == 3:
             (x,), (frequencies,) = x, frequencies
             return self.waves(x, frequencies)[None]
-        out = self.workspace.take("features", (len(x), 2 * len(frequencies)), x.dtype, by_column)
-        return self.cosines_and_sines(self.phases(x, frequencies, by_column=by_column), out)
+        return self.cosines_and_sines(self.phases(x, frequencies, by_column=by_column))
 
     # Products
 

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from undulatus.gp.backends.numpy import SINGLE_PHASE_LIMIT
 from undulatus.gp.backends.torch import TorchBackend
-from undulatus.gp.data import Standardisation, unmasked
+from undulatus.gp.data import PHASE_LIMIT, Standardisation, unmasked
 
 Array = npt.NDArray[Any]
 
@@ -34,7 +35,7 @@ class RowFunctionOnDevice:
     ``make(xp)`` returns a function to columns, (n,) each, of ``width`` in all. ``check(first,
     raw)`` raises if something is wrong with rows as they were given, the first of which is number
     ``first``; it is called for blocks of which a value is not finite or a row longer than
-    ``longest_row``. Phases of rows longer than ``far_row`` are computed in double precision.
+    ``longest_row``. Phases of rows nearly as long are computed in double precision.
     """
 
     make: Callable[[TorchBackend], Callable[[Any], tuple[Any, ...]]]
@@ -42,7 +43,6 @@ class RowFunctionOnDevice:
     standardisation: Standardisation
     xp: TorchBackend
     longest_row: float
-    far_row: float
     check: Callable[[int, Array], Any]
 
     def __call__(self, rows: Any, rows_per_block: int, first_row: int = 0) -> Any:
@@ -83,6 +83,7 @@ class RowFunctionOnDevice:
         checked: deque[tuple[slice, Any, Any]] = deque()
         coming: deque[tuple[slice, Any, Any]] = deque()
         resident = isinstance(rows, torch.Tensor)
+        far_row = self.longest_row * SINGLE_PHASE_LIMIT / PHASE_LIMIT
 
         def read(block: slice) -> Any:
             return rows[block] if resident else unmasked(rows[block])
@@ -94,9 +95,7 @@ class RowFunctionOnDevice:
                     first_row + block.start, rows[block].cpu().numpy() if resident else read(block)
                 )
             with self.xp.products():
-                columns = torch.stack(
-                    [own.double() for own in functions[longest > self.far_row](x)]
-                )
+                columns = torch.stack([own.double() for own in functions[longest > far_row](x)])
             return block, *((columns, None) if resident else self.xp.bring_back(columns))
 
         def write() -> int:

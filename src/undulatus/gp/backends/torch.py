@@ -138,9 +138,11 @@ class TorchBackend:
                 phase = _outer(x, w.to(x.dtype), by_column)
         return phase if delays is None else phase - self.move(delays).to(x.dtype)
 
-    def cosines_and_sines(self, phase: Any, out: Any) -> Any:
-        """Write [cos P, sin P], (..., n, 2D), to ``out``."""
-        d = phase.shape[-1]
+    def cosines_and_sines(self, phase: Any) -> Any:
+        """Return [cos P, sin P], (..., n, 2D), in the order of the phases."""
+        *rows, d = phase.shape
+        by_column = phase.ndim == 2 and not phase.is_contiguous()
+        out = phase.new_empty((2 * d, *rows)).T if by_column else phase.new_empty((*rows, 2 * d))
         torch.cos(phase, out=out[..., :d])
         torch.sin(phase, out=out[..., d:])
         return out
@@ -151,10 +153,7 @@ class TorchBackend:
 
     def waves(self, x: Any, frequencies: Any, *, by_column: bool = False) -> Any:
         """Return [cos P, sin P], (n, 2D) or of several estimators (M, n, 2D)."""
-        phase = self.phases(x, frequencies, by_column=by_column)
-        *rows, d = phase.shape
-        out = x.new_empty((2 * d, *rows)).T if by_column else x.new_empty((*rows, 2 * d))
-        return self.cosines_and_sines(phase, out)
+        return self.cosines_and_sines(self.phases(x, frequencies, by_column=by_column))
 
     # Products
 
