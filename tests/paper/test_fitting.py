@@ -26,7 +26,7 @@ def fits(monkeypatch):
         fit = classifier.fit
 
         def record(X, y, **extra):
-            seen.append({"X": X, "y": y, "extra": extra, "options": options})
+            seen.append({"X": X, "y": y, "extra": extra, "options": classifier.get_params()})
             return fit(X, y, **extra)
 
         classifier.fit = record

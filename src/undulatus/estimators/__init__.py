@@ -14,7 +14,7 @@ from undulatus.gp.backends import find_device
 
 __all__ = ["GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA"]
 
-METHODS = {"vff": VFFGPC, "rff": RFFGPC, "gpc": GPC}
+METHODS: dict[str, Any] = {"vff": VFFGPC, "rff": RFFGPC, "gpc": GPC}
 """The paper's classifiers by their names on the command line."""
 
 
@@ -27,29 +27,29 @@ def make_classifier(
     verbose: int = 0,
     checkpoint: Path | None = None,
     device: str | None = None,
-    **params: Any,
 ) -> Any:
-    """Return an unfitted classifier of ``METHODS``, with further ``params``.
+    """Return an unfitted classifier of ``METHODS``.
 
     ``n_frequencies``, ``n_estimators`` and ``checkpoint`` are ignored for GPC, which has none; it
     computes on no ``device`` either.
     """
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
-    params = {"random_state": seed, "verbose": verbose, **params}
-    if method == "gpc" and find_device(device) is not None:
-        raise InputError(
-            f"The method gpc computes on the processor alone, not on {device!r}. Leave device "
-            f"unset (undulatus fit without --device), or take the method vff or rff."
-        )
-    if method != "gpc":
-        params |= {
-            "device": device,
-            "n_frequencies": n_frequencies,
-            "n_estimators": n_estimators,
-            "checkpoint": checkpoint,
-        }
-    return METHODS[method](**params)
+    if method == "gpc":
+        if find_device(device) is not None:
+            raise InputError(
+                f"The method gpc computes on the processor alone, not on {device!r}. Leave device "
+                f"unset (undulatus fit without --device), or take the method vff or rff."
+            )
+        return GPC(random_state=seed, verbose=verbose)
+    return METHODS[method](
+        n_frequencies,
+        n_estimators=n_estimators,
+        random_state=seed,
+        verbose=verbose,
+        checkpoint=checkpoint,
+        device=device,
+    )
 
 
 def compute_on(model: Any, device: str | None) -> None:

@@ -10,27 +10,20 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
-from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from undulatus._progress import Work
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, PhaseTooLargeError, as_input_errors
 from undulatus.estimators.base import (
-    JOBS_CONSTRAINT,
-    SHARED_CONSTRAINTS,
-    GaussianProcessClassifier,
     make_generator,
     worst_outcome,
 )
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
-from undulatus.estimators.fourier_parameters import fill_in_docstring
+from undulatus.estimators.fourier_parameters import FourierParameters, fill_in_docstring
 from undulatus.estimators.prediction import per_latent
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import (
@@ -61,7 +54,7 @@ from undulatus.gp.learning import (
 )
 from undulatus.gp.minibatch import Config, Start, State
 from undulatus.gp.model import Model, WeightModel
-from undulatus.gp.posterior import FourierFit, Posterior, mean_of, same_length
+from undulatus.gp.posterior import FourierFit
 from undulatus.gp.search import along_features, choose_lengthscale, choose_start
 from undulatus.gp.splits import Split, leave_out
 
@@ -116,82 +109,12 @@ class _Plan:
     """Of minibatches."""
 
 
-class FourierGPC(GaussianProcessClassifier):
+class FourierGPC(FourierParameters):
     """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
 
-    device: str | None
     _learns_frequencies: ClassVar[bool]
     # With metadata routing, groups that a search or a Pipeline is given reach fit unasked.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SHARED_CONSTRAINTS,
-        "n_frequencies": [Interval(Integral, 1, None, closed="left")],
-        "n_estimators": [Interval(Integral, 1, None, closed="left")],
-        "solver": [StrOptions({"auto", "batch", "stochastic"})],
-        "init_frequencies": ["array-like", None],
-        "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "early_stopping": ["boolean", StrOptions({"auto"})],
-        "precision": [StrOptions({"auto", "single", "double", "tf32"})],
-        "device": [str, None],
-        "variance_tolerance": [Interval(Real, 0, None, closed="left")],
-        "checkpoint": [str, PathLike, None],
-        "n_jobs": JOBS_CONSTRAINT,
-        "taper": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
-        "warm_start": ["boolean"],
-    }
-
-    def __init__(
-        self,
-        n_frequencies: int = 100,
-        *,
-        n_estimators: int = 8,
-        kernel: str = "rbf",
-        solver: str = "auto",
-        init_frequencies: npt.ArrayLike | None = None,
-        standardize: bool = True,
-        warp: bool = True,
-        taper: float | str = "auto",
-        max_iter: int = 100,
-        tol: float = 1e-4,
-        batch_size: int | str = "auto",
-        early_stopping: bool | str = "auto",
-        precision: str = "auto",
-        posterior: str = "variational",
-        class_weight: dict[Any, float] | str | None = None,
-        prior_correction: Any = None,
-        variance_tolerance: float = 0.0,
-        checkpoint: str | PathLike[str] | None = None,
-        n_jobs: int | None = None,
-        device: str | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        on_interrupt: str = "raise",
-    ) -> None:
-        self.n_frequencies = n_frequencies
-        self.n_estimators = n_estimators
-        self.kernel = kernel
-        self.solver = solver
-        self.init_frequencies = init_frequencies
-        self.standardize = standardize
-        self.warp = warp
-        self.taper = taper
-        self.max_iter = max_iter
-        self.tol = tol
-        self.batch_size = batch_size
-        self.early_stopping = early_stopping
-        self.precision = precision
-        self.posterior = posterior
-        self.class_weight = class_weight
-        self.prior_correction = prior_correction
-        self.variance_tolerance = variance_tolerance
-        self.checkpoint = checkpoint
-        self.n_jobs = n_jobs
-        self.device = device
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.on_interrupt = on_interrupt
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Learn from labelled rows.
@@ -617,57 +540,6 @@ class FourierGPC(GaussianProcessClassifier):
         require_phases(x, self.frequencies_, column_namer(self))
         return x
 
-    # What a fit gives, in terms of its estimators
-
-    @property
-    def frequencies_(self) -> Array:
-        """Effective frequencies, one estimator's after the other's, (n_estimators D, d)."""
-        if len(self.estimators_) == 1:
-            return self.estimators_[0].frequencies
-        return np.concatenate([fit.frequencies for fit in self.estimators_])
-
-    @property
-    def posterior_(self) -> Posterior:
-        """The posterior of the whitened weights of a single model of two classes."""
-        if len(self.estimators_) > 1:
-            raise AttributeError(
-                "An ensemble has no posterior_ of its own: see those of its estimators_."
-            )
-        if len(self.estimators_[0].latents) > 1:
-            raise AttributeError(
-                "More than two classes have a posterior each: see estimators_[0].latents."
-            )
-        return self.estimators_[0].latents[0].posterior
-
-    @property
-    def signal_variance_(self) -> float:
-        """The signal variance γ, or the mean of the estimators'."""
-        return mean_of([fit.signal_variance for fit in self.estimators_])
-
-    @property
-    def lengthscale_(self) -> float:
-        """The lengthscale σ, or the geometric mean of the estimators'."""
-        scales = [fit.lengthscale for fit in self.estimators_]
-        return scales[0] if len(scales) == 1 else float(np.exp(np.mean(np.log(scales))))
-
-    @property
-    def lower_bound_(self) -> float:
-        """The bound on the log evidence, or the mean of the estimators'.
-
-        By Jensen's inequality the mean is a bound on the logarithm of their mean evidence.
-        """
-        return mean_of([fit.bounds[-1] for fit in self.estimators_])
-
-    @property
-    def lower_bounds_(self) -> Array:
-        """The bound along the way; an estimator that ended early keeps its last."""
-        return np.asarray(np.mean(same_length([fit.bounds for fit in self.estimators_]), axis=0))
-
-    @property
-    def n_iter_(self) -> int:
-        """Outer iterations done, the most of any estimator."""
-        return max(fit.n_iter for fit in self.estimators_)
-
 
 @fill_in_docstring
 class VFFGPC(FourierGPC):
@@ -677,8 +549,6 @@ class VFFGPC(FourierGPC):
     evidence bound: a kernel fitted to the data.
 
     {parameters}
-
-    {attributes}
 
     Examples
     --------
@@ -702,8 +572,6 @@ class RFFGPC(FourierGPC):
     Approximates :class:`GPC` as ``n_frequencies`` grows, at a cost linear in the rows.
 
     {parameters}
-
-    {attributes}
 
     Examples
     --------

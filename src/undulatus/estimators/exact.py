@@ -159,7 +159,7 @@ class GPC(GaussianProcessClassifier):
         x = np.ascontiguousarray(self.standardisation_(np.asarray(data.rows), np.float64))
         weight = np.ones(n) if data.weight is None else data.weight
         self.training_ = x
-        self.latents_ = self._fit_latents(x, data.codes, weight, data.overview)
+        self.latents_ = self._learn(x, data.codes, weight, data.overview)
         outcome = worst_outcome({latent.outcome for latent in self.latents_})
         self.fit_report_ = {
             "solver": "exact",
@@ -172,34 +172,30 @@ class GPC(GaussianProcessClassifier):
         self._warn_unless_converged(outcome, self.n_iter_)
         return self
 
-    def _targets(self, codes: Array) -> list[Array]:
-        """Return which rows each latent function is to tell from the rest, (n,) bool each."""
-        if len(self.classes_) == 2:
-            return [codes]
-        return [codes == code for code in range(len(self.classes_))]
-
-    def _fit_latents(
+    def _learn(
         self, x: Array, codes: Array, weight: Array, overview: Overview
     ) -> tuple[ExactFit, ...]:
+        """Return the latent function of each class against the rest, or of the second of two."""
         latents: list[ExactFit] = []
-        targets, log_odds = self._targets(codes), overview.log_odds.tolist()
+        count = len(overview.log_odds)
         with working_on("learning"):
-            for index, (own, positive) in enumerate(zip(log_odds, targets, strict=True)):
+            for number, log_odds in enumerate(overview.log_odds.tolist()):
                 if latents and latents[-1].outcome == "interrupted":
                     # A model lacks the latent functions that are still to be fitted.
                     raise KeyboardInterrupt
-                name = f"class {index + 1} of {len(targets)}" if len(targets) > 1 else "learning"
-                with working_on(name, index, len(targets)):
-                    latents.append(self._fit_latent(x, positive, weight, overview, own))
+                v = np.where(codes if count == 1 else codes == number, 0.5, -0.5)
+                name = "learning" if count == 1 else f"class {number + 1} of {count}"
+                with working_on(name, number, count):
+                    latents.append(self._learn_one(x, v, weight, overview, log_odds))
         return tuple(latents)
 
-    def _fit_latent(
-        self, x: Array, positive: Array, weight: Array, overview: Overview, log_odds: float
+    def _learn_one(
+        self, x: Array, v: Array, weight: Array, overview: Overview, log_odds: float
     ) -> ExactFit:
         with closing(ProgressLine(type(self).__name__, self.verbose, self.max_iter)) as line:
             return fit_exact(
                 x,
-                np.where(positive, 0.5, -0.5),
+                v,
                 weight,
                 find_kernel(self.kernel),
                 mean_distance(overview.variances),
@@ -218,34 +214,19 @@ class GPC(GaussianProcessClassifier):
         require_lengths(x, LENGTH_LIMIT, column_namer(self))
         training = np.concatenate([self.training_, x])
         require_memory(len(training), len(self.latents_))
+        latents, sites = [], []
         with blas_threads(len(training)):
-            seen = [
-                NewRows(
-                    *mean_and_root(fit, self.training_, x, kernel),
-                    np.zeros(len(x)),
-                    sign,
-                    weight,
-                    fit.signal_variance,
-                )
-                for fit, sign in zip(self.latents_, signs, strict=True)
-            ]
-            with blas_threads(max(own.root.shape[1] for own in seen)):
-                new = [
-                    Sites(own.precision, own.projected)
-                    for one in seen
-                    for own in find_sites([one], self.posterior == "variational")
-                ]
-            latents = tuple(
-                with_sites(
-                    fit,
-                    training,
-                    sites_of(fit, self.training_, kernel).join(own.about(fit.prior_mean)),
-                    kernel,
-                )
-                for fit, own in zip(self.latents_, new, strict=True)
-            )
-        sites = np.array([[[own.precision, own.projected] for own in new]])
-        return {"training_": training, "latents_": latents}, sites.transpose(2, 0, 1, 3)
+            for fit, sign in zip(self.latents_, signs, strict=True):
+                mean, root = mean_and_root(fit, self.training_, x, kernel)
+                seen = NewRows(mean, root, np.zeros(len(x)), sign, weight, fit.signal_variance)
+                with blas_threads(root.shape[1]):
+                    (own,) = find_sites([seen], self.posterior == "variational")
+                new = Sites(own.precision, own.projected).about(fit.prior_mean)
+                earlier = sites_of(fit, self.training_, kernel)
+                latents.append(with_sites(fit, training, earlier.join(new), kernel))
+                sites.append([own.precision, own.projected])
+        fitted = {"training_": training, "latents_": tuple(latents)}
+        return fitted, np.array([sites]).transpose(2, 0, 1, 3)
 
     def _without_rows(self, position: int) -> dict[str, Any]:
         kernel = find_kernel(self.kernel)
@@ -253,17 +234,12 @@ class GPC(GaussianProcessClassifier):
         rows = [len(update.rows) for update in self.updates_[position:]]
         first = len(self.training_) - sum(rows)
         kept = np.delete(np.arange(len(self.training_)), slice(first, first + rows[0]))
+        latents = []
         with blas_threads(len(self.training_)):
-            latents = tuple(
-                with_sites(
-                    fit,
-                    self.training_[kept],
-                    sites_of(fit, self.training_, kernel).take(kept),
-                    kernel,
-                )
-                for fit in self.latents_
-            )
-        return {"training_": self.training_[kept], "latents_": latents}
+            for fit in self.latents_:
+                sites = sites_of(fit, self.training_, kernel).take(kept)
+                latents.append(with_sites(fit, self.training_[kept], sites, kernel))
+        return {"training_": self.training_[kept], "latents_": tuple(latents)}
 
     # What a fit gives, in terms of its latent functions
 

@@ -97,7 +97,7 @@ def _make_classifier(trial: Trial, problem: Problem) -> Any:
     if problem.cloud_share is not None:
         options["prior_correction"] = [1.0 - problem.cloud_share, problem.cloud_share]
     if trial.method == "gpc":
-        return make_classifier("gpc", 0, seed=trial.seed, **options)
+        return make_classifier("gpc", 0, seed=trial.seed).set_params(**options)
     count = int(trial.frequencies or 0)
     options |= {"n_estimators": 1, "taper": 0.0}
     options |= {"solver": trial.solver, "n_jobs": 1}
@@ -105,7 +105,8 @@ def _make_classifier(trial: Trial, problem: Problem) -> Any:
     # One precision for all sizes, because their times are compared.
     options["precision"] = "double" if trial.solver == "batch" else "single"
     # Runs also differ in their minibatches and in their validation rows.
-    return make_classifier(trial.method, count, seed=trial.seed + trial.run, **options)
+    classifier = make_classifier(trial.method, count, seed=trial.seed + trial.run)
+    return classifier.set_params(**options)
 
 
 def _train_accuracy(classifier: Any, X: Array, y: Array, cloud_share: float | None) -> float:

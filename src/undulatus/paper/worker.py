@@ -134,10 +134,10 @@ def _warm_up() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for method in METHODS:
-            options: dict[str, Any] = {"posterior": "bound"}
+            options: dict[str, Any] = {"posterior": "bound", "max_iter": 2}
             if method != "gpc":
                 options |= {"solver": "stochastic", "n_jobs": 1}
-            classifier = make_classifier(method, 2, seed=0, max_iter=2, **options)
+            classifier = make_classifier(method, 2, seed=0).set_params(**options)
             classifier.fit(X, X[:, 0] > 0).predict_proba(X)
 
 

@@ -127,8 +127,7 @@ def fit_scene(
             checkpoint=checkpoint and checkpoint.with_name(f"{checkpoint.name}.{regime}"),
             device=device,
             # Training is balanced; the real shares of classes correct the probabilities.
-            prior_correction=list(shares),
-        )
+        ).set_params(prior_correction=list(shares))
         for regime, shares in split.shares.items()
     }
     rng = np.random.default_rng(seed)
