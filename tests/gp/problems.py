@@ -8,6 +8,7 @@ from scipy.special import expit, log_expit
 
 from undulatus.gp.backends import make_backend
 from undulatus.gp.data import Pixels, Standardisation
+from undulatus.gp.exact import exact_covariance
 from undulatus.gp.inference import Gaussian, Sites
 from undulatus.gp.posterior import solve_posterior
 
@@ -141,3 +142,9 @@ def slow_ascent(bound, z, sign, weight, untapered=0.0, b=0.0, steps=3000):
         if step < 1e-13:
             break
     return weight @ value - dense_divergence(mean, covariance), mean, covariance
+
+
+def exact_moments(x, training, kernel, signal_variance, lengthscale, posterior):
+    """The latent mean and variance of an exact process at rows, but for the prior mean."""
+    cross = exact_covariance(training, x, kernel, signal_variance, lengthscale)
+    return posterior.moments(cross, signal_variance)

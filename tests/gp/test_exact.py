@@ -9,6 +9,7 @@ from scipy.special import expit, logit
 from tests.gp.problems import (
     assert_same,
     dense_features,
+    exact_moments,
     expected_bound,
     latent_moments,
     plain,
@@ -24,7 +25,6 @@ from undulatus.gp.exact import (
     ExactEvidence,
     FunctionSpace,
     exact_covariance,
-    exact_moments,
     fit_exact,
     mean_and_root,
     require_memory,

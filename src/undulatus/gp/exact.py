@@ -79,13 +79,16 @@ class ExactPosterior:
         """log|B|."""
         return 2.0 * float(np.sum(np.log(np.diagonal(self.factor))))
 
-    def moments(self, covariance: Array) -> tuple[Array, Array]:
-        """Return the latent mean and variance at the training rows, (n,) each."""
+    def moments(self, cross: Array, prior_variance: Array | float) -> tuple[Array, Array]:
+        """Return the latent mean and variance at m rows, (m,) each.
+
+        ``cross`` (n, m) is their prior covariance with the training rows.
+        """
         known = solve_triangular(
-            self.factor, self.roots[:, None] * covariance, lower=True, overwrite_b=True
+            self.factor, self.roots[:, None] * cross, lower=True, overwrite_b=True
         )
-        variance = np.diagonal(covariance) - np.einsum("ij,ij->j", known, known)
-        return covariance @ self.alpha, np.maximum(variance, 0.0)
+        variance = prior_variance - np.einsum("ij,ij->j", known, known)
+        return cross.T @ self.alpha, np.maximum(variance, 0.0)
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,7 @@ class ExactEvidence:
         """Set ξ to its optimum under the posterior at θ; return the bound."""
         covariance = self.covariance(theta)
         _, posterior = self.solve(covariance)
-        mean, variance = posterior.moments(covariance)
+        mean, variance = posterior.moments(covariance.T, np.diagonal(covariance))
         self.xi = np.sqrt(variance + mean**2)
         return self.solve(covariance)[0]
 
@@ -356,7 +359,10 @@ class FunctionSpace:
         covariance = self._covariance(signal_variance)
         posterior, _ = sites.about(b).posterior(covariance)
         return Gaussian(
-            signal_variance, b, AtRows(posterior, *posterior.moments(covariance)), sites
+            signal_variance,
+            b,
+            AtRows(posterior, *posterior.moments(covariance, np.diagonal(covariance))),
+            sites,
         )
 
     def log_evidence(self, gaussian: Gaussian) -> float:
@@ -435,21 +441,6 @@ def require_memory(n_rows: int, n_latents: int = 1) -> None:
     available = available_memory()
     if needed > available:
         raise TooManyRowsError(n_rows, needed, available)
-
-
-def exact_moments(
-    x: Array,
-    training: Array,
-    kernel: Kernel,
-    signal_variance: float,
-    lengthscale: float,
-    posterior: ExactPosterior,
-) -> tuple[Array, Array]:
-    """Return the latent mean and variance at standardised pixels ``x`` (m, d)."""
-    cross = exact_covariance(x, training, kernel, signal_variance, lengthscale)
-    known = solve_triangular(posterior.factor, posterior.roots[:, None] * cross.T, lower=True)
-    variance = signal_variance - np.einsum("ij,ij->j", known, known)
-    return cross @ posterior.alpha, np.maximum(variance, 0.0)
 
 
 def exact_covariance(

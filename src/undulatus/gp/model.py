@@ -22,7 +22,7 @@ from undulatus.gp.ensemble import (
     pooled_moments,
     pooled_probabilities,
 )
-from undulatus.gp.exact import ExactFit, exact_covariance, exact_moments
+from undulatus.gp.exact import ExactFit, exact_covariance
 from undulatus.gp.features import amplitudes_and_delays, sum_of_waves
 from undulatus.gp.kernels import Kernel
 from undulatus.gp.posterior import FourierFit, scaled_mean, share_of_tolerance, variance_root
@@ -240,26 +240,20 @@ class FunctionModel(Model):
         self.signal_variance = np.array([[[fit.signal_variance] for fit in fits]])
         self._prior_means = np.array([[fit.prior_mean] for fit in fits]) + latent_shift
 
+    def _covariance(self, x: Array, fit: ExactFit) -> Array:
+        return exact_covariance(
+            x, self.training, self.kernel, fit.signal_variance, fit.lengthscale
+        )
+
     def means(self, x: Array) -> Array:
         """Return latent means, (1, C, n)."""
-        means = [
-            exact_covariance(x, self.training, self.kernel, fit.signal_variance, fit.lengthscale)
-            @ fit.posterior.alpha
-            for fit in self.fits
-        ]
+        means = [self._covariance(x, fit) @ fit.posterior.alpha for fit in self.fits]
         return (np.array(means) + self._prior_means)[None]
 
     def moments(self, x: Array) -> tuple[Array, Array]:
         """Return latent means and variances, (1, C, n) each."""
         found = [
-            exact_moments(
-                x,
-                self.training,
-                self.kernel,
-                fit.signal_variance,
-                fit.lengthscale,
-                fit.posterior,
-            )
+            fit.posterior.moments(self._covariance(x, fit).T, fit.signal_variance)
             for fit in self.fits
         ]
         means, variances = (np.array(own) for own in zip(*found, strict=True))
