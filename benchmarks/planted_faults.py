@@ -161,9 +161,9 @@ FAULTS = (
     ),
     Fault(
         "gp/taper.py",
-        "(first - low, high - third)",
-        "(high - third, first - low)",
-        "margins below and above the range swapped",
+        "xp.maximum(first - low, SMALLEST_MARGIN)",
+        "xp.maximum(high - third, SMALLEST_MARGIN)",
+        "the margin above the range taken for that below",
     ),
     # Posteriors
     Fault(
@@ -174,8 +174,8 @@ FAULTS = (
     ),
     Fault(
         "gp/posterior.py",
-        "kept = eigenvalues * signal_variance * PROBABILITY_PER_VARIANCE > tolerance\n",
-        "kept = eigenvalues * PROBABILITY_PER_VARIANCE > tolerance\n",
+        "smallest = tolerance / (signal_variance * PROBABILITY_PER_VARIANCE)",
+        "smallest = tolerance / PROBABILITY_PER_VARIANCE",
         "directions dropped without regard to the signal variance",
     ),
     # The exact process
@@ -245,8 +245,8 @@ FAULTS = (
     ),
     Fault(
         "gp/model.py",
-        "return float(np.sqrt(own.signal_variance / len(fit.frequencies)))",
-        "return float(np.sqrt(own.signal_variance / len(fit.latents)))",
+        "scale = np.sqrt(own.signal_variance / len(fit.frequencies))",
+        "scale = np.sqrt(own.signal_variance / len(fit.latents))",
         "features scaled by the number of latent functions",
     ),
     # From the user's data to the mathematics, and back

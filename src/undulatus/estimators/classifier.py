@@ -241,8 +241,9 @@ class FourierGPC(FourierParameters):
         if self.taper != "auto":
             plan.taper = float(self.taper)
         if plan.stochastic:
+            usual = SMALL_BATCH if pixels.n_rows <= SMALL_BATCH_ROWS else LARGE_BATCH
             plan.config = Config(
-                batch_size=self._minibatch_rows(pixels.n_rows),
+                batch_size=usual if self.batch_size == "auto" else int(self.batch_size),
                 max_iter=self.max_iter,
                 tol=self.tol,
                 n_total=pixels.n_rows,
@@ -256,11 +257,6 @@ class FourierGPC(FourierParameters):
         if self.early_stopping == "auto":
             return self.solver != "batch"
         return bool(self.early_stopping)
-
-    def _minibatch_rows(self, n_rows: int) -> int:
-        if self.batch_size == "auto":
-            return SMALL_BATCH if n_rows <= SMALL_BATCH_ROWS else LARGE_BATCH
-        return int(self.batch_size)
 
     def _choose_starts(self, plan: _Plan, earlier: list[Start]) -> None:
         """Decide where each estimator starts: where it ended last time, or at a lengthscale.
@@ -519,9 +515,11 @@ class FourierGPC(FourierParameters):
     # Corrections
 
     def _with_rows(self, rows: Array, signs: Array, weight: Array) -> tuple[dict[str, Any], Array]:
+        x = self.standardisation_(rows, np.float64)
+        require_phases(x, self.frequencies_, column_namer(self))
         fits, sites = add_to_ensemble(
             self.estimators_,
-            self._near_rows(rows),
+            x,
             signs,
             weight,
             self.posterior == "variational",
@@ -533,12 +531,6 @@ class FourierGPC(FourierParameters):
         gone = self.updates_[position]
         x = self.standardisation_(gone.rows, np.float64)
         return {"estimators_": take_from_ensemble(self.estimators_, x, gone, self.n_jobs)}
-
-    def _near_rows(self, rows: Array) -> Array:
-        """Return standardised rows; raise if one lies too far out."""
-        x = self.standardisation_(rows, np.float64)
-        require_phases(x, self.frequencies_, column_namer(self))
-        return x
 
 
 @fill_in_docstring

@@ -192,6 +192,7 @@ class WeightModel(Model):
             for own in fit.latents:
                 root = variance_root(own.posterior, own.signal_variance, self._tolerance)
                 scale = np.sqrt(own.signal_variance / len(fit.frequencies))
+                # By columns, as BLAS multiplies triangles.
                 of_fit.append(self.xp.array(np.asfortranarray(scale * root)))
         return roots
 
