@@ -18,10 +18,7 @@ import numpy as np
 from undulatus._progress import Work
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, PhaseTooLargeError, as_input_errors
-from undulatus.estimators.base import (
-    make_generator,
-    worst_outcome,
-)
+from undulatus.estimators.base import make_generator, worst_outcome
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.fourier_parameters import FourierParameters, fill_in_docstring
 from undulatus.estimators.prediction import per_latent

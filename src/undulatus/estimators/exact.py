@@ -8,11 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from undulatus._progress import working_on
-from undulatus.estimators.base import (
-    SHARED_CONSTRAINTS,
-    GaussianProcessClassifier,
-    worst_outcome,
-)
+from undulatus.estimators.base import SHARED_CONSTRAINTS, GaussianProcessClassifier, worst_outcome
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import Overview, prepare_rows
 from undulatus.estimators.validation import column_namer
