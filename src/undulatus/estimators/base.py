@@ -13,7 +13,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from undulatus.errors import as_input_errors
+from undulatus.errors import InputError, as_input_errors
+from undulatus.estimators.adaptation import (
+    ANOTHER_KIND,
+    InScene,
+    Prior,
+    extended_by_scene,
+    find_scene_sites,
+    in_scene,
+    require_few,
+    warn_of_another_kind,
+)
 from undulatus.estimators.prediction import Predictor
 from undulatus.estimators.training import DataOptions, Overview
 from undulatus.estimators.updates import (
@@ -25,6 +35,7 @@ from undulatus.estimators.updates import (
     without_update,
 )
 from undulatus.estimators.validation import column_namer, validate_rows
+from undulatus.gp.adapt import SCENES, SceneConfig
 from undulatus.gp.backends import Array
 from undulatus.gp.kernels import KERNELS
 
@@ -63,6 +74,10 @@ class GaussianProcessClassifier(Predictor):
     posterior: str
     on_interrupt: str
     updates_: tuple[Update, ...]
+    adaptation_: Update
+    """The labels of the scene that the model was adapted to, if it was to any."""
+    scene_: tuple[tuple[InScene, ...], ...]
+    """Each estimator's latent functions there."""
     _prior_shift: Array
     """Of the log odds of the second class, (1,), or of the logarithm of each probability, (k,)."""
     _latent_shift: float = 0.0
@@ -75,6 +90,10 @@ class GaussianProcessClassifier(Predictor):
         Signs (C, n) are 1 where a row is of a latent function's class, and -1 elsewhere. The
         sites are precisions and these times the centres.
         """
+
+    @abstractmethod
+    def _scene_priors(self, rows: Array, config: SceneConfig) -> list[list[Prior]]:
+        """Return what the model expects of a scene at rows (n, d), [M][C]."""
 
     @abstractmethod
     def _without_rows(self, position: int) -> dict[str, Any]:
@@ -105,10 +124,13 @@ class GaussianProcessClassifier(Predictor):
             ``class_weight`` does not apply.
         """
         check_is_fitted(self)
+        if hasattr(self, "adaptation_"):
+            raise InputError(
+                "The model is that of a scene, which takes more labels by adapt(). To correct "
+                "the shared model update forget(), and adapt that."
+            )
         rows, codes, weight = read_rows(self, X, y, sample_weight)
-        latents = [True] if codes.dtype == bool else range(len(self.classes_))
-        signs = np.array([np.where(codes == code, 1.0, -1.0) for code in latents])
-        fitted, (precision, projected) = self._with_rows(rows, signs, weight)
+        fitted, (precision, projected) = self._with_rows(rows, self._signs(codes), weight)
         range_before = self.feature_quantiles_[[0, -1]].copy()
         update = Update(rows, codes, weight, precision, projected, range_before)
         # Where rows were labelled is no longer outside what was learned.
@@ -120,9 +142,15 @@ class GaussianProcessClassifier(Predictor):
         """Return a new model without the rows of an update; this one stays as it is.
 
         By default it is the last one that is taken away; otherwise it is named by its number
-        from 0.
+        from 0. Of a model that was adapted to a scene it is the shared model.
         """
         check_is_fitted(self)
+        if hasattr(self, "adaptation_"):
+            quantiles = self.feature_quantiles_.copy()
+            quantiles[[0, -1]] = self.adaptation_.range_before
+            shared = with_changes(self, {"feature_quantiles_": quantiles})
+            del shared.adaptation_, shared.scene_
+            return shared
         updates: tuple[Update, ...] = getattr(self, "updates_", ())
         position = find_update(update, len(updates))
         fitted = self._without_rows(position)
@@ -132,6 +160,56 @@ class GaussianProcessClassifier(Predictor):
         quantiles = extended_range(self.feature_quantiles_, first, left)
         changes = {"feature_quantiles_": quantiles, "updates_": tuple(left)}
         return with_changes(self, fitted | changes)
+
+    def adapt(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Return the model of one new scene, from a few labelled rows of it; this one stays.
+
+        A scene is what errs together: an image, a day, an orbit, a region. Its latent function is
+        the shared one and a deviation of its own, as the kernel has it, by 0.6 logits, and a level
+        by 0.5: ten labels tell which (:mod:`undulatus.gp.adapt`). What was learned stays, whatever
+        the labels are; the training range grows by what the scene may hold. The labels of several
+        calls add up. ``forget()`` returns the shared model. One class is enough.
+
+        Parameters
+        ----------
+        X : (n, d) array or table
+            Features of some rows of the scene, as in ``fit``; 2,000 at most.
+        y : (n,) array
+            Classes the model knows.
+        sample_weight : (n,) array, optional
+            Weights >= 0. ``class_weight`` does not apply.
+        """
+        check_is_fitted(self)
+        rows, codes, weight = read_rows(self, X, y, sample_weight)
+        shared, labels = self, getattr(self, "adaptation_", None)
+        if labels is not None:
+            shared = self.forget()
+            rows, codes, weight = (
+                np.concatenate(pair)
+                for pair in ((labels.rows, rows), (labels.codes, codes), (labels.weight, weight))
+            )
+        require_few(len(rows))
+        signs, variational = self._signs(codes), self.posterior == "variational"
+        priors = shared._scene_priors(rows, SCENES)
+        others = shared._scene_priors(rows, ANOTHER_KIND)
+        warn_of_another_kind(priors, others, signs, weight, variational)
+        precision, projected = find_scene_sites(priors, signs, weight, variational)
+        ends = shared.feature_quantiles_[[0, -1]].copy()
+        return shared._in_scene(Update(rows, codes, weight, precision, projected, ends))
+
+    def _in_scene(self, labels: Update) -> Self:
+        """Return the model of a scene, given labelled rows of it and their sites."""
+        priors = self._scene_priors(labels.rows, SCENES)
+        scene = in_scene(priors, np.array([labels.precision, labels.projected]))
+        quantiles = extended_by_scene(self.feature_quantiles_, labels.rows)
+        return with_changes(
+            self, {"scene_": scene, "adaptation_": labels, "feature_quantiles_": quantiles}
+        )
+
+    def _signs(self, codes: Array) -> Array:
+        """Return 1 where a row is of a latent function's class, and -1 elsewhere, (C, n)."""
+        latents = [True] if codes.dtype == bool else range(len(self.classes_))
+        return np.array([np.where(codes == code, 1.0, -1.0) for code in latents])
 
     # Fitting
 

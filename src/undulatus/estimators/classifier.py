@@ -18,6 +18,7 @@ import numpy as np
 from undulatus._progress import Work
 from undulatus._system import count_threads, single_threaded_blas
 from undulatus.errors import InputError, PhaseTooLargeError, as_input_errors
+from undulatus.estimators.adaptation import Prior
 from undulatus.estimators.base import make_generator, worst_outcome
 from undulatus.estimators.checkpoint import Checkpoint, fingerprint
 from undulatus.estimators.fourier_parameters import FourierParameters, fill_in_docstring
@@ -29,13 +30,14 @@ from undulatus.estimators.training import (
     prepare_rows,
     spread_out,
 )
-from undulatus.estimators.updates import add_to_ensemble, take_from_ensemble
+from undulatus.estimators.updates import add_to_ensemble, own_features, take_from_ensemble
 from undulatus.estimators.validation import (
     column_namer,
     is_chunked,
     require_even_weights,
     warn_of_groups_for_splits_alone,
 )
+from undulatus.gp.adapt import SceneConfig, SceneWeights
 from undulatus.gp.backends import Array, Backend, make_backend, to_host
 from undulatus.gp.batch import BatchConfig, BatchFit, BatchState, batch_posterior, fit_batch
 from undulatus.gp.data import PHASE_LIMIT, Pixels, PixelSource, block_rows, require_phases
@@ -475,9 +477,17 @@ class FourierGPC(FourierParameters):
 
     # Prediction
 
+    @property
+    def _estimators_here(self) -> tuple[FourierFit, ...]:
+        """The estimators, or those of the scene that the model was adapted to."""
+        if not hasattr(self, "scene_"):
+            return self.estimators_
+        pairs = zip(self.estimators_, self.scene_, strict=True)
+        return tuple(replace(fit, latents=latents) for fit, latents in pairs)
+
     def _model(self, xp: Backend) -> WeightModel:
         return WeightModel(
-            self.estimators_,
+            self._estimators_here,
             # Rounded as rows are: none at an end of the range counts as beyond it.
             self.standardisation_(self.feature_quantiles_[RANGE_AND_QUARTILES], xp.dtype),
             xp,
@@ -512,17 +522,29 @@ class FourierGPC(FourierParameters):
     # Corrections
 
     def _with_rows(self, rows: Array, signs: Array, weight: Array) -> tuple[dict[str, Any], Array]:
-        x = self.standardisation_(rows, np.float64)
-        require_phases(x, self.frequencies_, column_namer(self))
         fits, sites = add_to_ensemble(
             self.estimators_,
-            x,
+            self._near_rows(rows),
             signs,
             weight,
             self.posterior == "variational",
             self.n_jobs,
         )
         return {"estimators_": fits}, sites
+
+    def _scene_priors(self, rows: Array, config: SceneConfig) -> list[list[Prior]]:
+        x = self._near_rows(rows)
+        return [
+            [SceneWeights(own, z, untapered, config) for own in fit.latents]
+            for fit in self.estimators_
+            for z, untapered in [own_features(fit, x)]
+        ]
+
+    def _near_rows(self, rows: Array) -> Array:
+        """Return standardised rows; raise if one lies too far out."""
+        x = self.standardisation_(rows, np.float64)
+        require_phases(x, self.frequencies_, column_namer(self))
+        return x
 
     def _without_rows(self, position: int) -> dict[str, Any]:
         gone = self.updates_[position]

@@ -8,10 +8,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from undulatus._progress import working_on
+from undulatus.estimators.adaptation import Prior
 from undulatus.estimators.base import SHARED_CONSTRAINTS, GaussianProcessClassifier, worst_outcome
 from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import Overview, prepare_rows
 from undulatus.estimators.validation import column_namer
+from undulatus.gp.adapt import SceneConfig, SceneFunctions
 from undulatus.gp.backends import Array, Backend
 from undulatus.gp.data import require_lengths
 from undulatus.gp.exact import (
@@ -224,6 +226,11 @@ class GPC(GaussianProcessClassifier):
         fitted = {"training_": training, "latents_": tuple(latents)}
         return fitted, np.array([sites]).transpose(2, 0, 1, 3)
 
+    def _scene_priors(self, rows: Array, config: SceneConfig) -> list[list[Prior]]:
+        x, kernel = self.standardisation_(rows, np.float64), find_kernel(self.kernel)
+        require_lengths(x, LENGTH_LIMIT, column_namer(self))
+        return [[SceneFunctions(fit, self.training_, kernel, x, config) for fit in self.latents_]]
+
     def _without_rows(self, position: int) -> dict[str, Any]:
         kernel = find_kernel(self.kernel)
         # The rows of updates are the last ones, in their order.
@@ -290,4 +297,5 @@ class GPC(GaussianProcessClassifier):
             self.latents_,
             self._prior_shift,
             self._latent_shift,
+            self.scene_[0] if hasattr(self, "scene_") else (),
         )

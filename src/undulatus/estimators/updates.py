@@ -129,7 +129,7 @@ def add_to_ensemble(
     """
 
     def change(some: Sequence[FourierFit]) -> list[tuple[FourierFit, Array]]:
-        features = [_features(fit, x) for fit in some]
+        features = [own_features(fit, x) for fit in some]
         seen = [
             NewRows(
                 *mean_and_root(own, np.sqrt(own.signal_variance) * z),
@@ -162,7 +162,7 @@ def take_from_ensemble(
 
     def change(number: int) -> FourierFit:
         terms = zip(gone.precision[number], gone.projected[number], strict=True)
-        z, _ = _features(fits[number], x)
+        z, _ = own_features(fits[number], x)
         return _combined(fits[number], z, [Sites(*own) for own in terms], -1.0)
 
     return tuple(_map(change, range(len(fits)), n_jobs))
@@ -180,7 +180,7 @@ def _map(
             return list(pool.map(function, items))
 
 
-def _features(fit: FourierFit, x: Array) -> tuple[Array, Array]:
+def own_features(fit: FourierFit, x: Array) -> tuple[Array, Array]:
     """Return tapered features of unit signal variance, (n, k), and 1 - d², (n,)."""
     deviations = frequency_deviations(fit.frequencies, fit.taper)
     z, untapered = tapered_features(x, fit.frequencies, deviations, HOST)

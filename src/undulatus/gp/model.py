@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from undulatus.gp.adapt import LabelledScene
 from undulatus.gp.backends import HOST, Array, Backend
 from undulatus.gp.data import block_rows, device_prediction_rows, longest_row
 from undulatus.gp.ensemble import (
@@ -46,8 +47,9 @@ class Model(ABC):
     longest_row: float
     """Standardised rows that are longer lie too far out to be classified."""
     n_estimators: int
-    signal_variance: Array
-    """Of each latent function, (M, C, 1): no latent variance is larger."""
+    n_latents: int
+    largest_variance: Array
+    """Of each latent function anywhere, (M, C, 1)."""
     shift: Array
     """Of the log odds of the second class, (1,), or of the logarithm of each probability, (k,)."""
 
@@ -69,7 +71,7 @@ class Model(ABC):
         Of a single model of two classes without a shift it is the latent mean, which has their
         sign.
         """
-        if self.signal_variance.shape[1] > 1:
+        if self.n_latents > 1:
             return pooled_log_probabilities(*self.moments(x), self.shift, self.xp)
         if self._mean_decides:
             return (self.means(x)[0, 0],)
@@ -81,8 +83,8 @@ class Model(ABC):
         if self._mean_decides:
             return (means[0],)
         shift = float(self.shift[0])
-        # No variance is larger than the prior's, so an estimator's log odds lie between these.
-        ends = [means + shift, scaled_mean(means, self.signal_variance[:, 0], xp) + shift]
+        # An estimator's log odds lie between these.
+        ends = [means + shift, scaled_mean(means, self.largest_variance[:, 0], xp) + shift]
         positive = xp.concatenate(ends) > 0
         # Probabilities on one side of 1/2 have their mean there: no variance is needed.
         result = 2.0 * xp.double(positive.all(0)) - 1.0
@@ -144,22 +146,23 @@ class WeightModel(Model):
         latent_shift: float = 0.0,
     ) -> None:
         self.fits, self.xp, self.shift = fits, xp, shift
-        self.n_estimators, d = len(fits), len(fits[0].frequencies)
+        self.n_estimators, self.n_latents = len(fits), len(fits[0].latents)
+        d = len(fits[0].frequencies)
         on_host = block_rows(2 * d, xp.dtype.itemsize) - STAGGERED_ROWS
         self.rows_per_block = device_prediction_rows(d, xp) if xp.on_device else on_host
         self.longest_row = longest_row(np.concatenate([fit.frequencies for fit in fits]))
         self._frequencies = [xp.move(fit.frequencies) for fit in fits]
-        self.signal_variance = xp.array(
-            [[[own.signal_variance] for own in fit.latents] for fit in fits]
-        )
+        gammas = xp.array([[[own.signal_variance] for own in fit.latents] for fit in fits])
         prior_means = xp.array([[[own.prior_mean] for own in fit.latents] for fit in fits])
         each = [frequency_deviations(fit.frequencies, fit.taper) for fit in fits]
         zeros, deviations = np.zeros(len(ends[0])), None
         if any(own is not None for own in each):
             deviations = xp.array(np.array([zeros if own is None else own for own in each]))
-        self.taper = Taper(
-            xp, deviations, xp.array(ends), self.signal_variance, prior_means, latent_shift
-        )
+        self.taper = Taper(xp, deviations, xp.array(ends), gammas, prior_means, latent_shift)
+        self._levels, self.largest_variance = None, gammas
+        if fits[0].latents[0].level is not None:
+            self._levels = SceneLevels(fits, xp)
+            self.largest_variance = gammas + self._levels.prior_variance
         self._tolerance = variance_tolerance
         if variance_tolerance and len(shift) == 1:
             self._tolerance *= share_of_tolerance(float(shift[0]))
@@ -199,26 +202,55 @@ class WeightModel(Model):
     def means(self, x: Array) -> Array:
         """Return latent means, (M, C, n)."""
         xp = self.xp
-        if self.signal_variance.shape[1] == 1:
+        if self.n_latents == 1:
             pairs = zip(self._frequencies, self._waves, strict=True)
             means = xp.stack([sum_of_waves(x, w, *own, xp) for w, own in pairs])[:, None]
         else:
             pairs = zip(self._frequencies, self._weights, strict=True)
             means = xp.stack([own @ xp.waves(x, w, by_column=True).T for w, own in pairs])
+        if self._levels is not None:
+            means = means + self._levels.mean
         return self.taper.moments(self.taper.share(x), means, 0.0)[0]
 
     def moments(self, x: Array) -> tuple[Array, Array]:
         """Return latent means and variances in double precision, (M, C, n) each."""
-        xp, found = self.xp, []
+        xp, levels, found, slopes = self.xp, self._levels, [], []
         for w, weights, roots in zip(self._frequencies, self._weights, self._roots, strict=True):
             z = xp.cosines_and_sines(xp.phases(x, w, by_column=True))
+            if levels is not None:
+                slopes.append(levels.slopes[len(slopes)] @ z.T)
             for number, (mean, root) in enumerate(zip(weights, roots, strict=True), 1):
                 # The last latent function may overwrite the features.
                 found.append(xp.moments(z, mean, root, overwrite=number == len(roots)))
         shape = (self.n_estimators, -1, len(x))
         means, variances = (xp.stack(own).reshape(shape) for own in zip(*found, strict=True))
+        if levels is not None:
+            means = means + levels.mean
+            variances = xp.maximum(variances + xp.stack(slopes) + levels.variance, 0.0)
         mean, variance = self.taper.moments(self.taper.share(x), means, variances)
         return xp.double(mean), xp.double(variance)
+
+
+class SceneLevels:
+    """Levels ℓ of a scene beside its weights: var(√γ zᵗu + ℓ) = γ zᵗSz + 2 √γ zᵗcov(u, ℓ) + var ℓ.
+
+    ``mean``, ``variance`` and ``prior_variance`` are (M, C, 1); ``slopes`` (C, 2D) of each
+    estimator weigh cosines and sines.
+    """
+
+    def __init__(self, fits: Sequence[FourierFit], xp: Backend) -> None:
+        levels = [[own.level for own in fit.latents if own.level is not None] for fit in fits]
+        self.mean, self.variance, self.prior_variance = (
+            xp.array([[[getattr(own, name)] for own in of_fit] for of_fit in levels])
+            for name in ("mean", "variance", "prior_variance")
+        )
+        self.slopes = []
+        for fit, of_fit in zip(fits, levels, strict=True):
+            gammas = np.array([[own.signal_variance] for own in fit.latents])
+            covariances = np.array([own.covariance for own in of_fit])
+            self.slopes.append(
+                xp.array(2.0 * np.sqrt(gammas / len(fit.frequencies)) * covariances)
+            )
 
 
 class FunctionModel(Model):
@@ -235,10 +267,13 @@ class FunctionModel(Model):
         fits: Sequence[ExactFit],
         shift: Array,
         latent_shift: float = 0.0,
+        scenes: Sequence[LabelledScene] = (),
     ) -> None:
         self.training, self.kernel, self.fits, self.shift = training, kernel, fits, shift
         self.rows_per_block = block_rows(len(training), 8)
-        self.signal_variance = np.array([[[fit.signal_variance] for fit in fits]])
+        self.scenes, self.n_latents = scenes, len(fits)
+        added = scenes[0].prior_variance if scenes else 0.0
+        self.largest_variance = np.array([[[fit.signal_variance + added] for fit in fits]])
         self._prior_means = np.array([[fit.prior_mean] for fit in fits]) + latent_shift
 
     def _covariance(self, x: Array, fit: ExactFit) -> Array:
@@ -248,6 +283,8 @@ class FunctionModel(Model):
 
     def means(self, x: Array) -> Array:
         """Return latent means, (1, C, n)."""
+        if self.scenes:
+            return self.moments(x)[0]
         means = [self._covariance(x, fit) @ fit.posterior.alpha for fit in self.fits]
         return (np.array(means) + self._prior_means)[None]
 
@@ -257,5 +294,7 @@ class FunctionModel(Model):
             fit.posterior.moments(self._covariance(x, fit).T, fit.signal_variance)
             for fit in self.fits
         ]
+        if self.scenes:
+            found = [own.moments(x, *pair) for own, pair in zip(self.scenes, found, strict=True)]
         means, variances = (np.array(own) for own in zip(*found, strict=True))
         return (means + self._prior_means)[None], variances[None]

@@ -67,6 +67,18 @@ def solve_posterior(precision: Array, projected: Array) -> Posterior:
 # A fitted model
 
 
+@dataclass(frozen=True, eq=False)
+class Level:
+    """The level of a scene, which a latent function has besides its weights (logits)."""
+
+    mean: float
+    variance: float
+    covariance: Array
+    """With the whitened weights, (k,)."""
+    prior_variance: float
+    """Of the scene's deviation and level, ρ² + σ²: added to γ, no variance is larger."""
+
+
 @dataclass(frozen=True)
 class LatentFit:
     """One latent function: its signal variance γ, the posterior of its weights, its prior mean b.
@@ -79,6 +91,8 @@ class LatentFit:
     bounds: tuple[float, ...]
     prior_mean: float = 0.0
     """To which the latent mean returns away from the data."""
+    level: Level | None = None
+    """Of the scene that the model was adapted to."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""A classifier in a new scene: labels of it, and what they make of the shared model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from undulatus._system import single_threaded_blas
+from undulatus.errors import InputError
+from undulatus.gp.adapt import LabelledScene, SceneConfig, SceneFunctions, SceneWeights
+from undulatus.gp.backends import Array
+from undulatus.gp.posterior import LatentFit
+from undulatus.gp.update import Sites, find_sites
+
+MOST_ROWS = 2_000
+"""Most labelled rows of a scene: beyond it a new fit learns more from them."""
+
+ANOTHER_KIND = SceneConfig(deviation=4.0, level=2.0)
+"""A scene that is hardly like those of training: another sensor, say."""
+
+ANOTHER_KIND_NATS = 2.0
+"""Labels that such a scene explains better by so much of their log probability are told."""
+
+Prior = SceneWeights | SceneFunctions
+"""Of one latent function in a scene."""
+
+InScene = LatentFit | LabelledScene
+"""One latent function in a scene, some rows of which are labelled."""
+
+
+def find_scene_sites(
+    priors: Sequence[Sequence[Prior]], signs: Array, weight: Array, variational: bool
+) -> Array:
+    """Return precisions and projections of the rows' sites, (2, M, C, n)."""
+    seen = [
+        prior.scene.rows(sign, weight, prior.signal_variance)
+        for of_fit in priors
+        for prior, sign in zip(of_fit, signs, strict=True)
+    ]
+    with single_threaded_blas():
+        sites = find_sites(seen, variational)
+    found = np.array([[own.precision, own.projected] for own in sites])
+    return found.reshape(len(priors), -1, 2, len(weight)).transpose(2, 0, 1, 3)
+
+
+def in_scene(priors: Sequence[Sequence[Prior]], sites: Array) -> tuple[tuple[InScene, ...], ...]:
+    """Return each estimator's latent functions, given the sites of the scene's rows."""
+    with single_threaded_blas():
+        return tuple(
+            tuple(
+                prior.given(Sites(c, h)) for prior, c, h in zip(of_fit, own_c, own_h, strict=True)
+            )
+            for of_fit, own_c, own_h in zip(priors, *sites, strict=True)
+        )
+
+
+def extended_by_scene(quantiles: Array, rows: Array) -> Array:
+    """Return quantiles (q, d) whose ends reach as far as the scene may be expected to.
+
+    Of n rows of a scene the extremes are about a share 1/n of their range from its own: twice
+    that is allowed for.
+    """
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    margin = 2.0 * (high - low) / len(rows)
+    extended = quantiles.copy()
+    extended[0] = np.minimum(quantiles[0], low - margin)
+    extended[-1] = np.maximum(quantiles[-1], high + margin)
+    return extended
+
+
+def warn_of_another_kind(
+    priors: Sequence[Sequence[Prior]],
+    others: Sequence[Sequence[Prior]],
+    signs: Array,
+    weight: Array,
+    variational: bool,
+) -> None:
+    """Warn if labels look like those of a scene of another kind than the training ones."""
+    gained = bound_of(others, signs, weight, variational) - bound_of(
+        priors, signs, weight, variational
+    )
+    if gained > ANOTHER_KIND_NATS:
+        warnings.warn(
+            f"These labels are {np.exp(gained):.0f} times likelier in a scene of another kind "
+            f"than in one like those of training: another sensor or season, other classes by the "
+            f"same names, or labels that were given where the map was wrong. The adapted model is "
+            f"the better one here, but a new fit with these rows among the training rows, "
+            f"weighted up, may be better still.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def bound_of(
+    priors: Sequence[Sequence[Prior]], signs: Array, weight: Array, variational: bool
+) -> float:
+    """Return the bound on the log probability of labels, the mean of the estimators' (nats)."""
+    sites = find_scene_sites(priors, signs, weight, variational)
+    bounds = [
+        prior.scene.bound(Sites(c, h), sign, weight)
+        for of_fit, own_c, own_h in zip(priors, *sites, strict=True)
+        for prior, c, h, sign in zip(of_fit, own_c, own_h, signs, strict=True)
+    ]
+    return float(np.sum(bounds)) / len(priors)
+
+
+def require_few(n_rows: int) -> None:
+    """Raise unless there are as many labelled rows of a scene as it can take."""
+    if not 0 < n_rows <= MOST_ROWS:
+        raise InputError(
+            f"A model is adapted to a scene by 1 to {MOST_ROWS:,} labelled rows of it, got "
+            f"{n_rows:,}. Take some of them, or fit again with all."
+        )
