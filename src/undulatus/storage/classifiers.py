@@ -12,7 +12,9 @@ import numpy as np
 from scipy.linalg.lapack import dtrcon
 from sklearn.utils.validation import check_is_fitted
 
+from undulatus.errors import InputError, NumericalError
 from undulatus.estimators import GPC, RFFGPC, VFFGPC
+from undulatus.estimators.adaptation import MOST_ROWS as MOST_SCENE_ROWS
 from undulatus.estimators.updates import MOST_ROWS, Update
 from undulatus.gp.data import Standardisation, Warp, count_latents, longest_row, row_lengths
 from undulatus.gp.exact import ExactFit, ExactPosterior
@@ -50,6 +52,10 @@ ESTIMATORS = "estimators"
 
 UPDATES = "updates"
 """The field of a header that counts updates, and the first part of their tensors' names."""
+
+ADAPTATION = "adaptation"
+"""The field of a header that says whether a model was adapted, and the first part of the names of
+the tensors of the labelled rows."""
 
 _UPDATE_TENSORS = ("rows", "codes", "weight", "precision", "projected", "range_before")
 """Tensors of an update."""
@@ -103,6 +109,11 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
         **of_fit,
         **_describe_updates(model),
     }
+    adapted = hasattr(model, "adaptation_")
+    if adapted:
+        # The shared model and the labels: what they make of it is computed again.
+        tensors |= join_tensors({ADAPTATION: _update_tensors(model.adaptation_)})
+        tensors["feature_quantiles"] = model.forget().feature_quantiles_
     if standardisation.warp is not None:
         tensors |= zip(
             WARP, (standardisation.warp.middle, standardisation.warp.width), strict=True
@@ -116,6 +127,7 @@ def _describe(layout: _ClassifierLayout, model: Any) -> tuple[Tensors, Header]:
         "n_features": model.n_features_in_,
         **_describe_priors(model),
         UPDATES: len(getattr(model, "updates_", ())),
+        ADAPTATION: adapted,
         **fit_header,
     }
     return {name: np.asarray(array) for name, array in tensors.items()}, header
@@ -134,12 +146,15 @@ def _build(layout: _ClassifierLayout, stored: Stored, header: Header) -> Any:
     _restore_priors(model, header, latents)
     model.fit_report_ = header["fitted"]["fit_report_"]
     stored, updates = _separate_updates(stored, header)
+    stored, scene = _separate(stored, ADAPTATION)
+    if bool(scene) != header.get(ADAPTATION, False):
+        raise InvalidModelError("lacks the labels of its scene, or has them without saying so.")
     forms = layout.forms(stored, header)
     tensors = schema.read_forms(stored, {**_shared_forms(stored, header["n_features"]), **forms})
     _restore_standardisation(model, tensors)
     layout.restore(model, tensors, header)
     _restore_updates(model, updates)
-    return model
+    return _restore_scene(model, scene) if scene else model
 
 
 def _restore_params(layout: _ClassifierLayout, described: Header) -> Any:
@@ -246,45 +261,65 @@ def _in_parts(tensors: dict[str, Tensor], count: int) -> list[dict[str, Tensor]]
 def _describe_updates(model: Any) -> Tensors:
     return join_tensors(
         {
-            f"{UPDATES}/{number}": {
-                name: np.asarray(getattr(update, name), dtype=np.float64)
-                for name in _UPDATE_TENSORS
-            }
+            f"{UPDATES}/{number}": _update_tensors(update)
             for number, update in enumerate(getattr(model, "updates_", ()))
         }
     )
 
 
+def _update_tensors(update: Update) -> Tensors:
+    return {name: np.asarray(getattr(update, name), np.float64) for name in _UPDATE_TENSORS}
+
+
 def _separate_updates(stored: Stored, header: Header) -> tuple[Stored, list[Stored]]:
     """Return the tensors of a fit, and those of each update of it, in order."""
-    own = {name: tensor for name, tensor in stored.items() if name.startswith(f"{UPDATES}/")}
+    rest, own = _separate(stored, UPDATES)
     count = header.get(UPDATES, 0)
     if len(own) != count * len(_UPDATE_TENSORS):
         raise InvalidModelError(f"holds {len(own)} tensors of {count} updates.")
     names = [f"{UPDATES}/{number}" for number in range(count)]
-    rest = {name: tensor for name, tensor in stored.items() if name not in own}
     return rest, list(split_tensors(own, names).values())
 
 
-def _restore_updates(model: Any, updates: list[Stored]) -> None:
+def _separate(stored: Stored, name: str) -> tuple[Stored, Stored]:
+    """Return the tensors whose names do not begin with a part, and those that do."""
+    own = {key: tensor for key, tensor in stored.items() if key.startswith(f"{name}/")}
+    return {key: tensor for key, tensor in stored.items() if key not in own}, own
+
+
+def _restore_update(model: Any, stored: Stored, most: int) -> Update:
     k, d = len(model.classes_), model.n_features_in_
     sites = len(getattr(model, "estimators_", (model,))), count_latents(k)
+    n = stored["codes"].shape[0] if "codes" in stored and stored["codes"].shape else 0
+    forms = {
+        "rows": Form((n, d), up_to(inf)),
+        "codes": Form((None,), schema.codes_below(k), most),
+        "weight": Form((n,), within(0.0, inf)),
+        "precision": Form((*sites, n), within(0.0, inf)),
+        "projected": Form((*sites, n), up_to(inf)),
+        "range_before": Form((2, d), up_to(inf)),
+    }
+    own = schema.read_forms(stored, forms)
+    if not schema.rising(own["range_before"]):
+        raise InvalidModelError("holds an update of a range that does not rise.")
     codes = np.dtype(bool) if k == 2 else np.min_scalar_type(k - 1)
-    found = []
-    for stored in updates:
-        n = stored["codes"].shape[0] if "codes" in stored and stored["codes"].shape else 0
-        forms = {
-            "rows": Form((n, d), up_to(inf)),
-            "codes": Form((None,), schema.codes_below(k), MOST_ROWS),
-            "weight": Form((n,), within(0.0, inf)),
-            "precision": Form((*sites, n), within(0.0, inf)),
-            "projected": Form((*sites, n), up_to(inf)),
-            "range_before": Form((2, d), up_to(inf)),
-        }
-        own = schema.read_forms(stored, forms)
-        if not schema.rising(own["range_before"]):
-            raise InvalidModelError("holds an update of a range that does not rise.")
-        found.append(Update(**(own | {"codes": own["codes"].astype(codes)})))
+    return Update(**(own | {"codes": own["codes"].astype(codes)}))
+
+
+def _restore_scene(model: Any, stored: Stored) -> Any:
+    (labels,) = split_tensors(stored, [ADAPTATION]).values()
+    update = _restore_update(model, labels, MOST_SCENE_ROWS)
+    if not np.array_equal(update.range_before, model.feature_quantiles_[[0, -1]]):
+        raise InvalidModelError("was adapted from another range than it has.")
+    try:
+        adapted = model._in_scene(update)
+    except (InputError, NumericalError) as error:
+        raise InvalidModelError(f"holds labels of a scene that it cannot take: {error}") from error
+    return adapted
+
+
+def _restore_updates(model: Any, updates: list[Stored]) -> None:
+    found = [_restore_update(model, stored, MOST_ROWS) for stored in updates]
     if isinstance(model, GPC) and sum(len(own.rows) for own in found) >= len(model.training_):
         raise InvalidModelError("holds updates of more rows than it has.")
     if found:

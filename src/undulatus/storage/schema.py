@@ -93,6 +93,7 @@ class _Classifier(TypedDict):
     prior_shift: NotRequired[Shift | list[Shift]]
     prior_log_ratio: NotRequired[Shift | list[Shift]]
     updates: NotRequired[Count]
+    adaptation: NotRequired[bool]
 
 
 class FitReport(TypedDict, total=False):
