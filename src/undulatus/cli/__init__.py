@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from undulatus.cli.info import info
-from undulatus.cli.learning import fit, score, suggest, update
+from undulatus.cli.learning import adapt, fit, score, suggest, update
 from undulatus.cli.models import explain, map_command, simulate, subset
 from undulatus.cli.pages import browse, demo, reproduce
 from undulatus.cli.session import Session, drop_last_words
@@ -138,6 +138,7 @@ for command in (
     fit,
     score,
     suggest,
+    adapt,
     update,
     map_command,
     watch,

@@ -1,9 +1,11 @@
-"""Commands about labels: ``fit`` and ``score``, ``suggest`` and ``update``."""
+"""Commands about labels: ``fit``, ``score``, ``suggest``, ``adapt`` and ``update``."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -566,7 +568,7 @@ def _print_by_class(parts: list[Any]) -> None:
             click.echo(printable(f"\n{part.reference}{regime}\n{part.scores.table()}"))
 
 
-# suggest and update
+# suggest, adapt and update
 
 
 @click.command()
@@ -625,29 +627,61 @@ def suggest(
     click.echo(f"{len(points)} points: {output.resolve()} (field {points.columns[0]} to fill in)")
 
 
+LABEL_OPTIONS: list[Callable[[Any], Any]] = [
+    click.argument("model", type=MODEL_PATH),
+    click.argument("image", type=EXISTING_PATH),
+    click.option(
+        "--label",
+        "--labels",
+        "label",
+        type=EXISTING_FILE,
+        required=True,
+        metavar="LABELS",
+        help="Polygons or points (.gpkg, .geojson, .shp, .parquet), a raster (.tif) or a table "
+        "(.csv, .parquet) of classes that MODEL knows.",
+    ),
+    field_option,
+    click.option(
+        "--group",
+        show_default="each polygon",
+        help="Field of LABELS that says which places belong together.",
+    ),
+    all_touched_option,
+    seed_option,
+    click.option("-o", "--output", type=NEW_PATH, required=True, help="Model file to write."),
+    click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists."),
+]
+
+
+def with_labels(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of labels that are added to a model."""
+    return reduce(lambda made, option: option(made), reversed(LABEL_OPTIONS), command)
+
+
 @click.command()
-@click.argument("model", type=MODEL_PATH)
-@click.argument("image", type=EXISTING_PATH)
-@click.option(
-    "--label",
-    "--labels",
-    "label",
-    type=EXISTING_FILE,
-    required=True,
-    metavar="LABELS",
-    help="Polygons or points (.gpkg, .geojson, .shp, .parquet), a raster (.tif) or a table (.csv, "
-    ".parquet) of classes that MODEL knows.",
-)
-@field_option
-@click.option(
-    "--group",
-    show_default="each polygon",
-    help="Field of LABELS that says which places belong together.",
-)
-@all_touched_option
-@seed_option
-@click.option("-o", "--output", type=NEW_PATH, required=True, help="Model file to write.")
-@click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
+@with_labels
+def adapt(
+    model: Path, image: Path, label: Path, output: Path, overwrite: bool, **options: Any
+) -> None:
+    """Make of MODEL the model of IMAGE, by a few LABELS of it, in a second.
+
+    For a new place, day or sensor that MODEL has not seen: some ten labels make it right there.
+    MODEL stays as it is, for other scenes. Labels of further calls add up. Of each polygon ten
+    pixels at most are drawn; points and polygons without a class are left out.
+    """
+    from undulatus.products.new_labels import adapt_image
+    from undulatus.storage import load_model, save_model
+
+    require_new(output, overwrite=overwrite)
+    require_model(model, image)
+    adapted = adapt_image(load_model(model), image, label, progress=say, **options)
+    adapted.provenance_["adaptations"][-1]["command"] = recipe()
+    save_model(adapted, output)
+    click.echo(f"model of this scene: {output.resolve()}")
+
+
+@click.command()
+@with_labels
 def update(
     model: Path, image: Path, label: Path, output: Path, overwrite: bool, **options: Any
 ) -> None:
@@ -657,7 +691,7 @@ def update(
     and polygons without a class are left out, as are pixels in polygons held out for scores.
     A new class, or a great many labels, need a new fit.
     """
-    from undulatus.products.suggest import update_image
+    from undulatus.products.new_labels import update_image
     from undulatus.storage import load_model, save_model
 
     require_new(output, overwrite=overwrite)

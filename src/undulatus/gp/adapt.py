@@ -42,9 +42,9 @@ class SceneConfig:
     """How scenes differ: the prior of one of which no label is known."""
 
     deviation: float = 0.6
-    """Standard deviation ρ of a scene's own latent function around the shared one (logits)."""
+    """Standard deviation of a scene's own latent function around the shared one (logits)."""
     level: float = 0.5
-    """Standard deviation σ of the level of a scene (logits)."""
+    """Standard deviation of the level of a scene (logits)."""
 
     @property
     def variance(self) -> float:

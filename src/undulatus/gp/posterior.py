@@ -76,7 +76,7 @@ class Level:
     covariance: Array
     """With the whitened weights, (k,)."""
     prior_variance: float
-    """Of the scene's deviation and level, ρ² + σ²: added to γ, no variance is larger."""
+    """Of the scene's deviation and level, added up: beyond the signal variance, no more."""
 
 
 @dataclass(frozen=True)

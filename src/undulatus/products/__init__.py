@@ -4,7 +4,7 @@
 >>> print(*(name for name in dir(products) if name.startswith(("fit_", "map_", "score_"))))
 fit_image fit_scene fit_spectra map_scene score_image score_scene score_spectra
 >>> print(*(name for name in dir(products) if name.endswith(("_labels", "_image", "_basis"))))
-fit_image score_image scoring_basis suggest_labels update_image
+adapt_image fit_image score_image scoring_basis suggest_labels update_image
 
 These are the workflow, and ``Legend`` names the classes of a map; the modules have all else.
 Each is imported when it is first used.
@@ -20,6 +20,7 @@ _MODULES = (
     "images",
     "landmarks",
     "maps",
+    "new_labels",
     "orbit",
     "pictures",
     "pytroll",
@@ -43,6 +44,7 @@ __getattr__, __dir__ = lazy_names(
         "fit_spectra": "sounder",
         "score_spectra": "sounder",
         "suggest_labels": "suggest",
-        "update_image": "suggest",
+        "adapt_image": "new_labels",
+        "update_image": "new_labels",
     },
 )

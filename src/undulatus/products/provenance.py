@@ -72,6 +72,9 @@ class Provenance:
     """Labels that were added after the fit: ``label``, ``images``, ``pixels`` by class, and the
     ``command``, if one added them."""
 
+    adaptations: list[dict[str, Any]] | None = None
+    """Labels of the one scene that a shared model was adapted to, likewise."""
+
     cloud_share: float | dict[str, float | None] | None = None
     """Of the labels, where it is known which class is cloud; for scenes by regime."""
     class_shares: dict[str, Any] | None = None

@@ -1,6 +1,4 @@
-r"""Improve a model of an image: where labels would help most, and labels added without a new fit.
-
-:func:`suggest_labels` proposes points to label, :func:`update_image` adds them to the model.
+r"""Where labels of an image would tell a model most.
 
 A label at a pixel with latent mean and variance :math:`\mu, s` tells about
 
@@ -18,8 +16,6 @@ about the other (:mod:`undulatus.estimators.coordinates`), and if they look alik
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,32 +29,17 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from undulatus._files import replacing
-from undulatus._plain import cell_text, plain_text
+from undulatus._plain import cell_text
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.coordinates import posterior_coordinates
-from undulatus.estimators.updates import MOST_ROWS
-from undulatus.products.image_pixels import (
-    ImagePixels,
-    as_recorded,
-    gather_features,
-    image_names,
-    label_pixels,
-    open_images,
-)
-from undulatus.products.images import Progress, draw_pixels, label_name
+from undulatus.products.image_pixels import gather_features, image_names
+from undulatus.products.images import Progress
+from undulatus.products.new_labels import find_field, is_held_out, open_for, recipe_of
 from undulatus.products.outside import OTHER_UNITS, require_inside
 from undulatus.products.predict import finite_rows
-from undulatus.products.provenance import Provenance
 from undulatus.products.training_range import TrainingRange
-from undulatus.scenes.files.images import require_same_offset
 from undulatus.scenes.files.labels import read_labels
-from undulatus.scenes.image_features import (
-    ImageFeatures,
-    find_fill_values,
-    is_never_measured,
-)
-from undulatus.scenes.labelled_pixels import in_boxes
-from undulatus.scenes.pixel_grid import PixelGrid, reproject, reproject_bounds
+from undulatus.scenes.pixel_grid import PixelGrid
 
 Array = npt.NDArray[Any]
 
@@ -137,14 +118,14 @@ def suggest_labels(
             f"n is the number of points, from 1 to {MOST_POINTS:,}, but {n:,} was given. Label "
             f"some, and ask again: what helps most changes."
         )
-    recipe, provenance = _recipe_of(model)
-    (opened,) = _open_for(provenance, [image])
+    recipe, provenance = recipe_of(model)
+    (opened,) = open_for(provenance, [image])
     rng = np.random.default_rng(seed)
     row, column = _spread_pixels((opened.sizes["y"], opened.sizes["x"]), rng)
-    allowed = ~_is_held_out(provenance, opened, row, column)
+    allowed = ~is_held_out(provenance, opened, row, column)
     spacing = SPACING * float(np.sqrt(opened.sizes["y"] * opened.sizes["x"] / n))
     if labels is not None:
-        own = read_labels(labels, opened, field=_find_field(labels, field, provenance))
+        own = read_labels(labels, opened, field=find_field(labels, field, provenance))
         allowed &= _is_far(row, column, own.row, own.column, spacing)
     row, column = row[allowed], column[allowed]
     progress(f"reading {len(row):,} pixels of {image_names([opened])[0]}")
@@ -197,25 +178,6 @@ def write_points(points: pd.DataFrame, path: str | os.PathLike[str]) -> None:
             points.to_file(unfinished, driver=driver, layer=path.stem)
 
 
-def _recipe_of(model: Any) -> tuple[ImageFeatures, Provenance]:
-    provenance = Provenance.of(model)
-    if provenance.image_features is None:
-        raise InputError(
-            f"The model is a {type(model).__name__} that was not fitted on labels of an image, so "
-            f"it is not known which features of pixels it takes. Fit one with undulatus fit IMAGE "
-            f"--label LABELS (in Python undulatus.products.fit_image), or add rows yourself with "
-            f"model.update(X, y)."
-        )
-    return ImageFeatures.from_dict(provenance.image_features), provenance
-
-
-def _open_for(provenance: Provenance, images: Iterable[Any]) -> list[xr.DataArray]:
-    opened = open_images(list(images))
-    for image in opened:
-        require_same_offset(image, provenance.processing_baseline)
-    return opened
-
-
 def _spread_pixels(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Array, Array]:
     """Return rows and columns of pixels, one at random in each square of an image."""
     side = max(1, int(np.sqrt(shape[0] * shape[1] / CANDIDATES)))
@@ -223,15 +185,6 @@ def _spread_pixels(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Ar
     # The last squares may be smaller.
     height, width = np.minimum(side, shape[0] - top), np.minimum(side, shape[1] - left)
     return top + rng.integers(height), left + rng.integers(width)
-
-
-def _is_held_out(provenance: Provenance, image: xr.DataArray, row: Array, column: Array) -> Array:
-    """Return which pixels lie in the bounds of a group that was held out for scores."""
-    grid = PixelGrid.of(image)
-    if (grid.crs is None) != (provenance.crs is None):
-        return np.zeros(len(row), bool)
-    places = reproject(*grid.centre_of(row, column), grid.crs, provenance.crs)
-    return in_boxes((provenance.held_out_groups or {}).values(), *places)
 
 
 def _is_far(
@@ -331,191 +284,3 @@ def _with_places(table: pd.DataFrame, image: xr.DataArray) -> pd.DataFrame:
     x, y = grid.centre_of(table["row"].to_numpy(), table["column"].to_numpy())
     points = geopandas.points_from_xy(x, y)
     return geopandas.GeoDataFrame(table, geometry=points, crs=grid.crs.to_wkt())
-
-
-# Labels added
-
-
-def update_image(
-    model: Any,
-    images: Any,
-    labels: Any,
-    *,
-    field: str | None = None,
-    group: str | None = None,
-    all_touched: bool = False,
-    seed: int = 0,
-    progress: Progress = lambda line: None,
-) -> Any:
-    """Return a model of an image with more labels added, without a new fit.
-
-    The given model stays as it is. Features without a class are left out, as are pixels in groups
-    that were held out for scores.
-
-    Parameters
-    ----------
-    model : classifier
-        As :func:`undulatus.products.fit_image` returns it, or an updated one.
-    images : path, DataArray, Dataset, or list of these
-    labels : path, GeoDataFrame, DataFrame or DataArray, or a list with one for each image
-        Of classes that the model knows; one class is enough.
-    field : str, optional
-        Field of the labels with the class; by default that of the fit.
-    group, all_touched
-        As :func:`undulatus.products.fit_image` takes them.
-    seed : int
-        Of the draw, if there are more pixels than an update takes.
-
-    Returns
-    -------
-    classifier
-        Whose ``provenance_`` lists the update, and the new groups among those learned from.
-    """
-    recipe, provenance = _recipe_of(model)
-    listed = images if isinstance(images, (list, tuple)) else [images]
-    opened = _open_for(provenance, listed)
-    pixels = label_pixels(
-        opened, labels, recipe, field=_find_field(labels, field, provenance), group=group,
-        all_touched=all_touched, most=MOST_ROWS, seed=seed, least_classes=1, progress=progress,
-    )  # fmt: skip
-    _require_known(model, pixels)
-    pixels = _leave_out_fill(pixels, recipe, progress)
-    pixels = _as_learned(pixels, provenance, PixelGrid.of(opened[0]).crs)
-    pixels = _leave_out_held(pixels, provenance, opened, progress)
-    pixels = _leave_out_learned(pixels, provenance, progress)
-    require_inside(model, pixels.features, recipe.names, None, "values", OTHER_UNITS)
-    if len(pixels.codes) > MOST_ROWS:
-        progress(
-            f"{MOST_ROWS:,} of {len(pixels.codes):,} labelled pixels are drawn: fit again with "
-            f"all labels to learn from more"
-        )
-        rng = np.random.default_rng(seed)
-        pixels = pixels.take(draw_pixels(pixels.codes, pixels.counts, MOST_ROWS, False, rng))
-    table = pd.DataFrame(pixels.features, columns=list(recipe.names))
-    updated = model.update(table, pixels.labels)
-    counts = np.bincount(pixels.codes, minlength=len(pixels.classes)).tolist()
-    counted = {name: n for name, n in zip(pixels.names, counts, strict=True) if n}
-    progress("pixels added: " + ", ".join(f"{name} {n:,}" for name, n in counted.items()))
-    record = {"images": image_names(opened), "pixels": counted}
-    if isinstance(labels, (str, os.PathLike)):
-        record = {"label": label_name(labels), **record}
-    names = [pixels.group_names[i] for i in np.unique(pixels.groups)]
-    groups = {name: pixels.bounds.get(name, []) for name in names}
-    updated.provenance_ = (
-        updated.provenance_
-        | replace(
-            provenance,
-            training_groups=(provenance.training_groups or {}) | groups,
-            updates=[*(provenance.updates or []), record],
-        ).as_dict()
-    )
-    return updated
-
-
-def _find_field(labels: Any, field: str | None, provenance: Provenance) -> str | None:
-    """Return the field that was named, or that of the fit if the labels have it."""
-    if field is not None or provenance.field is None:
-        return field
-    first = labels[0] if isinstance(labels, (list, tuple)) else labels
-    if isinstance(first, (str, os.PathLike)):
-        return provenance.field if _has_field(Path(first), provenance.field) else None
-    return provenance.field if provenance.field in getattr(first, "columns", ()) else None
-
-
-def _has_field(path: Path, field: str) -> bool:
-    import geopandas
-
-    try:
-        if path.suffix.lower() == ".csv":
-            return field in map(plain_text, pd.read_csv(path, nrows=1).columns)
-        return field in geopandas.read_file(path, rows=1).columns
-    except Exception:  # A raster, or what cannot be read: the reader of labels says so.
-        return False
-
-
-def _require_known(model: Any, pixels: ImagePixels) -> None:
-    known = model.classes_.tolist()
-    strange = [label for label in pixels.classes if label not in known]
-    if strange:
-        raise InputError(
-            f"The labels hold {', '.join(map(repr, strange[:5]))}, but the model knows "
-            f"{', '.join(map(repr, known))}. A new class needs a new fit (undulatus fit) with all "
-            f"labels."
-        )
-
-
-def _as_learned(pixels: ImagePixels, provenance: Provenance, crs: Any) -> ImagePixels:
-    """Return pixels whose groups have the names and coordinates that the model has for them."""
-    boxes = {
-        name: list(reproject_bounds(box, crs, provenance.crs) or ()) if box else []
-        for name in pixels.group_names
-        for box in [pixels.bounds.get(name, [])]
-    }
-    if pixels.unit != "polygon":
-        return replace(pixels, bounds=boxes)
-    recorded = (provenance.training_groups or {}) | (provenance.held_out_groups or {})
-    names = as_recorded(boxes, boxes.values(), recorded)
-    return replace(
-        pixels, group_names=tuple(names), bounds=dict(zip(names, boxes.values(), strict=True))
-    )
-
-
-def _leave_out_fill(pixels: ImagePixels, recipe: ImageFeatures, progress: Progress) -> ImagePixels:
-    """Leave out pixels with values that nothing measured has; others are said that look like it.
-
-    What marked missing pixels in the fit is missing already.
-    """
-    bands = pixels.features[:, : len(recipe.bands)]
-    lost = np.zeros(len(bands), bool)
-    for value in find_fill_values(bands):
-        marked = bands == np.float32(value)
-        never = is_never_measured(value)
-        own = marked.any(axis=1) if never else marked.all(axis=1)
-        lost |= own & never
-        progress(
-            f"{np.count_nonzero(own):,} labelled pixels hold {value:g}, which no file declares as "
-            f"nodata: {'they are left out' if never else 'if they are missing, fit again'}"
-        )
-    return pixels.take(~lost)
-
-
-def _leave_out_learned(
-    pixels: ImagePixels, provenance: Provenance, progress: Progress
-) -> ImagePixels:
-    """Leave out polygons that the model learned from: their pixels would count twice."""
-    if pixels.unit != "polygon":
-        return pixels  # A square may have further points.
-    known = set(provenance.training_groups or {})
-    learned = np.array([name in known for name in pixels.group_names], bool)[pixels.groups]
-    if learned.all():
-        raise SceneError(
-            "The model has learned from all of these polygons already. Give it new ones."
-        )
-    if learned.any():
-        progress(
-            f"{np.count_nonzero(learned):,} labelled pixels in polygons that the model has "
-            f"learned from already are left out"
-        )
-    return pixels.take(~learned)
-
-
-def _leave_out_held(
-    pixels: ImagePixels, provenance: Provenance, images: list[xr.DataArray], progress: Progress
-) -> ImagePixels:
-    held_names = set(provenance.held_out_groups or {})
-    of_group = np.array([name in held_names for name in pixels.group_names], bool)
-    held = of_group[pixels.groups]
-    for number, image in enumerate(images):
-        own = np.flatnonzero(pixels.image == number)
-        held[own] |= _is_held_out(provenance, image, pixels.row[own], pixels.column[own])
-    if held.all():
-        raise SceneError(
-            "All labelled pixels lie in groups that were held out for scores (undulatus score), "
-            "which would no longer be new to the model. Label others, or fit again."
-        )
-    if held.any():
-        progress(
-            f"{np.count_nonzero(held):,} labelled pixels in groups held out for scores are left "
-            f"out"
-        )
-    return pixels.take(~held)

@@ -347,6 +347,7 @@ class Provenance(TypedDict, total=False):
     training_groups: dict[str, list[float]] | None
     held_out_groups: dict[str, list[float]] | None
     updates: list[dict[str, Any]] | None
+    adaptations: list[dict[str, Any]] | None
     cloud_share: float | dict[str, float | None] | None
     class_shares: dict[str, Any] | None
     held_out_cells: list[str] | None
