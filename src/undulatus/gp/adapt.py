@@ -64,7 +64,7 @@ class Scene:
     covariance: Array
     """Of what rows have in common, (n, n)."""
     apart: Array
-    """Variance of each row by itself, (n,)."""
+    """Variance of each row by itself, (n,), of which sites tell nothing."""
 
     def rows(self, sign: Array, weight: Array, signal_variance: float) -> NewRows:
         """Return the rows as an update has them, to find their sites."""
@@ -74,8 +74,7 @@ class Scene:
 
     def solve(self, sites: Sites) -> tuple[Array, Array]:
         """Return α, (n,), and P, (n, n), given the sites of the rows."""
-        roots = np.sqrt(sites.precision)
-        covariance = self.covariance + np.diag(self.apart)
+        roots, covariance = np.sqrt(sites.precision), self.covariance
         # P = C^½ (I + C^½ K C^½)⁻¹ C^½: rows of weight zero have no 1/c.
         factor = cho_factor(np.eye(len(roots)) + roots[:, None] * covariance * roots, lower=True)
         gain = roots[:, None] * cho_solve(factor, np.diag(roots))
@@ -84,10 +83,9 @@ class Scene:
 
     def bound(self, sites: Sites, sign: Array, weight: Array) -> float:
         """Return the bound on the log probability of the labels, E log p(y | f) - KL (nats)."""
-        alpha, gain = self.solve(sites)
-        covariance = self.covariance + np.diag(self.apart)
+        (alpha, gain), covariance = self.solve(sites), self.covariance
         mean = self.mean + covariance @ alpha
-        variance = np.diag(covariance - covariance @ gain @ covariance)
+        variance = np.diag(covariance - covariance @ gain @ covariance) + self.apart
         roots = np.sqrt(sites.precision)
         scaled = np.eye(len(roots)) + roots[:, None] * covariance * roots
         # KL(q || prior) = (αᵗKα - tr PK + log|I + C^½ K C^½|) / 2
