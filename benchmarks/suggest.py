@@ -26,8 +26,9 @@ import xarray as xr
 from undulatus import datasets
 from undulatus._system import peak_memory
 from undulatus.products.images import fit_image
+from undulatus.products.new_labels import update_image
 from undulatus.products.scores import score
-from undulatus.products.suggest import suggest_labels, update_image
+from undulatus.products.suggest import suggest_labels
 
 Array = np.ndarray[Any, Any]
 

@@ -19,7 +19,7 @@ from undulatus._lazy import lazy_names
 from undulatus.errors import UndulatusError
 
 if TYPE_CHECKING:
-    from undulatus.estimators import GPC, RFFGPC, VFFGPC, FourierFeatures, SpectralPCA
+    from undulatus.estimators import GPC, RFFGPC, VFFGPC, FourierFeatures, SpectralPCA, adapt
     from undulatus.regimes import RegimeClassifier
     from undulatus.storage import load_model, save_model
 
@@ -33,6 +33,7 @@ __all__ = [
     "RegimeClassifier",
     "SpectralPCA",
     "UndulatusError",
+    "adapt",
     "load_model",
     "save_model",
 ]
@@ -42,7 +43,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         **dict.fromkeys(
-            ("GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA"), "estimators"
+            ("GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA", "adapt"), "estimators"
         ),
         "RegimeClassifier": "regimes",
         **dict.fromkeys(("load_model", "save_model"), "storage"),

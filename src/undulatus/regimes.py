@@ -24,6 +24,7 @@ from undulatus._daylight import LOW_SUN, NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus._progress import working_on
 from undulatus.errors import InputError, NotFiniteError
 from undulatus.estimators import VFFGPC
+from undulatus.estimators.adaptation import adapt, split_pipeline, with_classifier
 from undulatus.estimators.updates import find_update
 from undulatus.estimators.validation import read_column, read_names
 
@@ -212,6 +213,30 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             Classes the model knows.
         sample_weight : (n,) array, optional
         """
+        changed = self._with_labels(X, y, sample_weight, _updated)
+        return self._changed(changed, (*getattr(self, "updates_", ()), tuple(changed)))
+
+    def adapt(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Return the model of one new scene, from a few labelled rows of it; this one stays.
+
+        The classifiers of the regimes that have rows are adapted
+        (:meth:`undulatus.VFFGPC.adapt`); ``forget()`` returns the shared model.
+
+        Parameters
+        ----------
+        X : table with named columns
+            As in ``fit``.
+        y : (n,) array
+            Classes the model knows.
+        sample_weight : (n,) array, optional
+        """
+        changed = self._with_labels(X, y, sample_weight, adapt)
+        return self._changed(changed, getattr(self, "updates_", ()))
+
+    def _with_labels(
+        self, X: Any, y: Any, sample_weight: Any, change: Callable[..., Any]
+    ) -> dict[str, Any]:
+        """Return the classifiers of the regimes with rows, changed by these."""
         check_is_fitted(self, "estimators_")
         condition = self._condition(X)
         y = _read_labels("y", y, len(condition))
@@ -221,30 +246,37 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             rows = np.flatnonzero(assigned == index)
             if rows.size:
                 with _naming(regime):
-                    changed[regime.name] = _updated(
+                    changed[regime.name] = change(
                         self.estimators_[regime.name],
                         _select_finite(X, regime, rows),
                         y[rows],
                         None if weight is None else weight[rows],
                     )
-        return self._changed(changed, (*getattr(self, "updates_", ()), tuple(changed)))
+        return changed
 
     def forget(self, update: int = -1) -> Self:
         """Return a new model without the rows of an update; this one stays as it is.
 
         By default it is the last one that is taken away; otherwise it is named by its number
-        from 0.
+        from 0. Of a model that was adapted to a scene it is the shared model.
         """
         check_is_fitted(self, "estimators_")
+        adapted = {
+            name: with_classifier(estimator, split_pipeline(estimator)[1].forget())
+            for name, estimator in self.estimators_.items()
+            if hasattr(split_pipeline(estimator)[1], "adaptation_")
+        }
+        if adapted:
+            return self._changed(adapted, getattr(self, "updates_", ()))
         updates = list(getattr(self, "updates_", ()))
         position = find_update(update, len(updates))
         # A classifier has a part in some updates only: its own are counted from the last.
         later = Counter(name for names in updates[position:] for name in names)
         changed = {}
         for name in updates.pop(position):
-            _, classifier = _split_pipeline(self.estimators_[name])
+            _, classifier = split_pipeline(self.estimators_[name])
             forgotten = classifier.forget(-later[name])
-            changed[name] = _with_classifier(self.estimators_[name], forgotten)
+            changed[name] = with_classifier(self.estimators_[name], forgotten)
         return self._changed(changed, tuple(updates))
 
     def _changed(self, estimators: dict[str, Any], updates: tuple[tuple[str, ...], ...]) -> Self:
@@ -436,7 +468,7 @@ def _fitted(estimator: Any, values: Array, y: Array, weight: Any, groups: Any) -
     """Fit a classifier, or a Pipeline, whose last step gets the weights and groups, if any."""
     if weight is None and groups is None:
         return estimator.fit(values, y)
-    before, classifier = _split_pipeline(estimator)
+    before, classifier = split_pipeline(estimator)
     if before is not None:
         values = before.fit_transform(values, y)
         estimator.steps[:-1] = before.steps
@@ -449,7 +481,7 @@ def _fitted(estimator: Any, values: Array, y: Array, weight: Any, groups: Any) -
 
 def _updated(estimator: Any, values: Array, y: Array, sample_weight: Array | None) -> Any:
     """Return a fitted classifier, or a Pipeline that ends in one, with more rows."""
-    before, classifier = _split_pipeline(estimator)
+    before, classifier = split_pipeline(estimator)
     if not hasattr(classifier, "update"):
         raise InputError(
             f"a {type(classifier).__name__} takes no updates. Use a VFFGPC, RFFGPC or GPC, or fit "
@@ -457,23 +489,7 @@ def _updated(estimator: Any, values: Array, y: Array, sample_weight: Array | Non
         )
     if before is not None:
         values = before.transform(values)
-    return _with_classifier(estimator, classifier.update(values, y, sample_weight))
-
-
-def _split_pipeline(estimator: Any) -> tuple[Any, Any]:
-    """Return the transformers of a Pipeline, None without any, and its classifier."""
-    # Asked for its steps, since scikit-learn's pipelines load libraries that are not needed here.
-    steps = getattr(estimator, "steps", [("", estimator)])
-    return estimator[:-1] if len(steps) > 1 else None, steps[-1][1]
-
-
-def _with_classifier(estimator: Any, classifier: Any) -> Any:
-    """Return a classifier, or a copy of the Pipeline that it is to be the end of."""
-    if not hasattr(estimator, "steps"):
-        return classifier
-    changed = copy(estimator)
-    changed.steps = [*estimator.steps[:-1], (estimator.steps[-1][0], classifier)]
-    return changed
+    return with_classifier(estimator, classifier.update(values, y, sample_weight))
 
 
 def _per_latent(columns: Array) -> Array:

@@ -1019,7 +1019,13 @@ def test_times_are_checked_before_anything_is_mapped(
 
 @pytest.mark.parametrize(
     ("command", "options"),
-    [("map", ["-o", "x.nc"]), ("score", []), ("suggest", ["-o", "x.gpkg"]), ("update", None)],
+    [
+        ("map", ["-o", "x.nc"]),
+        ("score", []),
+        ("suggest", ["-o", "x.gpkg"]),
+        ("update", None),
+        ("adapt", None),
+    ],
 )
 def test_swapped_arguments_are_recognised(
     runner, year, clouds_model, tmp_path, monkeypatch, command, options

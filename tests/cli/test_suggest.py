@@ -1,4 +1,4 @@
-"""``undulatus suggest`` and ``update``."""
+"""``undulatus suggest``, ``adapt`` and ``update``."""
 
 import geopandas
 import numpy as np
@@ -86,3 +86,18 @@ def test_a_model_of_scenes_is_refused(runner, clouds_model, files):
     result = runner.invoke(main, [*command, "-o", str(files / "points.gpkg")])
     assert result.exit_code == 1
     assert "undulatus fit IMAGE --label" in result.stderr
+
+
+def test_labels_make_the_model_of_a_scene(runner, files):
+    model, image = str(files / "m.undulatus"), str(files / "image.tif")
+    here, few = files / "here.undulatus", files / "few.csv"
+    few.write_text("row,column,class\n3,5,dark\n4,15,bright\n20,25,dark\n")
+    result = runner.invoke(main, ["adapt", model, image, "--label", str(few), "-o", str(here)])
+    assert result.exit_code == 0, result.output
+    assert f"model of this scene: {here.resolve()}" in result.stdout
+    assert len(load_model(here).adaptation_.rows) == 3
+    shown = runner.invoke(main, ["info", str(here)]).stdout
+    assert "adapted to a scene by 3 labelled rows: bright 1, dark 2" in shown
+    assert f"adaptations: label {few.name}, images" in shown
+    result = runner.invoke(main, ["map", str(here), image, "-o", str(files / "here.tif")])
+    assert result.exit_code == 0, result.output

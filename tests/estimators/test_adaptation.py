@@ -3,11 +3,16 @@
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
+from undulatus import GPC, RFFGPC, VFFGPC, adapt, load_model, save_model
 from undulatus.errors import InputError
+from undulatus.regimes import Regime, RegimeClassifier
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -163,12 +168,52 @@ def test_updated_model_is_adapted():
     updated = model.update(X[:10], y[:10])
     adapted = updated.adapt(X[10:20], y[10:20])
     assert_array_equal(adapted.forget().predict_proba(X), updated.predict_proba(X))
-    assert_allclose(
-        adapted.forget().forget().predict_proba(X), model.predict_proba(X), rtol=1e-8
-    )
+    assert_allclose(adapted.forget().forget().predict_proba(X), model.predict_proba(X), rtol=1e-8)
 
 
 def test_new_fit_forgets_the_scene():
     model, (X, y) = fitted(RFFGPC), draw(300)
     again = model.adapt(X[:10], y[:10]).fit(X, y)
     assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_last_step_of_a_pipeline_is_adapted(tmp_path):
+    X, y = draw(300)
+    pipeline = make_pipeline(StandardScaler(), RFFGPC(12, random_state=0, max_iter=5)).fit(X, y)
+    X_new, y_new = draw(30, 1, shift=0.8)
+    adapted = adapt(pipeline, X_new[:10], y_new[:10])
+    expected = pipeline[-1].adapt(pipeline[:-1].transform(X_new[:10]), y_new[:10])
+    assert_array_equal(
+        adapted.predict_proba(X_new), expected.predict_proba(pipeline[:-1].transform(X_new))
+    )
+    save_model(adapted, tmp_path / "here.undulatus")
+    found = load_model(tmp_path / "here.undulatus")
+    assert_array_equal(found.predict_proba(X_new), adapted.predict_proba(X_new))
+
+
+def test_regimes_with_labels_are_adapted(tmp_path):
+    def table(n, seed, shift=0.0):
+        X, y = draw(n, seed, shift=shift)
+        angle = np.random.default_rng(seed).uniform(0.0, 180.0, n)
+        return pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "angle": angle}), y
+
+    X, y = table(400, 0)
+    parts = [Regime("day", 0.0, 90.0, ("a", "b")), Regime("night", 90.0, 180.0, ("a", "b"))]
+    model = RegimeClassifier(RFFGPC(12, random_state=0, max_iter=5), parts, by="angle").fit(X, y)
+    X_new, y_new = table(60, 1, shift=0.8)
+    of_day = np.flatnonzero(X_new["angle"] < 90.0)
+    adapted = model.adapt(X_new.iloc[of_day[:10]], y_new[of_day[:10]])
+    before, after = model.predict_proba(X_new), adapted.predict_proba(X_new)
+    changed = (before != after).any(axis=1)
+    assert_array_equal(changed, X_new["angle"] < 90.0)
+    assert_array_equal(adapted.forget().predict_proba(X_new), before)
+    assert_array_equal(adapt(model, X_new, y_new).classes_, model.classes_)
+    save_model(adapted, tmp_path / "here.undulatus")
+    found = load_model(tmp_path / "here.undulatus")
+    assert_array_equal(found.predict_proba(X_new), after)
+
+
+def test_other_classifiers_cannot_be_adapted():
+    X, y = draw(50)
+    with pytest.raises(InputError, match="LogisticRegression cannot be adapted"):
+        adapt(LogisticRegression().fit(X, y), X[:5], y[:5])

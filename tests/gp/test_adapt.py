@@ -44,9 +44,7 @@ def prior_of(latent, x, config, seed=0):
 def conditioned(mean, covariance, sites):
     """Dense moments of rows, the first of which have sites: N(mean, covariance) times these."""
     n = len(sites.precision)
-    gain = np.linalg.solve(
-        covariance[:n, :n] + np.diag(1.0 / sites.precision), covariance[:n]
-    )
+    gain = np.linalg.solve(covariance[:n, :n] + np.diag(1.0 / sites.precision), covariance[:n])
     means = mean + gain.T @ (sites.projected / sites.precision - mean[:n])
     return means, covariance - covariance[:n].T @ gain
 
@@ -124,12 +122,12 @@ def test_labels_without_weight_say_nothing():
     n = len(sign)
     alone = prior.given(Sites(np.zeros(n), np.zeros(n)))
     assert_allclose(alone.posterior.mean, latent.posterior.mean, atol=1e-12)
-    expected = latent.posterior.covariance + SCENES[0].deviation**2 / GAMMA * np.eye(
+    expected = latent.posterior.covariance + SCENES[0].deviation ** 2 / GAMMA * np.eye(
         len(latent.posterior.mean)
     )
     assert_allclose(alone.posterior.covariance, expected, atol=1e-9)
     assert alone.level.mean == 0.0
-    assert_allclose(alone.level.variance, SCENES[0].level**2)
+    assert_allclose(alone.level.variance, SCENES[0].level ** 2)
 
 
 @each_scene

@@ -11,13 +11,13 @@ from scipy.spatial.distance import pdist
 
 from undulatus import GPC, RFFGPC
 from undulatus.errors import InputError, SceneError
-from undulatus.products import suggest
+from undulatus.products import new_labels, suggest
 from undulatus.products.images import fit_image
+from undulatus.products.new_labels import adapt_image, update_image
 from undulatus.products.provenance import Provenance
 from undulatus.products.suggest import (
     information,
     suggest_labels,
-    update_image,
     write_points,
 )
 from undulatus.scenes.files.images import open_image
@@ -282,7 +282,7 @@ def test_a_class_that_the_model_lacks_needs_a_new_fit(model, path, points):
 
 
 def test_more_pixels_than_an_update_takes_are_drawn(model, path, monkeypatch):
-    monkeypatch.setattr(suggest, "MOST_ROWS", 60)
+    monkeypatch.setattr(new_labels, "MOST_ROWS", 60)
     said = []
     labels = open_image(path).isel(band=0, drop=True).copy(data=truth())
     labels.attrs = {"flag_values": [0, 1, 2], "flag_meanings": " ".join(CLASSES)}
@@ -292,3 +292,30 @@ def test_more_pixels_than_an_update_takes_are_drawn(model, path, monkeypatch):
     updated = update_image(by_number, path, labels, progress=said.append)
     assert sum(updated.provenance_["updates"][0]["pixels"].values()) <= 60
     assert any("labelled pixels are drawn: fit again" in line for line in said)
+
+
+def test_points_of_a_scene_adapt_the_model_by_hand(model, path, points):
+    read = labelled(points)
+    adapted = adapt_image(model, path, read)
+    order = np.lexsort((read["column"], read["row"]))
+    row, column = read["row"].to_numpy()[order], read["column"].to_numpy()[order]
+    rows = pd.DataFrame(open_image(path).values[:, row, column].T, columns=BANDS)
+    by_hand = model.adapt(rows, read["class"].to_numpy()[order])
+    some = pd.DataFrame(spectra().reshape(3, -1).T[::50].astype(np.float32), columns=BANDS)
+    assert_allclose(adapted.predict_proba(some), by_hand.predict_proba(some), rtol=1e-9)
+    assert not hasattr(model, "adaptation_")
+    assert "adaptations" not in model.provenance_
+    twice = adapt_image(adapted, path, labelled(points.iloc[:3]))
+    listed = Provenance.of(twice).adaptations
+    assert [sum(own["pixels"].values()) for own in listed] == [20, 3]
+    assert Provenance.of(twice).training_groups == Provenance.of(model).training_groups
+
+
+def test_of_each_polygon_ten_pixels_at_most_adapt_a_model(model, path, points):
+    said = []
+    square = points.geometry.iloc[0].buffer(8 * 10.0, cap_style="square")
+    polygons = geopandas.GeoDataFrame({"class": ["water"]}, geometry=[square], crs=points.crs)
+    with pytest.warns(UserWarning, match="a scene of another kind"):
+        adapted = adapt_image(model, path, polygons, progress=said.append)
+    assert len(adapted.adaptation_.rows) == 10
+    assert any("10 at most of each polygon" in line for line in said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,10 @@ def _print_classifier(classifier: Any, features: Any) -> None:
     _print(f"features: {classifier.n_features_in_}{names}")
     if len(getattr(classifier, "estimators_", ())) > 1:
         _print(f"estimators of the ensemble: {len(classifier.estimators_)}")
+    if hasattr(classifier, "adaptation_"):
+        labels = Counter(classifier.classes_[classifier.adaptation_.codes.astype(int)].tolist())
+        counted = ", ".join(f"{label} {labels[label]}" for label in sorted(labels))
+        _print(f"adapted to a scene by {labels.total()} labelled rows: {counted}")
     _print(f"latent functions: {len(latent_functions(classifier))}")
     shares = class_shares(classifier)
     if shares is not None:

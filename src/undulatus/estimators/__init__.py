@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from undulatus.errors import InputError
+from undulatus.estimators.adaptation import adapt
 from undulatus.estimators.classifier import RFFGPC, VFFGPC
 from undulatus.estimators.exact import GPC
 from undulatus.estimators.fourier_features import FourierFeatures
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.gp.backends import find_device
 
-__all__ = ["GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA"]
+__all__ = ["GPC", "RFFGPC", "VFFGPC", "FourierFeatures", "SpectralPCA", "adapt"]
 
 METHODS: dict[str, Any] = {"vff": VFFGPC, "rff": RFFGPC, "gpc": GPC}
 """The paper's classifiers by their names on the command line."""

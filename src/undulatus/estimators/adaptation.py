@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from copy import copy
+from typing import Any
 
 import numpy as np
 
@@ -82,12 +84,13 @@ def warn_of_another_kind(
         priors, signs, weight, variational
     )
     if gained > ANOTHER_KIND_NATS:
+        times = "more than a thousand" if gained > np.log(1e3) else f"{np.exp(gained):.0f}"
         warnings.warn(
-            f"These labels are {np.exp(gained):.0f} times likelier in a scene of another kind "
-            f"than in one like those of training: another sensor or season, other classes by the "
-            f"same names, or labels that were given where the map was wrong. The adapted model is "
-            f"the better one here, but a new fit with these rows among the training rows, "
-            f"weighted up, may be better still.",
+            f"These labels are {times} times likelier in a scene of another kind than in one like "
+            f"those of training: another sensor or season, classes of another meaning, or labels "
+            f"that are wrong or were given just where the map was. Look at the labels; if they "
+            f"are right, a new fit with these rows among those of training, weighted up, may be "
+            f"better than the adapted model.",
             UserWarning,
             stacklevel=3,
         )
@@ -113,3 +116,39 @@ def require_few(n_rows: int) -> None:
             f"A model is adapted to a scene by 1 to {MOST_ROWS:,} labelled rows of it, got "
             f"{n_rows:,}. Take some of them, or fit again with all."
         )
+
+
+# Of whatever ends in a classifier
+
+
+def adapt(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    """Return the model of one new scene, from a few labelled rows of it; the given one stays.
+
+    Of a Pipeline, the last step is adapted, to what the others make of the rows; of all else it is
+    ``model.adapt(X, y, sample_weight)`` (:meth:`undulatus.VFFGPC.adapt`).
+    """
+    before, classifier = split_pipeline(model)
+    if not hasattr(classifier, "adapt"):
+        raise InputError(
+            f"A {type(classifier).__name__} cannot be adapted to a scene. Use a VFFGPC, RFFGPC or "
+            f"GPC, alone, in a Pipeline, or in a RegimeClassifier."
+        )
+    if before is not None:
+        X = before.transform(X)
+    return with_classifier(model, classifier.adapt(X, y, sample_weight))
+
+
+def split_pipeline(estimator: Any) -> tuple[Any, Any]:
+    """Return the transformers of a Pipeline, None without any, and its classifier."""
+    # Asked for its steps, since scikit-learn's pipelines load libraries that are not needed here.
+    steps = getattr(estimator, "steps", [("", estimator)])
+    return estimator[:-1] if len(steps) > 1 else None, steps[-1][1]
+
+
+def with_classifier(estimator: Any, classifier: Any) -> Any:
+    """Return a classifier, or a copy of the Pipeline that it is to be the end of."""
+    if not hasattr(estimator, "steps"):
+        return classifier
+    changed = copy(estimator)
+    changed.steps = [*estimator.steps[:-1], (estimator.steps[-1][0], classifier)]
+    return changed

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.adaptation import (
     ANOTHER_KIND,
-    InScene,
     Prior,
     extended_by_scene,
     find_scene_sites,
@@ -76,7 +75,7 @@ class GaussianProcessClassifier(Predictor):
     updates_: tuple[Update, ...]
     adaptation_: Update
     """The labels of the scene that the model was adapted to, if it was to any."""
-    scene_: tuple[tuple[InScene, ...], ...]
+    scene_: tuple[tuple[Any, ...], ...]
     """Each estimator's latent functions there."""
     _prior_shift: Array
     """Of the log odds of the second class, (1,), or of the logarithm of each probability, (k,)."""

@@ -214,7 +214,8 @@ class WeightModel(Model):
 
     def moments(self, x: Array) -> tuple[Array, Array]:
         """Return latent means and variances in double precision, (M, C, n) each."""
-        xp, levels, found, slopes = self.xp, self._levels, [], []
+        xp, levels, found = self.xp, self._levels, []
+        slopes: list[Array] = []
         for w, weights, roots in zip(self._frequencies, self._weights, self._roots, strict=True):
             z = xp.cosines_and_sines(xp.phases(x, w, by_column=True))
             if levels is not None:

@@ -20,6 +20,7 @@ import xarray as xr
 from undulatus._plain import plain_text
 from undulatus.errors import InputError, SceneError
 from undulatus.estimators.adaptation import MOST_ROWS as MOST_SCENE_ROWS
+from undulatus.estimators.adaptation import adapt
 from undulatus.estimators.updates import MOST_ROWS
 from undulatus.products.image_pixels import (
     ImagePixels,
@@ -92,7 +93,7 @@ def adapt_image(
             f"at most of each {pixels.unit}: neighbours tell the same"
         )
     pixels = pixels.take(few)
-    adapted = model.adapt(found.table(pixels), pixels.labels)
+    adapted = adapt(model, found.table(pixels), pixels.labels)
     return _remember(adapted, found, pixels, "adaptations", progress)
 
 
