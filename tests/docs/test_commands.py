@@ -24,6 +24,7 @@ from undulatus.products.demo import generate_clouds, write_example
 
 IN_ORDER = (
     *("docs/index.md", "docs/howto/your-image.md", "docs/howto/improve.md"),
+    "docs/howto/new-place.md",
     *("docs/reference/scores.md", "docs/reference/maps.md", "docs/howto/landmarks.md"),
     *("docs/howto/subset.md", "docs/howto/watch.md", "docs/howto/soundings.md"),
     *("docs/explanation/paper.md", "docs/howto/install.md", "README.md"),
@@ -147,9 +148,10 @@ def prepare(words, folder):
         path = folder / value
         if word in OUTPUTS and path.exists():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if words[0] == "update":
-        points = pd.read_csv(folder / "points.csv")
-        points.assign(**{"class": points["suggested"]}).to_csv(folder / "points.csv", index=False)
+    if words[0] in ("update", "adapt"):
+        labels = folder / words[words.index("--label") + 1]
+        points = pd.read_csv(labels)
+        points.assign(**{"class": points["suggested"]}).to_csv(labels, index=False)
     if words[0] == "watch" and "--status" not in words:
         incoming = folder / "incoming"
         incoming.mkdir(exist_ok=True)
