@@ -23,8 +23,8 @@ from undulatus.products.known_labels import (
     known_pixels,
 )
 from undulatus.products.legend import Legend
+from undulatus.products.new_labels import update_image
 from undulatus.products.provenance import Provenance
-from undulatus.products.suggest import update_image
 
 QUICK = {"method": "rff", "n_frequencies": 20, "n_estimators": 1, "seed": 0}
 

@@ -14,9 +14,9 @@ from numpy.testing import assert_array_equal
 from undulatus import load_model, save_model
 from undulatus.errors import SceneError
 from undulatus.products import fit_image, map_scene, score_image
+from undulatus.products.new_labels import update_image
 from undulatus.products.predict import MISSING
 from undulatus.products.provenance import Provenance
-from undulatus.products.suggest import update_image
 from undulatus.scenes import open_image
 from undulatus.scenes.image_features import ImageFeatures, find_fill_values
 

@@ -663,7 +663,7 @@ def with_labels(command: Callable[..., None]) -> Callable[..., None]:
 def adapt(
     model: Path, image: Path, label: Path, output: Path, overwrite: bool, **options: Any
 ) -> None:
-    """Make of MODEL the model of IMAGE, by a few LABELS of it, in a second.
+    """Make MODEL right in a new scene, IMAGE, by a few LABELS of it.
 
     For a new place, day or sensor that MODEL has not seen: some ten labels make it right there.
     MODEL stays as it is, for other scenes. Labels of further calls add up. Of each polygon ten

@@ -20,7 +20,6 @@ _MODULES = (
     "images",
     "landmarks",
     "maps",
-    "new_labels",
     "orbit",
     "pictures",
     "pytroll",
