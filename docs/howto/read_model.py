@@ -37,19 +37,21 @@ def standardise(row, arrays):
     return [(v - c) / s for v, c, s in zip(x, arrays["centre"], arrays["scale"])]
 
 
-def kept_share(x, frequencies, taper, arrays):
+def kept_share(x, frequencies, taper, slope, arrays):
     """Return the share of the features kept at x: 1 among the training rows, 0 far away."""
     d = len(x)
     quantiles = arrays["feature_quantiles"]  # 7 rows of d: least, 1, 25, 50, 75, 99 %, largest
     low, first, third, high = (
         standardise(quantiles[row * d : (row + 1) * d], arrays) for row in (0, 2, 4, 6)
     )
-    exponent = 0.0
+    exponent, outside = 0.0, 0.0
     for k in range(d):
         typical = sum(w[k] ** 2 for w in frequencies) / len(frequencies)
         below, above = max(first[k] - low[k], 0.05), max(high[k] - third[k], 0.05)
         excess = max(low[k] - x[k], 0.0) / below + max(x[k] - high[k], 0.0) / above
-        exponent += taper**2 * typical * x[k] ** 2 + 4.0 * excess**2
+        exponent += taper**2 * typical * x[k] ** 2
+        outside += excess**2
+    exponent += 4.0 * outside * (outside + slope) / (outside + 1.0)
     return math.exp(-0.5 * exponent)
 
 
@@ -72,7 +74,10 @@ def latent(features, share, own, mean, root, shift, log_ratio):
 
 
 def probabilities(header, arrays, row):
-    """Return the probability of each class, in the order of the header's classes."""
+    """Return the probability of each class, in the order of the header's classes.
+
+    Of a model that was adapted to a scene it is that of the shared model.
+    """
     x = standardise(row, arrays)
     d, totals = len(x), None
     ratio = header.get("prior_log_ratio", header.get("prior_shift"))
@@ -85,7 +90,8 @@ def probabilities(header, arrays, row):
         phases = [sum(a * b for a, b in zip(w, x)) for w in frequencies]
         features = [math.cos(p) for p in phases] + [math.sin(p) for p in phases]
         taper = estimator["taper"]
-        share = kept_share(x, frequencies, taper, arrays) if taper else 1.0
+        slope = header.get("edge_slope", 1.0)
+        share = kept_share(x, frequencies, taper, slope, arrays) if taper else 1.0
         found = []
         for index, own in enumerate(estimator["latents"] if many else [estimator]):
             prefix = f"{number}/{index}/" if many else f"{number}/"

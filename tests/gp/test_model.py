@@ -51,7 +51,8 @@ def slow_moments(fits, x, latent_shift=0.0):
             d = np.exp(-0.5 * np.sum((deviations * row) ** 2))
             if fit.taper:
                 excess = np.maximum(-2.0 - row, 0.0) / 1.5 + np.maximum(row - 2.5, 0.0) / 1.8
-                d *= np.exp(-0.5 * EXCESS * np.sum(excess**2))
+                squares = np.sum(excess**2)
+                d *= np.exp(-0.5 * EXCESS * squares**2 / (1.0 + squares))
             z = np.concatenate([np.cos(w @ row), np.sin(w @ row)]) / np.sqrt(len(w))
             for c, own in enumerate(fit.latents):
                 gamma, S = own.signal_variance, own.posterior.covariance

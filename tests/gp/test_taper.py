@@ -12,6 +12,7 @@ from undulatus.gp.backends import HOST, make_backend
 from undulatus.gp.features import fourier_features
 from undulatus.gp.posterior import expected_sigmoid, solve_posterior
 from undulatus.gp.taper import (
+    EARLIER_EDGE_SLOPE,
     EXCESS,
     SMALLEST_MARGIN,
     Taper,
@@ -148,8 +149,12 @@ def test_beyond_the_range_the_share_falls_with_the_distance(distance, factor, co
         x[:, column] = [-2.0 - excess, 2.5 + excess]
         shares.append(range_share(x, ENDS))
         # In units of the distance between the end and its quartile: 1.5 below, 1.8 above.
-        expected = np.exp(-0.5 * EXCESS * (excess / np.array([1.5, 1.8])) ** 2)
+        squares = (excess / np.array([1.5, 1.8])) ** 2
+        expected = np.exp(-0.5 * EXCESS * squares**2 / (1.0 + squares))
         assert_allclose(shares[-1], expected, rtol=1e-10)
+        # Models of earlier versions do not wait at the edge.
+        earlier = range_share(x, ENDS, EARLIER_EDGE_SLOPE)
+        assert_allclose(earlier, np.exp(-0.5 * EXCESS * squares), rtol=1e-10)
     assert np.all(shares[1] < shares[0])
     assert np.all(shares[0] < 1.0)
 
@@ -163,8 +168,9 @@ def test_a_row_within_the_range_is_not_tapered_because_another_is_outside():
 
 def test_the_excess_of_all_features_adds_up():
     both, one, other = np.array([[3.0, -3.0], [3.0, 0.0], [0.0, -3.0]])[:, None]
-    product = range_share(one, ENDS) * range_share(other, ENDS)
-    assert_allclose(range_share(both, ENDS), product, rtol=1e-12)
+    squares = [-np.log(range_share(x, ENDS, EARLIER_EDGE_SLOPE)) for x in (both, one, other)]
+    assert_allclose(squares[0], squares[1] + squares[2], rtol=1e-12)
+    assert (range_share(both, ENDS) < range_share(one, ENDS) * range_share(other, ENDS)).all()
 
 
 def test_a_feature_that_hardly_varied_has_a_margin():
@@ -172,7 +178,7 @@ def test_a_feature_that_hardly_varied_has_a_margin():
     assert range_share(np.zeros((1, 1)), constant) is None
     for sign in (-1.0, 1.0):
         found = range_share(np.array([[sign * SMALLEST_MARGIN]]), constant)
-        assert_allclose(found, np.exp(-0.5 * EXCESS), rtol=1e-12)
+        assert_allclose(found, np.exp(-0.25 * EXCESS), rtol=1e-12)
 
 
 # The prior

@@ -56,6 +56,7 @@ from undulatus.gp.model import Model, WeightModel
 from undulatus.gp.posterior import FourierFit
 from undulatus.gp.search import along_features, choose_lengthscale, choose_start
 from undulatus.gp.splits import Split, leave_out
+from undulatus.gp.taper import EARLIER_EDGE_SLOPE, EDGE_SLOPE
 
 DOUBLE_ROWS = 30_000
 """Up to this many training rows, ``precision="auto"`` works in double precision."""
@@ -112,6 +113,7 @@ class FourierGPC(FourierParameters):
     """A Bayesian linear classifier over Fourier features; see RFFGPC and VFFGPC."""
 
     _learns_frequencies: ClassVar[bool]
+    _edge_slope = EARLIER_EDGE_SLOPE
     # With metadata routing, groups that a search or a Pipeline is given reach fit unasked.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
 
@@ -448,7 +450,7 @@ class FourierGPC(FourierParameters):
         return [Checkpoint(Path(own), known_by, kind, sizes) for own in paths]
 
     def _keep(self, fits: tuple[FourierFit, ...], plan: _Plan) -> None:
-        self.estimators_ = fits
+        self.estimators_, self._edge_slope = fits, EDGE_SLOPE
         # Learned frequencies keep the lengthscale they started from, after any doubling.
         lengthscales = [
             fit.lengthscale if self._learns_frequencies else start.lengthscale
@@ -494,6 +496,7 @@ class FourierGPC(FourierParameters):
             self._prior_shift,
             self.variance_tolerance,
             self._latent_shift,
+            self._edge_slope,
         )
 
     def _choose_prediction_precision(self, pixels: PixelSource) -> str:

@@ -27,7 +27,7 @@ from undulatus.gp.exact import ExactFit, exact_covariance
 from undulatus.gp.features import amplitudes_and_delays, sum_of_waves
 from undulatus.gp.kernels import Kernel
 from undulatus.gp.posterior import FourierFit, scaled_mean, share_of_tolerance, variance_root
-from undulatus.gp.taper import Taper, frequency_deviations
+from undulatus.gp.taper import EDGE_SLOPE, Taper, frequency_deviations
 
 STAGGERED_ROWS = 16
 """A block of predictions has fewer rows: waves a power of two apart share the same cache lines."""
@@ -133,7 +133,8 @@ class WeightModel(Model):
 
     ``ends`` (4, d) are the smallest value, the quartiles and the largest value of standardised
     features. ``variance_tolerance`` is the largest error in probability by the variance.
-    ``latent_shift`` is added to the latent mean by models of earlier versions.
+    ``latent_shift`` is added to the latent mean by models of earlier versions. ``edge_slope`` is
+    that of :mod:`undulatus.gp.taper`.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class WeightModel(Model):
         shift: Array,
         variance_tolerance: float = 0.0,
         latent_shift: float = 0.0,
+        edge_slope: float = EDGE_SLOPE,
     ) -> None:
         self.fits, self.xp, self.shift = fits, xp, shift
         self.n_estimators, self.n_latents = len(fits), len(fits[0].latents)
@@ -158,7 +160,9 @@ class WeightModel(Model):
         zeros, deviations = np.zeros(len(ends[0])), None
         if any(own is not None for own in each):
             deviations = xp.array(np.array([zeros if own is None else own for own in each]))
-        self.taper = Taper(xp, deviations, xp.array(ends), gammas, prior_means, latent_shift)
+        self.taper = Taper(
+            xp, deviations, xp.array(ends), gammas, prior_means, latent_shift, edge_slope
+        )
         self._levels, self.largest_variance = None, gammas
         if fits[0].latents[0].level is not None:
             self._levels = SceneLevels(fits, xp)

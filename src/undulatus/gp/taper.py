@@ -14,8 +14,9 @@ The share is that of a wave whose frequency is known up to a Gaussian error: eac
 :math:`w_k` has the deviation :math:`s_k`, a small share of what is typical of feature k. The
 expectation of its cosine is :math:`e^{-r^2/2}` times the cosine at the mean, with
 :math:`r^2 = \sum_k s_k^2 x_k^2`. Beyond the range of the training data r² grows faster: by
-:math:`\kappa e_k^2` for each feature, where :math:`e_k` is the distance from the range in units of
-that between its end and the nearest quartile.
+:math:`\kappa E^2 / (1 + E)` with :math:`E = \sum_k e_k^2`, where :math:`e_k` is the distance from
+the range in units of that between its end and the nearest quartile. The ends of a range are the
+extremes of a sample: what lies just outside says little, what lies far outside is something else.
 
 The prior mean :math:`b = \mathrm{logit}(\text{share}) \sqrt{1 + \pi\gamma/8}` makes the predictive
 probability there the share of the class in the training data (Eq. 12 with variance γ).
@@ -31,7 +32,11 @@ import numpy as np
 from undulatus.gp.backends import HOST, Array, Backend
 
 EXCESS = 4.0
-"""κ, how much faster the taper falls beyond the range of the training data."""
+"""κ, how much faster the taper falls far beyond the range of the training data."""
+
+EDGE_SLOPE, EARLIER_EDGE_SLOPE = 0.0, 1.0
+"""How fast it begins to fall at the edge, as a share of κ; the second is that of models that
+versions before 0.3 fitted."""
 
 SMALLEST_MARGIN = 0.05
 """Smallest distance between a quartile and the end of the range, in standardised units: a feature
@@ -80,10 +85,13 @@ def prior_mean(log_odds: float, signal_variance: float) -> float:
     return float(log_odds * np.sqrt(1.0 + np.pi / 8.0 * signal_variance))
 
 
-def range_share(x: Array, ends: Array, xp: Backend = HOST) -> Array | None:
+def range_share(
+    x: Array, ends: Array, edge_slope: float = EDGE_SLOPE, xp: Backend = HOST
+) -> Array | None:
     """Return the factor on the share at ``x`` (n, d), or None if no row is outside the range.
 
-    ``ends`` (4, d) are the smallest value, the quartiles and the largest value of each feature.
+    ``ends`` (4, d) are the smallest value, the quartiles and the largest value of each feature,
+    ``edge_slope`` the slope there, as a share of κ.
     """
     low, first, third, high = ends
     # To find the rows outside would wait for a device.
@@ -95,7 +103,9 @@ def range_share(x: Array, ends: Array, xp: Backend = HOST) -> Array | None:
     excess = xp.maximum(low - x[outside], 0.0) / xp.maximum(first - low, SMALLEST_MARGIN)
     excess += xp.maximum(x[outside] - high, 0.0) / xp.maximum(high - third, SMALLEST_MARGIN)
     factor = xp.ones_like(x[:, 0])
-    factor[outside] = xp.exp(-0.5 * EXCESS * xp.row_dots(excess, excess))
+    squares = xp.row_dots(excess, excess)
+    # κ E (E + slope) / (E + 1), which is 4 E of earlier models.
+    factor[outside] = xp.exp(-0.5 * EXCESS * squares * ((squares + edge_slope) / (squares + 1.0)))
     return factor
 
 
@@ -118,6 +128,8 @@ class Taper:
     shift: float = 0.0
     """Added to the log odds by models of earlier versions: more to the mean where the variance is
     that of the prior."""
+    edge_slope: float = EDGE_SLOPE
+    """How fast it begins to fall at the edge of the range, as a share of κ."""
 
     def share(self, x: Array) -> Array | None:
         """Return the share d of the features that is kept, (M, 1, n); None if it is 1."""
@@ -125,7 +137,7 @@ class Taper:
             return None
         kept, within = (
             kept_share(x, self.deviations, self.xp),
-            range_share(x, self.ends, self.xp),
+            range_share(x, self.ends, self.edge_slope, self.xp),
         )
         return (kept if within is None else kept * within)[..., None, :]
 

@@ -19,6 +19,7 @@ from undulatus.estimators.updates import MOST_ROWS, Update
 from undulatus.gp.data import Standardisation, Warp, count_latents, longest_row, row_lengths
 from undulatus.gp.exact import ExactFit, ExactPosterior
 from undulatus.gp.posterior import FourierFit, LatentFit, Posterior
+from undulatus.gp.taper import EARLIER_EDGE_SLOPE
 from undulatus.storage import schema
 from undulatus.storage.codec import (
     Array,
@@ -346,6 +347,7 @@ def _describe_fourier(model: Any) -> tuple[Tensors, Header]:
     ]
     return join_tensors(tensors), {
         ESTIMATORS: estimators,
+        "edge_slope": model._edge_slope,
         "fitted": {"fit_report_": model.fit_report_},
     }
 
@@ -444,6 +446,7 @@ def _restore_fourier(model: Any, tensors: Tensors, header: Header) -> None:
     model.estimators_ = tuple(
         _restore_estimator(own, each, model._n_latents) for own, each in described
     )
+    model._edge_slope = header.get("edge_slope", EARLIER_EDGE_SLOPE)
     _require_own_range(model)
 
 

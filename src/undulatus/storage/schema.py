@@ -148,6 +148,7 @@ class FourierOfTwoClasses(_Classifier):
     """RFFGPC and VFFGPC."""
 
     estimators: Annotated[list[_EstimatorOfTwoClasses], FEW]
+    edge_slope: NotRequired[Taper]
     fitted: _Fitted
 
 
@@ -155,6 +156,7 @@ class FourierOfMoreClasses(_Classifier):
     """RFFGPC and VFFGPC of more than two classes."""
 
     estimators: Annotated[list[_EstimatorOfMoreClasses], FEW]
+    edge_slope: NotRequired[Taper]
     fitted: _Fitted
 
 
