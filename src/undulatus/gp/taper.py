@@ -55,9 +55,9 @@ def kept_share(x: Array, deviations: Array, xp: Backend = HOST) -> Array:
     """Return the share d of the features that is kept at rows ``x`` (n, d).
 
     For s (d,) the result is (n,); for those of M estimators, (M, d), it is (M, n), and the rows
-    may be those of each estimator, (M, n, d).
+    may be those of each estimator, (M, n, d). Both are in the same precision.
     """
-    squares = xp.astype(deviations**2, x.dtype)
+    squares = deviations**2
     if x.ndim > 2:
         return xp.exp(-0.5 * (x * x @ squares[..., None])[..., 0])
     return xp.exp(-0.5 * (squares @ (x * x).T))
@@ -75,7 +75,7 @@ def tapered_features(
     z *= float(1.0 / np.sqrt(frequencies.shape[-2]))
     if deviations is None:
         return z, xp.zeros_like(z[..., 0])
-    share = kept_share(x, deviations, xp)
+    share = kept_share(x, xp.astype(deviations, x.dtype), xp)
     z *= share[..., None]
     return z, 1.0 - share**2
 
