@@ -5,6 +5,7 @@ LESSONS = (
     "many_classes",
     "unseen_scenes",
     "few_labels",
+    "new_place",
     "landmark_year",
     "soundings",
     "large_tile",
