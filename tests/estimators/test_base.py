@@ -22,6 +22,7 @@ from undulatus.estimators.progress_line import ProgressLine
 from undulatus.estimators.training import QUANTILES
 from undulatus.gp import model as gp_model
 from undulatus.gp.kernels import KERNELS
+from undulatus.gp.likelihood import POSTERIORS, Bound
 from undulatus.gp.posterior import expected_sigmoid
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -559,6 +560,38 @@ def test_an_interrupted_fit_ends_and_leaves_no_model(name, moons, monkeypatch):
 def test_the_docstring_lists_every_kernel(estimator):
     listed = ", ".join(f'"{name}"' for name in KERNELS)
     assert f"kernel : {{{listed}}}, " in estimator.__doc__
+
+
+@pytest.mark.parametrize("estimator", [GPC, RFFGPC, VFFGPC])
+def test_the_docstring_lists_every_posterior(estimator):
+    listed = ", ".join(f'"{name}"' for name in POSTERIORS)
+    assert f"posterior : {{{listed}}}, " in estimator.__doc__
+
+
+@pytest.mark.parametrize("name", ["GPC", "RFFGPC", "VFFGPC", "minibatches"])
+@pytest.mark.parametrize("posterior", POSTERIORS)
+def test_the_posterior_is_found_by_the_bound_that_is_listed(name, posterior, moons, monkeypatch):
+    """A fit, an update and a model of a scene take the bound from the list, whatever it is."""
+    listed, calls = POSTERIORS["variational"], []
+
+    def sites(*given):
+        calls.append(1)
+        return listed.sites(*given)
+
+    options = {"posterior": posterior}
+    if name == "minibatches":
+        name, options = "VFFGPC", options | {"solver": "stochastic"}
+    (X, y), new = moons, Bound(sites, conjugate=False)
+    by_hand = model(name, **options | {"posterior": "variational"}).fit(X, y)
+    monkeypatch.setitem(POSTERIORS, posterior, new)
+    fitted = model(name, **options).fit(X, y)
+    assert_same_model(fitted, by_hand, X)
+    for change in ("update", "adapt"):
+        calls.clear()
+        changed = getattr(fitted, change)(X[:5], y[:5])
+        assert calls
+        expected = getattr(by_hand, change)(X[:5], y[:5])
+        assert_array_equal(changed.predict_proba(X), expected.predict_proba(X))
 
 
 @each_model

@@ -16,6 +16,7 @@ from undulatus.estimators.progress_line import ProgressLine
 from undulatus.gp.backends import HOST
 from undulatus.gp.data import Pixels
 from undulatus.gp.inference import Gaussian, PosteriorConfig, WeightSpace, fit_posteriors
+from undulatus.gp.likelihood import EXPECTED
 from undulatus.gp.taper import frequency_deviations
 
 QUICK = {"max_iter": 12, "random_state": 0}
@@ -134,7 +135,7 @@ def test_the_posterior_of_a_class_is_that_of_two_classes_at_its_frequencies(solv
         pixels = Pixels(X, positive, None, model.standardisation_, HOST, 256)
         log_odds = logit(np.mean(positive))
         space = WeightSpace(pixels, estimator.frequencies, deviations, [log_odds])
-        config = PosteriorConfig(variational=True, max_passes=200, tol=1e-9, bound_tol=0.0)
+        config = PosteriorConfig(EXPECTED, max_passes=200, tol=1e-9)
         (slow,), _ = fit_posteriors(space, [Gaussian(1.0)], config)
         # The bound is flat in γ: what it is to a few per cent, that is to a thousandth.
         assert_allclose(own.bounds[-1], slow.bounds[-1], rtol=3e-3)

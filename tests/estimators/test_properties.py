@@ -15,6 +15,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from undulatus import GPC, RFFGPC, VFFGPC, load_model, save_model
 from undulatus.errors import UndulatusError
+from undulatus.gp.kernels import KERNELS
+from undulatus.gp.likelihood import POSTERIORS
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -104,10 +106,10 @@ def problems(draw):
 def classifiers(draw):
     """Small classifiers with any settings."""
     shared = {
-        "kernel": draw(st.sampled_from(["rbf", "matern32", "matern52"])),
+        "kernel": draw(st.sampled_from(sorted(KERNELS))),
         "standardize": draw(st.booleans()),
         "warp": draw(st.booleans()),
-        "posterior": draw(st.sampled_from(["variational", "bound"])),
+        "posterior": draw(st.sampled_from(sorted(POSTERIORS, reverse=True))),
         "class_weight": draw(st.sampled_from([None, "balanced"])),
         "prior_correction": draw(st.sampled_from([None, "training"])),
         "max_iter": draw(st.integers(1, 4)),

@@ -165,7 +165,10 @@ def test_enormous_weights_leave_the_digits_of_what_was_learned_before(kind, post
     model = fit(posterior=posterior) if kind == "fourier" else fit_exact(posterior=posterior)
     (X, y), rows = draw(6, seed=3), draw(100, seed=4)[0]
     plain = model.predict_proba(rows)
-    largest = update.UpdateConfig().largest_weight[posterior == "variational"]
+    config = update.UpdateConfig()
+    largest = (
+        config.largest_weight if posterior == "variational" else config.largest_conjugate_weight
+    )
     expected = model.update(X, 1 - y, np.full(6, largest)).predict_proba(rows)
     for weight in (1e21, 1e29):
         corrected = model.update(X, 1 - y, np.full(6, weight))

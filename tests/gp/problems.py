@@ -6,6 +6,7 @@ import numpy as np
 from numpy.testing import assert_array_equal
 from scipy.special import expit, log_expit
 
+from undulatus.gp import likelihood
 from undulatus.gp.backends import make_backend
 from undulatus.gp.data import Pixels, Standardisation
 from undulatus.gp.exact import exact_covariance
@@ -111,6 +112,13 @@ def expected_bound(mean, variance, sign):
     f = (sign * mean)[:, None] + NODES * deviation[:, None]
     c = -((NODES * expit(-f)) @ NODE_WEIGHTS) / deviation
     return c, sign * (expit(-f) @ NODE_WEIGHTS) + c * mean, log_expit(f) @ NODE_WEIGHTS
+
+
+BOUNDS = {
+    "quadratic": (likelihood.QUADRATIC, quadratic_bound),
+    "expected": (likelihood.EXPECTED, expected_bound),
+}
+"""The bounds of the package, each with a slow one."""
 
 
 def latent_moments(z, posterior, scale=1.0):

@@ -10,7 +10,7 @@ from undulatus.gp.adapt import SceneConfig, SceneFunctions, SceneWeights, from_c
 from undulatus.gp.backends import HOST
 from undulatus.gp.exact import exact_covariance, fit_exact
 from undulatus.gp.kernels import find_kernel
-from undulatus.gp.likelihood import EXPECTED
+from undulatus.gp.likelihood import EXPECTED, QUADRATIC
 from undulatus.gp.model import FunctionModel, WeightModel
 from undulatus.gp.posterior import FourierFit, LatentFit
 from undulatus.gp.update import Sites, find_sites
@@ -49,20 +49,20 @@ def conditioned(mean, covariance, sites):
     return means, covariance - covariance[:n].T @ gain
 
 
-def label(prior, sign, weight, variational=True):
+def label(prior, sign, weight, bound=EXPECTED):
     rows = prior.scene.rows(sign, weight, prior.signal_variance)
-    return find_sites([rows], variational)[0]
+    return find_sites([rows], bound)[0]
 
 
 @each_scene
-@pytest.mark.parametrize("variational", [True, False])
-def test_scene_over_features_is_the_exact_process(config, variational):
+@pytest.mark.parametrize("bound", [EXPECTED, QUADRATIC], ids=["expected", "quadratic"])
+def test_scene_over_features_is_the_exact_process(config, bound):
     latent, x, sign, weight = some_problem()
     n = len(sign)
     mean, covariance, z, untapered = prior_of(latent, x, config)
     prior = SceneWeights(latent, z[:n], untapered[:n], config)
     assert_allclose(prior.scene.mean, mean[:n], atol=1e-12)
-    sites = label(prior, sign, weight, variational)
+    sites = label(prior, sign, weight, bound)
     frequencies = some_frequencies(0)
     fit = FourierFit(frequencies, 1.0, (prior.given(sites),), 1, "converged", (), TAPER)
     ends = np.array([[-9.0, -9.0], [-1.0, -1.0], [1.0, 1.0], [9.0, 9.0]])
@@ -73,6 +73,7 @@ def test_scene_over_features_is_the_exact_process(config, variational):
     # What features lack of the prior's variance is drawn anew for each row.
     assert_allclose(variances[0, 0], np.diag(slow_covariance) + GAMMA * untapered, atol=1e-9)
     assert_allclose(model.means(x)[0, 0], slow_means, atol=1e-9)
+    assert_allclose(model.largest_variance, [[[GAMMA + config.variance]]], rtol=1e-12)
 
 
 @each_scene
@@ -160,6 +161,8 @@ def test_scene_of_an_exact_process_is_that_of_all_rows_at_once(config):
     slow = conditioned(np.full(len(every), fit.prior_mean), covariance, all_sites)
     assert_allclose(means[0, 0], slow[0][92:], atol=1e-7)
     assert_allclose(variances[0, 0], np.diag(slow[1])[92:], atol=1e-7)
+    largest = fit.signal_variance + config.variance
+    assert_allclose(model.largest_variance, [[[largest]]], rtol=1e-12)
 
 
 def test_posterior_from_its_covariance():

@@ -17,7 +17,7 @@ from undulatus.gp.backends.numpy import Workspace
 from undulatus.gp.cholesky import solve_moments
 from undulatus.gp.data import Standardisation, Warp
 from undulatus.gp.inference import WeightSpace
-from undulatus.gp.likelihood import EXPECTED, QUADRATIC
+from undulatus.gp.likelihood import POSTERIORS
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 torch.set_num_threads(1)
@@ -43,8 +43,10 @@ DEVIATIONS = np.array([0.1, 0.2, 0.3])
         (likelihood.lambda_xi, [VALUES]),
         (likelihood.log_sigmoid_offset, [np.abs(VALUES)]),
         (likelihood.expected_log_sigmoid, [VALUES, 0.1 + np.abs(VALUES)]),
-        (QUADRATIC.sites, [VALUES, 0.1 + np.abs(VALUES), SIGNS]),
-        (EXPECTED.sites, [VALUES, 0.1 + np.abs(VALUES), SIGNS]),
+        *(
+            (bound.sites, [VALUES, 0.1 + np.abs(VALUES), SIGNS])
+            for bound in POSTERIORS.values()
+        ),
         (lambda m, s, xp: posterior.expected_sigmoid(m, s, 0.7, xp), [VALUES, np.abs(VALUES)]),
         (ensemble.pooled_moments, [MEANS, VARIANCES]),
         (ensemble.pooled_probabilities, [MEANS, VARIANCES, SHIFT]),
@@ -135,7 +137,7 @@ def test_phases_of_far_rows_keep_their_digits_on_a_device():
         assert off < 1e-4 if needed is not False else off > 1e-3
 
 
-@pytest.mark.parametrize("bound", [QUADRATIC, EXPECTED], ids=["quadratic", "expected"])
+@pytest.mark.parametrize("bound", POSTERIORS.values(), ids=POSTERIORS)
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_pass_on_a_device_gives_the_same_sites(bound, classes, resident):

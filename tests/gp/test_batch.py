@@ -33,7 +33,7 @@ from undulatus.gp.batch import (
 )
 from undulatus.gp.data import Pixels
 from undulatus.gp.inference import PosteriorConfig, WeightSpace, fit_posteriors
-from undulatus.gp.likelihood import lambda_xi, log_sigmoid_offset
+from undulatus.gp.likelihood import EXPECTED, QUADRATIC, lambda_xi, log_sigmoid_offset
 from undulatus.gp.minibatch import Start
 from undulatus.gp.posterior import expected_sigmoid
 from undulatus.gp.splits import leave_out
@@ -413,7 +413,7 @@ def fit(pixels, start=None, seed=0, early_stopping=False, log_odds=None, **optio
     """The fit of few iterations; with early stopping, a fifth of the rows is left out."""
     config = BatchConfig(options.pop("max_iter", 6), options.pop("tol", 0.0))
     split = leave_out(pixels, 1, np.random.default_rng(seed))[0] if early_stopping else None
-    posterior = PosteriorConfig(options.pop("variational", False), 20, config.tol, config.tol)
+    posterior = PosteriorConfig(options.pop("bound", QUADRATIC), 20, config.tol)
     options = {"learn_frequencies": True, "posterior": posterior, "split": split} | options
     log_odds = np.zeros(pixels.n_latents) if log_odds is None else np.array(log_odds)
     return fit_batch(BatchFit(pixels, start or some_start(), config, log_odds=log_odds, **options))
@@ -446,17 +446,17 @@ def test_learned_frequencies_raise_the_bound_above_random_ones():
 
 
 @each_way
-@pytest.mark.parametrize("variational", [False, True])
+@pytest.mark.parametrize("bound", [QUADRATIC, EXPECTED], ids=["quadratic", "expected"])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_posterior_is_that_of_all_rows_at_the_final_frequencies(
-    learn_frequencies, early_stopping, variational, classes
+    learn_frequencies, early_stopping, bound, classes
 ):
     pixels, states = some_pixels(classes=classes, weighted=True), []
     log_odds = np.linspace(-1.5, 0.5, pixels.n_latents)
     split = leave_out(pixels, 1, np.random.default_rng(0))[0] if early_stopping else None
     fitted = fit(
         pixels, learn_frequencies=learn_frequencies, split=split, tol=1e-5,
-        variational=variational, taper=0.1, log_odds=log_odds, report=states.append,
+        bound=bound, taper=0.1, log_odds=log_odds, report=states.append,
     )  # fmt: skip
     assert fitted.taper == 0.1
     state = states[-1]
@@ -467,18 +467,18 @@ def test_the_posterior_is_that_of_all_rows_at_the_final_frequencies(
     assert fitted.lengthscale == evidence.lengthscale(theta)
     deviations = frequency_deviations(fitted.frequencies, 0.1)
     space = WeightSpace(pixels, fitted.frequencies, deviations, log_odds.tolist())
-    config = PosteriorConfig(variational, 20, 1e-5, 1e-5)
+    config = PosteriorConfig(bound, 20, 1e-5)
     expected, _ = fit_posteriors(space, evidence.gaussians(theta), config)
     for own, other, odds in zip(fitted.latents, expected, log_odds, strict=True):
         # The posterior at θ was solved again from the ξ that are stored: rounding.
         assert_allclose(own.bounds, other.bounds, rtol=1e-8)
         assert_allclose(own.posterior.mean, other.posterior.mean, rtol=1e-5, atol=1e-6)
-        b = prior_mean(odds, own.signal_variance) if variational else 0.0
+        b = prior_mean(odds, own.signal_variance) if bound is EXPECTED else 0.0
         assert own.prior_mean == b
 
 
 def test_taper_and_prior_mean_do_not_change_the_frequencies():
-    options = {"max_iter": 2, "early_stopping": True, "variational": True}
+    options = {"max_iter": 2, "early_stopping": True, "bound": EXPECTED}
     one = fit(some_pixels(), **options)
     other = fit(some_pixels(), taper=0.1, log_odds=[-1.5], **options)
     assert_array_equal(one.frequencies, other.frequencies)
@@ -520,31 +520,31 @@ def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(
         assert_same(resumed, whole)
 
 
-@pytest.mark.parametrize("variational", [False, True])
-def test_an_interrupted_fit_ends_at_the_last_finished_iteration(variational):
+@pytest.mark.parametrize("bound", [QUADRATIC, EXPECTED], ids=["quadratic", "expected"])
+def test_an_interrupted_fit_ends_at_the_last_finished_iteration(bound):
     def report(state):
         if state.n_iter == 2:
             raise KeyboardInterrupt
 
-    pixels, options = some_pixels(), {"variational": variational}
+    pixels, options = some_pixels(), {"bound": bound}
     stopped, short = (
         fit(pixels, max_iter=9, report=report, **options),
         fit(pixels, max_iter=2, **options),
     )
     assert (stopped.outcome, stopped.n_iter) == ("interrupted", 2)
     assert_array_equal(stopped.frequencies, short.frequencies)
-    assert stopped.bounds[:2] == short.bounds[:2] or variational
+    assert stopped.bounds[:2] == short.bounds[:2] or bound is EXPECTED
     with pytest.raises(KeyboardInterrupt):
         fit(pixels, max_iter=9, report=report, interruptible=False, **options)
 
 
-@pytest.mark.parametrize("variational", [False, True])
-def test_an_interrupt_in_the_final_passes_keeps_the_last_finished_one(variational):
+@pytest.mark.parametrize("bound", [QUADRATIC, EXPECTED], ids=["quadratic", "expected"])
+def test_an_interrupt_in_the_final_passes_keeps_the_last_finished_one(bound):
     def report_pass(done, bound):
         if done == 2:
             raise KeyboardInterrupt
 
-    options = {"max_iter": 2, "variational": variational, "taper": 0.1}
+    options = {"max_iter": 2, "bound": bound, "taper": 0.1}
     whole, stopped = (
         fit(some_pixels(), **options),
         fit(some_pixels(), report_pass=report_pass, **options),
@@ -583,7 +583,8 @@ def test_a_fit_on_a_device_is_that_on_the_processor(classes):
 
 
 def test_the_tolerance_of_the_quadratic_passes_is_a_tenth():
-    assert batch_posterior(True, 1e-3) == PosteriorConfig(True, 20, 1e-3, 1e-4)
+    assert batch_posterior(EXPECTED, 1e-3) == PosteriorConfig(EXPECTED, 20, 1e-3)
+    assert batch_posterior(QUADRATIC, 1e-3) == PosteriorConfig(QUADRATIC, 20, 1e-4)
 
 
 # Early stopping

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, logit
 from tests.gp.problems import (
+    BOUNDS,
     assert_same,
     dense_features,
     exact_moments,
-    expected_bound,
     latent_moments,
     plain,
-    quadratic_bound,
     slow_ascent,
 )
 
@@ -154,9 +153,6 @@ def features_as_a_kernel(frequencies):
         return np.mean(np.cos(np.sqrt(square)[..., None] * frequencies[:, 0]), axis=-1)
 
     return Kernel(draw=None, correlation=correlation, slope=None)
-
-
-BOUNDS = {"quadratic": (QUADRATIC, quadratic_bound), "expected": (EXPECTED, expected_bound)}
 
 
 @pytest.mark.parametrize(("bound", "slow"), BOUNDS.values(), ids=BOUNDS)
@@ -302,7 +298,7 @@ def test_the_hyperparameters_stay_within_their_limits():
 def test_the_bounds_posterior_is_that_of_dense_formulas():
     x, v, weight, distance = problem()
     kernel = KERNELS["rbf"]
-    fit = fit_exact(x, v, weight, kernel, distance, max_iter=10, tol=1e-4, variational=False)
+    fit = fit_exact(x, v, weight, kernel, distance, max_iter=10, tol=1e-4, bound=QUADRATIC)
     precision = fit.posterior.roots**2
     K = exact_covariance(x, x, kernel, fit.signal_variance, fit.lengthscale)
     covariance = np.linalg.solve(np.eye(len(x)) + K * precision, K)
@@ -341,7 +337,7 @@ def test_far_from_the_data_the_probability_is_the_share_of_the_class(kernel, sha
 
 def test_the_quadratic_bounds_posterior_has_no_prior_mean():
     x, v, weight, distance = problem()
-    options = {"max_iter": 3, "tol": 1e-4, "variational": False}
+    options = {"max_iter": 3, "tol": 1e-4, "bound": QUADRATIC}
     plain, asked = (
         fit_exact(x, v, weight, KERNELS["rbf"], distance, log_odds=log_odds, **options)
         for log_odds in (0.0, -2.0)
@@ -359,7 +355,7 @@ def test_an_interrupted_fit_keeps_its_last_iteration():
     kernel = KERNELS["rbf"]
     stopped = fit_exact(x, v, weight, kernel, distance, max_iter=9, tol=0.0, report=report)
     # Without further passes, the posterior is the bound's.
-    options = {"max_iter": 2, "tol": 0.0, "variational": False}
+    options = {"max_iter": 2, "tol": 0.0, "bound": QUADRATIC}
     short = fit_exact(x, v, weight, kernel, distance, **options)
     assert stopped.outcome == "interrupted"
     assert stopped.bounds == short.bounds
@@ -425,7 +421,7 @@ def test_the_variational_bound_is_that_of_dense_formulas(log_odds):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_variational_bound_is_tighter_and_its_variance_larger(seed):
     (x, _, _), fit = variational_fit(seed)
-    _, quadratic = variational_fit(seed, variational=False)
+    _, quadratic = variational_fit(seed, bound=QUADRATIC)
     assert fit.bounds[-1] > quadratic.bounds[-1]
     assert fit.bounds[:-1] == quadratic.bounds[:-1]
     variances = [
@@ -466,7 +462,7 @@ def test_an_interrupt_in_the_last_passes_keeps_the_last_step(monkeypatch):
         variational_fit(interruptible=False)
     monkeypatch.undo()
     _, whole = variational_fit()
-    _, quadratic = variational_fit(variational=False)
+    _, quadratic = variational_fit(bound=QUADRATIC)
     assert fit.outcome == "interrupted"
     assert quadratic.bounds[-1] < fit.bounds[-1] < whole.bounds[-1]
 

@@ -24,10 +24,10 @@ def test_features_recover_the_correlation_at_the_monte_carlo_rate(kernel):
     n_frequencies = 20_000
     x = np.random.default_rng(0).normal(size=(30, 4))
     z = fourier_features(x, kernel.draw(np.random.default_rng(1), n_frequencies, 4))
-    # One entry is a mean of D cosines, each of variance (1 + k(2δ))/2 - k(δ)² <= 1/2, since
-    # k(2δ) <= 2 k(δ)²: standard error at most 1/sqrt(2 D); 435 pairs, so allow 5 of them.
+    # One entry is a mean of D cosines of variance at most 1: standard error at most 1/sqrt(D);
+    # 435 pairs, so allow 5 of them.
     exact = kernel.correlation(squared_distances(x))
-    assert_allclose(z @ z.T, exact, atol=5 / np.sqrt(2 * n_frequencies))
+    assert_allclose(z @ z.T, exact, atol=5 / np.sqrt(n_frequencies))
 
 
 @each_kernel

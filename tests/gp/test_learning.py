@@ -17,6 +17,7 @@ from undulatus.gp.learning import (
     fit_minibatch,
     minibatch_posterior,
 )
+from undulatus.gp.likelihood import EXPECTED, QUADRATIC
 from undulatus.gp.minibatch import Config, Start
 from undulatus.gp.search import along_features
 from undulatus.gp.splits import leave_out, shares_entropy
@@ -36,7 +37,7 @@ def some_fit(pixels=None, seed=0, start=START, log_odds=None, **options):
     own = {
         name: options.pop(name) for name in list(options) if name in MinibatchFit.__annotations__
     }
-    own = {"posterior": PosteriorConfig(True, 20, 1e-4, 1e-4)} | own
+    own = {"posterior": PosteriorConfig(EXPECTED, 20, 1e-4)} | own
     options = {"early_stopping": False, "max_iter": 3, "tol": 0.0} | options
     # Fits of few rows may last as long as ``max_iter`` says.
     config = Config(64, n_total=pixels.n_rows, fewest_iterations=10_000, **options)
@@ -115,14 +116,14 @@ def test_fast_ripples_are_found_by_a_restart():
 
 
 @each_way
-@pytest.mark.parametrize("variational", [False, True])
+@pytest.mark.parametrize("bound", [QUADRATIC, EXPECTED], ids=["quadratic", "expected"])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_posterior_is_that_of_all_rows_at_the_end(
-    learn_frequencies, early_stopping, variational, classes
+    learn_frequencies, early_stopping, bound, classes
 ):
     pixels, ends = some_pixels(n=300, classes=classes, weighted=True), []
     log_odds = np.linspace(-1.5, 0.5, pixels.n_latents)
-    config = PosteriorConfig(variational, 6, 1e-4, 1e-5)
+    config = PosteriorConfig(bound, 6, 1e-4 if bound is EXPECTED else 1e-5)
     fitted = fit(
         pixels, learn_frequencies=learn_frequencies, early_stopping=early_stopping, taper=0.1,
         posterior=config, log_odds=log_odds, report=ends.append,
@@ -136,7 +137,7 @@ def test_the_posterior_is_that_of_all_rows_at_the_end(
     assert (fitted.lengthscale, fitted.taper) == (end.lengthscale, 0.1)
     assert fitted.validation_losses == tuple(ends[-1].losses)
     for own, odds in zip(fitted.latents, log_odds, strict=True):
-        expected = prior_mean(odds, own.signal_variance) if variational else 0.0
+        expected = prior_mean(odds, own.signal_variance) if bound is EXPECTED else 0.0
         assert own.prior_mean == expected
         assert np.all(np.diff(own.bounds) >= -1e-10 * np.abs(own.bounds).max())
 
@@ -182,8 +183,8 @@ def test_only_early_stopping_takes_the_best_parameters(monkeypatch):
         assert_array_equal(fitted.frequencies, kept[at].parameters.frequencies)
 
 
-def test_the_tolerances_of_the_passes_are_three_times_that_of_the_optimisation():
-    assert minibatch_posterior(True, 1e-3) == PosteriorConfig(True, 25, 3e-3, 3e-3)
+def test_the_tolerance_of_the_passes_is_three_times_that_of_the_optimisation():
+    assert minibatch_posterior(EXPECTED, 1e-3) == PosteriorConfig(EXPECTED, 25, 3e-3)
 
 
 # Threads, resuming, interrupts
@@ -248,8 +249,8 @@ def test_several_estimators_fitted_together_are_those_fitted_alone():
     splits = leave_out(pixels, 3, np.random.default_rng(0))
     # The second one learns nothing: its labels are noise, and it begins again.
     noise = replace(pixels, codes=np.random.default_rng(1).random(300) < 0.5)
-    options = {"early_stopping": True, "max_iter": 1, "posterior": PosteriorConfig(False, 3, 0, 0)}
-    options["taper"] = 0.1
+    options = {"early_stopping": True, "max_iter": 1, "taper": 0.1}
+    options["posterior"] = PosteriorConfig(QUADRATIC, 3, 0.0)
 
     def fits():
         return [

@@ -8,13 +8,14 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import expit, log_expit
 from scipy.stats import norm
+from tests.gp.problems import BOUNDS
 
 from undulatus.gp.likelihood import (
     EXPECTED,
+    POSTERIORS,
     QUADRATIC,
     expected_log_sigmoid,
     lambda_xi,
-    log_sigmoid_bound,
     log_sigmoid_offset,
 )
 
@@ -24,6 +25,11 @@ signs = st.sampled_from([-1.0, 1.0])
 
 
 # The quadratic bound
+
+
+def log_sigmoid_bound(f, xi):
+    """The quadratic lower bound on log ψ(f) that touches it at f = ±ξ (ξ >= 0)."""
+    return 0.5 * f - lambda_xi(xi) * f**2 + log_sigmoid_offset(xi)
 
 
 def rounding(f, xi):
@@ -162,21 +168,25 @@ def test_expected_sites_are_slope_and_curvature_on_the_side_of_the_class(mean, v
     assert_allclose(found, [curvature, sign * slope, value], rtol=1e-12)
 
 
-@pytest.mark.parametrize("bound", [QUADRATIC, EXPECTED], ids=["quadratic", "expected"])
+@pytest.mark.parametrize("bound", POSTERIORS.values(), ids=POSTERIORS)
 @given(st.floats(-20.0, 20.0), st.floats(0.01, 50.0), signs)
 def test_the_residual_is_the_slope_of_the_bound_in_the_mean(bound, mean, variance, sign):
     def value(mean):
         found = bound.sites(*np.array([[mean], [variance], [sign]]), np)
         if not bound.conjugate:
             return found.value[0]
-        # At the best ξ: 2 λ(ξ) ξ² = c (s + μ²).
-        square = variance + mean**2
-        return 0.5 * sign * mean - 0.5 * found.precision[0] * square + found.value[0]
+        # E (h f - c f²/2) with h = r + cμ.
+        slope, precision = found.residual[0], found.precision[0]
+        return slope * mean + 0.5 * precision * (mean**2 - variance) + found.value[0]
 
     step = 1e-5
     slope = (value(mean + step) - value(mean - step)) / (2 * step)
     found = bound.sites(*np.array([[mean], [variance], [sign]]), np)
     assert_allclose(found.residual[0], slope, rtol=1e-6, atol=1e-8)
+
+
+def test_each_posterior_is_that_of_a_bound_with_a_slow_one():
+    assert set(POSTERIORS.values()) == {bound for bound, _ in BOUNDS.values()}
 
 
 @given(st.floats(-20.0, 20.0), st.floats(0.01, 50.0), signs)

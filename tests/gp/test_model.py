@@ -77,9 +77,9 @@ def test_moments_are_those_of_dense_formulas(library, latents, taper, latent_shi
     for one, other in zip(found, expected, strict=True):
         assert_allclose(one, other, rtol=1e-9, atol=1e-11)
     assert_allclose(to_host(prepared.means(xp.array(ROWS))), expected[0], rtol=1e-9, atol=1e-11)
-    assert prepared.n_estimators == 2
+    assert (prepared.n_estimators, prepared.n_latents) == (2, latents)
     gammas = [[own.signal_variance for own in fit.latents] for fit in fits]
-    assert_array_equal(to_host(prepared.signal_variance)[..., 0], gammas)
+    assert_array_equal(to_host(prepared.largest_variance)[..., 0], gammas)
 
 
 def test_estimators_may_differ_in_their_tapers():
@@ -169,5 +169,5 @@ def test_functions_have_the_moments_of_each_fit():
         )
         assert_allclose(mean[0, c], own_mean + fit.prior_mean + 0.3, rtol=1e-12, atol=1e-13)
         assert_allclose(variance[0, c], own_variance, rtol=1e-10, atol=1e-14)
-        assert prepared.signal_variance[0, c, 0] == fit.signal_variance
+        assert prepared.largest_variance[0, c, 0] == fit.signal_variance
     assert_allclose(prepared.means(ROWS), mean, rtol=1e-12)

@@ -13,6 +13,7 @@ from undulatus._system import single_threaded_blas
 from undulatus.errors import InputError
 from undulatus.gp.adapt import LabelledScene, SceneConfig, SceneFunctions, SceneWeights
 from undulatus.gp.backends import Array
+from undulatus.gp.likelihood import Bound
 from undulatus.gp.posterior import LatentFit
 from undulatus.gp.update import Sites, find_sites
 
@@ -33,7 +34,7 @@ InScene = LatentFit | LabelledScene
 
 
 def find_scene_sites(
-    priors: Sequence[Sequence[Prior]], signs: Array, weight: Array, variational: bool
+    priors: Sequence[Sequence[Prior]], signs: Array, weight: Array, bound: Bound
 ) -> Array:
     """Return precisions and projections of the rows' sites, (2, M, C, n)."""
     seen = [
@@ -42,7 +43,7 @@ def find_scene_sites(
         for prior, sign in zip(of_fit, signs, strict=True)
     ]
     with single_threaded_blas():
-        sites = find_sites(seen, variational)
+        sites = find_sites(seen, bound)
     found = np.array([[own.precision, own.projected] for own in sites])
     return found.reshape(len(priors), -1, 2, len(weight)).transpose(2, 0, 1, 3)
 
@@ -77,12 +78,10 @@ def warn_of_another_kind(
     others: Sequence[Sequence[Prior]],
     signs: Array,
     weight: Array,
-    variational: bool,
+    bound: Bound,
 ) -> None:
     """Warn if labels look like those of a scene of another kind than the training ones."""
-    gained = bound_of(others, signs, weight, variational) - bound_of(
-        priors, signs, weight, variational
-    )
+    gained = bound_of(others, signs, weight, bound) - bound_of(priors, signs, weight, bound)
     if gained > ANOTHER_KIND_NATS:
         times = "more than a thousand" if gained > np.log(1e3) else f"{np.exp(gained):.0f}"
         warnings.warn(
@@ -97,10 +96,10 @@ def warn_of_another_kind(
 
 
 def bound_of(
-    priors: Sequence[Sequence[Prior]], signs: Array, weight: Array, variational: bool
+    priors: Sequence[Sequence[Prior]], signs: Array, weight: Array, bound: Bound
 ) -> float:
     """Return the bound on the log probability of labels, the mean of the estimators' (nats)."""
-    sites = find_scene_sites(priors, signs, weight, variational)
+    sites = find_scene_sites(priors, signs, weight, bound)
     bounds = [
         prior.scene.bound(Sites(c, h), sign, weight)
         for of_fit, own_c, own_h in zip(priors, *sites, strict=True)

@@ -37,6 +37,7 @@ from undulatus.estimators.validation import column_namer, validate_rows
 from undulatus.gp.adapt import SCENES, SceneConfig
 from undulatus.gp.backends import Array
 from undulatus.gp.kernels import KERNELS
+from undulatus.gp.likelihood import POSTERIORS
 
 SHARED_CONSTRAINTS: dict[str, list[Any]] = {
     "kernel": [StrOptions(set(KERNELS))],
@@ -44,7 +45,7 @@ SHARED_CONSTRAINTS: dict[str, list[Any]] = {
     "warp": ["boolean"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0, None, closed="left")],
-    "posterior": [StrOptions({"variational", "bound"})],
+    "posterior": [StrOptions(set(POSTERIORS))],
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "prior_correction": [dict, "array-like", StrOptions({"training"}), None],
     "random_state": ["random_state"],
@@ -188,11 +189,11 @@ class GaussianProcessClassifier(Predictor):
                 for pair in ((labels.rows, rows), (labels.codes, codes), (labels.weight, weight))
             )
         require_few(len(rows))
-        signs, variational = self._signs(codes), self.posterior == "variational"
+        signs, bound = self._signs(codes), POSTERIORS[self.posterior]
         priors = shared._scene_priors(rows, SCENES)
         others = shared._scene_priors(rows, ANOTHER_KIND)
-        warn_of_another_kind(priors, others, signs, weight, variational)
-        precision, projected = find_scene_sites(priors, signs, weight, variational)
+        warn_of_another_kind(priors, others, signs, weight, bound)
+        precision, projected = find_scene_sites(priors, signs, weight, bound)
         ends = shared.feature_quantiles_[[0, -1]].copy()
         return shared._in_scene(Update(rows, codes, weight, precision, projected, ends))
 

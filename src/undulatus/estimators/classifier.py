@@ -51,6 +51,7 @@ from undulatus.gp.learning import (
     fit_minibatch,
     minibatch_posterior,
 )
+from undulatus.gp.likelihood import POSTERIORS
 from undulatus.gp.minibatch import Config, Start, State
 from undulatus.gp.model import Model, WeightModel
 from undulatus.gp.posterior import FourierFit
@@ -143,7 +144,7 @@ class FourierGPC(FourierParameters):
         """
         if groups is None:
             warn_of_groups_for_splits_alone(type(self).__name__)
-        earlier = self._ends_of_last_fit()
+        earlier = self._starts_of_last_fit()
         self._forget_last_fit()
         device = self._find_device(X)
         plan = self._read(X, y, sample_weight, groups)
@@ -152,6 +153,8 @@ class FourierGPC(FourierParameters):
         plan.rngs = [rng] if self.n_estimators == 1 else rng.spawn(self.n_estimators)
         with single_threaded_blas():
             self._leave_out(plan, rng, device)
+            self._configure(plan)
+            self._move_rows(plan, device)
             self._choose_starts(plan, earlier)
             fits = self._learn(plan)
         self._keep(fits, plan)
@@ -159,8 +162,8 @@ class FourierGPC(FourierParameters):
 
     # The steps of a fit, in order
 
-    def _ends_of_last_fit(self) -> list[Start]:
-        """Return where the last fit ended, each estimator, if ``warm_start`` continues there."""
+    def _starts_of_last_fit(self) -> list[Start]:
+        """Return where the last fit ended, each estimator; none without ``warm_start``."""
         if not (self.warm_start and hasattr(self, "estimators_")):
             return []
         fits, frequencies = self.estimators_, len(self.estimators_[0].frequencies)
@@ -217,14 +220,15 @@ class FourierGPC(FourierParameters):
         return data.pixels(xp, size, threads)
 
     def _leave_out(self, plan: _Plan, rng: np.random.Generator, device: str | None) -> None:
-        """Decide which rows are for validation, and move rows to the device, if there is one."""
-        pixels, tf32, d = plan.pixels, self.precision == "tf32", self.n_frequencies
+        """Decide which rows minibatches are drawn from, and which rows are for validation."""
+        pixels = plan.pixels
         if plan.stochastic:
             # Minibatches are noisier than single precision.
             dtype = pixels.dtype if self.precision == "double" else np.dtype(np.float32)
             drawn = draw_sample(pixels, rng)
             if device is not None:
-                drawn = replace(drawn, xp=make_backend(dtype)).on(device, tf32, d)
+                drawn = replace(drawn, xp=make_backend(dtype))
+                drawn = drawn.on(device, self.precision == "tf32", self.n_frequencies)
             plan.sample = drawn.standardised(dtype)
             plan.splits = list(leave_out(plan.sample, self.n_estimators, rng))
         elif self._learns_frequencies and self._stops_early and pixels.n_rows >= VALIDATION_ROWS:
@@ -232,11 +236,10 @@ class FourierGPC(FourierParameters):
             plan.splits = list(leave_out(pixels, self.n_estimators, rng))
         else:
             plan.splits = [None] * self.n_estimators
-        if device is not None:
-            all_there = plan.sample is not None and (
-                (plan.sample.n_rows, plan.sample.dtype) == (pixels.n_rows, pixels.dtype)
-            )
-            plan.pixels = plan.sample if all_there and plan.sample else pixels.on(device, tf32, d)
+
+    def _configure(self, plan: _Plan) -> None:
+        """Decide the taper, and how frequencies are learned on minibatches, if they are."""
+        pixels = plan.pixels
         groups = getattr(plan.sample or pixels, "groups", None)
         plan.taper = TAPER_OF_ROWS if groups is None else TAPER_OF_GROUPS
         if self.taper != "auto":
@@ -252,6 +255,17 @@ class FourierGPC(FourierParameters):
                 early_stopping=self._learns_frequencies and self._stops_early,
                 taper=plan.taper,
             )
+
+    def _move_rows(self, plan: _Plan, device: str | None) -> None:
+        """Move the rows of passes to the device, if there is one."""
+        pixels, sample = plan.pixels, plan.sample
+        if device is None:
+            return
+        if sample is not None and (sample.n_rows, sample.dtype) == (pixels.n_rows, pixels.dtype):
+            # All rows are there already.
+            plan.pixels = sample
+        else:
+            plan.pixels = pixels.on(device, self.precision == "tf32", self.n_frequencies)
 
     @property
     def _stops_early(self) -> bool:
@@ -354,7 +368,7 @@ class FourierGPC(FourierParameters):
                 line.note_pass(done, USUAL_PASSES, f"lower bound {bound:.6g}", number)
                 check()
 
-            variational = self.posterior == "variational"
+            predicts_by = POSTERIORS[self.posterior]
             log_odds = plan.data.overview.log_odds
             pixels = plan.pixels if on_device else self._pixels(plan.data, threads)
             split, start, resume = plan.splits[number], plan.starts[number], resumed[number]
@@ -365,7 +379,7 @@ class FourierGPC(FourierParameters):
                     start,
                     BatchConfig(self.max_iter, self.tol),
                     self._learns_frequencies,
-                    batch_posterior(variational, self.tol),
+                    batch_posterior(predicts_by, self.tol),
                     log_odds,
                     plan.taper,
                     split,
@@ -382,7 +396,7 @@ class FourierGPC(FourierParameters):
                 split,
                 start,
                 plan.config,
-                minibatch_posterior(variational, self.tol),
+                minibatch_posterior(predicts_by, self.tol),
                 log_odds,
                 int(plan.rngs[number].integers(2**63)) if resume is None else resume.seed,
                 resume,
@@ -530,7 +544,7 @@ class FourierGPC(FourierParameters):
             self._near_rows(rows),
             signs,
             weight,
-            self.posterior == "variational",
+            POSTERIORS[self.posterior],
             self.n_jobs,
         )
         return {"estimators_": fits}, sites

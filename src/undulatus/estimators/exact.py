@@ -28,6 +28,7 @@ from undulatus.gp.exact import (
     with_sites,
 )
 from undulatus.gp.kernels import find_kernel, mean_distance
+from undulatus.gp.likelihood import POSTERIORS
 from undulatus.gp.model import LENGTH_LIMIT, FunctionModel
 from undulatus.gp.posterior import same_length
 from undulatus.gp.update import NewRows, find_sites
@@ -199,7 +200,7 @@ class GPC(GaussianProcessClassifier):
                 mean_distance(overview.variances),
                 max_iter=self.max_iter,
                 tol=self.tol,
-                variational=self.posterior == "variational",
+                bound=POSTERIORS[self.posterior],
                 log_odds=log_odds,
                 interruptible=self._keeps_on_interrupt,
                 report=lambda progress: line(progress.n_iter, f"bound {progress.bounds[-1]:.6g}"),
@@ -218,7 +219,7 @@ class GPC(GaussianProcessClassifier):
                 mean, root = mean_and_root(fit, self.training_, x, kernel)
                 seen = NewRows(mean, root, np.zeros(len(x)), sign, weight, fit.signal_variance)
                 with blas_threads(root.shape[1]):
-                    (own,) = find_sites([seen], self.posterior == "variational")
+                    (own,) = find_sites([seen], POSTERIORS[self.posterior])
                 new = Sites(own.precision, own.projected).about(fit.prior_mean)
                 earlier = sites_of(fit, self.training_, kernel)
                 latents.append(with_sites(fit, training, earlier.join(new), kernel))

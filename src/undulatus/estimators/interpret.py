@@ -48,6 +48,7 @@ from undulatus.estimators.classifier import FourierGPC
 from undulatus.estimators.exact import GPC
 from undulatus.estimators.pca import SpectralPCA
 from undulatus.gp.features import amplitudes_and_delays
+from undulatus.gp.likelihood import POSTERIORS, QUADRATIC
 from undulatus.gp.posterior import expected_sigmoid
 
 Array = npt.NDArray[Any]
@@ -162,7 +163,7 @@ def class_shares(classifier: GPC | FourierGPC) -> Array | None:
     It is what the prior mean of a latent function was set by: the probability far from the
     training rows. The posterior of the paper's bound has none.
     """
-    if classifier.posterior == "bound":
+    if POSTERIORS[classifier.posterior] is QUADRATIC:
         return None
     latents = latent_functions(classifier)
     mean = np.array([own.prior_mean for own in latents])

@@ -15,6 +15,7 @@ from undulatus.errors import InputError, as_input_errors
 from undulatus.estimators.validation import column_namer, read_weights, validate_rows
 from undulatus.gp.backends import HOST, Array, on_host, to_host
 from undulatus.gp.data import require_finite, unmasked
+from undulatus.gp.likelihood import Bound
 from undulatus.gp.moments import encode
 from undulatus.gp.posterior import FourierFit
 from undulatus.gp.taper import frequency_deviations, tapered_features
@@ -120,7 +121,7 @@ def add_to_ensemble(
     x: Array,
     signs: Array,
     weight: Array,
-    variational: bool,
+    bound: Bound,
     n_jobs: int | None,
 ) -> tuple[tuple[FourierFit, ...], Array]:
     """Return the estimators with new rows, and the sites that stand for these, (2, M, C, n).
@@ -141,7 +142,7 @@ def add_to_ensemble(
             for fit, (z, untapered) in zip(some, features, strict=True)
             for own, sign in zip(fit.latents, signs, strict=True)
         ]
-        found, changed = iter(find_sites(seen, variational)), []
+        found, changed = iter(find_sites(seen, bound)), []
         for fit, (z, _) in zip(some, features, strict=True):
             sites = [next(found) for _ in fit.latents]
             new = _combined(fit, z, sites, 1.0)

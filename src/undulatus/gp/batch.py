@@ -240,7 +240,9 @@ class FourierEvidence:
 
     def _solve(self, theta: Array, bound: Bound | None, gaussians: list[Gaussian]) -> list[float]:
         """Keep the posteriors of the sites at some Gaussians; return the values of the rows."""
-        space = WeightSpace(self.pixels, self.frequencies(theta), kept=list(self.local.precision))
+        space = WeightSpace(
+            self.pixels, self.frequencies(theta), precisions=list(self.local.precision)
+        )
         sites, values = zip(*space.evaluate(bound, range(self.n_latents), gaussians), strict=True)
         solved = map(space.solve, range(self.n_latents), sites, self.signal_variances(theta))
         self._solved = theta.copy(), list(solved)
@@ -365,7 +367,7 @@ def fit_batch(fit: BatchFit) -> FourierFit:
     if state is None:
         n = learning.n_latents
         local = LocalParameters(learning.xp.array(np.zeros((n, learning.n_rows))), np.zeros(n))
-        space = WeightSpace(learning, fit.start.frequencies, kept=list(local.precision))
+        space = WeightSpace(learning, fit.start.frequencies, precisions=list(local.precision))
         ends = fit_quadratic(space, fit.start.signal_variance, AscentConfig(START_PASSES))
         variances = [end.gaussian.signal_variance for end in ends]
         start = replace(fit.start, signal_variance=mean_of(variances))
@@ -397,7 +399,8 @@ def fit_batch(fit: BatchFit) -> FourierFit:
         interruptible=fit.interruptible,
         report=fit.report_pass,
     )
-    if len(latents) == 1 and not (fit.split or fit.taper or fit.posterior.variational):
+    papers = fit.posterior.bound is QUADRATIC and not (fit.split or fit.taper)
+    if papers and len(latents) == 1:
         # The same model's bounds, from the first iteration on.
         latents = (replace(latents[0], bounds=(*progress.bounds, latents[0].bounds[-1])),)
     return FourierFit(
@@ -411,6 +414,7 @@ def fit_batch(fit: BatchFit) -> FourierFit:
     )
 
 
-def batch_posterior(variational: bool, tol: float) -> PosteriorConfig:
+def batch_posterior(bound: Bound, tol: float) -> PosteriorConfig:
     """Return how the posterior is found after Algorithm 1."""
-    return PosteriorConfig(variational, max_passes=20, tol=tol, bound_tol=0.1 * tol)
+    # Steps to conjugate sites are short: one changes little long before the last.
+    return PosteriorConfig(bound, max_passes=20, tol=0.1 * tol if bound.conjugate else tol)

@@ -39,7 +39,7 @@ from undulatus.gp.inference import (
     best_variance_ratio,
 )
 from undulatus.gp.kernels import Kernel
-from undulatus.gp.likelihood import EXPECTED, Bound, lambda_xi, log_sigmoid_offset
+from undulatus.gp.likelihood import EXPECTED, QUADRATIC, Bound, lambda_xi, log_sigmoid_offset
 from undulatus.gp.taper import prior_mean
 
 LENGTHSCALE_SHARES = (1.0, 0.5, 0.25, 0.125)
@@ -227,17 +227,17 @@ def fit_exact(
     *,
     max_iter: int,
     tol: float,
-    variational: bool = True,
+    bound: Bound = EXPECTED,
     log_odds: float = 0.0,
     interruptible: bool = True,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> ExactFit:
     """Fit an exact GP classifier to standardised rows ``x`` (n, d), v = y - 1/2 (n,).
 
-    The fit starts from γ = 1 and the share of the mean distance with the best bound. The
-    posterior is the bound's or, if ``variational``, the best Gaussian one of a latent function
-    with the prior mean of ``log_odds``. If ``interruptible``, a KeyboardInterrupt ends the fit at
-    the last finished iteration or step.
+    The fit starts from γ = 1 and the share of the mean distance with the best evidence by the
+    paper's bound. The posterior is that of ``bound``: of the paper's, ``QUADRATIC``, with a prior
+    mean of zero; of any other, of a latent function with the prior mean of ``log_odds``. If
+    ``interruptible``, a KeyboardInterrupt ends the fit at the last finished iteration or step.
     """
     require_memory(len(x))
     with blas_threads(len(x)):
@@ -254,23 +254,23 @@ def fit_exact(
             evidence.update_xi(progress.theta)
         outcome = progress.outcome
         signal_variance, lengthscale = (float(value) for value in np.exp(progress.theta))
-        if variational and outcome != "interrupted":
+        if bound is not QUADRATIC and outcome != "interrupted":
             space = FunctionSpace(evidence, progress.theta[1], log_odds)
             start = space.solve(0, evidence.sites, signal_variance)
             (end,) = ascend(
-                space, EXPECTED, [start], AscentConfig(tol=0.1 * tol), interruptible=interruptible
+                space, bound, [start], AscentConfig(tol=0.1 * tol), interruptible=interruptible
             )
-            best, bound = end.gaussian, end.bounds[-1]
+            best, reached = end.gaussian, end.bounds[-1]
             posterior = best.posterior.posterior
             outcome = "interrupted" if end.interrupted else outcome
         else:
-            bound, posterior = evidence.solve(evidence.covariance(progress.theta))
+            reached, posterior = evidence.solve(evidence.covariance(progress.theta))
             best = Gaussian(signal_variance)
     return ExactFit(
         lengthscale,
         best.signal_variance,
         posterior,
-        (*progress.bounds, bound),
+        (*progress.bounds, reached),
         outcome,
         best.prior_mean,
     )
@@ -332,8 +332,8 @@ class FunctionSpace:
     def best_ratio(self, latent: int, sites: Sites, signal_variance: float) -> float:
         """Return the factor on γ, within its limits, that maximises the evidence of the sites.
 
-        In the eigenbasis of S K S with the eigenvalues e, and c the projections of K^½ (h - b p),
-        2 log Z(r) = Σ [r c² / (1 + r e) - log(1 + r e)] + b (2 Σh - b Σp).
+        In the eigenbasis of S K S with the eigenvalues e, and q the projections of K^½ (h - b p),
+        where b depends on rγ, 2 log Z(r) = Σ [r q² / (1 + r e) - log(1 + r e)] + b (2 Σh - b Σp).
         """
         roots = np.sqrt(sites.precision)
         scaled = _scale_both_sides(self._covariance(signal_variance), roots)

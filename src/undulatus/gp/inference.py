@@ -13,9 +13,10 @@ Sites depend on latent moments, and these on the posterior: :func:`ascend` alter
 them. Each pass over the rows raises a lower bound on the log evidence, by the paper's bound
 
 .. math:: 2 \log F = m^\top A m - \log|A| + b\,(2 \textstyle\sum s h - b \sum s c)
-        + 2 \sum_i s_i \bigl[\lambda_i\xi_i^2 - \tfrac12\xi_i - \log(1 + e^{-\xi_i})\bigr],
+        + 2 \sum_i s_i \bigl[\lambda_i\xi_i^2 - \tfrac12\xi_i - \log(1 + e^{-\xi_i})\bigr]
 
-or by the tighter one over all Gaussians q of the weights,
+(with tapered features, :mod:`undulatus.gp.taper`, also :math:`- \gamma \sum s c\,(1 - d^2)`), or
+by the tighter one over all Gaussians q of the weights,
 
 .. math:: \log F = \sum_i s_i\, \mathbb E_q \log\psi(\pm f_i) - \mathrm{KL}(q \,\|\, N(0, I)).
 
@@ -36,7 +37,7 @@ from scipy.optimize import minimize_scalar
 from undulatus.gp.backends import Array
 from undulatus.gp.cholesky import tridiagonalise
 from undulatus.gp.data import Block, PixelSource
-from undulatus.gp.likelihood import EXPECTED, QUADRATIC, Bound, RowSites
+from undulatus.gp.likelihood import QUADRATIC, Bound, RowSites
 from undulatus.gp.posterior import LatentFit, Posterior, solve_posterior
 from undulatus.gp.taper import prior_mean, tapered_features
 
@@ -79,8 +80,9 @@ class Gaussian:
     signal_variance: float
     prior_mean: float = 0.0
     posterior: Any = None
-    """Of what the space has; None is the prior."""
+    """Of what the space has. None is the prior: a start over weights, with conjugate bounds."""
     sites: Any = None
+    """None: the first step keeps the signal variance (conjugate bounds)."""
 
 
 def unit_moments(gaussians: Sequence[Gaussian]) -> tuple[Array, Array, Array]:
@@ -92,7 +94,11 @@ def unit_moments(gaussians: Sequence[Gaussian]) -> tuple[Array, Array, Array]:
 
 
 class Space(Protocol):
-    """Where the latent functions of a model live: from Gaussians to sites, and back."""
+    """Where the latent functions of a model live: from Gaussians to sites, and back.
+
+    Sites have ``mix(other, share)``, which moves them towards others by a share of the way.
+    ``latent`` is the number of the latent function, 0, ..., C - 1.
+    """
 
     def evaluate(
         self, bound: Bound, latents: Sequence[int], gaussians: Sequence[Gaussian]
@@ -126,7 +132,7 @@ class WeightSpace:
     log_odds: Sequence[float] | None = None
     """Log odds of each latent function's class far from the training rows; None is a prior mean of
     zero."""
-    kept: Sequence[Array] | None = None
+    precisions: Sequence[Array] | None = None
     """Where the precisions of each latent function's sites are written, (n,), if at all."""
 
     def evaluate(
@@ -134,8 +140,8 @@ class WeightSpace:
     ) -> list[tuple[Sites, float]]:
         """Return, by one pass, the sites at each Gaussian and the sum of the rows' values.
 
-        Without a bound, the precisions of the sites are those in ``kept``, their h is v, and
-        Gaussians are priors.
+        Without a bound, the precisions of the sites are those in ``precisions``, their h is v,
+        and Gaussians are priors.
         """
         xp, views = self.pixels.xp, []
         for latent, q in zip(latents, gaussians, strict=True):
@@ -144,8 +150,8 @@ class WeightSpace:
                 scale = np.sqrt(q.signal_variance)
                 mean = xp.array(scale * q.posterior.mean)
                 root = xp.array(np.asfortranarray(scale * q.posterior.root.T))
-            kept = None if self.kept is None else self.kept[latent]
-            views.append(LatentView(latent, q.prior_mean, q.signal_variance, mean, root, kept))
+            written = None if self.precisions is None else self.precisions[latent]
+            views.append(LatentView(latent, q.prior_mean, q.signal_variance, mean, root, written))
         # Latent functions go through the rows together as far as their Gram matrices leave memory.
         at_once = max(1, TOTAL_BYTES // (8 * (2 * len(self.frequencies)) ** 2))
         sums: list[Array] = []
@@ -172,8 +178,8 @@ class WeightSpace:
     def best_ratio(self, latent: int, sites: Sites, signal_variance: float) -> float:
         """Return the factor on γ, within its limits, that maximises the evidence of the sites.
 
-        With G = γ ``gram`` and c = √γ Zᵗs(h - c b), where b depends on γ,
-        2 log Z(r) = r cᵗ(I + rG)⁻¹c - log|I + rG| + b (2 Σsh - b Σsc) - rγ Σsc(1 - d²).
+        With G = γ ``gram`` and q = √γ Zᵗs(h - c b), where b depends on rγ,
+        2 log Z(r) = r qᵗ(I + rG)⁻¹q - log|I + rG| + b (2 Σsh - b Σsc) - rγ Σsc(1 - d²).
         """
         target, precision, untapered = sites.totals
         # In a basis where G is tridiagonal each r costs O(k); to find one is a third of the work
@@ -186,13 +192,13 @@ class WeightSpace:
         def loss(log_ratio: float) -> float:
             ratio = float(np.exp(log_ratio))
             b = self.prior_mean(latent, ratio * signal_variance)
-            c = rotated @ [1.0, -b]
-            factors, _, solved, failed = dptsv(1.0 + ratio * diagonal, ratio * beside, c)
+            q = rotated @ [1.0, -b]
+            factors, _, solved, failed = dptsv(1.0 + ratio * diagonal, ratio * beside, q)
             if failed:
                 # By rounding alone: such a ratio is out of reach.
                 return OUT_OF_REACH
             rest = b * (2.0 * target - b * precision) - ratio * signal_variance * untapered
-            return float(np.sum(np.log(factors)) - ratio * (c @ solved) - rest)
+            return float(np.sum(np.log(factors)) - ratio * (q @ solved) - rest)
 
         return best_variance_ratio(loss, signal_variance)
 
@@ -234,7 +240,8 @@ class LatentView(NamedTuple):
     signal_variance: float
     mean: Array | None
     root: Array | None
-    kept: Array | None
+    precisions: Array | None
+    """Where those of the sites of all rows are written, or read without a bound."""
 
 
 def block_sums(
@@ -255,8 +262,8 @@ def block_sums(
     for view in views:
         v = xp.double(block.targets(view.latent))
         if bound is None:
-            assert view.kept is not None
-            sites = RowSites(xp.double(view.kept[block.rows]), v, 0.0 * v)
+            assert view.precisions is not None
+            sites = RowSites(xp.double(view.precisions[block.rows]), v, 0.0 * v)
         else:
             if view.mean is None:
                 mean, variance = xp.zeros_like(untapered), xp.ones_like(untapered)
@@ -266,8 +273,8 @@ def block_sums(
                 variance += view.signal_variance * untapered
             mean = xp.double(mean) + view.prior_mean
             sites = bound.sites(mean, xp.double(variance), 2.0 * v, xp)
-            if view.kept is not None:
-                view.kept[block.rows] = sites.precision
+            if view.precisions is not None:
+                view.precisions[block.rows] = sites.precision
         residual, precision = weight * sites.residual, weight * sites.precision
         vectors = [xp.double(z.T @ xp.astype(own, z.dtype)) for own in (residual, precision)]
         totals = [residual, precision, precision * untapered, weight * sites.value]
@@ -385,9 +392,14 @@ def ascend(
     """Maximise the bound over Gaussian posteriors and γ, from ``starts``, one a latent function.
 
     All latent functions go through the rows together; one that has converged drops out. The bound
-    of each never falls: with the quadratic bound it cannot, otherwise steps that lower it are
+    of each never falls: with a conjugate bound it cannot, otherwise steps that lower it are
     undone and halved. If ``interruptible``, a KeyboardInterrupt after the first pass ends all at
     the last step that was kept.
+
+    A start has a posterior and the sites that this was solved from. With a conjugate bound the
+    sites may be missing: the first step then keeps γ. So may the posterior, which stands for the
+    prior, where the space evaluates it (:class:`WeightSpace` does). With another bound the prior
+    is no start, since steps mix sites: begin with a pass by a conjugate bound.
     """
     ascents = [_Ascent(space, i, start, bound, config) for i, start in enumerate(starts)]
     interrupted = False
@@ -434,12 +446,12 @@ def stall_limit(bound: float, tol: float) -> float:
 class PosteriorConfig:
     """Which posterior is handed out at the final frequencies, and how long it is looked for."""
 
-    variational: bool
-    """Whether it is the best Gaussian one, with a prior mean, or that of the paper's bound."""
+    bound: Bound
+    """Whose posterior it is. The paper's, ``QUADRATIC``, has a prior mean of zero."""
     max_passes: int
+    """Most passes over all rows by this bound."""
     tol: float
-    bound_tol: float
-    """Tolerance of the paper's bound."""
+    """The passes end when one changes the bound by less than this share of its size."""
 
 
 def fit_posteriors(
@@ -456,16 +468,16 @@ def fit_posteriors(
     Each starts from its own posterior, without a prior mean. After an interrupt one pass has to
     do. If ``interruptible``, an interrupt of the passes ends them after the last finished one.
     """
-    quadratic = AscentConfig(1 if interrupted else config.max_passes, config.bound_tol)
-    if config.variational:
+    if config.bound is QUADRATIC:
+        # As in the paper.
+        space = replace(space, log_odds=None)
+    if not config.bound.conjugate:
         # Unlike the steps that follow, this pass cannot overshoot, however far it has to go.
         # γ stays as it was learned: without sites of their own, starts keep it.
         starts = [replace(own, sites=None) for own in starts]
         starts = [own.gaussian for own in ascend(space, QUADRATIC, starts, AscentConfig(1))]
-        bound, ascent = EXPECTED, replace(quadratic, tol=config.tol)
-    else:
-        space, bound, ascent = replace(space, log_odds=None), QUADRATIC, quadratic
-    ends = ascend(space, bound, starts, ascent, interruptible=interruptible, report=report)
+    ascent = AscentConfig(1 if interrupted else config.max_passes, config.tol)
+    ends = ascend(space, config.bound, starts, ascent, interruptible=interruptible, report=report)
     latents = tuple(
         LatentFit(
             own.gaussian.signal_variance,

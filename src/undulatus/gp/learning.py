@@ -16,6 +16,7 @@ from undulatus._system import count_cores
 from undulatus.gp.backends import Array, to_host
 from undulatus.gp.data import Pixels, PixelSource
 from undulatus.gp.inference import PosteriorConfig, WeightSpace, fit_posteriors
+from undulatus.gp.likelihood import Bound
 from undulatus.gp.minibatch import Config, Start, State, Task, optimise
 from undulatus.gp.posterior import FourierFit
 from undulatus.gp.search import along_features, choose_taper
@@ -153,7 +154,7 @@ def draw_sample(pixels: PixelSource, rng: np.random.Generator) -> Pixels:
     return pixels.take(chosen)
 
 
-def minibatch_posterior(variational: bool, tol: float) -> PosteriorConfig:
+def minibatch_posterior(bound: Bound, tol: float) -> PosteriorConfig:
     """Return how the posterior is found after frequencies were learned on minibatches."""
     # A pass costs as much as hundreds of minibatches, and the last ones change little.
-    return PosteriorConfig(variational, max_passes=MOST_PASSES, tol=3.0 * tol, bound_tol=3.0 * tol)
+    return PosteriorConfig(bound, max_passes=MOST_PASSES, tol=3.0 * tol)

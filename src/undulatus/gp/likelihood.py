@@ -49,11 +49,12 @@ class RowSites(NamedTuple):
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on the likelihood.
+    r"""A bound on the likelihood.
 
     ``sites(mean, variance, sign, xp)`` returns the :class:`RowSites` at latent moments in double
     precision, (n,) each. Of a ``conjugate`` bound, the sites are Gaussian factors below the
-    likelihood itself, and ``value`` is what they lack; otherwise it is the expectation of the log
+    likelihood itself, and ``value`` is what they lack, so that
+    :math:`\log p \ge h f - \tfrac12 c f^2 +` ``value``; otherwise it is the expectation of the log
     likelihood.
     """
 
@@ -79,11 +80,6 @@ def log_sigmoid_offset(xi: Array, xp: Backend = HOST) -> Array:
     return lambda_xi(xi, xp) * xi**2 - 0.5 * xi - xp.log1p(xp.exp(-xi))
 
 
-def log_sigmoid_bound(f: Array, xi: Array) -> Array:
-    """Return the quadratic lower bound on log ψ(f) that touches it at f = ±ξ (ξ >= 0)."""
-    return 0.5 * f - lambda_xi(xi) * f**2 + log_sigmoid_offset(xi)
-
-
 def quadratic_sites(mean: Array, variance: Array, sign: Array, xp: Backend = HOST) -> RowSites:
     """Return the sites of Jaakkola and Jordan's bound at its best ξ (Eqs. 6, 7 and 10)."""
     xi = xp.sqrt(variance + mean**2)
@@ -104,6 +100,9 @@ QUADRATIC = Bound(quadratic_sites, conjugate=True)
 
 EXPECTED = Bound(expected_sites, conjugate=False)
 """The bound of variational inference with Gaussians."""
+
+POSTERIORS = {"variational": EXPECTED, "bound": QUADRATIC}
+"""What ``posterior`` of an estimator may be, and the bound whose posterior it predicts with."""
 
 
 def expected_log_sigmoid(

@@ -3,13 +3,13 @@ r"""Frequencies learned on minibatches, by natural-gradient variational inferenc
 The posterior of the weights is kept as running sums of the rows' sites, estimated as if all data
 looked like the recent minibatches of :math:`B` rows,
 
-.. math:: G \leftarrow (1 - \rho)\, G + \rho \tfrac{n}{B} Z^\top \mathrm{diag}(2\lambda) Z,
-    \qquad h \leftarrow (1 - \rho)\, h + \rho \tfrac{n}{B} Z^\top v,
+.. math:: G \leftarrow (1 - \rho)\, G + \rho \tfrac{n}{B} Z^\top \mathrm{diag}(2 s \lambda) Z,
+    \qquad h \leftarrow (1 - \rho)\, h + \rho \tfrac{n}{B} Z^\top (s v),
 
-which is a natural-gradient step in the paper's bound. Its gradient in the frequencies
-(:mod:`undulatus.gp.gradients`) comes from the same product :math:`Z A^{-1}` that gives
-:math:`\xi`, and feeds Adam; the signal variance follows its fixed point. The time does not grow
-with the data.
+with :math:`s` their weights and :math:`v = y - \tfrac12`, which is a natural-gradient step in the
+paper's bound. Its gradient in the frequencies (:mod:`undulatus.gp.gradients`) comes from the same
+product :math:`Z A^{-1}` that gives :math:`\xi`, and feeds Adam; the signal variance follows its
+fixed point. The time does not grow with the data.
 
 After every iteration of 25 minibatches the loss of validation rows is computed. When it stalls,
 or when the steps run out (later while it still falls fast), the step size is annealed to zero.
@@ -65,20 +65,20 @@ class Config:
     taper: float = 0.0
     """Deviation of frequencies, as a share of their size."""
     start_rows: int = 8192
-    """Most rows that the posterior at the start is found from ..."""
+    """Most rows that the posterior at the start is found from."""
     start_passes: int = 4
-    """... in so many passes."""
+    """Passes over these rows that find the posterior at the start."""
     steps_per_iteration: int = 25
     """Minibatches in an iteration."""
     epochs: int = 10
-    """An optimisation is planned to see each row so often ..."""
+    """How often an optimisation is planned to see each row."""
     fewest_iterations: int = 12
-    """... but for at least so many iterations."""
+    """Fewest iterations that an optimisation is planned for."""
     more_epochs: int = 15
-    """It may see each row so often while the loss still falls ..."""
+    """How often an optimisation whose loss still falls may see each row."""
     still_falls: float = 0.05
-    """... which is when the mean loss of the later half of its iterations is lower than that of
-    the first half by this share."""
+    """The loss still falls if its mean over the later half of the iterations is lower than that
+    over the first half by this share."""
     piece_rows: int = 1024
     """Rows of a minibatch that one thread handles at a time, whatever the number of threads."""
     most_threads: int = 4
@@ -91,13 +91,14 @@ class Config:
     scale_step: float = 0.01
     """Largest step of the logarithm of a feature's scale."""
     mean_decay: float = 0.9
-    """Adam's decay rate of the mean of the gradient ..."""
+    """Adam's decay rate of the mean of the gradient."""
     square_decay: float = 0.99
-    """... and of its square."""
+    """Adam's decay rate of the mean of the gradient's square."""
     weight_decay: float = 0.6
-    """The weight of a minibatch in the running sums is step^-0.6 ..."""
+    """The weight of a minibatch in the running sums is the step's number to the power of minus
+    this, if that is not below the smallest weight."""
     smallest_weight: float = 0.1
-    """... but no less than this."""
+    """Smallest weight of a minibatch in the running sums."""
     steps_per_factorisation: int = 4
     """Minibatches between two factorisations of the running posterior."""
     variance_exponent: float = 0.1
@@ -108,15 +109,16 @@ class Config:
     anneal_share: float = 0.4
     """Share of all steps over which the step size falls to zero."""
     stall_window: int = 16
-    """Iterations averaged to see whether the loss still falls ..."""
+    """Iterations whose mean loss is compared with that of as many before, to see whether it has
+    stalled, while frequencies are learned."""
     stall_window_fixed: int = 2
-    """... and where only the lengthscale is learned."""
+    """The same number of iterations where only the lengthscale is learned."""
     smoothing: int = 3
     """Losses averaged to find the best parameters."""
     worsening_window: int = 8
-    """The loss has got worse when the median of so many losses after its smallest value ..."""
+    """Losses after the smallest one whose median says whether the loss has got worse."""
     worsening_factor: float = 1.1
-    """... exceeds this times that value."""
+    """The loss has got worse when that median exceeds this times the smallest loss."""
     far_share: float = 0.25
     """Phases on a device are in double precision if one reaches this share of where single
     precision ends: frequencies move before it is looked at again."""
@@ -128,7 +130,10 @@ class Config:
         return iterations * self.steps_per_iteration
 
     def planned_steps(self, epochs: int, n_rows: int) -> int:
-        """Return the steps in which so many rows are each seen so often, as far as allowed."""
+        """Return how many steps show each of ``n_rows`` rows ``epochs`` times.
+
+        Within the limits on iterations.
+        """
         size = min(self.batch_size, n_rows)
         iterations = -(-epochs * n_rows // (size * self.steps_per_iteration))
         iterations = min(max(iterations, self.fewest_iterations), self.max_iter)
@@ -287,6 +292,7 @@ class Task:
             seed=self.seed,
             frequency_unit=float(np.sqrt(np.mean(frequencies**2))),
         )
+        # Without a step, but with the jitter that the first factorisation may need on a device.
         return replace(state, best_loss=Batch([self], [state]).losses_after(0)[0])
 
     def minibatch(self, step: int) -> Array:

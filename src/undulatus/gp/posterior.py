@@ -26,7 +26,7 @@ class Posterior:
     Attributes
     ----------
     mean : (k,) array, k = 2 D
-        :math:`m = A^{-1} Z^\top (s v)`, with weights :math:`s` of the rows.
+        :math:`m = A^{-1} \sqrt\gamma\, Z^\top s (h - c\, b)`, with weights :math:`s` of the rows.
     root : (k, k) array
         Lower triangular :math:`L^{-1}` with :math:`A = L L^\top`, so that a variance
         :math:`|L^{-1} z|^2` cannot be negative.

@@ -25,7 +25,7 @@ from scipy.linalg import qr
 from undulatus.gp.backends import HOST, Array
 from undulatus.gp.cholesky import factorise, invert_triangle, multiply_by_triangle
 from undulatus.gp.inference import AscentConfig, Gaussian, ascend
-from undulatus.gp.likelihood import EXPECTED, QUADRATIC, Bound
+from undulatus.gp.likelihood import QUADRATIC, Bound
 from undulatus.gp.posterior import LatentFit, Posterior, solve_posterior
 
 
@@ -44,10 +44,12 @@ class UpdateConfig:
     """... or after so many."""
     history: int = 5
     """Steps from which the next one is extrapolated."""
-    largest_weight: tuple[float, float] = (1e7, 1e18)
-    """Most that a row counts, over the signal variance: beyond it sites of the paper's bound,
-    whose precision grows with the weight, or of the best Gaussian, where it grows with its
-    logarithm, leave no digits of what was learned before."""
+    largest_weight: float = 1e18
+    """Most that a row counts, over the signal variance: beyond it sites of the best Gaussian,
+    whose precision grows with the logarithm of the weight, leave no digits of what was learned
+    before."""
+    largest_conjugate_weight: float = 1e7
+    """The same for sites of a conjugate bound, whose precision grows with the weight itself."""
     stack_bytes: int = 32 * 2**20
     """Latent functions are solved for together while their roots take no more than this."""
 
@@ -123,18 +125,18 @@ def combine(latent: LatentFit, features: Array, factors: Sites, sign: float) -> 
 
 
 def find_sites(
-    latents: Sequence[NewRows], variational: bool, config: UpdateConfig = UpdateConfig()
+    latents: Sequence[NewRows], bound: Bound, config: UpdateConfig = UpdateConfig()
 ) -> list[Sites]:
     """Return the sites of the same new rows for each of several latent functions."""
+    largest = config.largest_conjugate_weight if bound.conjugate else config.largest_weight
     at_once = max(1, config.stack_bytes // max(latents[0].root.nbytes, 1))
     found = []
     for first in range(0, len(latents), at_once):
         some = latents[first : first + at_once]
-        space = RowSpace.stack(some, config.largest_weight[variational])
+        space = RowSpace.stack(some, largest)
         start = space.solve(0, Sites(0.25 * space.weight, 0.5 * space.weight * space.sign), 1.0)
         (end,) = ascend(space, QUADRATIC, [start], AscentConfig(config.start_passes))
-        bound = EXPECTED if variational else QUADRATIC
-        if variational:
+        if not bound.conjugate:
             ascent = AscentConfig(config.most_steps, config.ascent_tol, largest_share=1.0)
             (end,) = ascend(space, bound, [end.gaussian], ascent)
         sites = _converge(space, bound, end.gaussian.sites, config)
