@@ -13,7 +13,7 @@ from undulatus.estimators import updates
 from undulatus.gp import exact, update
 from undulatus.gp.features import fourier_features
 from undulatus.gp.kernels import find_kernel
-from undulatus.gp.likelihood import expected_log_sigmoid
+from undulatus.gp.likelihood import EXPECTED, expected_log_sigmoid
 from undulatus.gp.posterior import solve_posterior
 from undulatus.gp.taper import frequency_deviations, kept_share
 
@@ -431,7 +431,7 @@ def test_the_root_of_new_rows_has_their_directions_only(kernel):
 def test_rows_that_are_known_beyond_doubt_stay_where_they_are():
     mean, sign, ones = np.linspace(-2.0, 2.0, 5), np.ones(5), np.ones(5)
     rows = update.NewRows(mean, np.zeros((5, 0)), 0.0 * ones, sign, ones, 1.0)
-    (sites,) = update.find_sites([rows], True)
+    (sites,) = update.find_sites([rows], EXPECTED)
     _, slope, curvature = expected_log_sigmoid(mean, 0.0 * ones)
     assert_allclose(sites.precision, curvature, rtol=1e-9)
     assert_allclose(sites.projected, slope + curvature * mean, rtol=1e-9)

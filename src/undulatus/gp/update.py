@@ -34,7 +34,7 @@ class UpdateConfig:
     """How the sites of new rows are found."""
 
     start_passes: int = 5
-    """Updates of ξ before the first step to the best Gaussian."""
+    """Passes by a conjugate bound, which cannot overshoot, before the first step by another."""
     ascent_tol: float = 1e-6
     """Steps are guarded by the bound until one raises it by less than this share of its size:
     after that its digits end before those of the sites."""
@@ -135,7 +135,8 @@ def find_sites(
         some = latents[first : first + at_once]
         space = RowSpace.stack(some, largest)
         start = space.solve(0, Sites(0.25 * space.weight, 0.5 * space.weight * space.sign), 1.0)
-        (end,) = ascend(space, QUADRATIC, [start], AscentConfig(config.start_passes))
+        first = bound if bound.conjugate else QUADRATIC
+        (end,) = ascend(space, first, [start], AscentConfig(config.start_passes))
         if not bound.conjugate:
             ascent = AscentConfig(config.most_steps, config.ascent_tol, largest_share=1.0)
             (end,) = ascend(space, bound, [end.gaussian], ascent)
