@@ -129,14 +129,15 @@ def find_sites(
 ) -> list[Sites]:
     """Return the sites of the same new rows for each of several latent functions."""
     largest = config.largest_conjugate_weight if bound.conjugate else config.largest_weight
+    # Steps of a conjugate bound cannot overshoot.
+    safe = bound if bound.conjugate else QUADRATIC
     at_once = max(1, config.stack_bytes // max(latents[0].root.nbytes, 1))
     found = []
     for first in range(0, len(latents), at_once):
         some = latents[first : first + at_once]
         space = RowSpace.stack(some, largest)
         start = space.solve(0, Sites(0.25 * space.weight, 0.5 * space.weight * space.sign), 1.0)
-        first = bound if bound.conjugate else QUADRATIC
-        (end,) = ascend(space, first, [start], AscentConfig(config.start_passes))
+        (end,) = ascend(space, safe, [start], AscentConfig(config.start_passes))
         if not bound.conjugate:
             ascent = AscentConfig(config.most_steps, config.ascent_tol, largest_share=1.0)
             (end,) = ascend(space, bound, [end.gaussian], ascent)
