@@ -1,5 +1,6 @@
 """Scores of labelled pixels of images, and estimates for the whole map."""
 
+import copy
 import json
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from rasterio.crs import CRS
 from sklearn.linear_model import LogisticRegression
 
 from undulatus.errors import InputError, MissingBandsError, SceneError
-from undulatus.products import Legend, fit_image, map_scene, score_image
+from undulatus.products import Legend, adapt_image, fit_image, map_scene, score_image
 from undulatus.products.image_scores import _relative_areas
 from undulatus.products.mapped_areas import MappedAreas
 from undulatus.products.provenance import Provenance
@@ -235,3 +236,136 @@ def test_labelled_pixels_count_by_their_areas_where_these_differ(step, whole):
     expected = np.cos(np.radians(60 - step * (row + 0.5)))
     assert_allclose(found, expected / expected.mean(), rtol=0.01)
     assert (found == 1.0).all() == whole
+
+
+# Another model on the same pixels
+
+SMALL = {"field": "class", "method": "rff", "n_frequencies": 20, "n_estimators": 1}
+
+
+@pytest.fixture(scope="module")
+def better(image_files):
+    """A model of all bands, which holds out other polygons."""
+    return fit_image(image_files / "image.tif", image_files / "fields.gpkg", seed=3, **SMALL)
+
+
+def test_two_models_are_compared_where_neither_has_learned(
+    model, better, image_files, small_image
+):
+    image = image_files / "image.tif"
+    found = score_image(model, image, against=better, areas=False)
+    row, column, groups = held_out_pixels(model, small_image)
+    theirs = set(zip(*(part.tolist() for part in held_out_pixels(better, small_image)[:2]),
+                     strict=True))  # fmt: skip
+    shared = np.array([pixel in theirs for pixel in zip(row.tolist(), column.tolist(),
+                                                        strict=True)])  # fmt: skip
+    row, column, groups = row[shared], column[shared], groups[shared]
+    assert 0 < len(row) == found.scores.samples == found.comparison.samples
+    truth = np.array(small_image.CLASSES, object)[small_image.truth[row, column]]
+    table = pd.DataFrame(small_image.values[:, row, column].T, columns=small_image.BANDS)
+    right = [one.predict(table[list(one.feature_names_in_)]) == truth for one in (model, better)]
+    assert found.comparison.accuracy.first == pytest.approx(right[0].mean())
+    assert found.comparison.accuracy.second == pytest.approx(right[1].mean())
+    assert found.comparison.accuracy.first == found.scores.accuracy.value
+    assert found.comparison.nll.first == pytest.approx(found.scores.nll.value)
+    assert found.comparison.groups == len(np.unique(groups))
+    assert found.basis.kind == "held out"
+    count = f"Scored on {len(row)} pixels of {len(np.unique(groups))} polygons that neither model"
+    assert found.basis.statement.startswith(count)
+    assert "as learned from: 36 polygons by the first, 36 polygons by the other" in (
+        found.basis.statement
+    )
+    assert found.as_dict()["against"]["names"] == ["first", "other"]
+
+
+def test_new_labels_tell_which_of_two_models_is_better(model, better, image_files, small_image):
+    # Strips between the polygons of the fits.
+    corners = [(r, c) for r in range(0, 90, 15) for c in range(0, 120, 15)]
+    new = geopandas.GeoDataFrame(
+        {"class": [small_image.CLASSES[small_image.truth[corner]] for corner in corners]},
+        geometry=[small_image.box(row, column, 3, 15) for row, column in corners],
+        crs=small_image.CRS,
+    )
+    asked = (image_files / "image.tif", new)
+    found = score_image(model, *asked, against=better, areas=False)
+    assert found.basis.kind == "new"
+    assert found.comparison.groups == len(corners)
+    assert [" other is better by 0." in verdict for verdict in found.comparison.verdicts] == [
+        True,
+        True,
+    ]
+    assert found.table().splitlines()[-2:] == list(found.comparison.verdicts)
+    alone = score_image(better, *asked, areas=False).scores
+    assert found.comparison.nll.second == pytest.approx(alone.nll.value)
+    assert found.comparison.by_class[0].users_accuracy.second == pytest.approx(
+        alone.by_class[0].users_accuracy.value
+    )
+    # Pixels that were drawn one by one are independent.
+    drawn = score_image(model, *asked, against=better, areas=False, design="simple").comparison
+    assert drawn.groups is None
+    assert drawn.accuracy.value == pytest.approx(found.comparison.accuracy.value)
+    assert drawn.accuracy.standard_error < found.comparison.accuracy.standard_error
+
+
+def test_what_a_model_was_adapted_by_is_left_out_of_its_comparison(
+    better, image_files, small_image
+):
+    corners = [(r, c) for r in range(0, 90, 15) for c in range(0, 120, 15)]
+    new = geopandas.GeoDataFrame(
+        {"class": [small_image.CLASSES[small_image.truth[corner]] for corner in corners]},
+        geometry=[small_image.box(row, column, 3, 15) for row, column in corners],
+        crs=small_image.CRS,
+    )
+    image = image_files / "image.tif"
+    adapted = adapt_image(better, image, new.iloc[:10])
+    found = score_image(better, image, new, against=adapted, areas=False)
+    assert found.comparison.groups == len(corners) - 10
+    assert "0 polygons by the first, 10 polygons by the other" in found.basis.statement
+    with pytest.raises(SceneError, match="no polygon of the labels in common that neither"):
+        score_image(better, image, new.iloc[:10], against=adapted)
+
+
+def test_pixels_that_one_of_two_models_cannot_score_are_left_out(
+    model, better, small_image, tmp_path
+):
+    values = small_image.values.copy()
+    # The first model does not need this band.
+    values[3] = np.where(np.arange(120) < 60, values[3], -9.0)
+    small_image.write(tmp_path / "image.tif", values=values, nodata=-9.0)
+    asked = (tmp_path / "image.tif", small_image.polygons())
+    found = score_image(model, *asked, field="class", against=better, areas=False)
+    west = score_image(model, *asked, field="class", areas=False)
+    assert found.scores.samples < west.scores.samples
+    assert "without data are left out" in found.notes[0]
+
+
+def test_models_that_cannot_be_compared_are_refused(
+    model, better, image_files, small_image, tmp_path
+):
+    image = image_files / "image.tif"
+    with pytest.raises(InputError, match="against is a str, but a fitted classifier is needed"):
+        score_image(model, image, against="other.undulatus")
+    polygons = small_image.polygons()
+    polygons.loc[polygons["class"] == "water", "class"] = "lake"
+    other = fit_image(image, polygons, **SMALL)
+    with pytest.raises(InputError, match=r"only the model has: water\n.*--against\) has: lake"):
+        score_image(model, image, against=other)
+    small_image.write(tmp_path / "two.tif", values=small_image.values[:2], names=("B02", "B03"))
+    with pytest.raises(SceneError, match=r"other model \(--against\) cannot be .*\n.*B04, B08"):
+        score_image(model, tmp_path / "two.tif", small_image.polygons(), field="class",
+                    against=better)  # fmt: skip
+    with pytest.raises(InputError, match="counts by the area of the mapped class"):
+        score_image(model, image, against=better, design="stratified")
+
+
+def test_a_model_that_does_not_say_what_it_learned_from_is_compared_with_a_doubt(
+    model, better, image_files
+):
+    forgetful = copy.deepcopy(better)
+    forgetful.provenance_ = {
+        name: value for name, value in better.provenance_.items() if "groups" not in name
+    }
+    found = score_image(model, image_files / "image.tif", against=forgetful, areas=False)
+    assert found.basis.kind == "unknown"
+    assert "one of the two does not say what it learned from" in found.basis.statement
+    assert found.comparison.groups == len(Provenance.of(model).held_out_groups)

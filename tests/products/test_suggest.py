@@ -21,6 +21,7 @@ from undulatus.products.suggest import (
     write_points,
 )
 from undulatus.scenes.files.images import open_image
+from undulatus.scenes.labelled_pixels import in_boxes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning"),
@@ -308,7 +309,12 @@ def test_points_of_a_scene_adapt_the_model_by_hand(model, path, points):
     twice = adapt_image(adapted, path, labelled(points.iloc[:3]))
     listed = Provenance.of(twice).adaptations
     assert [sum(own["pixels"].values()) for own in listed] == [20, 3]
-    assert Provenance.of(twice).training_groups == Provenance.of(model).training_groups
+    # Scores of an adapted model leave out what it was adapted by.
+    learned = Provenance.of(adapted).training_groups
+    assert learned == Provenance.of(twice).training_groups
+    x, y = read.geometry.x, read.geometry.y
+    assert in_boxes(learned.values(), x.to_numpy(), y.to_numpy()).all()
+    assert learned.items() >= Provenance.of(model).training_groups.items()
 
 
 def test_of_each_polygon_ten_pixels_at_most_adapt_a_model(model, path, points):

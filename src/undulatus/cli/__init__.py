@@ -14,9 +14,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 from undulatus.cli.info import info
-from undulatus.cli.learning import adapt, fit, score, suggest, update
+from undulatus.cli.learning import adapt, fit, suggest, update
 from undulatus.cli.models import explain, map_command, simulate, subset
 from undulatus.cli.pages import browse, demo, reproduce
+from undulatus.cli.scoring import score
 from undulatus.cli.session import Session, drop_last_words
 from undulatus.cli.watching import watch
 from undulatus.errors import UndulatusError

@@ -1,10 +1,8 @@
-"""Commands about labels: ``fit``, ``score``, ``suggest``, ``adapt`` and ``update``."""
+"""Commands about labels: ``fit``, ``suggest``, ``adapt`` and ``update``."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
@@ -19,10 +17,7 @@ from undulatus.cli.console import (
     NEW_PATH,
     device_option,
     memory_limit_option,
-    print_table,
-    progress_bar,
     recipe,
-    recorded_command,
     require_model,
     require_new,
     say,
@@ -30,7 +25,6 @@ from undulatus.cli.console import (
     split_names,
 )
 from undulatus.cli.data_options import data_options, flags_text, open_inputs, sound_images
-from undulatus.cli.session import printable
 from undulatus.cli.unfinished import fitting
 
 
@@ -241,10 +235,10 @@ def fit(
     if options["write_held_out"] is not None:
         require_new(options["write_held_out"], overwrite=overwrite)
     with fitting(output, overwrite=overwrite, resume=resume, restart=restart) as checkpoint:
-        if _are_images(inputs, label):
+        if are_images(inputs, label):
             images = sound_images(inputs)
             model, held_out, unit = _fit_images(images, label, checkpoint, memory_limit, options)
-        elif (labelled := _split_label(inputs, label)) is not None:
+        elif (labelled := split_label(inputs, label)) is not None:
             model, held_out, unit = _fit_images(*labelled, checkpoint, memory_limit, options)
         else:
             model, held_out, unit = _fit_chain(inputs, label, checkpoint, memory_limit, options)
@@ -262,7 +256,7 @@ FOR_IMAGES = (
 """Options of ``fit`` that are for images alone."""
 
 
-def _are_images(inputs: Any, label: str | None) -> bool:
+def are_images(inputs: Any, label: str | None) -> bool:
     """Return whether DATA are images: by their format, or because LABELS are a file."""
     from undulatus.scenes.files.labels import is_label_file
     from undulatus.scenes.files.opening import SENSORS, is_image
@@ -283,7 +277,7 @@ def _are_images(inputs: Any, label: str | None) -> bool:
     return True
 
 
-def _split_label(inputs: Any, label: str | None) -> tuple[Any, Any] | None:
+def split_label(inputs: Any, label: str | None) -> tuple[Any, Any] | None:
     """Return the bands of an image in netCDF or Zarr, and the variable that labels them.
 
     None if it is another file, or has no such variable: scenes have times, spectra no rows.
@@ -381,191 +375,6 @@ def _fit_chain(
     provenance = Provenance.of(model)
     held_out = provenance.held_out_cells if spectral else provenance.held_out_days
     return model, len(held_out or ()), "cells of strata" if spectral else "days"
-
-
-# score
-
-
-@click.command()
-@click.argument("model", type=MODEL_PATH)
-@data_options
-@click.option(
-    "--label",
-    "--labels",
-    "label",
-    metavar="LABELS",
-    show_default="what MODEL learned from",
-    help="What to score against: a file of labels of images, as for undulatus fit, or a variable "
-    "of DATA.",
-)
-@field_option
-@click.option(
-    "--group",
-    show_default="as in the fit",
-    help="Field of LABELS that says which places belong together, for images.",
-)
-@all_touched_option
-@click.option(
-    "--leave-out",
-    callback=split_names,
-    metavar="CLASS,CLASS,...",
-    help="Classes of LABELS that MODEL does not have and that are not scored, for images.",
-)
-@click.option(
-    "--design",
-    type=click.Choice(["simple", "stratified", "clusters"]),
-    show_default="not known",
-    help="How the labelled places of images were drawn, for areas of classes: pixels at random "
-    "from everywhere, pixels at random within each mapped class, or whole polygons at random. "
-    "Leave it out if somebody chose the places.",
-)
-@click.option(
-    "--map",
-    "maps",
-    type=EXISTING_PATH,
-    multiple=True,
-    help="Map of the image by MODEL, for areas; without it, the image is classified. Of several "
-    "images, one for each.",
-)
-@click.option("--no-areas", is_flag=True, help="Do not map images to estimate areas of classes.")
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    type=NEW_PATH,
-    multiple=True,
-    metavar="REPORT",
-    help="Report to write, for images: .json, .csv or .html; may be given several times.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace REPORT if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all scores.")
-def score(
-    model: Path,
-    inputs: Any,
-    label: str | None,
-    as_json: bool,
-    outputs: tuple[Path, ...],
-    overwrite: bool,
-    **options: Any,
-) -> None:
-    """Score MODEL on the part of DATA that its fit held out.
-
-    The first line says what is scored: data held out of the fit, data that MODEL has not seen, or,
-    if there are no others, data that it was trained on.
-
-    Of images, it prints accuracy, kappa, negative log likelihood (NLL, nats) and calibration error
-    (ECE), the producer's and user's accuracy of each class with 95 % confidence intervals, the
-    confusion matrix, and accuracies and areas of the whole map. Scenes and spectra of other
-    classes than clear and cloud have the same but for the areas; those of clear and cloud have
-    accuracy, NLL and ECE, against the label and, for synthetic data, against the truth.
-    """
-    from undulatus.products.map_files import ModelFile
-    from undulatus.products.provenance import Provenance
-
-    require_model(model, *inputs.paths)
-    loaded = ModelFile.load(model)
-    fitted = loaded.fitted
-    known = Provenance.of(fitted)
-    if known.chain == "image" or (known.chain is None and _are_images(inputs, label)):
-        if inputs.for_scenes:
-            raise click.UsageError(f"{flags_text(inputs.for_scenes)}: for scenes, not for images.")
-        for output in outputs:
-            require_new(output, overwrite=overwrite)
-        labelled = _split_label(inputs, label or known.label)
-        images, labels = (sound_images(inputs), label) if labelled is None else labelled
-        _score_images(loaded, images, labels, as_json, outputs, options)
-        return
-    given = [name for name, value in (options | {"outputs": outputs}).items() if value]
-    if given:
-        flags = {"maps": "--map", "outputs": "-o"}
-        named = ", ".join(flags.get(name, f"--{name.replace('_', '-')}") for name in given)
-        raise click.UsageError(f"{named}: for images with labels, but DATA is {inputs.name}.")
-    _score_chain(fitted, inputs, label, as_json)
-
-
-def _score_images(
-    model: Any,
-    images: Any,
-    label: Any,
-    as_json: bool,
-    outputs: tuple[Path, ...],
-    options: dict[str, Any],
-) -> None:
-    from undulatus.products.image_scores import score_image
-    from undulatus.products.score_report import find_writer, write_report
-
-    for output in outputs:
-        find_writer(output)
-    maps, areas = options.pop("maps"), not options.pop("no_areas")
-    if maps and not areas:
-        raise click.UsageError("--map is for areas, but --no-areas leaves them out.")
-    with progress_bar("mapping") if areas else nullcontext() as mapping:
-        found = score_image(
-            model.fitted,
-            images,
-            label,
-            areas=areas,
-            maps=list(maps) or None,
-            progress=say,
-            mapping=mapping,
-            **options,
-        )
-    if as_json:
-        say(found.basis.statement)
-        click.echo(json.dumps(found.as_dict(), indent=2))
-    else:
-        click.echo(printable(found.table()))
-    origin = {
-        "model": model.path.name,
-        "model_sha256": model.sha256,
-        "command": recorded_command(),
-    }
-    for output in outputs:
-        write_report(found, output, f"Scores of {model.path.name}", origin)
-        (say if as_json else click.echo)(f"report: {output.resolve()}")
-
-
-def _score_chain(fitted: Any, inputs: Any, label: str | None, as_json: bool) -> None:
-    """Score a model on a scene or spectra."""
-    from undulatus.products.basis import scoring_basis
-    from undulatus.products.classes import is_scored_as_mask
-    from undulatus.products.landmarks import score_scene
-    from undulatus.products.sounder import score_spectra
-    from undulatus.scenes.spectra import is_spectra
-
-    opened = open_inputs(inputs)
-    score_data = score_spectra if is_spectra(opened) else score_scene
-    parts = score_data(fitted, opened, label=label, progress=say)
-    basis = scoring_basis(fitted, opened)
-    if as_json:
-        say(basis.statement)
-        rows = [_part_columns(part) | basis.as_dict() | part.scores.as_dict() for part in parts]
-        click.echo(json.dumps(rows, indent=2))
-        return
-    click.echo(basis.statement)
-    if not is_scored_as_mask(fitted):
-        _print_by_class(parts)
-    else:
-        shown = ("accuracy", "nll", "ece")
-        print_table([_part_columns(p) | {k: getattr(p.scores, k) for k in shown} for p in parts])
-
-
-def _part_columns(part: Any) -> dict[str, Any]:
-    """Return what names a part of the data, and how large it is, a value for each column."""
-    return {name: value for name, value in vars(part).items() if name != "scores"}
-
-
-def _print_by_class(parts: list[Any]) -> None:
-    """Print a line for each part of the data, then all scores of each regime or of all spectra."""
-    shown = ("accuracy", "kappa", "nll", "ece")
-    rows = [_part_columns(p) | {k: getattr(p.scores, k).value for k in shown} for p in parts]
-    # There is no truth beside the label.
-    print_table([{k: v for k, v in row.items() if k != "label_accuracy"} for row in rows])
-    for part in parts:
-        columns = _part_columns(part)
-        if "all" in (columns.get("part"), columns.get("stratum")):
-            regime = f", regime {part.regime}" if columns.get("regime", "all") != "all" else ""
-            click.echo(printable(f"\n{part.reference}{regime}\n{part.scores.table()}"))
 
 
 # suggest, adapt and update

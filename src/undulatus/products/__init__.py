@@ -38,6 +38,7 @@ __getattr__, __dir__ = lazy_names(
         "scoring_basis": "basis",
         "fit_scene": "landmarks",
         "score_scene": "landmarks",
+        "compare_maps": "map_comparison",
         "map_scene": "maps",
         "Legend": "legend",
         "fit_spectra": "sounder",

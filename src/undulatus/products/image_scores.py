@@ -26,8 +26,20 @@ import xarray as xr
 from undulatus.errors import InputError, SceneError
 from undulatus.products.area import AreaEstimates, Design, estimate_areas
 from undulatus.products.basis import Basis
+from undulatus.products.comparison import (
+    Comparison,
+    compare_classes,
+    match_classes,
+    require_alike,
+)
 from undulatus.products.image_pixels import gather_features, image_names, open_images
-from undulatus.products.known_labels import KnownPixels, basis_of, known_pixels
+from undulatus.products.known_labels import (
+    KnownPixels,
+    basis_of,
+    basis_of_both,
+    known_pixels,
+    known_to_both,
+)
 from undulatus.products.legend import Legend
 from undulatus.products.mapped_areas import (
     ClassMap,
@@ -90,6 +102,8 @@ class ImageScores:
     labels: str
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
+    comparison: Comparison | None = None
+    """With another model, on the same pixels."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
@@ -101,6 +115,7 @@ class ImageScores:
             "scores": self.scores.as_dict(),
             "reliability": [one.as_dict() for one in self.reliability],
             "areas": None if self.areas is None else self.areas.as_dict(),
+            "against": None if self.comparison is None else self.comparison.as_dict(),
         }
 
     def table(self) -> str:
@@ -109,6 +124,8 @@ class ImageScores:
         parts.append(self.scores.table())
         if self.areas is not None:
             parts += ["", "For the whole map:", self.areas.table()]
+        if self.comparison is not None:
+            parts += ["", self.comparison.table()]
         return "\n".join(parts)
 
 
@@ -124,6 +141,7 @@ def score_image(
     design: Design | None = None,
     areas: bool = True,
     maps: Any = None,
+    against: Any = None,
     confidence: float = 0.95,
     seed: int = 0,
     progress: Progress = lambda line: None,
@@ -158,6 +176,10 @@ def score_image(
     maps : path or list of paths, optional
         Maps of the images by this model, as ``undulatus map`` wrote them. Without them, the images
         are classified here.
+    against : classifier, optional
+        Another model of the same classes, to compare with on exactly the same pixels; it may have
+        other bands. Groups that either of the two learned from are left out, and all scores are
+        of the pixels that both can score.
     confidence : float
         Of the intervals. Those of scores come from whole groups.
     seed : int
@@ -169,34 +191,63 @@ def score_image(
     """
     opened = open_images(images)
     provenance, legend = Provenance.of(model), Legend.of(model)
-    for image in opened:
-        require_same_offset(image, provenance.processing_baseline)
+    models = [model] if against is None else [model, against]
+    columns = [np.arange(len(legend.classes))]
+    if against is not None:
+        require_alike(design)
+        columns.append(_columns_of(against, legend))
     source = _find_labels(labels, provenance, opened)
-    pixels = known_pixels(
-        opened, source, legend, provenance, field=field, group=group, all_touched=all_touched,
-        leave_out=leave_out, seed=seed, progress=progress,
-    )  # fmt: skip
-    recipe = _recipe_of(model, provenance)
-    features = _gather(opened, pixels, recipe, progress)
-    whole = _require_data(features)
+    reading: dict[str, Any] = {
+        "field": field, "group": group, "all_touched": all_touched,
+        "leave_out": tuple(leave_out), "seed": seed,
+    }  # fmt: skip
+    pixels = known_pixels(opened, source, legend, provenance, **reading, progress=progress)
+    known = [pixels]
+    if against is not None:
+        memories = (provenance, Provenance.of(against))
+        known = list(known_to_both(pixels, opened, source, legend, memories, **reading))
+    tables = [
+        _gather(one, opened, known[0], which, progress)
+        for one, which in zip(models, WHICH, strict=False)
+    ]
+    whole = _require_data(tables)
     notes = pixels.notes
     if not whole.all():
         notes += (f"{np.count_nonzero(~whole):,} labelled pixels without data are left out.",)
-    pixels, features = pixels.take(whole), features[whole]
-    basis, scored = basis_of(pixels, opened, provenance)
-    pixels, features = pixels.take(scored), features[scored]
-    progress(f"classifying {len(features):,} labelled pixels")
-    table = pd.DataFrame(features, columns=list(recipe.names))
-    probability = np.asarray(model.predict_proba(table), float)
+    known = [one.take(whole) for one in known]
+    basis, scored = (
+        basis_of(known[0], opened, provenance) if against is None else basis_of_both(*known)
+    )
+    pixels = known[0].take(scored)
+    progress(f"classifying {len(pixels.row):,} labelled pixels")
+    chances = [
+        np.asarray(one.predict_proba(table[whole][scored]), float)[:, order]
+        for one, table, order in zip(models, tables, columns, strict=True)
+    ]
+    probability = chances[0]
+    weight = None if (pixels.weight == 1.0).all() else pixels.weight
     scores = score_classes(
         model.classes_[pixels.codes],
         probability,
         model.classes_,
-        weight=None if (pixels.weight == 1.0).all() else pixels.weight,
+        weight=weight,
         groups=pixels.groups,
         names=legend.names,
         confidence=confidence,
     )
+    comparison = None
+    if against is not None:
+        comparison = compare_classes(
+            model.classes_[pixels.codes],
+            probability,
+            chances[1],
+            model.classes_,
+            weight=weight,
+            # Pixels that were drawn one by one are independent.
+            groups=None if design == "simple" else pixels.groups,
+            names=legend.names,
+            confidence=confidence,
+        )
     estimates = None
     if areas:
         said = probability.argmax(axis=1)
@@ -212,6 +263,7 @@ def score_image(
         tuple(image_names(opened)),
         str(source) if isinstance(source, (str, os.PathLike)) else "labels",
         notes,
+        comparison,
     )
 
 
@@ -247,28 +299,51 @@ def _recipe_of(model: Any, provenance: Provenance) -> ImageFeatures:
     return ImageFeatures(names)
 
 
+WHICH = ("model", "other model (--against)")
+"""What errors call two models."""
+
+
 def _gather(
-    images: list[xr.DataArray], pixels: KnownPixels, recipe: ImageFeatures, progress: Progress
-) -> Array:
-    """Return the features of labelled pixels, (n, features)."""
+    model: Any, images: list[xr.DataArray], pixels: KnownPixels, which: str, progress: Progress
+) -> pd.DataFrame:
+    """Return the features of labelled pixels by name, (n, features)."""
+    provenance = Provenance.of(model)
+    recipe = _recipe_of(model, provenance)
     features = np.empty((len(pixels.row), len(recipe.names)), np.float32)
     names = image_names(images)
-    for i in np.unique(pixels.image):
-        own = pixels.image == i
-        progress(f"reading {np.count_nonzero(own):,} labelled pixels of {names[i]}")
-        features[own] = gather_features(recipe, images[i], pixels.row[own], pixels.column[own])
-    return features
+    try:
+        for image in images:
+            require_same_offset(image, provenance.processing_baseline)
+        for i in np.unique(pixels.image):
+            own = pixels.image == i
+            progress(f"reading {np.count_nonzero(own):,} labelled pixels of {names[i]}")
+            features[own] = gather_features(recipe, images[i], pixels.row[own], pixels.column[own])
+    except SceneError as error:
+        if which == WHICH[0]:
+            raise
+        raise SceneError(f"The {which} cannot be scored on these images. {error}") from None
+    return pd.DataFrame(features, columns=list(recipe.names))
 
 
-def _require_data(features: Array) -> Array:
+def _require_data(tables: list[pd.DataFrame]) -> Array:
     """Return which pixels have all features, (n,) bool; it is an error if none has."""
-    whole = finite_rows(features)
+    whole = np.all([finite_rows(table.to_numpy()) for table in tables], axis=0)
     if not whole.any():
         raise SceneError(
             f"All {len(whole):,} labelled pixels are missing (nodata) in the image. Check that "
             f"the labels lie on its valid part."
         )
     return whole
+
+
+def _columns_of(model: Any, legend: Legend) -> Array:
+    """Return the columns of another model's probabilities in the order of a legend, (k,)."""
+    if not hasattr(model, "predict_proba"):
+        raise InputError(
+            f"against is a {type(model).__name__}, but a fitted classifier is needed to compare "
+            f"with: load_model(path) of a file."
+        )
+    return match_classes(legend.names, Legend.of(model).names, WHICH)
 
 
 # The whole map, and calibration

@@ -318,14 +318,23 @@ def effective_rows(
     spread = float(squares.sum())
     freedom, alone = groups - 1.0, 1.0
     if variance > TINY and spread > TINY:
-        # The relative variance of a variance is 2 / ν, and 2 / m of m normal groups.
-        excess = float(np.sum(squares**2)) / spread**2 - 1.0 / np.count_nonzero(sizes)
-        freedom = min(freedom, 2.0 / max(excess, TINY))
+        freedom = degrees_of_freedom(squares, sizes)
         seen = np.inf if share is None else groups * min(share, 1.0 - share)
         alone = max(0.0, 1.0 - seen / FEW_GROUPS)
         most = min(variance * float(sizes.sum()) ** 2 / spread, most)
     student = (_normal(confidence) / t.ppf(0.5 + 0.5 * confidence, freedom)) ** 2
     return float(student / (alone / groups + (1.0 - alone) / most))
+
+
+def degrees_of_freedom(squares: Array, sizes: Array) -> float:
+    """Return Student's degrees of freedom of a variance that is a sum of squares of groups, (m,).
+
+    They are those of as many groups of one size, or fewer if a few groups make most of it.
+    """
+    # The relative variance of a variance is 2 / ν, and 2 / m of m normal groups.
+    shares = squares / max(float(squares.sum()), np.finfo(np.float64).tiny)
+    excess = float(np.sum(shares**2)) - 1.0 / np.count_nonzero(sizes)
+    return min(kish(sizes) - 1.0, 2.0 / max(excess, TINY))
 
 
 TINY = 1e-15

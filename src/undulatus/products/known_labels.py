@@ -1,7 +1,8 @@
 """Labelled pixels of images, and what a model knows of them.
 
 A group of labels (a polygon) was held out of a model's fit, was learned from, overlaps such a
-group, or is new. :func:`known_pixels` tells which, and :func:`basis_of` what to score.
+group, or is new. :func:`known_pixels` tells which, and :func:`basis_of` what to score;
+:func:`known_to_both` and :func:`basis_of_both` do so for two models that are compared.
 """
 
 from __future__ import annotations
@@ -116,8 +117,7 @@ def _read(
     progress: Progress,
 ) -> dict[int, LabelledPixels]:
     """Return the labels of each image, in the groups of the fit if the labels tell them."""
-    own = isinstance(source, (str, os.PathLike)) and _ends_alike(source, provenance.label or "")
-    field = field or (provenance.field if own else None)
+    field = _class_field(source, field, provenance)
     sources = one_each(source, len(images))
 
     def read(by: str | None, split: str | None = None) -> dict[int, LabelledPixels]:
@@ -136,6 +136,12 @@ def _read(
     except SceneError:
         # Other labels need not have the fields, and are scored in groups of their own.
         return read(group)
+
+
+def _class_field(source: Any, field: str | None, provenance: Provenance) -> str | None:
+    """Return the field that was named, or that of the fit for its own labels."""
+    own = isinstance(source, (str, os.PathLike)) and _ends_alike(source, provenance.label or "")
+    return field or (provenance.field if own else None)
 
 
 def _label(
@@ -403,3 +409,95 @@ def _why_unknown(provenance: Provenance) -> str:
         f"its fit held out whole groups by the field {provenance.group_unit!r}, by which these "
         f"labels are not grouped (--group)"
     )
+
+
+# Two models
+
+NOT_SAID_BY_BOTH = (
+    "one of the two does not say what it learned from, or in groups that these labels do not have"
+)
+
+
+def known_to_both(
+    pixels: KnownPixels,
+    images: list[xr.DataArray],
+    source: Any,
+    legend: Legend,
+    provenances: tuple[Provenance, Provenance],
+    *,
+    field: str | None,
+    group: str | None,
+    all_touched: bool,
+    leave_out: Iterable[Any],
+    seed: int,
+) -> tuple[KnownPixels, KnownPixels]:
+    """Return the labelled pixels that two models share, with what each of them knows of them.
+
+    Parameters
+    ----------
+    pixels : KnownPixels
+        As the first model knows them.
+    images, source, legend
+        As :func:`known_pixels` takes them; the legend is that of the first model.
+    provenances : pair of Provenance
+        Of the first model and of the second.
+    field, group, all_touched, leave_out, seed
+        As those ``pixels`` were read with.
+    """
+    first, second = provenances
+    other = known_pixels(
+        images, source, legend, second, field=_class_field(source, field, first), group=group,
+        all_touched=all_touched, leave_out=leave_out, seed=seed,
+    )  # fmt: skip
+    place = [np.stack([one.image, one.row, one.column], axis=1) for one in (pixels, other)]
+    both = np.concatenate(place)
+    _, number = np.unique(both, axis=0, return_inverse=True)
+    ours, theirs = np.split(number.ravel(), [len(place[0])])
+    _, here, there = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
+    order = np.argsort(here)
+    return pixels.take(here[order]), other.take(there[order])
+
+
+def basis_of_both(first: KnownPixels, second: KnownPixels) -> tuple[Basis, Array]:
+    """Return the basis on which two models are compared, and which pixels it is of, (n,) bool.
+
+    A group that either of them learned from, in part too, is left out: also where nothing else is
+    left, which is an error.
+    """
+    known = np.stack([first.known_as, second.known_as])
+    by_each = np.isin(known, (TRAINED, OVERLAPS))
+    learned = np.asarray(by_each.any(axis=0))
+    if first.cluster != "square":
+        # The groups of the two models may differ. Pixels of squares were labelled by themselves.
+        learned = np.isin(first.groups, first.groups[learned])
+    unknown = (known == UNKNOWN).any(axis=0) & ~learned
+    noun = first.unit if first.unit in UNITS else f"{first.unit}="
+
+    def amount(own: Array) -> str:
+        return counted(len(np.unique(first.unit_keys[own])), noun)
+
+    learned_by = [
+        f"{amount(own)} by the {which}"
+        for own, which in zip(by_each, ("first", "other"), strict=True)
+    ]
+    if learned.all():
+        raise SceneError(
+            f"The two models have no {first.unit} of the labels in common that neither has "
+            f"learned from: of {amount(learned)}, {' and '.join(learned_by)} were learned from.\n"
+            f"Give labels that are new to both (--label FILE, in Python labels=...), or fit both "
+            f"with the same --seed or --split, which hold out the same."
+        )
+    scored = ~learned & ~unknown
+    if not scored.any():
+        scored = unknown
+    left = f" (left out, as learned from: {', '.join(learned_by)})" if learned.any() else ""
+    doubtful = np.count_nonzero(unknown & ~scored)
+    ending = (
+        f"{left}; {doubtful:,} pixels that one may know are left out." if doubtful else f"{left}."
+    )
+    size = f"{np.count_nonzero(scored):,} pixels of {amount(scored)}"
+    if unknown[scored].any():
+        return unknown_basis(f"{size}{left}", NOT_SAID_BY_BOTH), scored
+    held = (known[:, scored] == HELD_OUT).any()
+    how = "that neither model has learned from" if held else "that neither model has seen"
+    return Basis("held out" if held else "new", f"Scored on {size} {how}{ending}"), scored

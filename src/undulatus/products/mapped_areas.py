@@ -17,7 +17,7 @@ from rasterio.errors import NotGeoreferencedWarning
 
 from undulatus.errors import SceneError
 from undulatus.products.layers import CLASS, MASK
-from undulatus.products.legend import Legend
+from undulatus.products.legend import CLEAR, CLOUD, Legend, map_classes
 from undulatus.products.maps import map_scene
 from undulatus.scenes.files import NETCDF
 from undulatus.scenes.files.opening import open_map, open_raster_map
@@ -129,7 +129,24 @@ def classify_image(model: Any, image: xr.DataArray, name: str) -> ClassMap:
 
 def open_class_map(path: Path, model: Any) -> ClassMap:
     """Open a map that ``undulatus map`` wrote with the classes of a model."""
-    legend = Legend.of(model)
+    return ClassMap(_places(_open_layers(path), Legend.of(model), str(path)), str(path))
+
+
+def open_own_map(path: Path) -> tuple[ClassMap, Legend]:
+    """Open a map that ``undulatus map`` wrote, and its own classes; a mask has clear and cloud."""
+    layers = _open_layers(path)
+    legend = Legend((CLEAR, CLOUD), cloud=CLOUD)
+    if CLASS in layers:
+        attrs = dict(layers[CLASS].attrs)
+        if isinstance(attrs.get("flag_values"), str):
+            attrs["flag_values"] = np.array(attrs["flag_values"].split(), float).astype(int)
+        classes = map_classes(attrs, str(path))
+        codes = tuple(one.code for one in classes)
+        legend = Legend(codes, names=tuple(one.name for one in classes), codes=codes)
+    return ClassMap(_places(layers, legend, str(path)), str(path)), legend
+
+
+def _open_layers(path: Path) -> xr.Dataset:
     if path.suffix.lower() in GEOTIFF:
         layers = open_raster_map(path)
         with warnings.catch_warnings():
@@ -149,7 +166,7 @@ def open_class_map(path: Path, model: Any) -> ClassMap:
             f"{path} is no map of classes: it has {', '.join(map(str, layers.data_vars))}. Give "
             f"the file that undulatus map names first, without _layers."
         )
-    return ClassMap(_places(layers, legend, str(path)), str(path))
+    return layers
 
 
 def _places(layers: xr.Dataset, legend: Legend, name: str = "the map") -> xr.DataArray:

@@ -79,7 +79,8 @@ def adapt_image(
     Returns
     -------
     classifier
-        Whose ``provenance_`` lists what it was adapted by.
+        Whose ``provenance_`` lists what it was adapted by, and these groups among those learned
+        from.
     """
     found = _read_labels(model, images, labels, field, group, all_touched, seed, progress)
     pixels, rng = found.pixels, np.random.default_rng(seed)
@@ -142,10 +143,6 @@ def update_image(
         rng = np.random.default_rng(seed)
         pixels = pixels.take(draw_pixels(pixels.codes, pixels.counts, MOST_ROWS, False, rng))
     updated = model.update(found.table(pixels), pixels.labels)
-    names = [pixels.group_names[i] for i in np.unique(pixels.groups)]
-    groups = {name: pixels.bounds.get(name, []) for name in names}
-    learned = (found.provenance.training_groups or {}) | groups
-    found = replace(found, provenance=replace(found.provenance, training_groups=learned))
     return _remember(updated, found, pixels, "updates", progress)
 
 
@@ -207,7 +204,12 @@ def _remember(
     if found.label is not None:
         record = {"label": found.label, **record}
     known = [*(getattr(found.provenance, field) or []), record]
-    changed.provenance_ = changed.provenance_ | found.provenance.as_dict() | {field: known}
+    names = [pixels.group_names[i] for i in np.unique(pixels.groups)]
+    groups = {name: pixels.bounds.get(name, []) for name in names}
+    # Scores leave out what was learned from, whenever that was.
+    learned = (found.provenance.training_groups or {}) | groups
+    changes = {field: known, "training_groups": learned}
+    changed.provenance_ = changed.provenance_ | found.provenance.as_dict() | changes
     return changed
 
 

@@ -15,6 +15,7 @@ from undulatus._files import write_text
 from undulatus._plain import cell_text
 from undulatus.errors import InputError
 from undulatus.products.area import AreaEstimates, SampleEstimate
+from undulatus.products.comparison import Comparison, Difference
 from undulatus.products.image_scores import ImageScores, Reliability
 from undulatus.products.scores import ClassScores, Estimate
 from undulatus.products.templates import render_template
@@ -80,6 +81,10 @@ def table_rows(found: ImageScores) -> list[dict[str, Any]]:
             row |= _columns("area", areas.areas[c])
             row |= _columns("adjusted_users_accuracy", areas.users_accuracy[c])
             row |= _columns("adjusted_producers_accuracy", areas.producers_accuracy[c])
+        if found.comparison is not None:
+            differences = found.comparison.by_class[c]
+            for name in ("producers_accuracy", "users_accuracy"):
+                row |= _differences(name, getattr(differences, name))
         rows.append(row)
     last: dict[str, Any] = dict.fromkeys(rows[0])
     last |= {"class": "all", "rows": scores.confusion.sum().item(), "predicted": None}
@@ -90,8 +95,14 @@ def table_rows(found: ImageScores) -> list[dict[str, Any]]:
         last |= {"mapped_area": float(areas.mapped.sum())}
         last |= _columns("adjusted_accuracy", areas.accuracy)
         last |= {"area_unit": areas.unit, "design": areas.design or "not given"}
+    if found.comparison is not None:
+        last |= {"against": found.comparison.names[1]}
+        last |= _differences("accuracy", found.comparison.accuracy)
+        if found.comparison.nll is not None:
+            last |= _differences("nll", found.comparison.nll)
+        last |= {"verdict": " ".join(found.comparison.verdicts)}
     last |= found.basis.as_dict()
-    always = {name: last[name] for name in ("area_unit", "design", "basis", "statement")
+    always = {name: last[name] for name in ("area_unit", "design", "against", "basis", "statement")
               if name in last}  # fmt: skip
     return [row | always for row in rows] + [last]
 
@@ -99,6 +110,13 @@ def table_rows(found: ImageScores) -> list[dict[str, Any]]:
 def _columns(name: str, estimate: Estimate | SampleEstimate) -> dict[str, float | None]:
     values = estimate.as_dict()
     return {name if key == "value" else f"{name}_{key}": v for key, v in values.items()}
+
+
+def _differences(name: str, difference: Difference) -> dict[str, float | None]:
+    values = difference.as_dict()
+    kept = {"second": f"against_{name}", "value": f"{name}_difference"}
+    kept |= {key: f"{name}_difference_{key}" for key in ("standard_error", "low", "high")}
+    return {column: values[key] for key, column in kept.items()}
 
 
 # A page
@@ -125,6 +143,7 @@ def _as_html(found: ImageScores, title: str, origin: Origin) -> str:
         matrix=_matrix(found),
         diagrams=[_diagram(one) for one in found.reliability],
         areas=None if found.areas is None else _area_rows(found.areas),
+        comparison=None if found.comparison is None else _comparison_rows(found.comparison),
         sources=[("images", ", ".join(found.images)), ("labels", found.labels),
                  *((name.replace("_", " "), value) for name, value in origin.items())],
     )  # fmt: skip
@@ -208,6 +227,15 @@ def _area_rows(areas: AreaEstimates) -> dict[str, Any]:
         "accuracy": areas.accuracy.interval_text(3),
         "head": [*head, "user's accuracy", "producer's accuracy"],
         "rows": rows,
+    }
+
+
+def _comparison_rows(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "heading": comparison.heading,
+        "head": comparison.head,
+        "rows": [[title, *difference.cells()] for title, difference in comparison.differences],
+        "verdicts": comparison.verdicts,
     }
 
 

@@ -330,12 +330,18 @@ def score_classes(
         ),
         accuracy=intervals.of_share(rows.right, np.ones(len(rows.codes), bool)),
         kappa=intervals.of_kappa(confusion),
-        # As scikit-learn's log_loss: certain and wrong is a large loss, not an infinite one.
-        nll=intervals.of_loss(-np.log(np.maximum(true, np.finfo(np.float64).eps))),
+        nll=intervals.of_loss(log_loss_of_rows(rows)),
         brier=intervals.of_loss(np.einsum("ij,ij->i", chances, chances) - 2.0 * true + 1.0),
         ece=_without_interval(rows.right, top, rows, bins),
         classwise_ece=Estimate(float(np.mean([one.value for one in errors])), np.nan, np.nan),
     )
+
+
+def log_loss_of_rows(rows: Rows) -> Array:
+    """Return the negative log likelihood of each row, (n,) nats."""
+    true = rows.probability[np.arange(len(rows.codes)), rows.codes]
+    # As scikit-learn's log_loss: certain and wrong is a large loss, not an infinite one.
+    return np.asarray(-np.log(np.maximum(true, np.finfo(np.float64).eps)))
 
 
 def _without_interval(happened: Array, chance: Array, rows: Rows, bins: int) -> Estimate:
