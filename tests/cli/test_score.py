@@ -1,5 +1,6 @@
 """``undulatus score``: what it scores comes first, of images, scenes and spectra."""
 
+import csv
 import json
 
 import geopandas
@@ -168,6 +169,90 @@ def test_the_map_is_not_needed_twice(score, tmp_path):
     assert score("--no-areas", "--map", str(tmp_path)).exit_code == 2
 
 
+# Two models, two maps
+
+
+@pytest.fixture(scope="module")
+def poorer(image_files, tmp_path_factory):
+    """A model of one band, which two classes share."""
+    path = tmp_path_factory.mktemp("others") / "poorer.undulatus"
+    command = ["fit", str(image_files / "image.tif"), "--label", str(image_files / "fields.gpkg")]
+    command += ["--field", "class", "--method", "rff", "-D", "20", "--n-estimators", "1"]
+    result = CliRunner().invoke(main, [*command, "--bands", "B03", "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_two_models_are_compared_and_the_last_lines_say_which_is_better(score, poorer, tmp_path):
+    reports = [tmp_path / f"scores.{ending}" for ending in ("json", "csv", "html")]
+    options = [part for path in reports for part in ("-o", str(path))]
+    result = score("--against", str(poorer), "--no-areas", *options)
+    assert first_line(result) == (
+        "Scored on 972 pixels of 12 polygons that neither model has learned from (left out, as "
+        "learned from: 36 polygons by the first, 36 polygons by the other)."
+    )
+    verdicts = [line for line in result.stdout.splitlines() if "is better by" in line]
+    assert [verdict.split(" by ")[0] for verdict in verdicts] == [
+        "Accuracy: fields.undulatus is better",
+        "NLL: fields.undulatus is better",
+    ]
+    assert "differences are poorer.undulatus minus fields.undulatus" in result.stdout
+    assert "NLL (nats, lower is better)" in result.stdout
+    read = json.loads(reports[0].read_text())
+    assert read["against"]["verdicts"] == verdicts
+    assert read["origin"]["against"] == "poorer.undulatus"
+    assert len(read["origin"]["against_sha256"]) == 64
+    *by_class, last = csv.DictReader(reports[1].read_text().splitlines())
+    low, value, high = (float(last[f"nll_difference{part}"]) for part in ("_low", "", "_high"))
+    assert 0 < low < value < high
+    assert last["verdict"] == " ".join(verdicts)
+    assert {row["against"] for row in by_class} == {"poorer.undulatus"}
+    assert float(by_class[1]["producers_accuracy_difference"]) < 0
+    for verdict in verdicts:
+        assert verdict in reports[2].read_text()
+    parsed = json.loads(score("--against", str(poorer), "--no-areas", "--json").stdout)
+    assert parsed["against"] == read["against"]
+
+
+def test_what_cannot_be_compared_is_bad_usage(runner, score, fields, poorer, image_files):
+    image = str(image_files / "image.tif")
+    for other, said in ((image, "must be a model as MODEL is"), (fields, "is MODEL itself")):
+        result = score("--against", str(other))
+        assert result.exit_code == 2
+        assert said in result.stderr
+    strata = score("--against", str(poorer), "--design", "stratified")
+    assert strata.exit_code == 1
+    assert "Leave out the design" in strata.stderr
+    options = ["--label", str(image_files / "fields.gpkg"), "--field", "class"]
+    mixed = runner.invoke(main, ["score", image, image, "--against", str(poorer), *options])
+    assert mixed.exit_code == 2
+    assert "must be one too" in mixed.stderr
+
+
+def test_two_maps_are_compared(runner, fields, poorer, image_files, tmp_path):
+    image, maps = str(image_files / "image.tif"), []
+    for model, folder in ((fields, "new"), (poorer, "old")):
+        (tmp_path / folder).mkdir()
+        maps.append(str(tmp_path / folder / "map.tif"))
+        command = ["map", str(model), image, "-o", maps[-1]]
+        assert runner.invoke(main, command).exit_code == 0
+    command = ["score", maps[1], image, "--against", maps[0]]
+    options = ["--label", str(image_files / "fields.gpkg"), "--field", "class"]
+    result = runner.invoke(main, [*command, *options])
+    assert "maps do not say" in first_line(result)
+    # Two files of one name are told apart by their folders.
+    assert result.stdout.splitlines()[-1].startswith(f"Accuracy: {maps[0]} is better by 0.")
+    parsed = json.loads(runner.invoke(main, [*command, *options, "--json"]).stdout)
+    assert parsed["against"]["names"] == maps[::-1]
+    for wrong, said in (
+        ([], "--label FILE"),
+        ([*options, "--no-areas"], "--no-areas: for scores"),
+    ):
+        refused = runner.invoke(main, [*command, *wrong])
+        assert refused.exit_code == 2
+        assert said in refused.stderr
+
+
 # Scenes and spectra
 
 
@@ -190,8 +275,11 @@ def test_scores_of_spectra_say_first_what_they_are_of(runner, spectra, sounder_m
     assert "cells of strata held out of the fit." in first_line(result)
 
 
-def test_options_of_images_are_refused_elsewhere(runner, year, clouds_model, tmp_path):
-    for option in (["--field", "class"], ["--design", "simple"], ["--no-areas"],
+def test_options_of_images_are_refused_elsewhere(
+    runner, year, clouds_model, sounder_model, tmp_path
+):
+    for option in (["--field", "class"], ["--against", str(sounder_model)],
+                   ["--design", "simple"], ["--no-areas"],
                    ["-o", str(tmp_path / "s.html")]):  # fmt: skip
         result = runner.invoke(main, ["score", str(clouds_model), str(year), *option])
         assert result.exit_code == 2

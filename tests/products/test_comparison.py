@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from benchmarks.differences import SAMPLES, measure
 from numpy.testing import assert_allclose
 from scipy.stats import t
 from sklearn.metrics import log_loss, precision_score, recall_score
@@ -92,6 +93,15 @@ def test_intervals_hold_a_known_difference_as_often_as_they_say(gain):
         ]
     # Five standard errors of a share of 0.95 among 400.
     assert np.all(held / 400 > 0.95 - 5 * np.sqrt(0.95 * 0.05 / 400))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_models_are_not_called_different_by_chance(name):
+    held, verdicts, _ = measure(SAMPLES[name], 100)
+    # Five standard errors of a share of 0.95 among 100, and of groups that hardly differ less.
+    assert held > 0.95 - 5 * 0.022
+    if "both" in name:
+        assert verdicts < 0.05 + 5 * 0.022
 
 
 def test_pairs_tell_what_two_intervals_do_not():
