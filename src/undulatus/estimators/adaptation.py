@@ -73,15 +73,20 @@ def extended_by_scene(quantiles: Array, rows: Array) -> Array:
     return extended
 
 
-def warn_of_another_kind(
-    priors: Sequence[Sequence[Prior]],
-    others: Sequence[Sequence[Prior]],
-    signs: Array,
-    weight: Array,
-    bound: Bound,
-) -> None:
-    """Warn if labels look like those of a scene of another kind than the training ones."""
-    gained = bound_of(others, signs, weight, bound) - bound_of(priors, signs, weight, bound)
+def labels_bound(
+    priors: Sequence[Sequence[Prior]], sites: Array, signs: Array, weight: Array
+) -> float:
+    """Return the bound on the log probability of labels, the mean of the estimators' (nats)."""
+    bounds = [
+        prior.scene.bound(Sites(c, h), sign, weight)
+        for of_fit, own_c, own_h in zip(priors, *sites, strict=True)
+        for prior, c, h, sign in zip(of_fit, own_c, own_h, signs, strict=True)
+    ]
+    return float(np.sum(bounds)) / len(priors)
+
+
+def warn_of_another_kind(gained: float) -> None:
+    """Warn if labels are likelier, by so many nats, in a scene of another kind."""
     if gained > ANOTHER_KIND_NATS:
         times = "more than a thousand" if gained > np.log(1e3) else f"{np.exp(gained):.0f}"
         warnings.warn(
@@ -93,19 +98,6 @@ def warn_of_another_kind(
             UserWarning,
             stacklevel=3,
         )
-
-
-def bound_of(
-    priors: Sequence[Sequence[Prior]], signs: Array, weight: Array, bound: Bound
-) -> float:
-    """Return the bound on the log probability of labels, the mean of the estimators' (nats)."""
-    sites = find_scene_sites(priors, signs, weight, bound)
-    bounds = [
-        prior.scene.bound(Sites(c, h), sign, weight)
-        for of_fit, own_c, own_h in zip(priors, *sites, strict=True)
-        for prior, c, h, sign in zip(of_fit, own_c, own_h, signs, strict=True)
-    ]
-    return float(np.sum(bounds)) / len(priors)
 
 
 def require_few(n_rows: int) -> None:

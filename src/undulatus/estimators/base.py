@@ -20,6 +20,7 @@ from undulatus.estimators.adaptation import (
     extended_by_scene,
     find_scene_sites,
     in_scene,
+    labels_bound,
     require_few,
     warn_of_another_kind,
 )
@@ -190,12 +191,14 @@ class GaussianProcessClassifier(Predictor):
             )
         require_few(len(rows))
         signs, bound = self._signs(codes), POSTERIORS[self.posterior]
-        priors = shared._scene_priors(rows, SCENES)
-        others = shared._scene_priors(rows, ANOTHER_KIND)
-        warn_of_another_kind(priors, others, signs, weight, bound)
-        precision, projected = find_scene_sites(priors, signs, weight, bound)
+        bounds = []
+        for config in (ANOTHER_KIND, SCENES):
+            priors = shared._scene_priors(rows, config)
+            sites = find_scene_sites(priors, signs, weight, bound)
+            bounds.append(labels_bound(priors, sites, signs, weight))
+        warn_of_another_kind(bounds[0] - bounds[1])
         ends = shared.feature_quantiles_[[0, -1]].copy()
-        return shared._in_scene(Update(rows, codes, weight, precision, projected, ends))
+        return shared._in_scene(Update(rows, codes, weight, sites[0], sites[1], ends))
 
     def _in_scene(self, labels: Update) -> Self:
         """Return the model of a scene, given labelled rows of it and their sites."""

@@ -551,11 +551,12 @@ class FourierGPC(FourierParameters):
 
     def _scene_priors(self, rows: Array, config: SceneConfig) -> list[list[Prior]]:
         x = self._near_rows(rows)
-        return [
-            [SceneWeights(own, z, untapered, config) for own in fit.latents]
-            for fit in self.estimators_
-            for z, untapered in [own_features(fit, x)]
-        ]
+        with single_threaded_blas():
+            return [
+                [SceneWeights(own, z, untapered, config) for own in fit.latents]
+                for fit in self.estimators_
+                for z, untapered in [own_features(fit, x)]
+            ]
 
     def _near_rows(self, rows: Array) -> Array:
         """Return standardised rows; raise if one lies too far out."""

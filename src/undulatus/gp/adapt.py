@@ -103,22 +103,30 @@ class SceneWeights:
     ) -> None:
         """Take tapered features of unit variance, (n, k), and 1 - d², (n,)."""
         self.latent, self.config, self.signal_variance = latent, config, latent.signal_variance
-        own, variance = latent.posterior.covariance, latent.signal_variance
-        own[np.diag_indices_from(own)] += config.deviation**2 / variance
-        self.covariance = block_diag(own, config.level**2)
-        features = np.column_stack([np.sqrt(variance) * z, np.sqrt(1.0 - untapered)])
-        self.with_rows = self.covariance @ features.T
+        root, share = latent.posterior.root, np.sqrt(1.0 - untapered)
+        features = np.sqrt(self.signal_variance) * z
+        # The covariance of (u, ℓ) with the latent function at the rows, (k + 1, n).
+        in_weights = root.T @ (root @ features.T) + self._own_variance * features.T
+        self.with_rows = np.vstack([in_weights, config.level**2 * share])
         self.scene = Scene(
-            latent.prior_mean + features[:, :-1] @ latent.posterior.mean,
-            features @ self.with_rows,
-            variance * untapered,
+            latent.prior_mean + features @ latent.posterior.mean,
+            np.column_stack([features, share]) @ self.with_rows,
+            self.signal_variance * untapered,
         )
+
+    @property
+    def _own_variance(self) -> float:
+        """Of each of the scene's weights, ρ²/γ."""
+        return self.config.deviation**2 / self.signal_variance
 
     def given(self, sites: Sites) -> LatentFit:
         """Return the latent function of the scene, given the sites of the rows."""
         alpha, gain = self.scene.solve(sites)
         mean = np.append(self.latent.posterior.mean, 0.0) + self.with_rows @ alpha
-        covariance = self.covariance - self.with_rows @ gain @ self.with_rows.T
+        of_weights = self.latent.posterior.covariance
+        of_weights[np.diag_indices_from(of_weights)] += self._own_variance
+        covariance = block_diag(of_weights, self.config.level**2)
+        covariance -= self.with_rows @ gain @ self.with_rows.T
         level = Level(
             float(mean[-1]),
             float(covariance[-1, -1]),
