@@ -24,7 +24,11 @@ from undulatus._daylight import LOW_SUN, NIGHT, NIGHT_FEATURES, REGIMES
 from undulatus._progress import working_on
 from undulatus.errors import InputError, NotFiniteError
 from undulatus.estimators import VFFGPC
-from undulatus.estimators.adaptation import adapt, split_pipeline, with_classifier
+from undulatus.estimators.adaptation import (
+    changed_by_labels,
+    split_pipeline,
+    with_classifier,
+)
 from undulatus.estimators.updates import find_update
 from undulatus.estimators.validation import read_column, read_names
 
@@ -213,7 +217,7 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             Classes the model knows.
         sample_weight : (n,) array, optional
         """
-        changed = self._with_labels(X, y, sample_weight, _updated)
+        changed = self._with_labels(X, y, sample_weight, "update")
         return self._changed(changed, (*getattr(self, "updates_", ()), tuple(changed)))
 
     def adapt(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -230,13 +234,11 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             Classes the model knows.
         sample_weight : (n,) array, optional
         """
-        changed = self._with_labels(X, y, sample_weight, adapt)
+        changed = self._with_labels(X, y, sample_weight, "adapt")
         return self._changed(changed, getattr(self, "updates_", ()))
 
-    def _with_labels(
-        self, X: Any, y: Any, sample_weight: Any, change: Callable[..., Any]
-    ) -> dict[str, Any]:
-        """Return the classifiers of the regimes with rows, changed by these."""
+    def _with_labels(self, X: Any, y: Any, sample_weight: Any, method: str) -> dict[str, Any]:
+        """Return the classifiers of the regimes with rows, as a method makes them by these."""
         check_is_fitted(self, "estimators_")
         condition = self._condition(X)
         y = _read_labels("y", y, len(condition))
@@ -246,8 +248,9 @@ class RegimeClassifier(ClassifierMixin, BaseEstimator):
             rows = np.flatnonzero(assigned == index)
             if rows.size:
                 with _naming(regime):
-                    changed[regime.name] = change(
+                    changed[regime.name] = changed_by_labels(
                         self.estimators_[regime.name],
+                        method,
                         _select_finite(X, regime, rows),
                         y[rows],
                         None if weight is None else weight[rows],
@@ -477,19 +480,6 @@ def _fitted(estimator: Any, values: Array, y: Array, weight: Any, groups: Any) -
     else:
         classifier.fit(values, y, sample_weight=weight, groups=groups)
     return estimator
-
-
-def _updated(estimator: Any, values: Array, y: Array, sample_weight: Array | None) -> Any:
-    """Return a fitted classifier, or a Pipeline that ends in one, with more rows."""
-    before, classifier = split_pipeline(estimator)
-    if not hasattr(classifier, "update"):
-        raise InputError(
-            f"a {type(classifier).__name__} takes no updates. Use a VFFGPC, RFFGPC or GPC, or fit "
-            f"again with all rows."
-        )
-    if before is not None:
-        values = before.transform(values)
-    return with_classifier(estimator, classifier.update(values, y, sample_weight))
 
 
 def _per_latent(columns: Array) -> Array:

@@ -118,15 +118,21 @@ def adapt(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     Of a Pipeline, the last step is adapted, to what the others make of the rows; of all else it is
     ``model.adapt(X, y, sample_weight)`` (:meth:`undulatus.VFFGPC.adapt`).
     """
+    return changed_by_labels(model, "adapt", X, y, sample_weight)
+
+
+def changed_by_labels(model: Any, method: str, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    """Return what ``adapt`` or ``update`` makes of a classifier, or of the last of a Pipeline."""
     before, classifier = split_pipeline(model)
-    if not hasattr(classifier, "adapt"):
+    if not hasattr(classifier, method):
+        refused = {"adapt": "cannot be adapted to a scene", "update": "takes no updates"}[method]
         raise InputError(
-            f"A {type(classifier).__name__} cannot be adapted to a scene. Use a VFFGPC, RFFGPC or "
-            f"GPC, alone, in a Pipeline, or in a RegimeClassifier."
+            f"a {type(classifier).__name__} {refused}. Use a VFFGPC, RFFGPC or GPC, alone, in a "
+            f"Pipeline, or in a RegimeClassifier, or fit again with all rows."
         )
     if before is not None:
         X = before.transform(X)
-    return with_classifier(model, classifier.adapt(X, y, sample_weight))
+    return with_classifier(model, getattr(classifier, method)(X, y, sample_weight))
 
 
 def split_pipeline(estimator: Any) -> tuple[Any, Any]:

@@ -14,8 +14,8 @@ class ProgressLine:
     """Progress of a fit, told to :mod:`undulatus._progress` and, if asked for, to standard error.
 
     There it is a line per iteration, or one that is rewritten on a terminal. ``verbose`` 0 writes
-    nothing; 2 never rewrites. Members may report from different threads; their steps are counted
-    together.
+    nothing; 2 never rewrites. Estimators may report from different threads; their steps are
+    counted together.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,7 +27,13 @@ from undulatus.gp.ensemble import (
 from undulatus.gp.exact import ExactFit, exact_covariance
 from undulatus.gp.features import amplitudes_and_delays, sum_of_waves
 from undulatus.gp.kernels import Kernel
-from undulatus.gp.posterior import FourierFit, scaled_mean, share_of_tolerance, variance_root
+from undulatus.gp.posterior import (
+    FourierFit,
+    Posterior,
+    scaled_mean,
+    share_of_tolerance,
+    variance_root,
+)
 from undulatus.gp.taper import EDGE_SLOPE, Taper, frequency_deviations
 
 STAGGERED_ROWS = 16
@@ -34,6 +41,9 @@ STAGGERED_ROWS = 16
 
 LENGTH_LIMIT = 1e100
 """Squared distances from longer rows than this overflow."""
+
+_ROOTS: WeakKeyDictionary[Posterior, dict[float, Array]] = WeakKeyDictionary()
+"""Roots of variances by posterior and tolerance, which all predictions of a model share."""
 
 Columns = tuple[Array, ...]
 """Of a block of n rows, (n,) each."""
@@ -197,7 +207,13 @@ class WeightModel(Model):
         roots: list[list[Any]] = [[] for _ in self.fits]
         for fit, of_fit in zip(self.fits, roots, strict=True):
             for own in fit.latents:
-                root = variance_root(own.posterior, own.signal_variance, self._tolerance)
+                # Each is an eigendecomposition if there is a tolerance: of a posterior, one.
+                known = _ROOTS.setdefault(own.posterior, {})
+                if self._tolerance not in known:
+                    known[self._tolerance] = variance_root(
+                        own.posterior, own.signal_variance, self._tolerance
+                    )
+                root = known[self._tolerance]
                 scale = np.sqrt(own.signal_variance / len(fit.frequencies))
                 # By columns, as BLAS multiplies triangles.
                 of_fit.append(self.xp.array(np.asfortranarray(scale * root)))
