@@ -179,7 +179,7 @@ class _Layers:
         """Return how far the estimators of an ensemble differ."""
         return self.of(
             "disagreement",
-            long_name=f"standard deviation of the {of_what} over the estimators of the ensemble",
+            long_name=f"standard deviation of the {of_what} over the members of the ensemble",
             units="1",
         )
 
